@@ -1,0 +1,48 @@
+"""How long the laptop waits for anything, in seconds: every wait has a deadline, and it is written here once."""
+
+from __future__ import annotations
+
+CONNECT = 10.0
+"""TCP connection, key exchange and login of one SSH connection."""
+
+KEEPALIVE_INTERVAL = 5.0
+"""Silence on an SSH connection after which a keepalive is sent."""
+
+KEEPALIVE_COUNT = 3
+"""Unanswered keepalives after which an SSH connection counts as lost."""
+
+PROBE = 15.0
+"""The whole probe of one host, connection included: ``probe`` ends no later than this plus a second."""
+
+PROBE_ON_HOST = 8.0
+"""What the probe allows itself on the host; less than :data:`PROBE` so that its own word arrives."""
+
+COMMAND = 20.0
+"""A short command of ours on a host."""
+
+SHIP_AGENT = 60.0
+"""Sending the agent's files (tens of kilobytes, over a slow link)."""
+
+NODE_START = 90.0
+"""From the order to start Ray on a host until it has joined (Ray itself: 3-8 s; a cold disk: tens of seconds)."""
+
+NODE_STOP = 45.0
+"""Stopping Ray and all runs on one host; ends with SIGKILL well before."""
+
+RUN_START = 30.0
+"""From the order to start a run until its events file exists."""
+
+RUN_STOP = 60.0
+"""From the order to stop a run until its last event: a step, and a checkpoint."""
+
+SILENCE = 20.0
+"""A followed stream that sends neither data nor heartbeat for so long is broken and opened again."""
+
+RECONNECT_FIRST = 0.5
+"""First pause before a lost connection is opened again; it doubles up to :data:`RECONNECT_LONGEST`."""
+
+RECONNECT_LONGEST = 10.0
+"""Longest pause between two attempts to reach a host again."""
+
+CLOSE = 5.0
+"""Closing a connection in good order before it is simply dropped."""

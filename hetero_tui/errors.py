@@ -1,0 +1,127 @@
+"""Everything that can go wrong for a user, as one tree; each error says host, step, cause and what to do next.
+
+HeteroTuiError                      exit code 1 unless said otherwise
+├── UsageError                      exit code 2: flags, names, job files
+│   └── InventoryError              exit code 2: every mistake in inventory.yaml at once
+├── HostError                       one host failed, the others go on (exit code 3 if any other succeeded)
+│   ├── Unreachable                 no TCP connection, or it was lost
+│   ├── AuthenticationFailed        the host refused user or key
+│   ├── HostKeyUnknown              never seen: show its SHA256 and ask
+│   ├── HostKeyChanged              seen with another key: refuse
+│   ├── PythonMissing               no usable Python on the host
+│   ├── RequirementMissing          Ray, torch, a version or a device that the step needs is not there
+│   ├── CommandFailed               a command of ours ended with an error on the host
+│   └── DeadlineExceeded            the host did not answer in time
+├── ClusterError                    the cluster as a whole can't do what was asked
+└── RunError                        a training run failed or does not exist
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class HeteroTuiError(Exception):
+    """An error that is meant for the user: ``cause`` is one sentence, ``hint`` is what to do next."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, cause: str, *, step: str = "", hint: str = "") -> None:
+        super().__init__(cause)
+        self.cause = cause
+        self.step = step
+        self.hint = hint
+
+    def __str__(self) -> str:
+        where = f"{self.step}: " if self.step else ""
+        return f"{where}{self.cause}" + (f" -> {self.hint}" if self.hint else "")
+
+
+class UsageError(HeteroTuiError):
+    """A flag, a name or a file that the user gave can't be used."""
+
+    exit_code = 2
+
+
+class InventoryError(UsageError):
+    """``inventory.yaml`` has mistakes; ``mistakes`` holds one line for each, with line number and key."""
+
+    def __init__(self, path: str, mistakes: tuple[str, ...]) -> None:
+        count = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
+        super().__init__(f"{path} has {count}", step="inventory")
+        self.path = path
+        self.mistakes = mistakes
+
+    def __str__(self) -> str:
+        return "\n".join([self.cause + ":", *(f"  {mistake}" for mistake in self.mistakes)])
+
+
+class HostError(HeteroTuiError):
+    """Something failed on, or on the way to, one host. ``status`` is its word in ``probe --json``."""
+
+    status: ClassVar[str] = "error"
+
+    def __init__(self, host: str, cause: str, *, step: str, hint: str = "") -> None:
+        super().__init__(cause, step=step, hint=hint)
+        self.host = host
+
+    def __str__(self) -> str:
+        return f"{self.host}: {super().__str__()}"
+
+
+class Unreachable(HostError):
+    """No connection could be made, or it broke and did not come back in time."""
+
+    status = "unreachable"
+
+
+class AuthenticationFailed(HostError):
+    """The host answered but accepts neither this user nor these keys."""
+
+    status = "auth_failed"
+
+
+class HostKeyUnknown(HostError):
+    """The host's key was never seen. ``fingerprint`` is its SHA256 as OpenSSH prints it."""
+
+    status = "host_key_unknown"
+
+    def __init__(self, host: str, cause: str, *, step: str, hint: str = "", fingerprint: str = "") -> None:
+        super().__init__(host, cause, step=step, hint=hint)
+        self.fingerprint = fingerprint
+
+
+class HostKeyChanged(HostError):
+    """The host shows another key than the one in known_hosts: refused, whatever flags are given."""
+
+    status = "host_key_changed"
+
+
+class PythonMissing(HostError):
+    """The host has no Python that can run the probe or the agent."""
+
+
+class RequirementMissing(HostError):
+    """The host lacks something that this step needs, such as Ray, torch, or a matching version."""
+
+
+class CommandFailed(HostError):
+    """A command of ours ended with an error; ``output`` holds its last lines, stripped of control characters."""
+
+    def __init__(self, host: str, cause: str, *, step: str, hint: str = "", output: str = "") -> None:
+        super().__init__(host, cause, step=step, hint=hint)
+        self.output = output
+
+
+class DeadlineExceeded(HostError):
+    """The host is reachable but did not finish a step within its deadline."""
+
+    status = "unreachable"
+
+
+class ClusterError(HeteroTuiError):
+    """The cluster as a whole can't do what was asked."""
+
+
+class RunError(HeteroTuiError):
+    """A training run failed, or there is no such run."""

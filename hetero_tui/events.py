@@ -1,0 +1,169 @@
+"""What happened, as values: the events of the laptop itself, and those of a run wrapped as :class:`RunProgressed`.
+
+:mod:`hetero_tui.fold` turns them into the :class:`~hetero_tui.state.State` that screens and commands render.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hetero_tui.facts import HostFacts
+from remote_agent import protocol
+
+
+class HostState(StrEnum):
+    """Where a host stands, in the word that is shown for it."""
+
+    UNKNOWN = "unknown"
+    CONNECTING = "connecting"
+    READY = "ready"  # probed, fit, not in a cluster
+    UNFIT = "unfit"  # reachable, but something that is needed is missing
+    STARTING = "starting"
+    UP = "up"  # Ray runs and has joined
+    TRAINING = "training"
+    SLOW = "slow"
+    STOPPING = "stopping"
+    UNREACHABLE = "unreachable"
+    REFUSED = "refused"  # login or host key
+    FAILED = "failed"
+
+
+class ClusterState(StrEnum):
+    """The cluster as a whole; ``degraded``: some of its hosts are not up."""
+
+    DOWN = "down"
+    STARTING = "starting"
+    UP = "up"
+    DEGRADED = "degraded"
+    STOPPING = "stopping"
+
+
+class RunState(StrEnum):
+    """Where a training run stands."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    LOST = "lost"  # its coordinator is gone without a last word
+
+    @property
+    def final(self) -> bool:
+        """Whether nothing more will happen."""
+        return self in (RunState.FINISHED, RunState.STOPPED, RunState.FAILED, RunState.LOST)
+
+
+class Level(StrEnum):
+    """Weight of a log line: ``bad`` needs a hand, ``good`` is something mended or done."""
+
+    INFO = "info"
+    GOOD = "good"
+    WARNING = "warning"
+    BAD = "bad"
+
+
+# --- Events of the laptop --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostChanged:
+    """A host's state, with a few words of detail ("key refused", "joined in 3.1 s")."""
+
+    time: float
+    host: str
+    state: HostState
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostProbed:
+    """Facts about a host arrived."""
+
+    time: float
+    host: str
+    facts: HostFacts
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostSampled:
+    """Live use of a host arrived; ``time`` is the laptop's clock, so that ages do not depend on the host's."""
+
+    time: float
+    host: str
+    sample: protocol.HostSample
+    round_trip_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostLost:
+    """The connection to a host broke; what was known of it is kept and gets old."""
+
+    time: float
+    host: str
+    cause: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostKeyOffered:
+    """A host that was never seen shows this key (SHA256, as OpenSSH prints it); the user has to say yes or no."""
+
+    time: float
+    host: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterChanged:
+    """The cluster's state and head."""
+
+    time: float
+    state: ClusterState
+    head: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunChanged:
+    """The laptop's own knowledge of a run: launched, asked to stop, coordinator gone."""
+
+    time: float
+    run: str
+    job: str
+    state: RunState
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunProgressed:
+    """One event of a run's ``events.jsonl`` arrived."""
+
+    run: str
+    event: protocol.Event
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notice:
+    """A line for the log that changes nothing else."""
+
+    time: float
+    level: Level
+    text: str
+    host: str | None = None
+
+
+Event = (
+    HostChanged
+    | HostProbed
+    | HostSampled
+    | HostLost
+    | HostKeyOffered
+    | ClusterChanged
+    | RunChanged
+    | RunProgressed
+    | Notice
+)
+Emit = Callable[[Event], None]
+"""Where an operation reports what happens; never blocks, called on the event loop."""

@@ -1,0 +1,149 @@
+"""What is known of one machine: the probe's raw words become typed facts in one step, and nothing else reads the raw.
+
+Strings are stripped of control characters here, at the door; sizes are bytes.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from hetero_tui.text import one_line
+
+Line = Annotated[str, BeforeValidator(lambda value: one_line(value) if isinstance(value, str) else value)]
+
+
+class _Facts(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class System(_Facts):
+    """Operating system: ``system`` is ``Linux`` or ``Darwin``, ``machine`` the processor's architecture."""
+
+    system: Line
+    release: Line = ""
+    name: Line = ""
+    machine: Line = ""
+
+
+class PythonFacts(_Facts):
+    """The Python that ran the probe and would run the agent."""
+
+    version: Line
+    executable: Line
+
+    @property
+    def minor(self) -> tuple[int, int]:
+        """Major and minor version, e.g. ``(3, 11)``."""
+        parts = self.version.split(".")
+        return (int(parts[0]), int(parts[1]))
+
+
+class Cpu(_Facts):
+    """``physical`` and ``logical`` cores; ``quota`` is a container's limit in cores."""
+
+    model: Line = ""
+    physical: int | None = None
+    logical: int = 1
+    quota: float | None = None
+
+    @property
+    def usable(self) -> int:
+        """Logical cores that this user may really use, at least one."""
+        return max(1, int(min(self.logical, self.quota or self.logical)))
+
+
+class Memory(_Facts):
+    """Main memory in bytes."""
+
+    total_bytes: int
+    available_bytes: int | None = None
+
+
+class Disk(_Facts):
+    """The file system that would hold the cluster's folder, in bytes."""
+
+    path: Line = ""
+    total_bytes: int
+    free_bytes: int
+
+
+class Accelerator(_Facts):
+    """One accelerator: ``kind`` is ``cuda``, ``rocm`` or ``mps``; ``index`` counts within its kind."""
+
+    kind: Line
+    index: int = 0
+    name: Line
+    memory_bytes: int | None = None
+    driver: Line | None = None
+    uuid: Line | None = None
+
+    @property
+    def device(self) -> str:
+        """Torch's name of it; ROCm devices are ``cuda`` to torch."""
+        return "mps" if self.kind == "mps" else f"cuda:{self.index}"
+
+
+class Address(_Facts):
+    """One address of the machine; ``speed_mbps`` is the link's nominal speed in Mbit/s."""
+
+    interface: Line = ""
+    address: Line
+    prefix: int
+    speed_mbps: int | None = None
+
+    @property
+    def network(self) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+        """The network that this address lies in."""
+        return ipaddress.ip_network(f"{self.address}/{self.prefix}", strict=False)
+
+
+class HostFacts(_Facts):
+    """All that the probe found out about one machine."""
+
+    hostname: Line
+    user: Line
+    home: Line
+    os: System
+    python: PythonFacts
+    packages: dict[str, Line | None] = Field(default_factory=dict)
+    torch_build: Line | None = None
+    cpu: Cpu
+    memory: Memory
+    disk: Disk
+    accelerators: tuple[Accelerator, ...] = ()
+    addresses: tuple[Address, ...] = ()
+    clock: float
+    free_ports: tuple[int, ...] = ()
+    simulated_speed: float | None = None
+    environment_python: Line | None = None
+    problems: tuple[Line, ...] = ()
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Devices that can train here by torch's names: the accelerators, or else the CPU."""
+        return tuple(accelerator.device for accelerator in self.accelerators) or ("cpu",)
+
+    def device_name(self, device: str) -> str:
+        """A name for people: the accelerator's product name, or the CPU's cores; a simulated machine says so."""
+        for accelerator in self.accelerators:
+            if accelerator.device == device:
+                return accelerator.name
+        cores = f"CPU {self.cpu.usable} core{'s' if self.cpu.usable != 1 else ''}"
+        return cores if self.simulated_speed is None else f"simulated ×{self.simulated_speed:g}"
+
+
+def parse_facts(raw: Any) -> HostFacts:
+    """The probe's JSON document as facts.
+
+    Raises:
+        ValueError: it is not what the probe prints; the message names the first field that is wrong.
+    """
+    try:
+        return HostFacts.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ValueError(f"the probe's answer has a bad field {where}: {first['msg']}") from None

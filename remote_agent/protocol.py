@@ -1,0 +1,490 @@
+"""The wire between a laptop and its machines: frozen values, one JSON document a line, and a version.
+
+Both sides import this file and nothing else of each other, so it uses the standard library only. A reader ignores
+fields that it does not know (fields may be added, none is renamed) and an event kind that it does not know is skipped,
+so that an older laptop can follow a newer run. What arrives is data from another machine: a value of the wrong type
+is a :class:`ProtocolError`, never an attribute error three layers up.
+
+Units: seconds, bytes, samples; times are seconds since the epoch, on the clock of the machine that wrote them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar, get_args, get_origin
+
+VERSION = 1
+"""Version of this wire. A laptop sends the agent along, so the two differ only while an older run is followed."""
+
+CLUSTER_MARK = "HETERO_TUI_CLUSTER"
+"""Environment variable that every process of ours carries on a host; its value is the cluster's folder there.
+
+It is inherited by all that Ray starts, so that orphans can be told from another user's or tool's processes."""
+
+SIMULATED_SPEED = "HETERO_TUI_SIMULATED_SPEED"
+"""Environment variable of a simulated machine (demo, lab): its speed as a fraction of this computer's (0.25)."""
+
+HOST_LABEL = "hetero-host"
+"""Ray node label that holds the inventory's name of the host."""
+
+
+class ProtocolError(ValueError):
+    """A line from the other side is not what this version of the wire allows."""
+
+
+# --- What the laptop sends to a host ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSpec:
+    """How one host takes part in the cluster; input of ``python -m remote_agent.node start`` (one line on stdin).
+
+    ``folder`` is the cluster's folder on the host (absolute, or starting with ``~/``). ``head_address`` and
+    ``gcs_port`` are the head's, on every host. ``cpus`` is how many CPU slots Ray may hand out; None means all.
+    """
+
+    cluster: str
+    host: str
+    role: str  # "head" | "worker"
+    folder: str
+    node_address: str
+    head_address: str
+    gcs_port: int
+    dashboard_port: int
+    labels: dict[str, str]
+    resources: dict[str, float]
+    cpus: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceSpec:
+    """One device that is to train: ``device`` is torch's name for it (``cpu``, ``cuda:0``, ``mps``)."""
+
+    host: str
+    device: str
+    name: str
+    max_batch: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """One training run; ``run.json`` in the run's folder on the head host.
+
+    ``job`` is a ready job's name or ``file.py:Name`` (the file lies beside ``run.json``). ``config`` holds the
+    ``TrainingConfig`` fields that were set; the rest keep their defaults. ``server_host`` holds the parameter server.
+    """
+
+    run: str
+    job: str
+    cluster: str
+    host: str
+    ray_address: str
+    node_address: str
+    devices: tuple[DeviceSpec, ...]
+    server_host: str
+    config: dict[str, Any] = field(default_factory=dict)
+
+
+# --- What a host answers ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessRecord:
+    """A process of ours on a host, written there before it runs its program: ``<folder>/processes/<name>.json``.
+
+    A process is ours when PID, start time and :data:`CLUSTER_MARK` all match. ``started`` is the kernel's start time
+    of the process in the unit of its own platform: compared, never computed with.
+    """
+
+    name: str
+    pid: int
+    started: float
+    log: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeReport:
+    """Answer of ``node start`` and ``node status``: ``state`` is ``running``, ``stopped`` or ``failed``.
+
+    ``cause`` and ``hint`` say why it failed and what to do; ``already`` is true when it ran before and was left alone.
+    """
+
+    host: str
+    state: str
+    pid: int | None = None
+    cause: str = ""
+    hint: str = ""
+    already: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leftover:
+    """Something of ours that is still there after a stop: ``kind`` is ``process``, ``folder`` or ``port``."""
+
+    kind: str
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopReport:
+    """Answer of ``node stop``: what was ended and removed, and what could not be."""
+
+    stopped: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    leftovers: tuple[Leftover, ...] = ()
+
+
+# --- What a host sends while it is watched ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceSample:
+    """Live use of one device. What can't be read is None, never 0. ``use`` is a fraction 0..1."""
+
+    device: str
+    name: str
+    use: float | None = None
+    memory_used: int | None = None
+    memory_total: int | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostSample:
+    """Live use of one host, about once a second. ``ray`` is ``running``, ``stopped`` or ``none`` (never started)."""
+
+    time: float
+    cpu_use: float | None
+    memory_used: int | None
+    memory_total: int | None
+    ray: str
+    devices: tuple[DeviceSample, ...] = ()
+    bytes_sent_per_s: float | None = None
+    bytes_received_per_s: float | None = None
+
+
+# --- Events of a run -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """One line of ``events.jsonl``: ``seq`` counts from 1 without gaps."""
+
+    kind: ClassVar[str] = ""
+    seq: int
+    time: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStarted(Event):
+    """The coordinator runs. ``parameters`` counts the model's trained numbers; ``iterations`` is the last step."""
+
+    kind: ClassVar[str] = "run_started"
+    run: str
+    job: str
+    host: str
+    iterations: int
+    batch_size: int
+    parameters: int
+    config: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """What one worker gets of each step: ``samples`` of it, at ``speed`` samples/s plus ``overhead_s`` a step."""
+
+    worker: str
+    host: str
+    device: str
+    samples: int
+    speed: float
+    overhead_s: float = 0.0
+    simulated_speed: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanMade(Event):
+    """How the batch is cut after the devices were measured, and why."""
+
+    kind: ClassVar[str] = "plan"
+    strategy: str
+    shares: tuple[Share, ...]
+    predicted_step_s: float | None = None
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerJoined(Event):
+    """A worker actor owns its device and is ready."""
+
+    kind: ClassVar[str] = "worker_joined"
+    worker: str
+    host: str
+    device: str
+    name: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerLost(Event):
+    """A worker is gone (or silent past its deadline); its slice is issued again."""
+
+    kind: ClassVar[str] = "worker_lost"
+    worker: str
+    host: str
+    device: str
+    step: int
+    cause: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSlow(Event):
+    """``factor`` is the speed now over the speed before (0.6: it does 60 % of what it did)."""
+
+    kind: ClassVar[str] = "worker_slow"
+    worker: str
+    host: str
+    step: int
+    factor: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SliceReissued(Event):
+    """A lost slice of ``samples`` went from ``worker`` to ``to``; the step waited ``stall_s`` longer for it."""
+
+    kind: ClassVar[str] = "slice_reissued"
+    step: int
+    worker: str
+    to: str
+    samples: int
+    stall_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rebalanced(Event):
+    """Shares follow the measured speeds from ``step`` on."""
+
+    kind: ClassVar[str] = "rebalanced"
+    step: int
+    shares: tuple[Share, ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerStep:
+    """One worker's part of a step: four times that add up to (about) the step's seconds."""
+
+    worker: str
+    host: str
+    device: str
+    samples: int
+    compute_s: float
+    push_s: float
+    pull_s: float
+    wait_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step(Event):
+    """Step ``step`` (from 1) is applied. ``loss`` is the mean over the step's samples, before the update.
+
+    ``loss`` is None where it is not a finite number: JSON has no NaN, and an honest blank beats an invented figure.
+    """
+
+    kind: ClassVar[str] = "step"
+    step: int
+    loss: float | None
+    samples: int
+    seconds: float
+    bytes_pushed: int
+    bytes_pulled: int
+    workers: tuple[WorkerStep, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointSaved(Event):
+    """A whole checkpoint lies at ``path`` on ``host``; ``size`` in bytes."""
+
+    kind: ClassVar[str] = "checkpoint_saved"
+    step: int
+    path: str
+    host: str
+    size: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerLost(Event):
+    """The parameter server on ``host`` is gone."""
+
+    kind: ClassVar[str] = "server_lost"
+    host: str
+    step: int
+    cause: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadLost(Event):
+    """The head host is gone."""
+
+    kind: ClassVar[str] = "head_lost"
+    host: str
+    step: int
+    cause: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResumed(Event):
+    """The run goes on from ``checkpoint``, after its step ``step``."""
+
+    kind: ClassVar[str] = "run_resumed"
+    step: int
+    host: str
+    checkpoint: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFinished(Event):
+    """The run ended well. ``stopped`` is true when the user ended it early; ``evaluation`` holds the job's own figures.
+
+    For example ``{"test_accuracy": 0.973}``: fractions and losses, as the job's ``evaluate`` gave them.
+    """
+
+    kind: ClassVar[str] = "run_finished"
+    steps: int
+    samples: int
+    final_loss: float | None
+    samples_per_second: float
+    checkpoint: str
+    evaluation: dict[str, float] = field(default_factory=dict)
+    stopped: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFailed(Event):
+    """The run ended badly: where, at which step, why, and what the user can do. ``detail`` is the last output lines."""
+
+    kind: ClassVar[str] = "run_failed"
+    step: int
+    host: str
+    cause: str
+    hint: str = ""
+    detail: str = ""
+
+
+EVENTS: tuple[type[Event], ...] = (
+    RunStarted,
+    PlanMade,
+    WorkerJoined,
+    WorkerLost,
+    WorkerSlow,
+    SliceReissued,
+    Rebalanced,
+    Step,
+    CheckpointSaved,
+    ServerLost,
+    HeadLost,
+    RunResumed,
+    RunFinished,
+    RunFailed,
+)
+_BY_KIND = {event.kind: event for event in EVENTS}
+FINAL_KINDS = frozenset({RunFinished.kind, RunFailed.kind})
+"""After one of these nothing more is written to ``events.jsonl``."""
+
+# --- Lines -----------------------------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+
+def encode(value: object) -> str:
+    """One value as one JSON line (no newline in it). An event gets its ``kind`` beside ``seq`` and ``time``.
+
+    Raises:
+        ValueError: a float is NaN or infinite; JSON has neither.
+    """
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        raise TypeError(f"not a protocol value: {value!r}")
+    document = dataclasses.asdict(value)
+    if isinstance(value, Event):
+        head = {"seq": document.pop("seq"), "time": document.pop("time"), "kind": value.kind}
+        document = head | document
+    return json.dumps(document, separators=(",", ":"), allow_nan=False)
+
+
+def decode_event(line: str) -> Event | None:
+    """The event in one line of ``events.jsonl``; None for a kind that this version does not know.
+
+    Raises:
+        ProtocolError: the line is not JSON, or a field is missing or has the wrong type.
+    """
+    document = _document(line)
+    kind = document.get("kind")
+    if not isinstance(kind, str):
+        raise ProtocolError("an event without a kind")
+    cls = _BY_KIND.get(kind)
+    return None if cls is None else _build(cls, document, kind)
+
+
+def decode(cls: type[T], line: str) -> T:
+    """One value of a known type from one line.
+
+    Raises:
+        ProtocolError: as for :func:`decode_event`.
+    """
+    return _build(cls, _document(line), cls.__name__)
+
+
+def _document(line: str) -> dict[str, Any]:
+    try:
+        document = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"not a line of JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise ProtocolError("a line that is not a JSON object")
+    return document
+
+
+def _build(cls: type[T], document: Mapping[str, Any], where: str) -> T:
+    hints = typing.get_type_hints(cls)
+    values: dict[str, Any] = {}
+    for spec in dataclasses.fields(typing.cast("Any", cls)):
+        if spec.name in document:
+            values[spec.name] = _convert(hints[spec.name], document[spec.name], f"{where}.{spec.name}")
+        elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
+            raise ProtocolError(f"{where}: field {spec.name!r} is missing")
+    return cls(**values)
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    origin = get_origin(hint)
+    if hint is Any:
+        return value
+    if origin in (types.UnionType, typing.Union):
+        options = get_args(hint)
+        if value is None and type(None) in options:
+            return None
+        return _convert(next(option for option in options if option is not type(None)), value, where)
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise ProtocolError(f"{where}: expected a list")
+        item = get_args(hint)[0]
+        return tuple(_convert(item, entry, f"{where}[{index}]") for index, entry in enumerate(value))
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise ProtocolError(f"{where}: expected an object")
+        item = get_args(hint)[1]
+        return {key: _convert(item, entry, f"{where}.{key}") for key, entry in value.items()}
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        if not isinstance(value, dict):
+            raise ProtocolError(f"{where}: expected an object")
+        return _build(hint, value, where)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool):
+        return value
+    raise ProtocolError(f"{where}: expected {hint.__name__}, got {type(value).__name__}")
