@@ -23,8 +23,8 @@ COMMAND = 20.0
 SHIP_AGENT = 60.0
 """Sending the agent's files (tens of kilobytes, over a slow link)."""
 
-NODE_START = 90.0
-"""From the order to start Ray on a host until it has joined (Ray itself: 3-8 s; a cold disk: tens of seconds)."""
+NODE_START = 130.0
+"""From the order to start Ray on a host until it has joined; the agent there gives up sooner, and says why."""
 
 NODE_STOP = 45.0
 """Stopping Ray and all runs on one host; ends with SIGKILL well before."""
@@ -46,3 +46,6 @@ RECONNECT_LONGEST = 10.0
 
 CLOSE = 5.0
 """Closing a connection in good order before it is simply dropped."""
+
+COMMAND_END = 0.5
+"""From asking a command to end (SIGTERM) until it is killed; added to a command's deadline, so it stays short."""

@@ -106,11 +106,17 @@ class RequirementMissing(HostError):
 
 
 class CommandFailed(HostError):
-    """A command of ours ended with an error; ``output`` holds its last lines, stripped of control characters."""
+    """A command of ours ended with an error; ``output`` holds its last lines, stripped of control characters.
 
-    def __init__(self, host: str, cause: str, *, step: str, hint: str = "", output: str = "") -> None:
+    ``exit_status`` is the command's, where it had one.
+    """
+
+    def __init__(
+        self, host: str, cause: str, *, step: str, hint: str = "", output: str = "", exit_status: int | None = None
+    ) -> None:
         super().__init__(host, cause, step=step, hint=hint)
         self.output = output
+        self.exit_status = exit_status
 
 
 class DeadlineExceeded(HostError):

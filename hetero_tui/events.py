@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from hetero_tui.facts import HostFacts
 from remote_agent import protocol
+
+if TYPE_CHECKING:  # pydantic stays off the way to the first paint
+    from hetero_tui.facts import HostFacts
 
 
 class HostState(StrEnum):

@@ -1,4 +1,4 @@
-"""What a user can ask for: the seam between the screens, which post intents, and the session, which carries them out."""
+"""What a user can ask for: the seam between the screens, which post them, and the session, which carries them out."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TeardownReport:
 
 @dataclass(frozen=True, kw_only=True)
 class TeardownPreview:
-    """What a teardown would do, for the question before it. ``running`` names the live run and its step, or is empty."""
+    """What a teardown would do, for the question before it. ``running`` names the live run and its step, or is ""."""
 
     cluster: str
     running: str

@@ -6,10 +6,13 @@ Ages ("2 min ago") are not in it: they are computed when drawing, from the times
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from hetero_tui.events import ClusterState, HostState, Level, RunState
-from hetero_tui.facts import HostFacts
 from remote_agent import protocol
+
+if TYPE_CHECKING:  # pydantic stays off the way to the first paint
+    from hetero_tui.facts import HostFacts
 
 RECENT_STEPS = 50
 """Steps whose parts (compute, push, pull, wait) are kept: what the "last 50" bars average over."""

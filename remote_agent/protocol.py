@@ -32,6 +32,17 @@ SIMULATED_SPEED = "HETERO_TUI_SIMULATED_SPEED"
 HOST_LABEL = "hetero-host"
 """Ray node label that holds the inventory's name of the host."""
 
+FOLLOW_PROCESS_GONE = 3
+"""Exit status of ``remote_agent.follow``: the file has no last event, and the process that wrote it is gone."""
+
+FOLLOW_NO_FILE = 4
+"""Exit status of ``remote_agent.follow``: the file did not appear in time."""
+
+
+def run_process_name(run: str) -> str:
+    """The name under which the coordinator of a run is recorded on its host."""
+    return f"run-{run}"
+
 
 class ProtocolError(ValueError):
     """A line from the other side is not what this version of the wire allows."""
@@ -112,6 +123,7 @@ class NodeReport:
     """Answer of ``node start`` and ``node status``: ``state`` is ``running``, ``stopped`` or ``failed``.
 
     ``cause`` and ``hint`` say why it failed and what to do; ``already`` is true when it ran before and was left alone.
+    ``spec`` is the specification in force, which tells any laptop how the cluster was made.
     """
 
     host: str
@@ -120,6 +132,30 @@ class NodeReport:
     cause: str = ""
     hint: str = ""
     already: bool = False
+    spec: NodeSpec | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """One run as its host's files tell it; ``started`` is None until the first event.
+
+    ``state`` is ``starting``, ``running``, ``finished``, ``stopped``, ``failed``, or ``lost``: no last event, and its
+    process is gone.
+    """
+
+    id: str
+    job: str
+    state: str
+    step: int
+    loss: float | None
+    started: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunList:
+    """Answer of ``python -m remote_agent.runs``: the runs in one cluster's folder, oldest first."""
+
+    runs: tuple[RunSummary, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,14 +2,58 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")]
 """A host's or cluster's name: part of folder names and of Ray labels, so lower case, digits and inner dashes."""
 
 DeviceName = Annotated[str, StringConstraints(pattern=r"^(cpu|mps|cuda(:\d+)?)$")]
+
+
+Jump = re.compile(r"^(?:(?P<user>[^\s@:,]+)@)?(?P<address>[^\s@:,\[\]]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d{1,5}))?$")
+"""A jump host that the inventory does not name: ``[user@]host[:port]``, as in OpenSSH's ProxyJump."""
+
+
+def _word(value: str) -> str:
+    """A value that ends up in a connection or on a command line: something, in one piece, and no option."""
+    if not value:
+        raise ValueError("it is empty")
+    if value != value.strip() or any(ord(character) < 32 or ord(character) == 127 for character in value):
+        raise ValueError("it has blanks around it, or control characters in it")
+    if value.startswith("-"):
+        raise ValueError("it may not start with a dash")
+    return value
+
+
+def _address(value: str) -> str:
+    _word(value)
+    if any(character.isspace() for character in value):
+        raise ValueError("an address has no blanks")
+    if "@" in value:
+        raise ValueError("the address holds a user; write it as `user: ...`")
+    if value.count(":") == 1:
+        raise ValueError("the address holds a port; write it as `port: ...`")
+    return value
+
+
+def _jump(value: str) -> str:
+    if not Jump.match(_word(value)):
+        raise ValueError("it should be a host of this inventory, or [user@]host[:port]")
+    return value
+
+
+def _devices(value: tuple[str, ...]) -> tuple[str, ...]:
+    if not value:
+        raise ValueError("the list is empty; `role: server` is for a host that does not train")
+    if len(set(value)) != len(value):
+        raise ValueError("a device is named twice")
+    return value
+
+
+Word = Annotated[str, AfterValidator(_word)]
 
 
 class _Model(BaseModel):
@@ -20,19 +64,21 @@ class Host(_Model):
     """One machine. Only ``name`` and, unless the connection is local, ``address`` are needed."""
 
     name: Name = Field(description="Its name in the inventory.")
-    address: str | None = Field(default=None, description="Host name or IP address, or a Host of ~/.ssh/config.")
+    address: Annotated[str, AfterValidator(_address)] | None = Field(
+        default=None, description="Host name or IP address, or a Host of ~/.ssh/config."
+    )
     connection: Literal["ssh", "local"] = Field(default="ssh", description="local: this computer, without SSH.")
     port: int | None = Field(default=None, ge=1, le=65535, description="SSH port; ~/.ssh/config's or 22 if not given.")
-    user: str | None = Field(default=None, description="Login; ~/.ssh/config's or your own name if not given.")
-    identity_file: str | None = Field(
+    user: Word | None = Field(default=None, description="Login; ~/.ssh/config's or your own name if not given.")
+    identity_file: Word | None = Field(
         default=None, description="Private key; the agent and the usual keys if not given."
     )
-    proxy_jump: str | None = Field(
+    proxy_jump: Annotated[str, AfterValidator(_jump)] | None = Field(
         default=None, description="A host of this inventory, or [user@]host[:port], to go through."
     )
-    known_hosts: str | None = Field(default=None, description="known_hosts file; ~/.ssh/known_hosts if not given.")
-    python: str | None = Field(default=None, description="A ready Python with ray and torch on the host.")
-    devices: tuple[DeviceName, ...] | None = Field(
+    known_hosts: Word | None = Field(default=None, description="known_hosts file; ~/.ssh/known_hosts if not given.")
+    python: Word | None = Field(default=None, description="A ready Python with ray and torch on the host.")
+    devices: Annotated[tuple[DeviceName, ...], AfterValidator(_devices)] | None = Field(
         default=None, description="Devices that may train; all if not given."
     )
     max_batch: int | None = Field(default=None, ge=1, description="Most samples of one step on each of its devices.")

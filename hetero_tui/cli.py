@@ -1,0 +1,362 @@
+"""The command line: each command composes operations of the session, prints, and picks the exit code.
+
+Exit codes: 0 done, 1 failed, 2 usage or inventory, 3 some hosts failed and the rest is done, 4 something was left
+behind, 130 interrupted. Without a command the terminal app opens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hetero_tui import __version__
+from hetero_tui.errors import HeteroTuiError, HostKeyUnknown, UsageError
+from hetero_tui.narration import (
+    Narrator,
+    Output,
+    StepPrinter,
+    error_document,
+    probe_document,
+    probe_rows,
+    status_document,
+    teardown_document,
+)
+
+if TYPE_CHECKING:  # asyncssh takes a while to import: `--help` does without
+    from hetero_tui.session import Session
+
+DONE, FAILED, USAGE, PARTLY, LEFT_BEHIND, INTERRUPTED = 0, 1, 2, 3, 4, 130
+
+application = typer.Typer(
+    name="hetero-tui",
+    help="Train one PyTorch model on all the mismatched machines you have.",
+    no_args_is_help=False,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for scripts.")]
+Plain = Annotated[bool, typer.Option("--plain", help="No colour, no boxes.")]
+AcceptKeys = Annotated[
+    bool,
+    typer.Option("--accept-new-host-keys", help="Trust hosts that were never seen; a changed key is refused even so."),
+]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a TrainingConfig field; repeatable.")
+]
+
+
+@application.callback(invoke_without_command=True)
+def _start(
+    context: typer.Context,
+    inventory: Annotated[
+        Path, typer.Option("--inventory", "-i", envvar="HETERO_TUI_INVENTORY", help="The file that names the machines.")
+    ] = Path("inventory.yaml"),
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    accept: AcceptKeys = False,
+) -> None:
+    """Open the terminal app, or run one command of it."""
+    context.obj = inventory
+    if version:
+        print(__version__)
+        raise typer.Exit(DONE)
+    if context.invoked_subcommand is None:
+        raise typer.Exit(_application(inventory, accept))
+
+
+@application.command()
+def probe(context: typer.Context, as_json: Json = False, plain: Plain = False, accept: AcceptKeys = False) -> None:
+    """Say what every machine is, what it has, and what it lacks."""
+
+    async def work(session: Session, output: Output) -> int:
+        await _probe(session, output)
+        if as_json:
+            output.document(probe_document(session.probed))
+        else:
+            rows = probe_rows(session.inventory, session.probed)
+            if rows:
+                output.table(["HOST", "DEVICES", "MEMORY", "PYTHON", "VERDICT"], rows)
+        failed = [entry.error for entry in session.probed if entry.error is not None]
+        for error in failed:
+            output.error(error)
+        return _code(done=[entry for entry in session.probed if entry.facts is not None], failed=failed)
+
+    _in_session(context, Output(as_json, plain), accept, work, narrate=False)
+
+
+@application.command()
+def up(context: typer.Context, as_json: Json = False, plain: Plain = False, accept: AcceptKeys = False) -> None:
+    """Start one Ray cluster over all machines that are fit. What runs already is left alone."""
+
+    async def work(session: Session, output: Output) -> int:
+        await session.up()
+        report = session.up_report
+        assert report is not None
+        state = session.state
+        if as_json:
+            output.document(
+                {
+                    "cluster": {"state": str(state.cluster_state), "head": state.head},
+                    "hosts": [
+                        {
+                            "name": host.name,
+                            "state": str(host.state),
+                            "error": error_document(report.failed.get(host.name)),
+                        }
+                        for host in state.hosts
+                    ],
+                }
+            )
+        else:
+            output.data(f"cluster {state.cluster} is {state.cluster_state}, head {state.head}")
+        for error in report.failed.values():
+            output.error(error)
+        return _code(done=list(report.joined), failed=list(report.failed))
+
+    _in_session(context, Output(as_json, plain), accept, work)
+
+
+@application.command()
+def train(
+    context: typer.Context,
+    job: Annotated[str, typer.Argument(help="A ready job (digits, text) or path/to/file.py:Name.")],
+    settings: Settings = None,
+    as_json: Json = False,
+    plain: Plain = False,
+    accept: AcceptKeys = False,
+) -> None:
+    """Start a run and follow it. It lives on the head host: closing this does not end it."""
+    from hetero_tui.runs.launch import parse_job, parse_settings
+
+    async def work(session: Session, output: Output) -> int:
+        run = await session.launch(parse_job(job), parse_settings(settings or []))
+        output.say(f"{run} is on its way; see it again with `hetero-tui attach {run}`")
+        return await _follow(session, output, run)
+
+    _in_session(context, Output(as_json, plain), accept, work)
+
+
+@application.command()
+def attach(
+    context: typer.Context,
+    run: Annotated[str | None, typer.Argument(help="The run's name; the newest if not given.")] = None,
+    as_json: Json = False,
+    plain: Plain = False,
+    accept: AcceptKeys = False,
+) -> None:
+    """Follow a run from its first event."""
+
+    async def work(session: Session, output: Output) -> int:
+        return await _follow(session, output, run)
+
+    _in_session(context, Output(as_json, plain), accept, work)
+
+
+@application.command()
+def stop(
+    context: typer.Context,
+    run: Annotated[str | None, typer.Argument(help="The run's name; the newest if not given.")] = None,
+    as_json: Json = False,
+    plain: Plain = False,
+    accept: AcceptKeys = False,
+) -> None:
+    """End a run after its current step, with a checkpoint."""
+
+    async def work(session: Session, output: Output) -> int:
+        await session.stop_run(run)
+        runs = await session.status()
+        wanted = [summary for _, summary in runs if run is None or summary.id == run]
+        if as_json:
+            output.document({"run": wanted[-1].id, "state": wanted[-1].state, "step": wanted[-1].step})
+        else:
+            output.data(f"{wanted[-1].id} is {wanted[-1].state} at step {wanted[-1].step:,}")
+        return DONE
+
+    _in_session(context, Output(as_json, plain), accept, work, narrate=False)
+
+
+@application.command()
+def status(context: typer.Context, as_json: Json = False, plain: Plain = False, accept: AcceptKeys = False) -> None:
+    """Say what of ours is running, and where."""
+
+    async def work(session: Session, output: Output) -> int:
+        runs = await session.status()
+        document = status_document(session.state, runs)
+        if as_json:
+            output.document(document)
+        else:
+            cluster = document["cluster"]
+            output.data(f"cluster {session.state.cluster}: {cluster['state']}, head {cluster['head'] or 'none'}")
+            output.table(["HOST", "STATE", ""], [[h["name"], h["state"], h["detail"]] for h in document["hosts"]])
+            if runs:
+                output.table(
+                    ["RUN", "STATE", "STEP", "LOSS"],
+                    [
+                        [run.id, run.state, f"{run.step:,}", "n/a" if run.loss is None else f"{run.loss:.4f}"]
+                        for _, run in runs
+                    ],
+                )
+        failed = [found for found in session.surveyed.values() if found.error is not None]
+        for found in failed:
+            assert found.error is not None
+            output.error(found.error)
+        return _code(done=[f for f in session.surveyed.values() if f.error is None], failed=failed)
+
+    _in_session(context, Output(as_json, plain), accept, work, narrate=False)
+
+
+@application.command()
+def down(
+    context: typer.Context,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Json = False,
+    plain: Plain = False,
+    accept: AcceptKeys = False,
+) -> None:
+    """Stop everything of ours on every machine, and prove that nothing is left."""
+
+    async def work(session: Session, output: Output) -> int:
+        if not yes and not _asks(f"Tear down {session.inventory.cluster} on {len(session.inventory.hosts)} host(s)?"):
+            raise UsageError("nothing was done", step="down", hint="a script has to pass --yes")
+        report = await session.down()
+        if as_json:
+            output.document(teardown_document(report))
+        else:
+            for removed in report.removed:
+                output.data(f"{removed.host}: {removed.kind} {removed.detail} is gone")
+        for left in report.leftovers:
+            output.say(f"{left.host}: left behind: {left.kind} {left.detail}", "bold red")
+        if not report.leftovers and not as_json:
+            output.data("nothing is left")
+        return LEFT_BEHIND if report.leftovers else DONE
+
+    _in_session(context, Output(as_json, plain), accept, work)
+
+
+# --- Inside ----------------------------------------------------------------------------------------------------------
+
+
+async def _probe(session: Session, output: Output) -> None:
+    """Probe; at a terminal, ask about keys that were never seen, and probe once more with those that are trusted."""
+    await session.probe()
+    trusted = False
+    for entry in session.probed:
+        if isinstance(entry.error, HostKeyUnknown) and not output.as_json and not output.plain:
+            question = f"{entry.host} was never seen; its key is {entry.error.fingerprint}. Trust it?"
+            if _asks(question):
+                session.accept_host_key(entry.host)
+                trusted = True
+    if trusted:
+        await session.probe()
+
+
+async def _follow(session: Session, output: Output, run: str | None) -> int:
+    """Print a run's events until its last one; the exit code says how it ended."""
+    from remote_agent import protocol
+
+    printer = StepPrinter(output)
+    last: protocol.Event | None = None
+    async for line, event in session.events_of(run):
+        if output.as_json:
+            print(line, flush=True)
+        else:
+            printer(event)
+        last = event
+    return DONE if isinstance(last, protocol.RunFinished) else FAILED
+
+
+def _code(*, done: list[Any], failed: list[Any]) -> int:
+    if not failed:
+        return DONE
+    return PARTLY if done else FAILED
+
+
+def _asks(question: str) -> bool:
+    """The user's answer; no at anything that is not a terminal, which is never asked."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _in_session(
+    context: typer.Context,
+    output: Output,
+    accept: bool,
+    work: Callable[[Session, Output], Coroutine[Any, Any, int]],
+    *,
+    narrate: bool = True,
+) -> None:
+    """Read the inventory, open a session, do the work, close, and end with its exit code."""
+
+    async def whole() -> int:
+        from hetero_tui.inventory.file import load
+        from hetero_tui.session import Session
+
+        path: Path = context.obj
+        inventory = load(path)
+        async with Session(inventory, path, accept_new_host_keys=accept, log_errors=False) as session:
+            if narrate:
+                session.subscribe(Narrator(output))
+            return await work(session, output)
+
+    raise typer.Exit(run_to_end(whole, output))
+
+
+def run_to_end(work: Callable[[], Coroutine[Any, Any, int]], output: Output) -> int:
+    """Run ``work`` on an event loop of its own; errors become one clear line, signals a clean end."""
+
+    async def guarded() -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, task.cancel)
+        return await work()
+
+    try:
+        return asyncio.run(guarded())
+    except HeteroTuiError as error:
+        output.error(error)
+        return error.exit_code
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        output.say("interrupted; what runs on the hosts goes on (`hetero-tui status`)")
+        return INTERRUPTED
+    except BrokenPipeError:
+        return FAILED
+
+
+def _application(path: Path, accept: bool) -> int:
+    """Open the terminal app on an inventory."""
+    output = Output()
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        output.say("hetero-tui: the app needs a terminal; `hetero-tui --help` lists the commands for scripts")
+        return USAGE
+
+    async def whole() -> int:
+        from hetero_tui.inventory.file import load
+        from hetero_tui.session import Session
+        from hetero_tui.ui.app import HeteroApp
+
+        async with Session(load(path), path, accept_new_host_keys=accept) as session:
+            await HeteroApp(session).run_async()
+        return DONE
+
+    return run_to_end(whole, output)
+
+
+def main() -> None:
+    """The console script ``hetero-tui``."""
+    application()
+
+
+if __name__ == "__main__":
+    main()

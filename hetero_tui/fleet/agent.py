@@ -1,0 +1,155 @@
+"""Our code on a host: pack it, send it when it differs, and call its modules.
+
+It lies in ``~/.hetero-tui/<cluster>/agent`` beside ``run``, a shell script that knows the host's Python: with it,
+commands such as ``status`` and ``down`` need no probe first. The swap of an old agent for a new one is a rename, so
+that a command that starts meanwhile finds one or the other, whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import shlex
+import tarfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+
+from hetero_tui import deadlines
+from hetero_tui.errors import CommandFailed
+from hetero_tui.text import last_lines
+from hetero_tui.transport import Completed, Transport
+
+NOT_THERE = 96
+"""Exit status of a call when the host has no agent of this cluster."""
+
+
+def folder(cluster: str) -> str:
+    """The cluster's folder on every host, relative to the home that commands start in."""
+    return f".hetero-tui/{cluster}"
+
+
+def home_folder(cluster: str) -> str:
+    """The same folder for the agent's own arguments, which expands ``~``."""
+    return f"~/{folder(cluster)}"
+
+
+async def ship(transport: Transport, cluster: str, python: str) -> None:
+    """Make sure that the host has this agent and calls it with ``python`` (absolute path).
+
+    Raises:
+        CommandFailed: the folder can't be written (full disk, no permission, no tar).
+    """
+    archive, digest = _archive(python)
+    script = (
+        'set -e; umask 077; mkdir -p "$0"; cd "$0"\n'
+        'if [ "$(cat agent/digest 2>/dev/null)" = "$1" ]; then cat >/dev/null; exit 0; fi\n'
+        'rm -rf agent.new.* agent.old.*; mkdir "agent.new.$$"; tar xzf - -C "agent.new.$$"\n'
+        'if [ -d agent ]; then mv agent "agent.old.$$"; fi\n'
+        'mv "agent.new.$$" agent; rm -rf agent.old.*\n'
+    )
+    step = "send agent"
+    done = await transport.run(
+        ["sh", "-c", script, folder(cluster), digest], step=step, deadline=deadlines.SHIP_AGENT, stdin=archive
+    )
+    if done.exit_status != 0:
+        raise CommandFailed(
+            transport.host,
+            f"can't write {home_folder(cluster)}: {last_lines(done.stderr, 1) or 'unknown reason'}",
+            step=step,
+            hint="check the disk's free space and who owns the folder",
+            output=last_lines(done.stderr),
+        )
+
+
+def words(cluster: str, module: str, *arguments: str) -> list[str]:
+    """The command that runs ``python -m remote_agent.<module>`` on a host with the agent's own Python."""
+    script = f'test -f "$0" || exit {NOT_THERE}; exec sh "$0" "$@"'
+    return ["sh", "-c", script, f"{folder(cluster)}/agent/run", f"remote_agent.{module}", *arguments]
+
+
+async def call(
+    transport: Transport,
+    cluster: str,
+    module: str,
+    *arguments: str,
+    step: str,
+    deadline: float = deadlines.COMMAND,
+    stdin: bytes | None = None,
+) -> Completed | None:
+    """Run a module of the agent to its end; None when the host has no agent of this cluster."""
+    done = await transport.run(words(cluster, module, *arguments), step=step, deadline=deadline, stdin=stdin)
+    return None if done.exit_status == NOT_THERE else done
+
+
+def follow(
+    transport: Transport, cluster: str, module: str, *arguments: str, step: str
+) -> AbstractAsyncContextManager[AsyncIterator[str]]:
+    """Lines of a module of the agent as they come; see :meth:`Transport.stream`."""
+    return transport.stream(words(cluster, module, *arguments), step=step, silence=deadlines.SILENCE)
+
+
+def answer(host: str, done: Completed, *, step: str) -> str:
+    """The JSON line that a module printed last (a login shell may have printed its own things before).
+
+    Raises:
+        CommandFailed: there is none.
+    """
+    for line in reversed(done.stdout.splitlines()):
+        if line.startswith("{"):
+            return line
+    tail = last_lines(done.stderr) or last_lines(done.stdout)
+    raise CommandFailed(
+        host,
+        f"no answer from the agent (exit status {done.exit_status}): {last_lines(tail, 1) or 'it printed nothing'}",
+        step=step,
+        hint="run `hetero-tui probe` to see whether its Python still works",
+        output=tail,
+    )
+
+
+@cache
+def _sources() -> tuple[tuple[str, bytes], ...]:
+    """Name and bytes of every file of the agent."""
+
+    def walk(folder: Traversable, prefix: str) -> Sequence[tuple[str, bytes]]:
+        found: list[tuple[str, bytes]] = []
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+            if entry.is_dir() and entry.name != "__pycache__":
+                found.extend(walk(entry, f"{prefix}{entry.name}/"))
+            elif entry.name.endswith(".py"):
+                found.append((f"{prefix}{entry.name}", entry.read_bytes()))
+        return found
+
+    return tuple(walk(resources.files("remote_agent"), "remote_agent/"))
+
+
+def probe_source() -> bytes:
+    """The probe, one file that needs nothing but a Python."""
+    return dict(_sources())["remote_agent/probe.py"]
+
+
+@cache
+def _archive(python: str) -> tuple[bytes, str]:
+    """The agent as a gzipped tar, and a digest of what is in it; the same files give the same digest."""
+    runner = (
+        "#!/bin/sh\n"
+        "# Runs a module of the agent with the Python that was chosen for this host.\n"
+        'agent=$(cd "$(dirname "$0")" && pwd) || exit 1\n'
+        f'cd && PYTHONPATH="$agent" PYTHONDONTWRITEBYTECODE=1 exec {shlex.quote(python)} -m "$@"\n'
+    )
+    files = [*_sources(), ("run", runner.encode())]
+    digest = hashlib.sha256()
+    for name, data in files:
+        digest.update(f"{name}\0{len(data)}\0".encode() + data)
+    files.append(("digest", digest.hexdigest().encode()))
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, data in files:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            entry.mode = 0o600
+            tar.addfile(entry, io.BytesIO(data))
+    return buffer.getvalue(), digest.hexdigest()

@@ -1,0 +1,214 @@
+"""Start the cluster: every fit host gets the agent, the token and a Ray node, all at once; what runs is left alone.
+
+The order on each host is: ledger, agent, token, node. A crash between any two of them leaves a ledger entry, so that
+``down`` knows where to look and the next ``up`` does the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hetero_tui import deadlines, events
+from hetero_tui.errors import ClusterError, CommandFailed, HostError, RequirementMissing
+from hetero_tui.events import ClusterState, Emit, HostState
+from hetero_tui.facts import HostFacts
+from hetero_tui.fleet import agent
+from hetero_tui.fleet.ledger import Ledger
+from hetero_tui.fleet.preflight import judge, judge_together
+from hetero_tui.fleet.probing import Probed, state_after
+from hetero_tui.fleet.survey import Surveyed, head_name, running_head
+from hetero_tui.inventory import Host, Inventory
+from hetero_tui.planning.cluster import Candidate, ClusterPlan, PlannedNode, plan_cluster
+from hetero_tui.transport import Transport
+from remote_agent import protocol
+
+STEP = "start node"
+
+
+@dataclass(frozen=True, slots=True)
+class UpReport:
+    """Which hosts are in the cluster now, and which are not and why."""
+
+    plan: ClusterPlan | None
+    joined: tuple[str, ...]
+    failed: Mapping[str, HostError]
+
+
+async def bring_up(
+    inventory: Inventory,
+    transports: Mapping[str, Transport],
+    probed: tuple[Probed, ...],
+    surveyed: Mapping[str, Surveyed],
+    ledger: Ledger,
+    emit: Emit,
+) -> UpReport:
+    """Start Ray on every host that was probed well and is fit.
+
+    Raises:
+        ClusterError: no cluster is possible: no fit host, no head, no port, or the head itself did not start.
+    """
+    fit, failed = _fit(inventory, probed, emit)
+    candidates = {name: Candidate(host, facts, transports[name].address) for name, (host, facts) in fit.items()}
+    if not candidates and failed:
+        first = next(iter(failed.values()))
+        raise ClusterError(f"no host can join; {first.host}: {first.cause}", step="plan cluster", hint=first.hint)
+    running = running_head(surveyed)
+    plan = plan_cluster(inventory, candidates, head=_running_head_name(running, surveyed))
+    if running is not None:  # the head's address and ports stay as they are
+        plan = _as_running(plan, running)
+    if not all(node.host in surveyed and surveyed[node.host].runs_ray for node in plan.nodes):
+        emit(events.ClusterChanged(time=time.time(), state=ClusterState.STARTING, head=plan.head))
+        for reason in plan.reasons:
+            emit(events.Notice(time=time.time(), level=events.Level.INFO, text=reason))
+    token = await _token(inventory.cluster, ledger, transports[plan.head], running is not None)
+    outcomes = await asyncio.gather(
+        *(
+            _start(inventory, candidates[node.host], node, plan, transports[node.host], token, ledger, emit)
+            for node in plan.nodes
+        )
+    )
+    failed |= {error.host: error for error in outcomes if error is not None}
+    joined = tuple(node.host for node in plan.nodes if node.host not in failed)
+    if plan.head not in joined:
+        emit(events.ClusterChanged(time=time.time(), state=ClusterState.DOWN))
+        error = failed[plan.head]
+        raise ClusterError(f"the head {plan.head} did not start: {error.cause}", step=STEP, hint=error.hint)
+    whole = len(joined) == len(inventory.hosts)
+    state = ClusterState.UP if whole else ClusterState.DEGRADED
+    emit(events.ClusterChanged(time=time.time(), state=state, head=plan.head))
+    return UpReport(plan, joined, failed)
+
+
+def _fit(
+    inventory: Inventory, probed: tuple[Probed, ...], emit: Emit
+) -> tuple[dict[str, tuple[Host, HostFacts]], dict[str, HostError]]:
+    """Hosts that may join, and the errors of the others; preflight's verdicts are reported."""
+    failed = {entry.host: entry.error for entry in probed if entry.error is not None}
+    fit: dict[str, tuple[Host, HostFacts]] = {}
+    for entry in probed:
+        host = inventory.host(entry.host)
+        if host is None or entry.facts is None:
+            continue
+        problems = judge(host, entry.facts)
+        if problems:
+            causes = "; ".join(problem.cause for problem in problems)
+            failed[entry.host] = RequirementMissing(entry.host, causes, step="preflight", hint=problems[0].hint)
+        else:
+            fit[entry.host] = (host, entry.facts)
+    for name, problem in judge_together({name: facts for name, (_, facts) in fit.items()}).items():
+        failed[name] = RequirementMissing(name, problem.cause, step="preflight", hint=problem.hint)
+        del fit[name]
+    for error in failed.values():
+        if isinstance(error, RequirementMissing):
+            emit(events.HostChanged(time=time.time(), host=error.host, state=HostState.UNFIT, detail=error.cause))
+    return fit, failed
+
+
+def _running_head_name(running: protocol.NodeSpec | None, surveyed: Mapping[str, Surveyed]) -> str | None:
+    if running is None:
+        return None
+    name = head_name(surveyed)
+    if name is None:
+        raise ClusterError(
+            f"a cluster runs, but its head ({running.head_address}) does not answer",
+            step="plan cluster",
+            hint="wait until it is back, or run `hetero-tui down` and then `hetero-tui up`",
+        )
+    return name
+
+
+def _as_running(plan: ClusterPlan, running: protocol.NodeSpec) -> ClusterPlan:
+    nodes = tuple(
+        PlannedNode(node.host, running.head_address if node.host == plan.head else node.address, node.cpus)
+        for node in plan.nodes
+    )
+    return ClusterPlan(
+        head=plan.head,
+        head_address=running.head_address,
+        gcs_port=running.gcs_port,
+        dashboard_port=running.dashboard_port,
+        nodes=nodes,
+        reasons=plan.reasons,
+    )
+
+
+async def _token(cluster: str, ledger: Ledger, head: Transport, running: bool) -> str:
+    """The cluster's secret: the running cluster's, or a new one. It travels by stdin and files, never in a command."""
+    if running:
+        path = f"{agent.folder(cluster)}/token"
+        done = await head.run(["cat", path], step="read token", deadline=deadlines.COMMAND)
+        if done.exit_status == 0 and done.stdout.strip():
+            token = done.stdout.strip().splitlines()[-1]
+            ledger.keep_token(token)
+            return token
+    known = ledger.token()
+    if known is not None:
+        return known
+    token = secrets.token_hex(32)
+    ledger.keep_token(token)
+    return token
+
+
+async def _start(
+    inventory: Inventory,
+    candidate: Candidate,
+    node: PlannedNode,
+    plan: ClusterPlan,
+    transport: Transport,
+    token: str,
+    ledger: Ledger,
+    emit: Emit,
+) -> HostError | None:
+    cluster = inventory.cluster
+    began = time.time()
+    emit(events.HostChanged(time=began, host=node.host, state=HostState.STARTING, detail="Ray"))
+    spec = protocol.NodeSpec(
+        cluster=cluster,
+        host=node.host,
+        role="head" if node.host == plan.head else "worker",
+        folder=agent.home_folder(cluster),
+        node_address=node.address,
+        head_address=plan.head_address,
+        gcs_port=plan.gcs_port,
+        dashboard_port=plan.dashboard_port,
+        labels={"hetero-cluster": cluster, "hetero-role": candidate.host.role},
+        resources={},
+        cpus=node.cpus,
+    )
+    try:
+        ledger.intend(candidate.host, "node")
+        await agent.ship(transport, cluster, candidate.facts.python.executable)
+        path = f"{agent.folder(cluster)}/token"
+        await transport.put(token.encode(), path, step="send token", deadline=deadlines.COMMAND)
+        report = await _node_start(transport, cluster, spec)
+    except HostError as error:
+        emit(events.HostChanged(time=time.time(), host=node.host, state=state_after(error), detail=error.cause))
+        return error
+    detail = "ran already" if report.already else f"joined in {time.time() - began:.1f} s"
+    emit(events.HostChanged(time=time.time(), host=node.host, state=HostState.UP, detail=detail))
+    return None
+
+
+async def _node_start(transport: Transport, cluster: str, spec: protocol.NodeSpec) -> protocol.NodeReport:
+    done = await agent.call(
+        transport,
+        cluster,
+        "node",
+        "start",
+        step=STEP,
+        deadline=deadlines.NODE_START,
+        stdin=protocol.encode(spec).encode() + b"\n",
+    )
+    if done is None:
+        raise CommandFailed(transport.host, "the agent that was just sent is gone", step=STEP, hint="try again")
+    try:
+        report = protocol.decode(protocol.NodeReport, agent.answer(transport.host, done, step=STEP))
+    except protocol.ProtocolError as error:
+        raise CommandFailed(transport.host, str(error), step=STEP, hint="please report this as a bug") from None
+    if report.state != "running":
+        raise CommandFailed(transport.host, report.cause or "Ray did not start", step=STEP, hint=report.hint)
+    return report

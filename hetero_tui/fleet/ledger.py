@@ -1,0 +1,111 @@
+"""The record of what was done to hosts, written before it is done: ``down`` works from it after any crash.
+
+One JSON document a line, appended and synced to disk. An entry names a host with all that is needed to reach it
+again, so that a host that has meanwhile gone from the inventory can still be cleaned. What lies on a host is written
+there too (``node.json``, ``processes/``); the ledger says *where to look*, the host says *what is there*.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from platformdirs import user_state_path
+from pydantic import ValidationError
+
+from hetero_tui.inventory import Host
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """``host`` may carry something of ours since ``time`` (since the epoch): ``kind`` is what was begun last."""
+
+    time: float
+    host: Host
+    kind: str
+
+
+class Ledger:
+    """The ledger of one cluster on this laptop; ``<state folder>/hetero-tui/<cluster>/ledger.jsonl``, 0600."""
+
+    def __init__(self, cluster: str, folder: Path | None = None) -> None:
+        """Open it; ``folder`` replaces the user's state folder (demo, tests)."""
+        self.folder = (folder if folder is not None else user_state_path("hetero-tui")) / cluster
+        self._path = self.folder / "ledger.jsonl"
+
+    def intend(self, host: Host, kind: str) -> None:
+        """Record that something is about to be done to ``host``; on disk when this returns."""
+        self._append({"time": time.time(), "kind": kind, "host": host.model_dump(mode="json", exclude_defaults=True)})
+
+    def cleaned(self, host: str) -> None:
+        """Record that nothing of ours is left on ``host``; the file goes with the last one."""
+        self._append({"time": time.time(), "kind": "cleaned", "host": {"name": host}})
+        if not self.entries():
+            self._path.unlink(missing_ok=True)
+            self._remove_empty_folder()
+
+    def entries(self) -> tuple[Entry, ...]:
+        """Hosts that may carry something of ours, the newest first. A torn last line (crash, full disk) is skipped."""
+        found: dict[str, Entry] = {}
+        try:
+            lines = self._path.read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return ()
+        for line in lines:
+            try:
+                document = json.loads(line)
+                name, kind, when = document["host"]["name"], str(document["kind"]), float(document["time"])
+                if kind == "cleaned":
+                    found.pop(name, None)
+                else:
+                    found.pop(name, None)
+                    found[name] = Entry(when, Host.model_validate(document["host"]), kind)
+            except (ValueError, KeyError, TypeError, ValidationError):
+                continue
+        return tuple(reversed(found.values()))
+
+    def token(self) -> str | None:
+        """The cluster's secret as this laptop knows it, or None."""
+        try:
+            return (self.folder / "token").read_text(encoding="ascii") or None
+        except FileNotFoundError:
+            return None
+
+    def keep_token(self, token: str) -> None:
+        """Keep the cluster's secret, readable by this user alone."""
+        self._make_folder()
+        path = self.folder / "token"
+        temporary = path.with_suffix(".new")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(token)
+        temporary.replace(path)
+
+    def forget_token(self) -> None:
+        """Remove the secret; the next cluster gets a new one."""
+        (self.folder / "token").unlink(missing_ok=True)
+        self._remove_empty_folder()
+
+    def _remove_empty_folder(self) -> None:
+        with suppress(OSError):  # not empty, or never made
+            self.folder.rmdir()
+
+    def _make_folder(self) -> None:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def _append(self, document: dict[str, object]) -> None:
+        self._make_folder()
+        line = (json.dumps(document, separators=(",", ":")) + "\n").encode()
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            size = os.fstat(descriptor).st_size
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                line = b"\n" + line  # a crash tore the last line: leave it, and start a new one
+            os.write(descriptor, line)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,150 @@
+"""What is each machine? All hosts are asked at once; each has its own deadline and its own outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hetero_tui import deadlines, events
+from hetero_tui.errors import (
+    AuthenticationFailed,
+    CommandFailed,
+    DeadlineExceeded,
+    HostError,
+    HostKeyChanged,
+    HostKeyUnknown,
+    PythonMissing,
+    Unreachable,
+)
+from hetero_tui.events import Emit, HostState
+from hetero_tui.facts import HostFacts, parse_facts
+from hetero_tui.fleet import agent
+from hetero_tui.inventory import Host, Inventory
+from hetero_tui.text import last_lines
+from hetero_tui.transport import Transport
+
+STEP = "probe"
+_NO_PYTHON = 97
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """The outcome for one host: facts, or the error."""
+
+    host: str
+    facts: HostFacts | None = None
+    error: HostError | None = None
+
+    @property
+    def status(self) -> str:
+        """Its word in ``probe --json``."""
+        return "ok" if self.error is None else self.error.status
+
+
+async def probe_fleet(inventory: Inventory, transports: Mapping[str, Transport], emit: Emit) -> tuple[Probed, ...]:
+    """Probe every host of ``transports`` at once, in the inventory's order; never raises for what a host does."""
+    hosts = [host for host in inventory.hosts if host.name in transports]
+    return tuple(
+        await asyncio.gather(*(_probe(inventory.cluster, host, transports[host.name], emit) for host in hosts))
+    )
+
+
+async def _probe(cluster: str, host: Host, transport: Transport, emit: Emit) -> Probed:
+    emit(events.HostChanged(time=time.time(), host=host.name, state=HostState.CONNECTING))
+    try:
+        async with asyncio.timeout(deadlines.PROBE):
+            await transport.connect()
+            facts = await probe_host(cluster, host, transport)
+    except TimeoutError:
+        error: HostError = DeadlineExceeded(
+            host.name,
+            f"no answer to the probe within {deadlines.PROBE:g} s",
+            step=STEP,
+            hint="is the machine asleep, or very busy?",
+        )
+    except HostError as raised:
+        error = raised
+    else:
+        emit(events.HostProbed(time=time.time(), host=host.name, facts=facts))
+        return Probed(host.name, facts=facts)
+    if isinstance(error, HostKeyUnknown):
+        emit(events.HostKeyOffered(time=time.time(), host=host.name, fingerprint=error.fingerprint))
+    emit(events.HostChanged(time=time.time(), host=host.name, state=state_after(error), detail=error.cause))
+    return Probed(host.name, error=error)
+
+
+async def probe_host(cluster: str, host: Host, transport: Transport) -> HostFacts:
+    """Facts about one connected host.
+
+    Raises:
+        PythonMissing: none of the Pythons that could be used is there.
+        CommandFailed: the probe ended badly, or printed something else.
+    """
+    script = (
+        'for python in "$@"; do case "$python" in "~/"*) python="$HOME/${python#??}";; esac; '
+        'if command -v "$python" >/dev/null 2>&1; then '
+        f'exec "$python" - --folder "$0" --deadline {deadlines.PROBE_ON_HOST:g}; fi; done; exit {_NO_PYTHON}'
+    )
+    candidates = _python_candidates(cluster, host)
+    done = await transport.run(
+        ["sh", "-c", script, agent.home_folder(cluster), *candidates],
+        step=STEP,
+        deadline=deadlines.PROBE,
+        stdin=agent.probe_source(),
+    )
+    if done.exit_status == _NO_PYTHON:
+        raise PythonMissing(
+            host.name,
+            f"no Python there (looked for {', '.join(candidates)})",
+            step=STEP,
+            hint="install Python 3.11 or newer, or set `python:` for this host in the inventory",
+        )
+    document = _last_document(done.stdout)
+    if document is None:
+        tail = last_lines(done.stderr) or last_lines(done.stdout)
+        raise CommandFailed(
+            host.name,
+            last_lines(tail, 1) or f"the probe ended with status {done.exit_status} and no answer",
+            step=STEP,
+            hint=f"try `python3 --version` there; used: {', '.join(candidates)}",
+            output=tail,
+        )
+    try:
+        return parse_facts(document)
+    except ValueError as error:
+        raise CommandFailed(host.name, str(error), step=STEP, hint="please report this as a bug") from None
+
+
+def state_after(error: HostError) -> HostState:
+    """The state of a host that a step failed on."""
+    match error:
+        case AuthenticationFailed() | HostKeyUnknown() | HostKeyChanged():
+            return HostState.REFUSED
+        case Unreachable() | DeadlineExceeded():
+            return HostState.UNREACHABLE
+        case PythonMissing():
+            return HostState.UNFIT
+        case _:
+            return HostState.FAILED
+
+
+def _python_candidates(cluster: str, host: Host) -> list[str]:
+    if host.python is not None:
+        return [host.python]
+    own = [sys.executable] if host.connection == "local" else []
+    return [f"{agent.folder(cluster)}/env/bin/python", *own, "python3", "python3.13", "python3.12", "python3.11"]
+
+
+def _last_document(output: str) -> Any | None:
+    for line in reversed(output.splitlines()):
+        if line.startswith('{"probe":'):
+            try:
+                return json.loads(line)
+            except ValueError:
+                return None
+    return None

@@ -1,0 +1,59 @@
+"""Live use of every host, for as long as somebody looks: one stream a host, opened again by itself when it breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+
+from hetero_tui import deadlines, events
+from hetero_tui.errors import CommandFailed, HostError, HostKeyChanged, HostKeyUnknown
+from hetero_tui.events import Emit
+from hetero_tui.fleet import agent
+from hetero_tui.transport import Transport
+from remote_agent import protocol
+
+STEP = "watch"
+ROUND_TRIP_EVERY = 5.0
+"""Seconds between two measurements of a link's round trip."""
+
+
+async def watch(cluster: str, transport: Transport, emit: Emit) -> None:
+    """Follow one host until cancelled; a broken connection is reported once and mended with growing pauses.
+
+    Ends by itself when the host refuses our key or login: that needs a person.
+    """
+    pause = deadlines.RECONNECT_FIRST
+    while True:
+        try:
+            await transport.connect()
+            async with agent.follow(
+                transport,
+                cluster,
+                "sampling",
+                "--folder",
+                agent.home_folder(cluster),
+                step=STEP,
+            ) as lines:
+                measured, round_trip = 0.0, None
+                async for line in lines:
+                    with suppress(protocol.ProtocolError):  # a login shell's banner, an empty heartbeat
+                        sample = protocol.decode(protocol.HostSample, line)
+                        pause = deadlines.RECONNECT_FIRST
+                        if time.monotonic() - measured > ROUND_TRIP_EVERY:
+                            round_trip = await transport.round_trip()
+                            measured = time.monotonic()
+                        emit(
+                            events.HostSampled(
+                                time=time.time(), host=transport.host, sample=sample, round_trip_s=round_trip
+                            )
+                        )
+        except (HostKeyChanged, HostKeyUnknown) as error:
+            emit(events.HostLost(time=time.time(), host=transport.host, cause=error.cause))
+            return
+        except CommandFailed:
+            pass  # the agent is being replaced, or the node's environment is: the next attempt tells
+        except HostError as error:
+            emit(events.HostLost(time=time.time(), host=transport.host, cause=error.cause))
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, deadlines.RECONNECT_LONGEST)

@@ -1,0 +1,256 @@
+"""``inventory.yaml``: read with every mistake at once, and edited so that comments survive."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import io
+import os
+import tempfile
+from collections.abc import Iterable
+from collections.abc import Mapping as MappingType
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap
+
+from hetero_tui.errors import InventoryError
+from hetero_tui.inventory.checks import check_head, check_hosts
+from hetero_tui.inventory.document import LARGEST, Mapping, Mistakes, Value, parse
+from hetero_tui.inventory.schema import Host, Inventory
+
+HOST_KEYS = tuple(name for name in Host.model_fields if name != "name")
+"""Keys that a host may have, and ``defaults`` too."""
+
+_TOP = ("cluster", "defaults", "hosts")
+_CLUSTER = ("name", "head", "security")
+_STARTER = "write a line `hosts: {laptop: {connection: local}}` to it, or run `hetero-tui demo`, which needs no file"
+_EXPECTED = {
+    "string_type": "should be text; put it in quotes",
+    "int_type": "should be a whole number",
+    "int_from_float": "should be a whole number",
+    "tuple_type": "should be a list, such as [cpu]",
+}
+
+
+def load(path: Path) -> Inventory:
+    """Read the inventory at ``path``; ``defaults`` are merged into the hosts, paths are made absolute.
+
+    Raises:
+        InventoryError: the file can't be read, or has mistakes: all of them, in the order of their lines.
+    """
+    return _read(_text(path), path)
+
+
+def add_host(path: Path, name: str, fields: MappingType[str, object]) -> Inventory:
+    """Write the host ``name`` into the file, which is made if there is none; comments and order are kept.
+
+    The new text is checked before it replaces the old one in one step, so a refused host changes nothing.
+
+    Raises:
+        InventoryError: the file has mistakes, knows the host already, or would have mistakes with it.
+    """
+    text = _text(path) if path.exists() else "hosts: {}\n"
+    existing = _read(text, path)
+    if existing.host(name) is not None:
+        raise InventoryError(str(path), (f"hosts.{name}: is there already; edit the file to change it",))
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 4096
+    document = yaml.load(text)
+    if not document.get("hosts"):
+        document["hosts"] = CommentedMap()
+    host = CommentedMap(fields)
+    host.fa.set_flow_style()
+    document["hosts"][name] = host
+    buffer = io.StringIO()
+    yaml.dump(document, buffer)
+    inventory = _read(buffer.getvalue(), path)
+    _replace(path, buffer.getvalue())
+    return inventory
+
+
+def _text(path: Path) -> str:
+    def refuse(what: str) -> InventoryError:
+        return InventoryError(str(path), (what,))
+
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST + 1)
+    except FileNotFoundError:
+        raise refuse(f"there is no such file; {_STARTER}") from None
+    except IsADirectoryError:
+        raise refuse("it is a folder; name the file in it") from None
+    except OSError as error:
+        raise refuse(f"it can't be read: {error.strerror}") from None
+    if len(data) > LARGEST:
+        raise refuse(f"it is larger than {LARGEST // 1024} KiB, so it can't be an inventory")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise refuse(f"line {line}: not UTF-8 text; save the file as UTF-8") from None
+
+
+def _read(text: str, path: Path) -> Inventory:
+    mistakes = Mistakes()
+    root = parse(text, mistakes)
+    if root is None and not mistakes:
+        mistakes.add(0, "", f"the file is empty; {_STARTER}")
+    top = _fields(root, "", _TOP, mistakes) if root is not None else {}
+    cluster, cluster_lines = _cluster(top.get("cluster"), mistakes)
+    defaults = _defaults(top.get("defaults"), mistakes)
+    hosts, lines = _hosts(top.get("hosts"), defaults, path.parent, mistakes)
+    check_hosts(hosts, lines, mistakes)
+    if isinstance(head := cluster.get("head"), str):
+        check_head(head, tuple(lines), cluster_lines["head"], mistakes)
+    if mistakes:
+        raise InventoryError(str(path), tuple(mistakes))
+    return Inventory(hosts=hosts, **cluster)
+
+
+def _fields(value: Value, where: str, allowed: Iterable[str] | None, mistakes: Mistakes) -> dict[str, Value]:
+    """The entries of one mapping; unknown and repeated keys, and what is no mapping, are mistakes."""
+    if value.value is None:
+        return {}
+    if not isinstance(value.value, Mapping):
+        mistakes.add(value.line, where, "should be a mapping of `key: value`")
+        return {}
+    known = None if allowed is None else tuple(allowed)
+    fields: dict[str, Value] = {}
+    lines: dict[str, int] = {}
+    for entry in value.value.entries:
+        path = f"{where}.{entry.key}" if where else entry.key
+        if entry.key in fields:
+            mistakes.add(entry.line, path, f"is there twice, first in line {lines[entry.key]}")
+        elif known is not None and entry.key not in known:
+            mistakes.add(entry.line, path, f"unknown key; {_nearest(entry.key, known)}")
+        else:
+            fields[entry.key] = entry.value
+            lines[entry.key] = entry.line
+    return fields
+
+
+def _nearest(word: str, known: tuple[str, ...]) -> str:
+    close = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.55)
+    return f"did you mean '{close[0]}'?" if close else f"known here: {', '.join(known)}"
+
+
+def _cluster(value: Value | None, mistakes: Mistakes) -> tuple[dict[str, Any], dict[str, int]]:
+    fields = _fields(value, "cluster", _CLUSTER, mistakes) if value else {}
+    if "name" in fields:
+        fields["cluster"] = fields.pop("name")
+    good = _good(Inventory, {}, fields, "cluster", mistakes)
+    return good, {key: field.line for key, field in fields.items()}
+
+
+def _defaults(value: Value | None, mistakes: Mistakes) -> dict[str, Any]:
+    fields = _fields(value, "defaults", HOST_KEYS, mistakes) if value else {}
+    return _good(Host, {"name": "defaults"}, fields, "defaults", mistakes)
+
+
+def _hosts(
+    value: Value | None, defaults: dict[str, Any], folder: Path, mistakes: Mistakes
+) -> tuple[tuple[Host, ...], dict[str, int]]:
+    """The hosts without a mistake of their own, and the line of every name."""
+    hosts: list[Host] = []
+    lines: dict[str, int] = {}
+    for name, entry in (_fields(value, "hosts", None, mistakes) if value else {}).items():
+        where = f"hosts.{name}"
+        lines[name] = entry.line
+        before = len(mistakes.found)
+        fields = _fields(entry, where, HOST_KEYS, mistakes)
+        whole = len(mistakes.found) == before  # else the address may be there, under a misspelt key
+        named = _good(Host, {}, {"name": Value(name, entry.line)}, where, mistakes)
+        own = _good(Host, {"name": "host"}, fields, where, mistakes)
+        local = own.get("connection", defaults.get("connection", "ssh")) == "local"
+        for key in ("address", "port", "user", "identity_file", "proxy_jump", "known_hosts"):
+            if local and own.get(key) is not None:
+                mistakes.add(fields[key].line, f"{where}.{key}", "has no meaning with `connection: local`")
+        merged = {**defaults, **own}
+        if whole and not local and merged.get("address") is None and ("address" in own or "address" not in fields):
+            mistakes.add(entry.line, where, "has no address; add `address: ...`, or `connection: local`")
+        if len(mistakes.found) == before:
+            merged = {key: None if local and key in _SSH_ONLY else item for key, item in merged.items()}
+            hosts.append(Host.model_validate(_absolute(merged, folder) | named))
+    return tuple(hosts), lines
+
+
+_SSH_ONLY = frozenset({"address", "port", "user", "identity_file", "proxy_jump", "known_hosts"})
+
+
+def _good(
+    model: type[BaseModel], rest: dict[str, Any], fields: dict[str, Value], where: str, mistakes: Mistakes
+) -> dict[str, Any]:
+    """The fields that the model accepts, each by itself, as plain values; for the others a mistake."""
+    values = {key: _unwrapped(field) for key, field in fields.items() if _unwrapped(field) is not None}
+    bad: set[str] = set()
+    try:
+        model.model_validate({**rest, **values}, strict=True)
+    except ValidationError as error:
+        for detail in error.errors():
+            key = str(detail["loc"][0]) if detail["loc"] else ""
+            if key not in fields or key in bad:
+                continue
+            bad.add(key)
+            shown = "name" if key == "cluster" else key
+            path = where if (key, where.split(".")[0]) == ("name", "hosts") else f"{where}.{shown}"
+            mistakes.add(fields[key].line, path, _said(model, key, detail))
+    return {key: value for key, value in values.items() if key not in bad}
+
+
+def _said(model: type[BaseModel], key: str, detail: Any) -> str:
+    """One of pydantic's error details (https://docs.pydantic.dev/latest/errors/validation_errors/) in our words."""
+    kind, context = detail["type"], detail.get("ctx", {})
+    if kind == "value_error":
+        return str(context["error"])
+    if kind == "literal_error":
+        return f"{_short(detail['input'])} is not allowed; it can be {context['expected']}"
+    if kind in ("greater_than_equal", "less_than_equal"):
+        limit = f"at least {context['ge']}" if "ge" in context else f"at most {context['le']}"
+        return f"{_short(detail['input'])} is out of range; it should be {limit}"
+    if kind == "string_pattern_mismatch":
+        if key == "devices":
+            return f"{_short(detail['input'])} is not a device; devices are cpu, mps, cuda, cuda:0, cuda:1, ..."
+        return "a name has lower-case letters, digits and inner dashes, at most 40 of them"
+    return f"{_EXPECTED.get(kind, 'has a wrong value')}, not {_short(detail['input'])}"
+
+
+def _short(value: object) -> str:
+    text = "a mapping" if isinstance(value, Mapping) else "a list" if isinstance(value, tuple) else f"{value!r}"
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+def _unwrapped(value: Value) -> Any:
+    if isinstance(value.value, tuple):
+        return tuple(item.value for item in value.value)
+    return value.value
+
+
+def _absolute(values: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Files of this computer: ``~`` expanded, relative to the inventory's own folder."""
+    changed = dict(values)
+    for key in ("identity_file", "known_hosts"):
+        if isinstance(name := changed.get(key), str):
+            with contextlib.suppress(RuntimeError):  # a home folder that nobody knows: the name stays as written
+                changed[key] = str(folder.absolute() / Path(name).expanduser())
+    return changed
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write ``text`` to ``path`` whole or not at all, with the old file's mode."""
+    path = path.resolve()
+    mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(mode)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,219 @@
+"""What the command line prints: data on stdout, narration on stderr; JSON for scripts, lines or tables for people.
+
+Nothing that is not a terminal ever gets an escape code, and ``--plain`` gives none to a terminal either.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from hetero_tui.errors import HeteroTuiError
+from hetero_tui.events import Level
+from hetero_tui.facts import HostFacts
+from hetero_tui.fleet.preflight import judge
+from hetero_tui.fleet.probing import Probed
+from hetero_tui.intents import TeardownReport
+from hetero_tui.inventory import Inventory
+from hetero_tui.state import LogLine, State
+from remote_agent import protocol
+
+_STYLES = {Level.INFO: "", Level.GOOD: "green", Level.WARNING: "yellow", Level.BAD: "bold red"}
+_MARKS = {Level.INFO: " ", Level.GOOD: "+", Level.WARNING: "!", Level.BAD: "x"}
+STEP_LINE_EVERY = 1.0
+"""Seconds of the run's own time between two printed steps, for people; JSON has every step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """How a command prints."""
+
+    as_json: bool = False
+    plain: bool = False
+
+    def _console(self, stderr: bool) -> Console:
+        stream = sys.stderr if stderr else sys.stdout
+        bare = self.plain or not stream.isatty()
+        width = None if stream.isatty() else 200
+        return Console(
+            file=stream,
+            force_terminal=not bare,
+            no_color=True if bare else None,
+            highlight=False,
+            markup=False,
+            emoji=False,
+            width=width,
+        )
+
+    def document(self, value: object) -> None:
+        """One JSON document on stdout."""
+        print(json.dumps(value, indent=2, allow_nan=False))
+
+    def data(self, text: str, style: str = "") -> None:
+        """One line on stdout."""
+        self._console(stderr=False).print(Text(text, style=style), soft_wrap=True)
+
+    def say(self, text: str, style: str = "") -> None:
+        """One line on stderr."""
+        self._console(stderr=True).print(Text(text, style=style), soft_wrap=True)
+
+    def error(self, error: HeteroTuiError) -> None:
+        """An error for people, on stderr; with JSON as a document there too."""
+        self.say(f"hetero-tui: {error}", "bold red")
+
+    def table(self, headings: list[str], rows: list[list[str]]) -> None:
+        """Aligned columns on stdout, without boxes."""
+        table = Table(box=None, pad_edge=False, show_edge=False, header_style="bold")
+        for heading in headings:
+            table.add_column(heading, no_wrap=True)
+        for row in rows:
+            table.add_row(*(Text(cell) for cell in row))
+        self._console(stderr=False).print(table)
+
+
+class Narrator:
+    """Prints each new line of the state's log to stderr, once."""
+
+    def __init__(self, output: Output) -> None:
+        """Nothing is said before the first call."""
+        self._output = output
+        self._last: LogLine | None = None
+
+    def __call__(self, state: State) -> None:
+        """Say what is new in ``state``."""
+        new: list[LogLine] = []
+        for line in reversed(state.log):
+            if line is self._last:
+                break
+            new.append(line)
+        if not new:
+            return
+        self._last = new[0]
+        for line in reversed(new):
+            clock = time.strftime("%H:%M:%S", time.localtime(line.time))
+            self._output.say(f"{clock} {_MARKS[line.level]} {line.text}", _STYLES[line.level])
+
+
+class StepPrinter:
+    """Prints a run's steps for people: the first, the last, and one a second between."""
+
+    def __init__(self, output: Output) -> None:
+        """``output`` says how."""
+        self._output = output
+        self._iterations = 0
+        self._printed = float("-inf")
+        self._since = 0
+        self._samples = 0
+        self._began: float | None = None
+
+    def __call__(self, event: protocol.Event) -> None:
+        """Print ``event`` if it is due."""
+        match event:
+            case protocol.RunStarted():
+                self._iterations = event.iterations
+            case protocol.Step():
+                self._samples += event.samples
+                due = event.time - self._printed >= STEP_LINE_EVERY or event.step == self._iterations
+                if due:
+                    self._print(event)
+            case protocol.RunFinished():
+                word = "stopped early" if event.stopped else "finished"
+                loss = "n/a" if event.final_loss is None else f"{event.final_loss:.4f}"
+                self._output.data(
+                    f"{word}: {event.steps:,} steps, {event.samples:,} samples, loss {loss}, "
+                    f"{event.samples_per_second:,.0f} samples/s"
+                )
+                for name, value in event.evaluation.items():
+                    shown = f"{value:.2%}" if "accuracy" in name else f"{value:.4f}"
+                    self._output.data(f"{name.replace('_', ' ')}: {shown}")
+                self._output.data(f"checkpoint: {event.checkpoint}")
+            case _:
+                pass
+
+    def _print(self, event: protocol.Step) -> None:
+        seconds = event.time - self._printed if self._began is not None else event.seconds
+        rate = self._samples / seconds if seconds > 0 else 0.0
+        loss = "   n/a" if event.loss is None else f"{event.loss:.4f}"
+        width = len(f"{self._iterations:,}")
+        shares = " ".join(f"{worker.host} {worker.samples}" for worker in event.workers)
+        self._output.data(
+            f"step {event.step:>{width},}/{self._iterations:,}  loss {loss}  {rate:>8,.0f} samples/s  {shares}"
+        )
+        self._printed, self._samples, self._began = event.time, 0, event.time
+
+
+def probe_document(probed: tuple[Probed, ...]) -> dict[str, Any]:
+    """The JSON of ``probe``."""
+    return {
+        "hosts": [
+            {
+                "name": entry.host,
+                "status": entry.status,
+                "facts": None if entry.facts is None else entry.facts.model_dump(mode="json"),
+                "error": error_document(entry.error),
+            }
+            for entry in probed
+        ]
+    }
+
+
+def error_document(error: HeteroTuiError | None) -> dict[str, str] | None:
+    """An error as JSON: step, cause, hint."""
+    return None if error is None else {"step": error.step, "cause": error.cause, "hint": error.hint}
+
+
+def probe_rows(inventory: Inventory, probed: tuple[Probed, ...]) -> list[list[str]]:
+    """The table of ``probe``: one line for each host that answered."""
+    rows = []
+    for entry in probed:
+        host = inventory.host(entry.host)
+        if entry.facts is None or host is None:
+            continue
+        facts = entry.facts
+        problems = judge(host, facts)
+        verdict = "fit" if not problems else f"{problems[0].cause} -> {problems[0].hint}"
+        rows.append([entry.host, _devices(facts), _gigabytes(facts), facts.python.version, verdict])
+    return rows
+
+
+def teardown_document(report: TeardownReport) -> dict[str, Any]:
+    """The JSON of ``down``."""
+    return {
+        "removed": [{"host": entry.host, "kind": entry.kind, "detail": entry.detail} for entry in report.removed],
+        "leftovers": [{"host": entry.host, "kind": entry.kind, "detail": entry.detail} for entry in report.leftovers],
+    }
+
+
+def status_document(state: State, runs: tuple[tuple[str, protocol.RunSummary], ...]) -> dict[str, Any]:
+    """The JSON of ``status``."""
+    return {
+        "cluster": {"state": str(state.cluster_state), "head": state.head},
+        "hosts": [{"name": host.name, "state": str(host.state), "detail": host.detail} for host in state.hosts],
+        "runs": [
+            {
+                "id": run.id,
+                "job": run.job,
+                "state": run.state,
+                "step": run.step,
+                "loss": run.loss,
+                "started": run.started,
+                "host": host,
+            }
+            for host, run in runs
+        ],
+    }
+
+
+def _devices(facts: HostFacts) -> str:
+    return ", ".join(facts.device_name(device) for device in facts.devices)
+
+
+def _gigabytes(facts: HostFacts) -> str:
+    return f"{facts.memory.total_bytes / 1e9:.1f} GB"

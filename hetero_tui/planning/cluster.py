@@ -1,0 +1,145 @@
+"""From inventory and facts to a cluster: who is head, at which address each node is known, on which ports."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hetero_tui.errors import ClusterError
+from hetero_tui.facts import Address, HostFacts
+from hetero_tui.inventory import Host, Inventory
+
+GCS_PORTS = range(6389, 6399)
+"""Where the head's control service may listen: not Ray's default (6379), which another cluster may have.
+
+They lie outside 10002-19999, which Ray hands to its workers.
+"""
+
+DASHBOARD_PORTS = range(8365, 8369)
+STEP = "plan cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A host that may join: ``address`` is the IP that the laptop reached it at, if it did so directly."""
+
+    host: Host
+    facts: HostFacts
+    address: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedNode:
+    """One node of the cluster, known to the others at ``address``."""
+
+    host: str
+    address: str
+    cpus: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    """The cluster as it is to be; ``reasons`` tell people why."""
+
+    head: str
+    head_address: str
+    gcs_port: int
+    dashboard_port: int
+    nodes: tuple[PlannedNode, ...]
+    reasons: tuple[str, ...]
+
+
+def plan_cluster(inventory: Inventory, candidates: Mapping[str, Candidate], *, head: str | None = None) -> ClusterPlan:
+    """The cluster over ``candidates``. ``head`` is set where a cluster runs already and its head has to stay.
+
+    Raises:
+        ClusterError: there is no candidate, or the wanted head is not one of them, or none of its ports is free.
+    """
+    if not candidates:
+        raise ClusterError("no host can join a cluster", step=STEP, hint="`hetero-tui probe` says what each one lacks")
+    chosen, reason = _choose_head(inventory, candidates, head)
+    head_address = node_address(candidates[chosen], None)
+    nodes = tuple(
+        PlannedNode(
+            host=name,
+            address=head_address if name == chosen else node_address(candidate, head_address),
+            cpus=candidate.host.cpus or candidate.facts.cpu.usable,
+        )
+        for name, candidate in candidates.items()
+    )
+    free = candidates[chosen].facts.free_ports
+    return ClusterPlan(
+        head=chosen,
+        head_address=head_address,
+        gcs_port=_first_free(GCS_PORTS, free, chosen),
+        dashboard_port=_first_free(DASHBOARD_PORTS, free, chosen),
+        nodes=nodes,
+        reasons=(reason,),
+    )
+
+
+def node_address(candidate: Candidate, head_address: str | None) -> str:
+    """The address at which the other nodes reach this one.
+
+    The address that the laptop reached it at, when the machine itself has it (it is then no NAT's or jump host's);
+    else the one in the head's network; else that of its fastest link.
+    """
+    own = [address for address in candidate.facts.addresses if _usable(address)]
+    reached = candidate.address
+    if reached is not None and candidate.host.connection == "ssh":
+        loopback = ipaddress.ip_address(reached).is_loopback
+        if loopback or any(address.address == reached for address in own):
+            return reached
+    if head_address is not None:
+        head = ipaddress.ip_address(head_address)
+        if head.is_loopback:
+            return head_address
+        for address in own:
+            if head in address.network:
+                return address.address
+    ordered = sorted(own, key=lambda address: (":" in address.address, -(address.speed_mbps or 0)))
+    return ordered[0].address if ordered else "127.0.0.1"
+
+
+def _choose_head(inventory: Inventory, candidates: Mapping[str, Candidate], running: str | None) -> tuple[str, str]:
+    wanted = running or inventory.head
+    if wanted is not None:
+        if wanted in candidates:
+            why = "it is the running cluster's head" if running else "the inventory names it"
+            return wanted, f"head {wanted}: {why}"
+        whose = "of the running cluster" if running else "that the inventory names"
+        raise ClusterError(
+            f"the head {whose}, {wanted}, can't join",
+            step=STEP,
+            hint=f"see what `hetero-tui probe` says of {wanted}, name another head, or run `hetero-tui down` first",
+        )
+
+    def fitness(item: tuple[str, Candidate]) -> tuple[bool, bool, int, int]:
+        _, candidate = item
+        speed = max((address.speed_mbps or 0 for address in candidate.facts.addresses), default=0)
+        not_laptop = candidate.host.connection != "local"
+        return (not_laptop, candidate.host.role != "worker", speed, candidate.facts.memory.total_bytes)
+
+    name, _ = max(candidates.items(), key=fitness)  # the first of equals: the inventory's order
+    why = "it is the only machine" if len(candidates) == 1 else "best link and most memory among those that stay"
+    return name, f"head {name}: {why}"
+
+
+def _usable(address: Address) -> bool:
+    try:
+        parsed = ipaddress.ip_address(address.address)
+    except ValueError:
+        return False
+    return not (parsed.is_loopback or parsed.is_link_local or parsed.is_multicast or parsed.is_unspecified)
+
+
+def _first_free(ports: range, free: tuple[int, ...], host: str) -> int:
+    for port in ports:
+        if port in free:
+            return port
+    raise ClusterError(
+        f"{host} has none of the ports {ports.start}-{ports.stop - 1} free",
+        step=STEP,
+        hint="another cluster may be left there: run `hetero-tui down` with its inventory",
+    )

@@ -1,0 +1,88 @@
+"""Follow a run's events over SSH, from the first, across broken connections, each exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+from hetero_tui import deadlines
+from hetero_tui.errors import CommandFailed, HostKeyChanged, HostKeyUnknown, RunError, Unreachable
+from hetero_tui.fleet import agent
+from hetero_tui.transport import Transport
+from remote_agent import protocol
+
+STEP = "follow"
+MOST_BAD_LINES = 20
+"""So many lines in a row that are no events, and it is not our file that is being read."""
+
+
+async def follow(
+    transport: Transport, cluster: str, run: str, on_break: Callable[[str], None] | None = None
+) -> AsyncIterator[tuple[str, protocol.Event]]:
+    """Yield (line as written, event) from seq 1 to the run's last event; ends after that one.
+
+    A broken connection is opened again with growing pauses and the file read on from where it was: nothing is lost and
+    nothing comes twice. ``on_break`` is told why, each time. Kinds that this version does not know are skipped.
+
+    Raises:
+        RunError: the run does not exist, or its coordinator is gone without a last event.
+        HostKeyChanged, HostKeyUnknown: the host is not the one it was.
+    """
+    folder = agent.home_folder(cluster)
+    offset, last_seq, pause = 0, 0, deadlines.RECONNECT_FIRST
+    while True:
+        try:
+            await transport.connect()
+            async with agent.follow(
+                transport,
+                cluster,
+                "follow",
+                f"{folder}/runs/{run}/events.jsonl",
+                *("--offset", str(offset)),
+                *("--process-folder", folder),
+                *("--process-name", protocol.run_process_name(run)),
+                step=STEP,
+            ) as lines:
+                bad = 0
+                async for line in lines:
+                    pause = deadlines.RECONNECT_FIRST
+                    if not line:
+                        continue  # a heartbeat
+                    try:
+                        event = protocol.decode_event(line)
+                    except protocol.ProtocolError:
+                        bad += 1
+                        if bad > MOST_BAD_LINES:
+                            raise RunError(f"the events of {run} can't be read", step=STEP) from None
+                        if line.startswith("{"):
+                            offset += len(line.encode()) + 1  # a damaged line of the file; else a shell's banner
+                        continue
+                    bad = 0
+                    offset += len(line.encode()) + 1
+                    if event is None or event.seq <= last_seq:
+                        continue
+                    last_seq = event.seq
+                    yield line, event
+                    if event.kind in protocol.FINAL_KINDS:
+                        return
+            why = "the stream ended early"
+        except CommandFailed as error:
+            if error.exit_status == protocol.FOLLOW_PROCESS_GONE:
+                raise RunError(
+                    f"{run} ended without a last word: its coordinator on {transport.host} is gone",
+                    step=STEP,
+                    hint=f"see {folder}/runs/{run}/coordinator.log there",
+                ) from None
+            if error.exit_status in (protocol.FOLLOW_NO_FILE, agent.NOT_THERE):
+                raise RunError(
+                    f"{transport.host} has no events of {run}", step=STEP, hint="`hetero-tui status` lists the runs"
+                ) from None
+            why = error.cause
+        except (HostKeyChanged, HostKeyUnknown):
+            raise
+        except Unreachable as error:
+            why = error.cause
+        if on_break is not None:
+            on_break(why)
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, deadlines.RECONNECT_LONGEST)

@@ -1,0 +1,75 @@
+"""Which runs there are, on whichever host; and stopping one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from hetero_tui import deadlines
+from hetero_tui.errors import CommandFailed, HostError, RunError
+from hetero_tui.fleet import agent
+from hetero_tui.transport import Transport
+from remote_agent import protocol
+
+FINAL_STATES = frozenset({"finished", "stopped", "failed", "lost"})
+
+
+async def list_runs(cluster: str, transports: Mapping[str, Transport]) -> tuple[tuple[str, protocol.RunSummary], ...]:
+    """Pairs of host and run, oldest first; a host that does not answer has no runs for now."""
+
+    async def of_host(transport: Transport) -> tuple[tuple[str, protocol.RunSummary], ...]:
+        try:
+            done = await agent.call(
+                transport, cluster, "runs", "--folder", agent.home_folder(cluster), step="list runs"
+            )
+            if done is None:
+                return ()
+            found = protocol.decode(protocol.RunList, agent.answer(transport.host, done, step="list runs"))
+        except (HostError, protocol.ProtocolError):
+            return ()
+        return tuple((transport.host, run) for run in found.runs)
+
+    answers = await asyncio.gather(*(of_host(transport) for transport in transports.values()))
+    everything = [entry for answer in answers for entry in answer]
+    return tuple(sorted(everything, key=lambda entry: entry[1].started or float("inf")))
+
+
+async def find_run(
+    cluster: str, transports: Mapping[str, Transport], run: str | None
+) -> tuple[str, protocol.RunSummary]:
+    """The run of that name (None: the newest) and the host that holds it.
+
+    Raises:
+        RunError: there is no such run; the error names those that there are.
+    """
+    found = await list_runs(cluster, transports)
+    if run is None and found:
+        return found[-1]
+    for host, summary in found:
+        if summary.id == run:
+            return host, summary
+    known = ", ".join(summary.id for _, summary in found) or "there are none"
+    cause = "no run yet" if run is None else f"no run {run!r} on the hosts that answer"
+    raise RunError(cause, step="find run", hint=f"runs: {known}")
+
+
+async def stop_run(cluster: str, transport: Transport, run: str) -> None:
+    """Let a run finish its step, save a checkpoint and end; after the deadline it is ended by force.
+
+    Raises:
+        CommandFailed: it could not be ended.
+    """
+    done = await agent.call(
+        transport,
+        cluster,
+        "processes",
+        "stop",
+        *("--folder", agent.home_folder(cluster)),
+        *("--name", protocol.run_process_name(run)),
+        *("--grace", f"{deadlines.RUN_STOP:g}"),
+        step="stop run",
+        deadline=deadlines.RUN_STOP + deadlines.COMMAND,
+    )
+    if done is None or done.exit_status != 0:
+        detail = "no agent there" if done is None else done.stderr.strip() or "it did not end"
+        raise CommandFailed(transport.host, f"{run} could not be stopped: {detail}", step="stop run")

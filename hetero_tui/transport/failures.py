@@ -1,0 +1,185 @@
+"""Every way in which SSH can fail, in words: which host, what happened, what to do next.
+
+:func:`explain` is total: whatever asyncssh, the resolver or the kernel raises becomes one HostError.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import socket
+from dataclasses import dataclass
+
+import asyncssh
+
+from hetero_tui.errors import AuthenticationFailed, CommandFailed, HostError, Unreachable
+from hetero_tui.text import one_line
+
+SSH_ERRORS = (OSError, asyncssh.Error, asyncssh.ChannelListenError, ValueError, EOFError)
+"""What an asyncssh call may raise for reasons outside this program; configuration and keys raise ValueErrors."""
+
+_ERRNO = re.compile(r"\[Errno (-?\d+)\]")
+_DOWN = "check that it is switched on and that the address is right"
+_NO_ROUTE = frozenset(
+    {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.EADDRNOTAVAIL, errno.EACCES}
+)
+_BROKEN = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED, errno.ESHUTDOWN})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where something failed: the inventory's ``host``, the ``step``, and the address that was really dialled.
+
+    ``endpoint`` is for people, such as ``lab@10.0.0.7 port 2222``; ``keys`` says which keys were offered.
+    """
+
+    host: str
+    step: str
+    endpoint: str
+    user: str = ""
+    keys: str = ""
+
+
+def explain(error: BaseException, place: Place) -> HostError:
+    """The HostError that says what ``error``, raised while working on ``place``, means to the user."""
+    match error:
+        case HostError():
+            return error
+        case asyncssh.PermissionDenied():
+            return AuthenticationFailed(
+                place.host,
+                f"{place.endpoint} refused the login of user '{place.user}' (offered: {place.keys or 'no key'})",
+                step=place.step,
+                hint=f"set `user` or `identity_file` in the inventory, or run ssh-copy-id {place.user}@...",
+            )
+        case asyncssh.KeyExchangeFailed():
+            return _failed(
+                place,
+                f"no common cryptography with {place.endpoint}: {one_line(str(error), 120)}",
+                "update the SSH server on the host, or allow the algorithm in ~/.ssh/config",
+            )
+        case asyncssh.ProtocolNotSupported() | asyncssh.ProtocolError():
+            return _unreachable(place, f"what answers at {place.endpoint} is not SSH", "check address and port")
+        case asyncssh.ConnectionLost() | asyncssh.DisconnectError():
+            return _unreachable(
+                place,
+                f"the connection to {place.endpoint} was closed: {one_line(str(error), 120)}",
+                "try again; if it happens every time, look at the SSH server's log on the host",
+            )
+        case asyncssh.ChannelOpenError():
+            return _channel(error, place)
+        case asyncssh.ChannelListenError():
+            return _failed(place, f"no local port could be opened: {one_line(str(error), 120)}", "try again")
+        case asyncssh.ConfigParseError():
+            return _failed(place, f"~/.ssh/config can't be read: {one_line(str(error))}", "mend that line")
+        case asyncssh.KeyImportError() | asyncssh.KeyEncryptionError():
+            return AuthenticationFailed(
+                place.host,
+                f"a private key can't be used: {one_line(str(error), 160)}",
+                step=place.step,
+                hint="run ssh-add with that key (a passphrase is then asked once), or name another identity_file",
+            )
+        case UnicodeError():
+            return _unreachable(place, f"{place.endpoint} is not a valid host name", "check `address` in the inventory")
+        case OSError():
+            return _network(error, place)
+        case _:
+            return _failed(
+                place, f"{type(error).__name__}: {one_line(str(error), 160)}", "check ~/.ssh/config and keys"
+            )
+
+
+def timed_out(place: Place, seconds: float, *, connected: bool) -> Unreachable:
+    """No login within ``seconds``; ``connected``: something accepted the connection and then kept silent."""
+    if connected:
+        return _unreachable(
+            place,
+            f"{place.endpoint} accepted the connection but completed no SSH login within {seconds:g} s",
+            "check that the port is an SSH server's, and that the host is not overloaded",
+        )
+    return _unreachable(place, f"no answer from {place.endpoint} within {seconds:g} s", _DOWN)
+
+
+def lost(place: Place) -> Unreachable:
+    """The connection broke while something ran over it."""
+    return _unreachable(
+        place, f"the connection to {place.endpoint} was lost midway", "it is opened again on the next try"
+    )
+
+
+def behind_jump(error: asyncssh.ChannelOpenError, place: Place) -> Unreachable:
+    """The jump host answered, but can't connect to the host behind it, or may not."""
+    return _unreachable(
+        place,
+        f"the jump host can't connect to {place.endpoint}: {one_line(error.reason, 120)}",
+        "check the address as the jump host sees it, and that it allows forwarding (AllowTcpForwarding)",
+    )
+
+
+def missing_shell(place: Place, output: str) -> CommandFailed:
+    """The login user's shell can't run anything (``/bin/false``, ``nologin``, a shell that is not installed)."""
+    return CommandFailed(
+        place.host,
+        f"the login shell of '{place.user}' runs no commands",
+        step=place.step,
+        hint="give the user a POSIX shell, such as /bin/sh, on the host",
+        output=output,
+    )
+
+
+def _network(error: OSError, place: Place) -> HostError:
+    if isinstance(error, socket.gaierror):
+        return _unreachable(
+            place,
+            f"the name of {place.endpoint} can't be resolved",
+            "check `address`; a .local name needs the host to be on this network",
+        )
+    # asyncio joins the errors of several addresses into one text and drops their numbers.
+    found = _ERRNO.search(str(error))
+    number = error.errno if error.errno is not None else int(found.group(1)) if found else 0
+    if isinstance(error, TimeoutError) or number == errno.ETIMEDOUT:
+        return _unreachable(place, f"no answer from {place.endpoint}", _DOWN)
+    if number == errno.ECONNREFUSED:
+        return _unreachable(
+            place,
+            f"{place.endpoint} refused the connection: nothing listens there",
+            "start its SSH server (macOS: Remote Login), or set `port` in the inventory",
+        )
+    if number in _NO_ROUTE:
+        return _unreachable(place, f"no route to {place.endpoint}", _DOWN)
+    if number in _BROKEN:
+        return lost(place)
+    text = one_line(error.strerror or str(error), 160)
+    subject = f" ({error.filename})" if error.filename else ""
+    if isinstance(error, FileNotFoundError | PermissionError):
+        return _failed(place, f"a file that SSH needs can't be read: {text}{subject}", "check identity_file")
+    return _unreachable(place, f"{place.endpoint} could not be reached: {text}{subject}", _DOWN)
+
+
+def _channel(error: asyncssh.ChannelOpenError, place: Place) -> HostError:
+    reason = one_line(error.reason, 120)
+    if "connection closed" in reason.lower() or "connection lost" in reason.lower():
+        return lost(place)
+    if error.code == asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED:
+        return _failed(
+            place,
+            f"{place.endpoint} does not allow this: {reason}",
+            "its sshd_config may forbid forwarding (AllowTcpForwarding) or more sessions (MaxSessions)",
+        )
+    if error.code == asyncssh.OPEN_REQUEST_SESSION_FAILED:
+        return _failed(
+            place, f"{place.endpoint} runs no commands for '{place.user}'", "check the user's login shell on the host"
+        )
+    return _failed(
+        place,
+        f"{place.endpoint} opened no further session: {reason}",
+        "its SSH server may be at its limit: raise MaxSessions in sshd_config, or close other connections",
+    )
+
+
+def _unreachable(place: Place, cause: str, hint: str) -> Unreachable:
+    return Unreachable(place.host, cause, step=place.step, hint=hint)
+
+
+def _failed(place: Place, cause: str, hint: str) -> HostError:
+    return HostError(place.host, cause, step=place.step, hint=hint)

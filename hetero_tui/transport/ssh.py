@@ -1,0 +1,266 @@
+"""A host over SSH: one connection that all tasks share, opened on first use and again after it broke."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shlex
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import asyncssh
+
+from hetero_tui import deadlines
+from hetero_tui.errors import HostError, Unreachable
+from hetero_tui.inventory import Host, Inventory
+from hetero_tui.transport import failures
+from hetero_tui.transport.base import Completed
+from hetero_tui.transport.commands import CommandTransport, check_words
+from hetero_tui.transport.connection import Attempt, Dialled, Dialler
+from hetero_tui.transport.failures import SSH_ERRORS, Place
+from hetero_tui.transport.host_keys import OfferedKey
+
+_CHUNK = 64 * 1024
+_NOLOGIN = "this account is currently not available"
+
+
+def reconnect_pauses() -> Iterator[float]:
+    """Seconds to wait before each further attempt to reach a host: doubling, up to a longest pause, for ever."""
+    pause = deadlines.RECONNECT_FIRST
+    while True:
+        yield pause
+        pause = min(pause * 2, deadlines.RECONNECT_LONGEST)
+
+
+class SshTransport(CommandTransport):
+    """See :class:`~hetero_tui.transport.base.Transport`.
+
+    Nothing here waits between attempts: whoever follows a stream opens it again after
+    :func:`reconnect_pauses`, and a single command fails at once with the reason.
+
+    Attributes:
+        offered: The key of a host that was never seen, after HostKeyUnknown; :meth:`OfferedKey.accept` trusts it.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        inventory: Inventory,
+        *,
+        accept_new_host_keys: bool = False,
+        config: tuple[Path, ...] | None = None,
+    ) -> None:
+        self.host = host.name
+        self.address: str | None = None
+        self.offered: OfferedKey | None = None
+        self._dialler = Dialler(host, inventory, accept_new_host_keys=accept_new_host_keys, config=config)
+        self._current: Dialled | None = None
+        self._dialling: asyncio.Task[Dialled] | None = None
+        self._echo = _Echo()
+        self._closed = False
+
+    async def connect(self) -> None:
+        """Connect if not connected; callers at the same time share one attempt."""
+        await self._connected()
+
+    def accept_offered_key(self) -> bool:
+        """Trust, from now on, exactly the key that was shown in HostKeyUnknown; false when there is none.
+
+        Raises:
+            HostError: known_hosts can't be written.
+        """
+        if self.offered is None:
+            return False
+        try:
+            self.offered.accept()
+        except OSError as error:
+            raise HostError(
+                self.host,
+                f"{self.offered.path} can't be written: {error.strerror}",
+                step="accept host key",
+                hint="give yourself the right to write that file",
+            ) from None
+        self.offered = None
+        return True
+
+    async def run(self, command: Sequence[str], *, step: str, deadline: float, stdin: bytes | None = None) -> Completed:
+        """As in the base class; an account without a usable shell is told apart from a command that failed."""
+        done = await super().run(command, step=step, deadline=deadline, stdin=stdin)
+        if done.exit_status == 1 and _NOLOGIN in (done.stdout + done.stderr).lower():
+            place = self._current.place if self._current else self._dialler.attempt().place
+            raise failures.missing_shell(replace(place, step=step), done.stdout + done.stderr)
+        return done
+
+    @asynccontextmanager
+    async def start(self, command: Sequence[str], step: str) -> AsyncIterator[_SshCommand]:
+        """Start a command without a terminal; leaving the context ends it on the host."""
+        line = shlex.join(check_words(command))
+        dialled = await self._connected()
+        place = replace(dialled.place, step=step)
+        try:
+            process: asyncssh.SSHClientProcess[bytes] = await dialled.connection.create_process(
+                line, encoding=None, request_pty=False, term_type=None
+            )
+        except SSH_ERRORS as error:
+            raise failures.explain(error, place) from None
+        running = _SshCommand(process, place)
+        try:
+            yield running
+        finally:
+            await running.end()
+
+    @asynccontextmanager
+    async def forward(self, port: int) -> AsyncIterator[int]:
+        """A local port that leads to ``127.0.0.1:port`` on the host."""
+        dialled = await self._connected()
+        try:
+            listener = await dialled.connection.forward_local_port("127.0.0.1", 0, "127.0.0.1", port)
+        except SSH_ERRORS as error:
+            raise failures.explain(error, replace(dialled.place, step="forward")) from None
+        try:
+            yield listener.get_port()
+        finally:
+            listener.close()
+            with contextlib.suppress(TimeoutError, *SSH_ERRORS):
+                async with asyncio.timeout(deadlines.CLOSE):
+                    await listener.wait_closed()
+
+    async def round_trip(self) -> float:
+        """Seconds until a line comes back from a ``cat`` on the host that is kept open for this."""
+        dialled = await self._connected()
+        place = replace(dialled.place, step="round trip")
+        try:
+            async with asyncio.timeout(deadlines.COMMAND):
+                return await self._echo.round_trip(dialled.connection)
+        except TimeoutError:
+            cause = f"{place.endpoint} gave no sign of life for {deadlines.COMMAND:g} s"
+            raise Unreachable(self.host, cause, step=place.step, hint="it is tried again by itself") from None
+        except SSH_ERRORS as error:
+            raise failures.explain(error, place) from None
+
+    async def close(self) -> None:
+        """Close the connection and its jumps; the transport can't be used afterwards."""
+        self._closed = True
+        if self._dialling is not None and not self._dialling.done():
+            self._dialling.cancel()
+            await asyncio.gather(self._dialling, return_exceptions=True)
+        dialled, self._current = self._current, None
+        if dialled is None:
+            return
+        dialled.close()
+        with contextlib.suppress(TimeoutError, *SSH_ERRORS):
+            async with asyncio.timeout(deadlines.CLOSE):
+                for connection in (dialled.connection, *reversed(dialled.jumps)):
+                    await connection.wait_closed()
+        for connection in (dialled.connection, *dialled.jumps):
+            connection.abort()
+
+    async def _connected(self) -> Dialled:
+        if self._closed:
+            raise Unreachable(self.host, "this connection was closed for good", step="connect", hint="open a new one")
+        if self._current is not None and not self._current.connection.is_closed():
+            return self._current
+        if self._dialling is None or self._dialling.done():
+            self._dialling = asyncio.create_task(self._dial(), name=f"connect to {self.host}")
+            self._dialling.add_done_callback(_retrieve)
+        # Shielded: one caller's deadline must not end the attempt for the others.
+        return await asyncio.shield(self._dialling)
+
+    async def _dial(self) -> Dialled:
+        if self._current is not None:
+            self._current.close()  # its jumps may still be open
+            self._current = None
+        attempt: Attempt = self._dialler.attempt()
+        try:
+            dialled = await self._dialler.dial(attempt)
+        finally:
+            self.offered = attempt.offered
+        self._current, self.address = dialled, dialled.address
+        return dialled
+
+
+class _SshCommand:
+    """A command on the host, with asyncssh's failures put into words."""
+
+    def __init__(self, process: asyncssh.SSHClientProcess[bytes], place: Place) -> None:
+        self._process = process
+        self._place = place
+
+    async def feed(self, data: bytes) -> None:
+        # A command that ends without reading, and a connection that breaks, are seen where its output is read.
+        with contextlib.suppress(*SSH_ERRORS):
+            for start in range(0, len(data), _CHUNK):
+                self._process.stdin.write(data[start : start + _CHUNK])
+                await self._process.stdin.drain()
+            self._process.stdin.write_eof()
+
+    async def read_stdout(self) -> bytes:
+        return await self._read(self._process.stdout)
+
+    async def read_stderr(self) -> bytes:
+        return await self._read(self._process.stderr)
+
+    async def _read(self, reader: asyncssh.SSHReader[bytes]) -> bytes:
+        try:
+            return await reader.read(_CHUNK)
+        except SSH_ERRORS as error:
+            raise failures.explain(error, self._place) from None
+
+    async def wait(self) -> int:
+        await self._process.wait_closed()
+        status = self._process.returncode
+        if status is None:
+            raise failures.lost(self._place)
+        return status
+
+    async def end(self) -> None:
+        try:
+            if self._process.returncode is None and not self._process.is_closing():
+                with contextlib.suppress(OSError, TimeoutError):
+                    self._process.terminate()
+                    async with asyncio.timeout(deadlines.COMMAND_END):
+                        await self._process.wait_closed()
+                if self._process.returncode is None:
+                    with contextlib.suppress(OSError):
+                        self._process.kill()
+        finally:
+            self._process.close()
+
+
+class _Echo:
+    """Measures the way there and back by a line that ``cat`` returns: no process is started for a measurement."""
+
+    def __init__(self) -> None:
+        self._connection: asyncssh.SSHClientConnection | None = None
+        self._process: asyncssh.SSHClientProcess[bytes] | None = None
+        self._count = 0
+        self._lock = asyncio.Lock()
+
+    async def round_trip(self, connection: asyncssh.SSHClientConnection) -> float:
+        async with self._lock:
+            process = self._process
+            if process is None or self._connection is not connection or process.is_closing():
+                process = await connection.create_process("exec cat", encoding=None, request_pty=False, term_type=None)
+                self._connection, self._process = connection, process
+                await self._ask(process)  # the first answer waits for the shell and cat to start
+            began = time.perf_counter()
+            await self._ask(process)
+            return time.perf_counter() - began
+
+    async def _ask(self, process: asyncssh.SSHClientProcess[bytes]) -> None:
+        self._count += 1
+        question = b"hetero-tui %d\n" % self._count
+        process.stdin.write(question)
+        while (answer := await process.stdout.readline()) != question:  # skips what a login shell prints
+            if not answer:
+                self._process = None
+                raise asyncssh.ConnectionLost("the echo ended")
+
+
+def _retrieve(task: asyncio.Task[Dialled]) -> None:
+    """An attempt whose callers all gave up: its error is nobody's, so it is not reported as never retrieved."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,48 @@
+"""How long each thing on a machine may take, in seconds. Every wait of the agent has one of these."""
+
+from __future__ import annotations
+
+POLL_SECONDS = 0.05
+"""Between two looks at a process that is to start or end."""
+
+LAUNCH_SECONDS = 20.0
+"""From starting a program until it runs and its record is written; a small busy machine needs seconds for a Python."""
+
+STOP_SECONDS = 10.0
+"""From SIGTERM to SIGKILL, for one process of ours."""
+
+KILL_SECONDS = 5.0
+"""From SIGKILL until the kernel has ended the process. Longer means that it hangs in a driver."""
+
+STRAY_STOP_SECONDS = 2.0
+"""From SIGTERM to SIGKILL, for what is left of ours once Ray and the runs have been stopped."""
+
+RUN_STOP_SECONDS = 10.0
+"""A run's time to save its checkpoint after SIGTERM, unless the caller says otherwise."""
+
+HEAD_REACHABLE_SECONDS = 45.0
+"""How long a worker waits for the head's port: both start at the same time, and the head has to come first."""
+
+CONNECT_SECONDS = 3.0
+"""One attempt to connect to the head; without an answer in this time a firewall is dropping the packets."""
+
+HEAD_POLL_SECONDS = 0.25
+"""Between two attempts."""
+
+JOIN_SECONDS = 60.0
+"""From starting Ray until this machine is a node of the cluster."""
+
+LOCK_SECONDS = HEAD_REACHABLE_SECONDS + JOIN_SECONDS + LAUNCH_SECONDS
+"""How long ``start`` and ``stop`` wait for another one on this machine. A waiting ``stop`` ends a ``start`` at once."""
+
+FILE_APPEARS_SECONDS = 30.0
+"""How long ``follow`` waits for its file to be created."""
+
+FOLLOW_POLL_SECONDS = 0.1
+"""Between two looks at a followed file for new lines."""
+
+HEARTBEAT_SECONDS = 5.0
+"""Silence after which ``follow`` prints an empty line, so that both ends notice a dead connection."""
+
+VENDOR_COMMAND_SECONDS = 2.0
+"""A vendor's program that reads live use."""

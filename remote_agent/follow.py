@@ -1,0 +1,132 @@
+"""Prints a file's lines from a byte offset on, and new ones as they are written: how a laptop follows a run.
+
+::
+
+    python -m remote_agent.follow PATH --offset N [--process-folder F --process-name NAME]
+
+Only complete lines are printed, so the reader's next offset is N plus the bytes of the lines it has. An empty line is a
+heartbeat and no part of the file. It ends with one of the exit codes below, or with 0 when the reader goes away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from remote_agent import deadlines, processes
+from remote_agent.protocol import FINAL_KINDS
+from remote_agent.stream import LineStream, StreamClosed
+
+EXIT_FINAL = 0
+"""The last line of a run was printed, or nobody reads any more."""
+
+EXIT_PROCESS_GONE = 3
+"""The process that writes the file has ended without a last line: it was killed, or its machine restarted."""
+
+EXIT_NO_FILE = 4
+"""The file was not created in time."""
+
+EXIT_FILE_SHORTER = 5
+"""The file ends before the offset: it is not the file that the reader saw before."""
+
+_CHUNK = 1 << 20
+
+
+def follow(path: Path, offset: int, process: tuple[Path, str] | None = None) -> int:
+    """Print lines until the file is complete; returns the exit code.
+
+    Args:
+        path: the file; it may not exist yet.
+        offset: bytes to leave out.
+        process: the cluster's folder and the name of the process that writes the file, when there is one to watch.
+    """
+    stream = LineStream()
+    try:
+        if not _await_file(path, process, stream):
+            return EXIT_PROCESS_GONE if process is not None and not _alive(process) else EXIT_NO_FILE
+        if path.stat().st_size < offset:
+            return EXIT_FILE_SHORTER
+        return _follow(path, offset, process, stream)
+    except StreamClosed:
+        return EXIT_FINAL
+
+
+def _await_file(path: Path, process: tuple[Path, str] | None, stream: LineStream) -> bool:
+    ends = time.monotonic() + deadlines.FILE_APPEARS_SECONDS
+    while True:
+        alive = process is None or _alive(process)
+        if path.exists():
+            return True
+        if not alive or time.monotonic() >= ends:
+            return False
+        stream.heartbeat(deadlines.HEARTBEAT_SECONDS)
+        stream.wait(deadlines.FOLLOW_POLL_SECONDS)
+
+
+def _follow(path: Path, offset: int, process: tuple[Path, str] | None, stream: LineStream) -> int:
+    rest = b""
+    with path.open("rb") as file:
+        file.seek(offset)
+        while True:
+            # In this order: what a process wrote before it ended is there once it is seen to have ended.
+            alive = process is None or _alive(process)
+            chunk = file.read(_CHUNK)
+            if chunk:
+                *whole, rest = (rest + chunk).split(b"\n")
+                lines = [line + b"\n" for line in whole]
+                last = next((number for number, line in enumerate(lines) if is_final(line)), None)
+                stream.write(lines if last is None else lines[: last + 1])
+                if last is not None:
+                    return EXIT_FINAL
+            elif not alive:
+                return EXIT_PROCESS_GONE
+            else:
+                stream.heartbeat(deadlines.HEARTBEAT_SECONDS)
+                stream.wait(deadlines.FOLLOW_POLL_SECONDS)
+
+
+def is_final(line: bytes) -> bool:
+    """Whether nothing follows this line in a run's events."""
+    try:
+        document = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(document, dict) and document.get("kind") in FINAL_KINDS
+
+
+def _alive(process: tuple[Path, str]) -> bool:
+    return processes.find_named(*process) is not None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line that the module's docstring shows; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m remote_agent.follow", description="Print a file as it grows.")
+    parser.add_argument("path", type=processes.absolute_path)
+    parser.add_argument("--offset", type=int, default=0)
+    parser.add_argument("--process-folder", type=processes.absolute_path)
+    parser.add_argument("--process-name")
+    options = parser.parse_args(arguments)
+    if (options.process_folder is None) != (options.process_name is None):
+        parser.error("--process-folder and --process-name go together")
+    process = None if options.process_folder is None else (options.process_folder, options.process_name)
+    try:
+        code = follow(options.path, options.offset, process)
+    except OSError as error:
+        print(f"{options.path}: {error.strerror}", file=sys.stderr)
+        return 1
+    said = {
+        EXIT_PROCESS_GONE: f"{options.process_name} has ended without a last event",
+        EXIT_NO_FILE: f"{options.path} was not created within {deadlines.FILE_APPEARS_SECONDS:.0f} s",
+        EXIT_FILE_SHORTER: f"{options.path} is shorter than {options.offset} bytes",
+    }
+    if code in said:
+        print(said[code], file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

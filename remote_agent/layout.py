@@ -1,0 +1,41 @@
+"""Where things lie in a cluster's folder on a machine, and how its processes are called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from remote_agent.protocol import NodeSpec, ProtocolError, decode
+
+RAY = "ray"
+"""Name of Ray's process among the records."""
+
+RUN_PREFIX = "run-"
+"""Names of training runs begin with it; they are ended before Ray, so that they can save a checkpoint."""
+
+
+def token_path(folder: Path) -> Path:
+    """The cluster's token, written by the laptop, readable by this user only."""
+    return folder / "token"
+
+
+def log_path(folder: Path) -> Path:
+    """The log of this machine's ``ray start``."""
+    return folder / "logs" / "ray.log"
+
+
+def spec_path(folder: Path) -> Path:
+    """The specification that this machine's node was last started with."""
+    return folder / "node.json"
+
+
+def stop_flag(folder: Path) -> Path:
+    """There while a ``stop`` waits or works: a ``start`` that sees it gives up."""
+    return folder / ".stopping"
+
+
+def read_spec(folder: Path) -> NodeSpec | None:
+    """The specification in force; None when no node was started here."""
+    try:
+        return decode(NodeSpec, spec_path(folder).read_text())
+    except (OSError, ProtocolError, UnicodeDecodeError):
+        return None

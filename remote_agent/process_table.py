@@ -1,0 +1,136 @@
+"""What the kernel says about processes: start time, session, and whose they are. Reads only; never signals.
+
+Linux is read from ``/proc`` (proc(5)); elsewhere psutil, which is part of the node's environment, is needed. A process
+that has ended, or that may not be looked at, is None or left out: processes end while one looks at them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from remote_agent.protocol import CLUSTER_MARK
+
+_PROC = Path("/proc")
+_STARTED_FIELD = 19  # of /proc/PID/stat, counted from the state, which is the first after the command's closing bracket
+_SESSION_FIELD = 3
+_PARENT_FIELD = 1
+
+
+@dataclass(frozen=True)
+class Process:
+    """A living process. ``started`` is in the platform's own unit: clock ticks since boot on Linux."""
+
+    pid: int
+    parent: int
+    session: int
+    started: float
+    name: str
+
+
+def find(pid: int) -> Process | None:
+    """The living process with this PID; a zombie has ended and does not count."""
+    return _find_in_proc(pid) if sys.platform == "linux" else _find_by_psutil(pid)
+
+
+def mark_of(pid: int) -> str | None:
+    """The cluster folder in the environment that the process was started with; None when it carries none."""
+    return _mark_in_proc(pid) if sys.platform == "linux" else _mark_by_psutil(pid)
+
+
+def find_marked(folder: Path) -> tuple[Process, ...]:
+    """All living processes of this user that carry the cluster's mark, except this one and those above it."""
+    spared = _self_and_ancestors()
+    found = (find(pid) for pid in _own_pids() if pid not in spared and mark_of(pid) == str(folder))
+    return tuple(process for process in found if process is not None)
+
+
+def _self_and_ancestors() -> frozenset[int]:
+    pids: set[int] = set()
+    pid = os.getpid()
+    while pid > 0 and pid not in pids:
+        pids.add(pid)
+        process = find(pid)
+        pid = process.parent if process else 0
+    return frozenset(pids)
+
+
+def _own_pids() -> list[int]:
+    if sys.platform != "linux":
+        return _own_pids_by_psutil()
+    pids = []
+    for entry in _PROC.iterdir():
+        try:
+            if entry.name.isdecimal() and entry.stat().st_uid == os.getuid():
+                pids.append(int(entry.name))
+        except OSError:
+            continue
+    return sorted(pids)
+
+
+def _find_in_proc(pid: int) -> Process | None:
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    # The command stands in brackets and may itself hold brackets and blanks: the last closing one ends it.
+    command, _, rest = text.partition("(")[2].rpartition(")")
+    fields = rest.split()
+    if not fields or fields[0] in "ZX":
+        return None
+    parent, session = int(fields[_PARENT_FIELD]), int(fields[_SESSION_FIELD])
+    return Process(pid=pid, parent=parent, session=session, started=float(fields[_STARTED_FIELD]), name=command)
+
+
+def _mark_in_proc(pid: int) -> str | None:
+    prefix = f"{CLUSTER_MARK}=".encode()
+    try:
+        environment = (_PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return None
+    return next(
+        (os.fsdecode(entry[len(prefix) :]) for entry in environment.split(b"\0") if entry.startswith(prefix)), None
+    )
+
+
+def _find_by_psutil(pid: int) -> Process | None:
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        return Process(
+            pid=pid,
+            parent=process.ppid(),
+            session=os.getsid(pid),
+            started=process.create_time(),
+            name=process.name(),
+        )
+    except (psutil.Error, OSError):
+        return None
+
+
+def _mark_by_psutil(pid: int) -> str | None:
+    import psutil
+
+    try:
+        environment: dict[str, str] = psutil.Process(pid).environ()
+    except (psutil.Error, OSError):
+        return None
+    return environment.get(CLUSTER_MARK)
+
+
+def _own_pids_by_psutil() -> list[int]:
+    import psutil
+
+    pids = []
+    for pid in psutil.pids():
+        try:
+            if psutil.Process(pid).uids().real == os.getuid():
+                pids.append(pid)
+        except psutil.Error:
+            continue
+    return sorted(pids)

@@ -1,0 +1,74 @@
+"""A stream of lines to a laptop that may vanish: nothing of ours may go on running on a machine that nobody watches.
+
+A vanished laptop shows in one of three ways: stdout no longer takes lines, stdin ends, or the process that started this
+one is gone. The caller keeps stdin open for as long as it wants lines (an SSH channel does so by itself).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import sys
+import time
+from collections.abc import Sequence
+
+_STDIN = 0
+_STDOUT = 1
+
+
+class StreamClosed(Exception):
+    """Nobody reads the lines any more."""
+
+
+class LineStream:
+    """Writes lines to stdout, and waits in such a way that the reader's end is noticed at once."""
+
+    def __init__(self) -> None:
+        self._parent = os.getppid()
+        self._last_write = time.monotonic()
+        mode = os.fstat(_STDIN).st_mode
+        # A terminal, a file or /dev/null says nothing about who reads: only a pipe or a socket is watched.
+        self._watched = [_STDIN] if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) else []
+
+    def write(self, lines: Sequence[bytes]) -> None:
+        """Write lines (each with its newline) and flush them.
+
+        Raises:
+            StreamClosed: the reader is gone.
+        """
+        try:
+            sys.stdout.buffer.write(b"".join(lines))
+            sys.stdout.buffer.flush()
+        except (BrokenPipeError, ConnectionResetError):
+            _drop_stdout()
+            raise StreamClosed from None
+        self._last_write = time.monotonic()
+
+    def wait(self, seconds: float) -> None:
+        """Wait so long, or until the reader goes.
+
+        Raises:
+            StreamClosed: it went.
+        """
+        ends = time.monotonic() + seconds
+        while (left := ends - time.monotonic()) > 0:
+            readable, _, _ = select.select(self._watched, [], [], left)
+            if readable and not os.read(self._watched[0], 4096):
+                raise StreamClosed
+        if os.getppid() != self._parent:
+            raise StreamClosed
+
+    def heartbeat(self, silence: float) -> None:
+        """Write an empty line when nothing was written for ``silence`` seconds.
+
+        Raises:
+            StreamClosed: the reader is gone.
+        """
+        if time.monotonic() - self._last_write >= silence:
+            self.write([b"\n"])
+
+
+def _drop_stdout() -> None:
+    """Point stdout to nowhere, so that Python's own flush at exit does not complain about the closed one."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)

@@ -1,0 +1,54 @@
+"""The ledger: on disk before the deed, readable after any crash."""
+
+import stat
+from pathlib import Path
+
+from hetero_tui.fleet.ledger import Ledger
+from hetero_tui.inventory import Host
+
+MERCER = Host(name="mercer", address="192.0.2.1", port=2222, user="me", identity_file="/k")
+NAS = Host(name="nas", address="192.0.2.2")
+
+
+def test_an_intention_survives_the_process_and_says_how_to_reach_the_host(tmp_path: Path) -> None:
+    Ledger("lab", tmp_path).intend(MERCER, "node")
+    entries = Ledger("lab", tmp_path).entries()
+    assert [entry.host for entry in entries] == [MERCER]
+    assert entries[0].kind == "node"
+
+
+def test_the_newest_host_comes_first_and_each_only_once(tmp_path: Path) -> None:
+    ledger = Ledger("lab", tmp_path)
+    for host in (MERCER, NAS, MERCER):
+        ledger.intend(host, "node")
+    assert [entry.host.name for entry in ledger.entries()] == ["mercer", "nas"]
+
+
+def test_a_cleaned_host_is_gone_and_the_file_with_the_last(tmp_path: Path) -> None:
+    ledger = Ledger("lab", tmp_path)
+    ledger.intend(MERCER, "node")
+    ledger.intend(NAS, "node")
+    ledger.cleaned("mercer")
+    assert [entry.host.name for entry in ledger.entries()] == ["nas"]
+    ledger.cleaned("nas")
+    assert not (tmp_path / "lab" / "ledger.jsonl").exists()
+
+
+def test_a_line_torn_by_a_crash_loses_nothing_before_or_after_it(tmp_path: Path) -> None:
+    ledger = Ledger("lab", tmp_path)
+    ledger.intend(MERCER, "node")
+    with (tmp_path / "lab" / "ledger.jsonl").open("a") as file:
+        file.write('{"time": 3, "kind": "no')
+    ledger.intend(NAS, "node")
+    assert {entry.host.name for entry in ledger.entries()} == {"mercer", "nas"}
+
+
+def test_ledger_and_token_are_for_this_user_alone(tmp_path: Path) -> None:
+    ledger = Ledger("lab", tmp_path)
+    ledger.intend(MERCER, "node")
+    ledger.keep_token("secret")
+    for path in (tmp_path / "lab").iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+    assert ledger.token() == "secret"
+    ledger.forget_token()
+    assert ledger.token() is None

@@ -1,0 +1,66 @@
+"""Preflight names everything that keeps a machine from joining, each with what to do."""
+
+from typing import Any
+
+import pytest
+
+from hetero_tui.fleet.preflight import judge, judge_together, training_devices
+from hetero_tui.inventory import Host
+
+CUDA = {"kind": "cuda", "index": 0, "name": "TITAN X", "memory_bytes": 12 << 30}
+HOST = Host(name="mercer", address="10.0.0.2")
+
+
+def test_a_healthy_machine_is_fit(make_facts: Any) -> None:
+    assert judge(HOST, make_facts()) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"packages": {"ray": None, "torch": None}}, "has no ray, torch, safetensors, psutil, numpy"),
+        ({"python": {"version": "3.9.2", "executable": "/usr/bin/python3"}}, "Python 3.9.2 is too old"),
+        ({"disk": {"path": "/", "total_bytes": 9 << 30, "free_bytes": 5 << 20}}, "only 5 MB free on /"),
+        ({"memory": {"total_bytes": 1 << 30, "available_bytes": 90 << 20}}, "only 90 MB of memory free"),
+    ],
+)
+def test_what_is_missing_is_named_with_what_to_do(make_facts: Any, changes: dict[str, Any], says: str) -> None:
+    problems = judge(HOST, make_facts(**changes))
+    assert len(problems) == 1
+    assert says in problems[0].cause
+    assert problems[0].hint
+
+
+def test_a_device_of_the_inventory_that_is_not_there_is_said_before_anything_starts(make_facts: Any) -> None:
+    host = HOST.model_copy(update={"devices": ("cuda:1", "cpu", "mps")})
+    problems = judge(host, make_facts(accelerators=[CUDA]))
+    assert [problem.cause for problem in problems] == ["no cuda:1, mps there (found: cuda:0, cpu)"]
+
+
+def test_the_odd_one_out_is_the_one_with_another_ray_or_python(make_facts: Any) -> None:
+    usual = make_facts()
+    old_ray = make_facts(packages={**usual.packages, "ray": "2.9.0"})
+    new_python = make_facts(python={"version": "3.12.1", "executable": "/p"})
+    odd = judge_together({"a": usual, "b": usual, "c": old_ray, "d": new_python, "e": usual})
+    assert set(odd) == {"c", "d"}
+    assert "2.9.0" in odd["c"].cause
+    assert "2.60.0" in odd["c"].cause
+    assert "3.12" in odd["d"].cause
+
+
+@pytest.mark.parametrize(
+    ("role", "devices", "expected"),
+    [
+        ("any", None, ("cuda:0",)),
+        ("any", ("cuda",), ("cuda:0",)),
+        ("any", ("cuda:0", "cpu"), ("cuda:0", "cpu")),
+        ("server", None, ()),
+    ],
+)
+def test_which_devices_train(make_facts: Any, role: str, devices: Any, expected: tuple[str, ...]) -> None:
+    host = HOST.model_copy(update={"role": role, "devices": devices})
+    assert training_devices(host, make_facts(accelerators=[CUDA])) == expected
+
+
+def test_without_an_accelerator_the_processor_trains(make_facts: Any) -> None:
+    assert training_devices(HOST, make_facts()) == ("cpu",)

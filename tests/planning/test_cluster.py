@@ -1,0 +1,82 @@
+"""The cluster plan: a sensible head, and addresses at which the nodes really reach each other."""
+
+from typing import Any
+
+import pytest
+
+from hetero_tui.errors import ClusterError
+from hetero_tui.inventory import Host, Inventory
+from hetero_tui.planning.cluster import Candidate, node_address, plan_cluster
+
+
+def address(ip: str, prefix: int = 24, speed: int | None = 1000) -> dict[str, Any]:
+    return {"interface": "eth0", "address": ip, "prefix": prefix, "speed_mbps": speed}
+
+
+def candidate(facts: Any, name: str, reached: str | None, connection: Any = "ssh", role: Any = "any") -> Candidate:
+    ip = None if connection == "local" else "x"
+    return Candidate(Host(name=name, address=ip, connection=connection, role=role), facts, reached)
+
+
+def inventory(*candidates: Candidate, head: str | None = None) -> tuple[Inventory, dict[str, Candidate]]:
+    hosts = tuple(entry.host for entry in candidates)
+    return Inventory(cluster="lab", head=head, hosts=hosts), {entry.host.name: entry for entry in candidates}
+
+
+def test_the_head_is_the_best_connected_machine_that_stays(make_facts: Any) -> None:
+    slow = candidate(make_facts(addresses=[address("10.0.0.2", speed=100)]), "slow", "10.0.0.2")
+    fast = candidate(make_facts(addresses=[address("10.0.0.3")]), "fast", "10.0.0.3")
+    laptop = candidate(make_facts(addresses=[address("10.0.0.4", speed=10_000)]), "laptop", "127.0.0.1", "local")
+    plan = plan_cluster(*inventory(slow, laptop, fast))
+    assert plan.head == "fast"
+    assert plan.head_address == "10.0.0.3"
+    assert [node.address for node in plan.nodes] == ["10.0.0.2", "10.0.0.4", "10.0.0.3"]
+    assert plan.reasons == ("head fast: best link and most memory among those that stay",)
+
+
+def test_the_laptop_alone_is_its_own_head(make_facts: Any) -> None:
+    plan = plan_cluster(*inventory(candidate(make_facts(), "laptop", "127.0.0.1", "local")))
+    assert (plan.head, plan.head_address) == ("laptop", "10.0.0.2")
+
+
+def test_the_head_that_the_inventory_names_is_taken_or_the_plan_fails(make_facts: Any) -> None:
+    a, b = candidate(make_facts(), "a", "10.0.0.2"), candidate(make_facts(), "b", "10.0.0.2")
+    assert plan_cluster(*inventory(a, b, head="b")).head == "b"
+    named, others = inventory(a, b, head="b")
+    del others["b"]
+    with pytest.raises(ClusterError, match="the head that the inventory names, b, can't join"):
+        plan_cluster(named, others)
+
+
+def test_a_running_head_stays_head(make_facts: Any) -> None:
+    a, b = candidate(make_facts(), "a", "10.0.0.2"), candidate(make_facts(), "b", "10.0.0.2")
+    assert plan_cluster(*inventory(a, b, head="a"), head="b").head == "b"
+
+
+def test_behind_a_jump_host_the_address_is_the_one_in_the_heads_network(make_facts: Any) -> None:
+    facts = make_facts(addresses=[address("172.17.0.1", 16), address("10.0.0.9")])
+    assert node_address(candidate(facts, "inner", None), "10.0.0.2") == "10.0.0.9"
+
+
+def test_behind_a_forwarded_port_the_address_of_the_router_is_not_taken(make_facts: Any) -> None:
+    facts = make_facts(addresses=[address("10.0.0.9")])
+    assert node_address(candidate(facts, "inner", "198.51.100.7"), "10.0.0.2") == "10.0.0.9"
+
+
+def test_machines_on_loopback_keep_the_loopback_address_they_were_reached_at(make_facts: Any) -> None:
+    first, second = candidate(make_facts(), "a", "127.0.0.2"), candidate(make_facts(), "b", "127.0.0.3")
+    plan = plan_cluster(*inventory(first, second))
+    assert [node.address for node in plan.nodes] == ["127.0.0.2", "127.0.0.3"]
+
+
+def test_a_taken_port_is_passed_over_and_none_free_is_an_error(make_facts: Any) -> None:
+    busy = candidate(make_facts(free_ports=[6391, 8366]), "a", "10.0.0.2")
+    plan = plan_cluster(*inventory(busy))
+    assert (plan.gcs_port, plan.dashboard_port) == (6391, 8366)
+    with pytest.raises(ClusterError, match="none of the ports 6389-6398 free"):
+        plan_cluster(*inventory(candidate(make_facts(free_ports=[]), "a", "10.0.0.2")))
+
+
+def test_no_machine_no_plan() -> None:
+    with pytest.raises(ClusterError, match="no host can join"):
+        plan_cluster(Inventory(), {})

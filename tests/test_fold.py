@@ -1,0 +1,158 @@
+"""The fold: what a user sees after each event, and that nothing counts twice."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hetero_tui import events
+from hetero_tui.events import ClusterState, HostState, Level, RunState
+from hetero_tui.fold import apply
+from hetero_tui.state import LOG_LINES, LOSS_POINTS, RECENT_STEPS, State, initial
+from remote_agent import protocol
+
+START = initial("lab", (("mercer", "10.0.0.2"), ("nas", "10.0.0.3")))
+
+
+def share(host: str, samples: int) -> protocol.Share:
+    return protocol.Share(worker=f"{host}/cpu", host=host, device="cpu", samples=samples, speed=100.0)
+
+
+def step(number: int, seq: int, loss: float | None = 1.0) -> protocol.Step:
+    return protocol.Step(
+        seq=seq, time=100.0 + number, step=number, loss=loss, samples=64, seconds=1.0, bytes_pushed=1, bytes_pulled=1
+    )
+
+
+def run_of(*happened: protocol.Event, start: State = START) -> State:
+    state = start
+    for event in happened:
+        state = apply(state, events.RunProgressed(run="text-1", event=event))
+    return state
+
+
+def started(seq: int = 1) -> protocol.RunStarted:
+    return protocol.RunStarted(
+        seq=seq, time=100.0, run="text-1", job="text", host="mercer", iterations=100, batch_size=64, parameters=10
+    )
+
+
+def plan(seq: int = 2) -> protocol.PlanMade:
+    return protocol.PlanMade(seq=seq, time=100.0, strategy="sync", shares=(share("mercer", 48), share("nas", 16)))
+
+
+def sampled(host: str, ray: str, time: float = 50.0) -> events.HostSampled:
+    sample = protocol.HostSample(time=1.0, cpu_use=0.5, memory_used=1, memory_total=2, ray=ray)
+    return events.HostSampled(time=time, host=host, sample=sample)
+
+
+def both_up() -> State:
+    state = START
+    for host in ("mercer", "nas"):
+        state = apply(state, events.HostChanged(time=1.0, host=host, state=HostState.UP))
+    return apply(state, events.ClusterChanged(time=1.0, state=ClusterState.UP, head="mercer"))
+
+
+def test_following_a_file_again_from_its_start_changes_nothing() -> None:
+    happened = [started(), plan(), *(step(number, number + 2) for number in range(1, 9))]
+    once = run_of(*happened)
+    assert run_of(*happened, start=once) == once
+    assert once.run is not None
+    assert once.run.samples == 8 * 64
+
+
+def test_hosts_that_have_samples_are_training_and_stop_when_the_run_ends() -> None:
+    state = run_of(started(), plan(), step(1, 3), start=both_up())
+    assert [host.state for host in state.hosts] == [HostState.TRAINING, HostState.TRAINING]
+    finished = protocol.RunFinished(
+        seq=4, time=200.0, steps=1, samples=64, final_loss=1.0, samples_per_second=64.0, checkpoint="/c"
+    )
+    state = run_of(finished, start=state)
+    assert [host.state for host in state.hosts] == [HostState.UP, HostState.UP]
+    assert state.run is not None
+    assert state.run.state is RunState.FINISHED
+
+
+def test_a_lost_worker_is_marked_on_the_curve_and_its_host_no_longer_trains() -> None:
+    lost = protocol.WorkerLost(seq=4, time=1.0, worker="nas/cpu", host="nas", device="cpu", step=1, cause="silent")
+    state = run_of(started(), plan(), step(1, 3), lost, start=both_up())
+    assert state.run is not None
+    assert [marker.text for marker in state.run.markers] == ["nas lost"]
+    nas = state.host("nas")
+    assert nas is not None
+    assert nas.state is HostState.UP
+    assert state.log[-1].level is Level.WARNING
+
+
+def test_a_slow_device_is_shown_by_its_factor() -> None:
+    slow = protocol.WorkerSlow(seq=3, time=1.0, worker="nas/cpu", host="nas", step=1, factor=0.62)
+    nas = run_of(started(), plan(), slow, start=both_up()).host("nas")
+    assert nas is not None
+    assert (nas.state, nas.detail) == (HostState.SLOW, "×0.6")
+
+
+def test_an_unreachable_host_keeps_what_was_known_and_when_it_was_last_seen() -> None:
+    state = apply(both_up(), sampled("nas", "running", time=50.0))
+    state = apply(state, events.HostLost(time=90.0, host="nas", cause="no answer"))
+    nas = state.host("nas")
+    assert nas is not None
+    assert (nas.state, nas.last_seen, nas.since) == (HostState.UNREACHABLE, 50.0, 90.0)
+    assert nas.sample is not None
+
+
+def test_a_host_that_answers_again_is_what_it_says_it_is() -> None:
+    away = apply(both_up(), events.HostLost(time=90.0, host="nas", cause="no answer"))
+    back = apply(away, sampled("nas", "running", time=99.0))
+    ended = apply(away, sampled("nas", "stopped", time=99.0))
+    assert [state.hosts[1].state for state in (away, back, ended)] == [
+        HostState.UNREACHABLE,
+        HostState.UP,
+        HostState.FAILED,
+    ]
+    assert ended.cluster_state is ClusterState.DEGRADED
+    assert back.cluster_state is ClusterState.UP
+
+
+def test_a_run_that_said_its_last_word_is_not_called_lost_afterwards() -> None:
+    finished = protocol.RunFinished(
+        seq=2, time=200.0, steps=1, samples=64, final_loss=None, samples_per_second=64.0, checkpoint="/c"
+    )
+    state = run_of(started(), finished)
+    later = events.RunChanged(time=300.0, run="text-1", job="text", state=RunState.LOST)
+    assert apply(state, later) == state
+
+
+def test_a_failed_run_says_where_why_and_what_to_do() -> None:
+    failed = protocol.RunFailed(seq=2, time=2.0, step=7, host="nas", cause="loss is NaN", hint="lower learning_rate")
+    state = run_of(started(), failed)
+    assert state.log[-1].text == "text-1 failed on nas at step 7: loss is NaN -> lower learning_rate"
+    assert state.log[-1].level is Level.BAD
+
+
+def test_text_from_hosts_is_plain_in_the_log() -> None:
+    failed = protocol.RunFailed(seq=2, time=2.0, step=7, host="nas", cause="\x1b[31mbad\x1b[0m\nthing")
+    assert "\x1b" not in run_of(started(), failed).log[-1].text
+
+
+@given(st.integers(min_value=1, max_value=3 * LOSS_POINTS))
+def test_memory_stays_bounded_however_long_the_run(steps: int) -> None:
+    state = run_of(started())
+    assert state.run is not None
+    filled = replace(
+        state, run=replace(state.run, losses=tuple((number, 1.0) for number in range(min(steps, LOSS_POINTS))))
+    )
+    for number in range(60):
+        filled = run_of(step(steps + number, seq=number + 2), start=filled)
+        filled = apply(filled, events.Notice(time=1.0, level=Level.INFO, text="x"))
+    assert filled.run is not None
+    assert len(filled.run.losses) <= LOSS_POINTS
+    assert len(filled.run.recent) <= RECENT_STEPS
+    assert len(filled.log) <= LOG_LINES
+    assert filled.run.losses[-1][0] == steps + 59
+
+
+def test_throughput_and_what_is_left_follow_the_recent_steps() -> None:
+    run = run_of(started(), plan(), *(step(number, number + 2) for number in range(1, 11))).run
+    assert run is not None
+    assert run.samples_per_second == 64.0
+    assert run.remaining_seconds == 90.0

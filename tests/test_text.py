@@ -1,0 +1,39 @@
+"""Text from hosts can neither move the cursor nor disguise itself."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hetero_tui.text import last_lines, one_line, plain
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("\x1b]0;title\x07rest", "rest"),
+        ("\x1bP1;2q sixel \x1b\\after", "after"),
+        ("bell\x07 back\x08", "bell back"),
+        ("right\u202eleft", "rightleft"),
+        ("a\r\nb", "a\nb"),
+        ("a\rb", "ab"),
+        ("\x9b31m", "31m"),
+    ],
+)
+def test_escape_sequences_are_stripped(raw: str, shown: str) -> None:
+    assert plain(raw) == shown
+
+
+@given(st.text())
+def test_no_control_character_is_ever_shown(raw: str) -> None:
+    shown = one_line(raw)
+    assert all(ord(character) >= 32 and not 0x7F <= ord(character) <= 0x9F for character in shown)
+    assert len(shown) <= 200
+
+
+def test_long_text_has_an_end() -> None:
+    assert plain("x" * 5000, 10) == "xxxxxxxxx…"
+
+
+def test_last_lines_are_the_ones_with_something_in_them() -> None:
+    assert last_lines("one\n\ntwo\n  \nthree\n\n", 2) == "two\nthree"
