@@ -73,6 +73,41 @@ def _start(
 
 
 @application.command()
+def demo(
+    job: Annotated[str, typer.Argument(help="A ready job: digits or text.")] = "digits",
+    settings: Settings = None,
+    as_json: Json = False,
+    plain: Plain = False,
+) -> None:
+    """See it work on this computer: three simulated machines, trained on and taken down again."""
+    from hetero_tui.demo.fleet import demo_fleet
+    from hetero_tui.runs.launch import parse_job, parse_settings
+
+    output = Output(as_json, plain)
+    in_app = not (as_json or plain) and sys.stdin.isatty() and sys.stdout.isatty()
+
+    async def whole() -> int:
+        chosen, wanted = parse_job(job), parse_settings(settings or [])
+        async with demo_fleet(log_errors=in_app) as fleet:
+            session = fleet.session
+            if in_app:
+                code = await _run_app(session, on_start=("probe", "up", "train"), job=job, settings=wanted)
+                output.say("tearing the demo down ...")
+            else:
+                session.subscribe(Narrator(output))
+                await session.up()
+                code = await _follow(session, output, await session.launch(chosen, wanted))
+        assert fleet.report is not None
+        for left in fleet.report.leftovers:
+            output.say(f"{left.host}: left behind: {left.kind} {left.detail}", "bold red")
+        if not fleet.report.leftovers and not as_json:
+            output.data("the demo is taken down: no process, port or folder of it is left")
+        return LEFT_BEHIND if fleet.report.leftovers else code
+
+    raise typer.Exit(run_to_end(whole, output))
+
+
+@application.command()
 def probe(context: typer.Context, as_json: Json = False, plain: Plain = False, accept: AcceptKeys = False) -> None:
     """Say what every machine is, what it has, and what it lacks."""
 
@@ -344,13 +379,20 @@ def _application(path: Path, accept: bool) -> int:
     async def whole() -> int:
         from hetero_tui.inventory.file import load
         from hetero_tui.session import Session
-        from hetero_tui.ui.app import HeteroApp
 
         async with Session(load(path), path, accept_new_host_keys=accept) as session:
-            await HeteroApp(session).run_async()
-        return DONE
+            return await _run_app(session)
 
     return run_to_end(whole, output)
+
+
+async def _run_app(session: Session, **options: Any) -> int:
+    """The terminal app on a session, until the user leaves it."""
+    from hetero_tui.ui.app import HeteroApp
+
+    app = HeteroApp(session, **options)
+    await app.run_async()
+    return app.return_code or DONE
 
 
 def main() -> None:

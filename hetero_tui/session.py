@@ -190,7 +190,7 @@ class Session:
         async with self._operation:
             with self._working("asking"):
                 await self._survey()
-                return await list_runs(self.inventory.cluster, self._transports)
+                return await list_runs(self.inventory.cluster, self._answering())
 
     def accept_host_key(self, host: str) -> None:
         """Trust the key that ``host`` offered; it is probed again by the next :meth:`probe`."""
@@ -252,6 +252,10 @@ class Session:
     def _facts(self) -> dict[str, HostFacts]:
         return {entry.host: entry.facts for entry in self.probed if entry.facts is not None}
 
+    def _answering(self) -> dict[str, Transport]:
+        """The hosts that answered last: who was silent is not waited for a second time."""
+        return {name: self._transports[name] for name, found in self.surveyed.items() if found.error is None}
+
     async def _look(self) -> None:
         """Probe every host, then ask those that answered what of ours is there; hosts' states follow."""
         self.probed = await probe_fleet(self.inventory, self._transports, self.emit)
@@ -308,7 +312,7 @@ class Session:
         known = self._state.run
         if known is not None and not known.state.final:
             return
-        runs = await list_runs(self.inventory.cluster, self._transports)
+        runs = await list_runs(self.inventory.cluster, self._answering())
         live = [(host, run) for host, run in runs if run.state not in FINAL_STATES]
         if live:
             self._run_host, summary = live[-1]

@@ -1,13 +1,32 @@
-"""Facts of machines that a test needs: one healthy one, and changes to it."""
+"""What tests of several packages share: facts of a machine, and embedded machines to connect to."""
 
-from collections.abc import Callable
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hetero_tui.demo.machines import EmbeddedMachines, make_folder
 from hetero_tui.facts import HostFacts, parse_facts
 
 MakeFacts = Callable[..., HostFacts]
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A private folder with a path short enough for Ray's sockets, as the demo makes it."""
+    folder = make_folder()
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+async def machines(short_folder: Path) -> AsyncIterator[EmbeddedMachines]:
+    """Three embedded machines: fast, half and quarter. ``unplug`` one and it is unreachable."""
+    async with EmbeddedMachines(short_folder) as running:
+        running.write_inventory()
+        yield running
 
 
 @pytest.fixture

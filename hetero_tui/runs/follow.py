@@ -43,7 +43,7 @@ async def follow(
                 *("--process-name", protocol.run_process_name(run)),
                 step=STEP,
             ) as lines:
-                bad = 0
+                bad, damaged = 0, 0
                 async for line in lines:
                     pause = deadlines.RECONNECT_FIRST
                     if not line:
@@ -54,11 +54,13 @@ async def follow(
                         bad += 1
                         if bad > MOST_BAD_LINES:
                             raise RunError(f"the events of {run} can't be read", step=STEP) from None
-                        if line.startswith("{"):
-                            offset += len(line.encode()) + 1  # a damaged line of the file; else a shell's banner
+                        # A damaged line of the file, unless it is a shell's banner, or cut short by a broken stream:
+                        # it is passed over only once something whole came after it.
+                        damaged += len(line.encode()) + 1 if line.startswith("{") else 0
                         continue
                     bad = 0
-                    offset += len(line.encode()) + 1
+                    offset += damaged + len(line.encode()) + 1
+                    damaged = 0
                     if event is None or event.seq <= last_seq:
                         continue
                     last_seq = event.seq

@@ -87,10 +87,9 @@ class CommandTransport:
         """Lines of stdout as they come; see :meth:`Transport.stream <hetero_tui.transport.base.Transport.stream>`."""
         async with self.start(command, step) as running:
             errors = bytearray()
-            helpers = [
-                asyncio.ensure_future(_keep_tail(running.read_stderr, errors)),
-                asyncio.ensure_future(running.feed(stdin or b"")),
-            ]
+            helpers = [asyncio.ensure_future(_keep_tail(running.read_stderr, errors))]
+            if stdin is not None:  # else stdin stays open: its end tells the command that nobody listens any more
+                helpers.append(asyncio.ensure_future(running.feed(stdin)))
             lines = self._lines(running, command, step, silence, helpers, errors)
             try:
                 yield lines
@@ -156,6 +155,7 @@ class CommandTransport:
                 step=step,
                 hint="its last words say why" if output else "",
                 output=output,
+                exit_status=status,
             )
 
     async def _collect(self, read: Callable[[], Awaitable[bytes]], step: str) -> bytes:

@@ -1,0 +1,73 @@
+# make demo   train on three simulated machines on this computer, and take them away again
+# make test   every check and every test
+#
+# Each makes its own environment in .venv, and makes it anew when pyproject.toml or constraints.txt change.
+# PyPI's torch brings gigabytes of CUDA libraries on Linux; without an NVIDIA GPU, do without them:
+#   make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
+
+PYTHONS := python3 python3.13 python3.12 python3.11
+TORCH_INDEX ?=
+PYTEST_ARGS ?=
+
+RUN := .venv/bin
+PIP_INSTALL := $(RUN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+IS_FIT := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+
+.PHONY: help demo test lint format clean
+.NOTPARALLEL:
+
+help:
+	@echo "make demo     train on three simulated machines on this computer (no configuration)"
+	@echo "make test     lint, types, layers and all tests"
+	@echo "make lint     the same without the tests"
+	@echo "make format   put the code into shape"
+	@echo "make clean    remove .venv and all caches"
+
+demo: .venv/for-use
+	@$(RUN)/hetero-tui demo
+
+test: lint
+	@echo "== pytest"
+	@$(RUN)/python -m pytest --durations=15 $(PYTEST_ARGS)
+
+lint: .venv/for-development
+	@echo "== ruff check"
+	@$(RUN)/ruff check
+	@echo "== ruff format --check"
+	@$(RUN)/ruff format --check
+	@echo "== mypy"
+	@$(RUN)/mypy
+	@echo "== lint-imports"
+	@$(RUN)/lint-imports
+
+format: .venv/for-development
+	@$(RUN)/ruff check --fix
+	@$(RUN)/ruff format
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist *.egg-info
+	find hetero_tui remote_agent tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/for-use: pyproject.toml constraints.txt .venv/python
+	@echo "Installing hetero-tui with Ray and PyTorch into .venv; the first time takes some minutes."
+	@$(PIP_INSTALL) -e '.[node]'
+	@touch $@
+
+.venv/for-development: pyproject.toml constraints.txt .venv/python
+	@echo "Installing hetero-tui with all that its tests need into .venv; the first time takes some minutes."
+	@$(PIP_INSTALL) -e '.[node,dev]'
+	@touch $@ .venv/for-use
+
+.venv/python:
+	@if .venv/bin/python -c '$(IS_FIT)' > /dev/null 2>&1; then touch $@; exit; fi; \
+	for python in $(PYTHONS); do \
+		if "$$python" -c '$(IS_FIT)' > /dev/null 2>&1; then \
+			echo "Making .venv with $$("$$python" -c 'import sys; print(sys.executable, sys.version.split()[0])')."; \
+			"$$python" -m venv --clear .venv && touch $@; \
+			exit; \
+		fi; \
+	done; \
+	echo "hetero-tui needs Python 3.11, 3.12 or 3.13 with its venv module; none of these is one: $(PYTHONS)." >&2; \
+	echo "On Debian and Ubuntu: sudo apt install python3-venv. On macOS: brew install python@3.13." >&2; \
+	exit 1

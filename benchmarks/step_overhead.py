@@ -1,0 +1,264 @@
+"""What a synchronous step costs: ours, beside plain single process and beside the naive pattern.
+
+``python -m benchmarks.step_overhead [--csv FILE] [--json FILE] [--rounds N]``
+
+Multilayer perceptrons of 0.10, 3.26 and 26 million parameters, batch 64, SGD with momentum, two workers on this computer with one torch
+thread each. One run, interleaved: a block of steps of each in turn, several rounds, medians over all steps. Three ways:
+
+- *plain*: a torch loop in one process, one thread, the whole batch;
+- *naive*: a parameter-server actor as commonly written on Ray: the driver fetches a dict of tensors, sends it by value
+  to each worker, fetches each worker's dict of gradients, sends those by value to the server;
+- *ours*: the product's own engine (``remote_agent.training``), nothing left out: events, clocks and shares included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+from remote_agent.protocol import DeviceSpec
+from remote_agent.training import TrainingConfig, placement
+from remote_agent.training.engine import Request, session_of
+from remote_agent.training.job import Job
+from remote_agent.training.journal import Journal
+from remote_agent.training.strategies.sync import Sync
+
+BATCH, INPUTS, CLASSES, WORKERS = 64, 784, 10, 2
+WIDTHS = {"0.10M": (128,), "3.26M": (1536, 1312), "26M": (4096, 4096, 1450)}
+STEPS_A_BLOCK = {"0.10M": 40, "3.26M": 15, "26M": 4}
+LEARNING_RATE, MOMENTUM = 0.01, 0.9
+
+
+class Perceptron:
+    """The job: ReLU layers of these widths on fixed random data (only the time of a step matters here)."""
+
+    def __init__(self, widths: tuple[int, ...]) -> None:
+        self.widths = widths
+
+    def create_model(self) -> nn.Module:
+        """The network."""
+        sizes = (INPUTS, *self.widths)
+        layers: list[nn.Module] = []
+        for before, after in zip(sizes, sizes[1:], strict=False):
+            layers += [nn.Linear(before, after), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(sizes[-1], CLASSES))
+
+    def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+        """SGD with momentum."""
+        return torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=MOMENTUM)
+
+    def create_data(self) -> TensorDataset:
+        """512 samples."""
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(512, INPUTS, generator=generator)
+        return TensorDataset(x, torch.randint(CLASSES, (512,), generator=generator))
+
+
+# --- Plain -----------------------------------------------------------------------------------------------------------
+
+
+@ray.remote(num_cpus=0)
+class Plain:
+    """A torch loop in a process of its own, so that it has one thread as the others do."""
+
+    def __init__(self, widths: tuple[int, ...]) -> None:
+        torch.set_num_threads(1)
+        factory = Perceptron(widths)
+        self.model = factory.create_model()
+        self.optimizer = factory.create_optimizer(self.model, TrainingConfig(learning_rate=LEARNING_RATE))
+        self.x, self.y = factory.create_data().tensors
+
+    def steps(self, count: int) -> list[float]:
+        """Seconds of each of ``count`` steps."""
+        times = []
+        for step in range(count):
+            started = time.perf_counter()
+            rows = torch.arange(step * BATCH, (step + 1) * BATCH) % len(self.x)
+            self.optimizer.zero_grad()
+            functional.cross_entropy(self.model(self.x[rows]), self.y[rows]).backward()
+            self.optimizer.step()
+            times.append(time.perf_counter() - started)
+        return times
+
+
+# --- Naive -----------------------------------------------------------------------------------------------------------
+
+
+@ray.remote(num_cpus=0)
+class NaiveServer:
+    """Holds the model; gives and takes dicts of tensors."""
+
+    def __init__(self, widths: tuple[int, ...]) -> None:
+        torch.set_num_threads(1)
+        factory = Perceptron(widths)
+        self.model = factory.create_model()
+        self.optimizer = factory.create_optimizer(self.model, TrainingConfig(learning_rate=LEARNING_RATE))
+
+    def get_weights(self) -> dict[str, Tensor]:
+        """The weights."""
+        return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+
+    def apply_gradients(self, gradients: list[dict[str, Tensor]]) -> None:
+        """Average the workers' gradients and make a step."""
+        self.optimizer.zero_grad()
+        for name, parameter in self.model.named_parameters():
+            parameter.grad = torch.stack([each[name] for each in gradients]).mean(0)
+        self.optimizer.step()
+
+
+@ray.remote(num_cpus=0)
+class NaiveWorker:
+    """Computes the gradients of its half of the batch."""
+
+    def __init__(self, widths: tuple[int, ...]) -> None:
+        torch.set_num_threads(1)
+        factory = Perceptron(widths)
+        self.model = factory.create_model()
+        self.x, self.y = factory.create_data().tensors
+
+    def compute_gradients(self, weights: dict[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
+        """The gradients at ``weights``."""
+        self.model.load_state_dict(weights)
+        self.model.zero_grad()
+        functional.cross_entropy(self.model(self.x[rows]), self.y[rows]).backward()
+        return {name: parameter.grad for name, parameter in self.model.named_parameters() if parameter.grad is not None}
+
+
+def naive_steps(server: Any, workers: list[Any], count: int) -> list[float]:
+    """Seconds of each of ``count`` steps of the naive pattern."""
+    times = []
+    half = BATCH // WORKERS
+    for step in range(count):
+        started = time.perf_counter()
+        weights = ray.get(server.get_weights.remote())
+        rows = torch.arange(step * BATCH, (step + 1) * BATCH) % 512
+        parts = [rows[index * half : (index + 1) * half] for index in range(WORKERS)]
+        gradients = ray.get(
+            [worker.compute_gradients.remote(weights, part) for worker, part in zip(workers, parts, strict=True)]
+        )
+        ray.get(server.apply_gradients.remote(gradients))
+        times.append(time.perf_counter() - started)
+    return times
+
+
+# --- Ours ------------------------------------------------------------------------------------------------------------
+
+
+def our_steps(widths: tuple[int, ...], folder: Path) -> Iterator[float]:
+    """Seconds of step after step of the product's engine, without end."""
+    factory = Perceptron(widths)
+    nodes = placement.living_nodes()
+    host = nodes[0].host
+    config = TrainingConfig(batch_size=BATCH, num_iterations=10**9, learning_rate=LEARNING_RATE)
+    request = Request(
+        run="bench",
+        job=Job("perceptron", factory, factory.create_data),
+        config=config,
+        devices=tuple(DeviceSpec(host=host, device="cpu", name="cpu") for _ in range(WORKERS)),
+        server_host=host,
+        host=host,
+        folder=folder,
+    )
+    with session_of(request, Journal(folder / "events.jsonl"), lambda: False) as (session, _):
+        for report in Sync().steps(session):
+            yield report.seconds
+
+
+# --- Side by side ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """Median milliseconds of a step."""
+
+    model: str
+    parameters: int
+    plain_ms: float
+    naive_ms: float
+    ours_ms: float
+    naive_over_ours: float
+
+
+def compare(model: str, rounds: int) -> Row:
+    """One size: blocks of steps of the three in turn. The first step of each block warms up and is left out."""
+    widths, steps = WIDTHS[model], STEPS_A_BLOCK[model]
+    parameters = sum(parameter.numel() for parameter in Perceptron(widths).create_model().parameters())
+    with tempfile.TemporaryDirectory(prefix="step") as folder:
+        plain = Plain.remote(widths)
+        server, workers = NaiveServer.remote(widths), [NaiveWorker.remote(widths) for _ in range(WORKERS)]
+        engine = our_steps(widths, Path(folder))
+        ways: dict[str, Callable[[int], list[float]]] = {
+            "plain": lambda count: ray.get(plain.steps.remote(count)),
+            "naive": lambda count: naive_steps(server, workers, count),
+            "ours": lambda count: [next(engine) for _ in range(count)],
+        }
+        times: dict[str, list[float]] = {name: [] for name in ways}
+        for way in ways.values():
+            way(3)
+        for _ in range(rounds):
+            for name, way in ways.items():
+                times[name] += way(steps + 1)[1:]
+        engine.close()  # type: ignore[attr-defined]
+        for actor in (plain, server, *workers):
+            ray.kill(actor)
+    medians = {name: statistics.median(values) * 1e3 for name, values in times.items()}
+    ratio = medians["naive"] / medians["ours"]
+    return Row(model, parameters, medians["plain"], medians["naive"], medians["ours"], ratio)
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.step_overhead", description=__doc__.splitlines()[0])
+    parser.add_argument("--csv", type=Path, help="also write the table to this file")
+    parser.add_argument("--json", type=Path, help="also write the table to this file")
+    parser.add_argument("--rounds", type=int, default=3, help="blocks of steps of each way, per size (default: 3)")
+    parser.add_argument("--sizes", nargs="+", choices=list(WIDTHS), default=list(WIDTHS))
+    options = parser.parse_args()
+    os.environ.setdefault("RAY_ENABLE_METRICS_COLLECTION", "0")
+    root = str(Path(__file__).resolve().parents[1])
+    ray.init(
+        address="local",
+        num_cpus=WORKERS,
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=2_000_000_000,
+        runtime_env={"env_vars": {"PYTHONPATH": root}},
+    )
+    print(f"batch {BATCH}, {WORKERS} workers with 1 thread each, torch {torch.__version__}, ray {ray.__version__}")
+    print(f"{'model':>6} {'parameters':>11} {'plain ms':>9} {'naive ms':>9} {'ours ms':>9} {'naive/ours':>11}")
+    rows = []
+    for model in options.sizes:
+        row = compare(model, options.rounds)
+        rows.append(row)
+        print(
+            f"{row.model:>6} {row.parameters:>11,} {row.plain_ms:>9.2f} {row.naive_ms:>9.1f} {row.ours_ms:>9.2f}"
+            f" {row.naive_over_ours:>10.1f}x",
+            flush=True,
+        )
+    if options.csv:
+        with options.csv.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(asdict(rows[0])))
+            writer.writeheader()
+            writer.writerows(asdict(row) for row in rows)
+    if options.json:
+        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,314 @@
+"""The terminal app: keys become intents, and the state is drawn at most twice a second.
+
+Contents: what is drawn (:meth:`HeteroApp.view`), when (:meth:`HeteroApp.redraw`), the actions in the order of
+:data:`~hetero_tui.ui.keys.KEYS`, and how an operation is carried out. How things look is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from datetime import tzinfo
+from typing import Any, ClassVar
+
+from textual import events
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from hetero_tui.errors import HeteroTuiError
+from hetero_tui.events import Level
+from hetero_tui.intents import Intents, TeardownReport
+from hetero_tui.state import LogLine
+from hetero_tui.ui import guards
+from hetero_tui.ui.keys import KEYS, QUIT, Key
+from hetero_tui.ui.palette import DARK, LIGHT, preferred
+from hetero_tui.ui.screens.main import MainScreen
+from hetero_tui.ui.sentences import farewell
+from hetero_tui.ui.theme import theme_of
+from hetero_tui.ui.view import Drawn, View
+
+FRAME_SECONDS = 0.5
+"""Time between two drawings; a key press draws at once."""
+
+_logger = logging.getLogger(__name__)
+
+
+class HeteroApp(App[None]):
+    """The screens over a live session.
+
+    Args:
+        intents: The session: its state is drawn, and it carries out what the keys ask for.
+        on_start: Operations to carry out once the first frame is painted, one after the other until one fails:
+            ``probe``, ``up``, ``train``.
+        job: What ``train`` in ``on_start`` trains.
+        settings: Settings for it.
+        quit_key: What leaving means: :data:`~hetero_tui.ui.keys.QUIT`, or for the demo
+            :data:`~hetero_tui.ui.keys.QUIT_FOR_GOOD`, which says nothing on the way out.
+        now: The clock, in seconds since the epoch.
+        zone: The time zone of the times that are shown; None is the computer's own.
+    """
+
+    TITLE = "hetero-tui"
+    CSS_PATH: ClassVar[list[str]] = ["app.tcss", "dialogs.tcss"]  # type: ignore[assignment]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(Binding(key.code, key.action, key.help, show=False) for key in KEYS),
+        Binding("q,ctrl+q", "detach", show=False),
+        Binding("ctrl+p", "command_palette", show=False),
+        Binding("escape", "show_all", show=False),
+    ]
+
+    def __init__(
+        self,
+        intents: Intents,
+        *,
+        on_start: tuple[str, ...] = ("probe",),
+        job: str | None = None,
+        settings: Mapping[str, str] | None = None,
+        quit_key: Key = QUIT,
+        now: Callable[[], float] = time.time,
+        zone: tzinfo | None = None,
+    ) -> None:
+        super().__init__()
+        self._intents = intents
+        self._on_start = on_start
+        self._order = (job, dict(settings or {}))
+        self._quit_key = quit_key
+        self._now = now
+        self._zone = zone
+        self._notes: tuple[LogLine, ...] = ()
+        self._unsubscribe: Callable[[], None] | None = None
+        self._palette = preferred(os.environ)
+        self._dirty = True
+        self._broken = ""
+
+    # --- What is drawn, and when -------------------------------------------------------------------------------------
+
+    def view(self) -> View:
+        """The input of one frame."""
+        return View(
+            state=self._intents.state,
+            busy=self._intents.busy,
+            now=self._now(),
+            zone=self._zone,
+            palette=self._palette,
+            inventory_path=self._intents.inventory_path,
+            notes=self._notes,
+            quit_key=self._quit_key,
+        )
+
+    def get_default_screen(self) -> Screen[Any]:
+        self._main = MainScreen(self.view)
+        return self._main
+
+    def on_load(self) -> None:
+        for palette in (DARK, LIGHT):
+            self.register_theme(theme_of(palette))
+        self.theme = self._palette.name
+
+    def on_mount(self) -> None:
+        self._unsubscribe = self._intents.subscribe(lambda _: self._mark_dirty())
+        self.set_interval(FRAME_SECONDS, self.redraw)
+        self.call_after_refresh(self._start)
+
+    def on_unmount(self) -> None:
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+
+    def _mark_dirty(self) -> None:
+        self._dirty = True
+
+    def redraw(self) -> None:
+        """Draw what changed, ages included. A mistake of ours in drawing is shown and logged; the app goes on."""
+        try:
+            view = self.view()
+            for screen in self.screen_stack:
+                if isinstance(screen, Drawn) and screen.is_mounted:
+                    screen.draw(view)
+        except Exception as mistake:  # noqa: BLE001 (a frame is not worth the session that it shows)
+            self._report_bug("drawing", mistake)
+
+    async def on_event(self, event: events.Event) -> None:
+        await super().on_event(event)
+        if isinstance(event, events.Key):
+            self.call_later(self.redraw)
+
+    # --- Actions, in the order of the keys ---------------------------------------------------------------------------
+
+    def action_help(self) -> None:
+        from hetero_tui.ui.screens.help import HelpScreen
+
+        self.push_screen(HelpScreen(self.view))
+
+    def action_host(self) -> None:
+        from hetero_tui.ui.screens.host import HostScreen
+
+        marked = self._main.hosts.rows.marked
+        if marked is None:
+            self._say("There is no machine to look at.")
+        else:
+            self.push_screen(HostScreen(self.view, marked))
+
+    def on_host_lines_opened(self) -> None:
+        self.action_host()
+
+    def action_probe(self) -> None:
+        if not self._refused(guards.PROBE):
+            self._begin("probe", self._intents.probe())
+
+    def action_up(self) -> None:
+        if not self._refused(guards.UP):
+            self._begin("up", self._intents.up())
+
+    def action_train(self) -> None:
+        from hetero_tui.ui.screens.train import TrainOrder, TrainScreen
+
+        def answered(order: TrainOrder | None) -> None:
+            if order is not None and not self._refused(guards.TRAIN):
+                self._begin("train", self._intents.train(order.job, order.settings))
+
+        if not self._refused(guards.TRAIN):
+            self.push_screen(TrainScreen(self.view, self._intents.jobs, len(self._intents.state.hosts)), answered)
+
+    def action_stop(self) -> None:
+        if not self._refused(guards.STOP):
+            self._begin("stop", self._intents.stop_run())
+
+    def action_key(self) -> None:
+        from hetero_tui.ui.screens.host_key import HostKeyScreen
+
+        host = guards.offering(self._intents.state, self._main.hosts.rows.marked)
+        if self._refused(guards.KEY):
+            return
+        if host is None:
+            return
+        name = host.name
+
+        def answered(trust: bool | None) -> None:
+            if trust:
+                self._begin("trust", self._trust(name))
+
+        self.push_screen(HostKeyScreen(self.view, host), answered)
+
+    async def _trust(self, host: str) -> None:
+        self._intents.accept_host_key(host)
+        if not self._intents.busy:
+            await self._intents.probe()
+
+    def action_filter(self) -> None:
+        if self._intents.state.hosts:
+            self._main.hosts.start_filter()
+        else:
+            self._say("There are no machines to filter.")
+
+    def action_teardown(self) -> None:
+        from hetero_tui.ui.screens.teardown import TeardownScreen
+
+        if self._refused(guards.DOWN):
+            return
+
+        def begin() -> None:
+            self._begin("teardown", self._tear_down(dialog))
+
+        dialog = TeardownScreen(self.view, self._intents.teardown_preview(), begin)
+        self.push_screen(dialog)
+
+    async def _tear_down(self, dialog: Any) -> None:
+        report: TeardownReport | None = None
+        failure = ""
+        try:
+            report = await self._intents.down()
+        except HeteroTuiError as error:
+            failure = str(error)
+            raise
+        finally:
+            if dialog in self.screen_stack:
+                dialog.finish(report, failure)
+        if report is not None and dialog not in self.screen_stack:
+            left = len(report.leftovers)
+            self._say("Torn down: nothing is left." if not left else f"Torn down, but {left} things are left.")
+
+    def action_show_all(self) -> None:
+        """Escape: from the filter's field or the event log back to all hosts."""
+        self._main.hosts.end_filter(keep=False)
+        self.redraw()
+
+    async def action_quit(self) -> None:
+        self.action_detach()
+
+    def action_detach(self) -> None:
+        goes_on = farewell(self._intents.state) if self._quit_key is QUIT else ""
+        self.exit(message=goes_on or None)
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """The command palette's entries: our keys by name, and nothing of Textual's but the other theme."""
+        for key in (*KEYS, self._quit_key):
+            if key.action != "command_palette":
+                action = getattr(self, f"action_{key.action}")
+                yield SystemCommand(key.word.capitalize(), f"{key.help}  [{key.key}]", action)
+        yield SystemCommand("Other colours", "Dark or light", self.action_colours)
+
+    def action_colours(self) -> None:
+        self._palette = LIGHT if self._palette is DARK else DARK
+        self.theme = self._palette.name
+        self.redraw()
+
+    # --- Operations --------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """What was asked for on start, once the first frame is on the screen."""
+        if self._on_start and self._intents.state.hosts:
+            self.run_worker(self._carry_out_all(), exit_on_error=False)
+
+    async def _carry_out_all(self) -> None:
+        job, settings = self._order
+        for name in self._on_start:
+            operations: dict[str, Callable[[], Awaitable[object]]] = {
+                "probe": self._intents.probe,
+                "up": self._intents.up,
+                "train": lambda: self._intents.train(job or self._intents.jobs[0], settings),
+            }
+            if not await self._carry_out(name, operations[name]()):
+                return
+
+    def _begin(self, what: str, operation: Coroutine[Any, Any, object]) -> None:
+        self.run_worker(self._carry_out(what, operation), exit_on_error=False)
+
+    async def _carry_out(self, what: str, operation: Awaitable[object]) -> bool:
+        """Await an operation; what goes wrong becomes a toast and a line in the log, and False."""
+        try:
+            await operation
+        except HeteroTuiError as error:
+            self._note(Level.BAD, str(error))
+            self.notify(str(error), title=f"{what} failed", severity="error", timeout=10, markup=False)
+            return False
+        except Exception as mistake:  # noqa: BLE001 (a mistake of ours must not take the screen of a live run with it)
+            self._report_bug(what, mistake)
+            return False
+        finally:
+            self.redraw()
+        return True
+
+    def _refused(self, action: str) -> bool:
+        """Say why an action makes no sense now, if it does not."""
+        reason = guards.refusal(action, self._intents.state, self._intents.busy)
+        if reason is not None:
+            self._say(reason)
+        return reason is not None
+
+    def _say(self, words: str) -> None:
+        self.notify(words, markup=False)
+
+    def _note(self, level: Level, text: str) -> None:
+        self._notes = (*self._notes[-99:], LogLine(time=self._now(), level=level, text=" ".join(text.split())))
+
+    def _report_bug(self, what: str, mistake: Exception) -> None:
+        said = f"a bug in hetero-tui while {what}: {type(mistake).__name__}: {mistake}"
+        if said == self._broken:
+            return  # once is enough for one that comes with every frame
+        self._broken = said
+        _logger.exception("a bug in hetero-tui while %s", what)
+        self._note(Level.BAD, said)
+        self.notify(said, title="This should not happen", severity="error", timeout=10, markup=False)

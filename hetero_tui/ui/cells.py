@@ -1,0 +1,203 @@
+"""What stands in the hosts table: one line of text for one host, pure and never longer than its columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from hetero_tui.events import HostState
+from hetero_tui.state import HostView, RunView
+from hetero_tui.ui import columns as col
+from hetero_tui.ui import format as fmt
+from hetero_tui.ui import look
+from hetero_tui.ui.columns import Column, Columns
+from hetero_tui.ui.draw.bars import use_bar
+from hetero_tui.ui.palette import Palette
+
+STALE = 6.0
+"""Seconds after which a host's last sample is shown as old; samples come about once a second."""
+
+_AWAY = (HostState.UNREACHABLE, HostState.REFUSED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Use:
+    """A host's live use as one figure each: of its accelerators where it has any, else of its CPU and memory."""
+
+    fraction: float | None
+    memory_used: int | None
+    memory_total: int | None
+
+
+def use_of(host: HostView) -> Use:
+    """The use to show for a host; several accelerators are averaged, their memory is added up."""
+    sample, facts = host.sample, host.facts
+    if sample is None:
+        total = facts.memory.total_bytes if facts is not None else None
+        if facts is not None and facts.accelerators:
+            sizes = [accelerator.memory_bytes for accelerator in facts.accelerators]
+            total = _sum(sizes) or total  # an accelerator without a size of its own shares the host's memory
+        return Use(fraction=None, memory_used=None, memory_total=total)
+    accelerators = [device for device in sample.devices if device.device != "cpu"]
+    has_accelerator = bool(accelerators) or bool(facts is not None and facts.accelerators)
+    if not has_accelerator:
+        return Use(fraction=sample.cpu_use, memory_used=sample.memory_used, memory_total=sample.memory_total)
+    uses = [device.use for device in accelerators if device.use is not None]
+    used = _sum([device.memory_used for device in accelerators])
+    total = _sum([device.memory_total for device in accelerators])
+    if used is None and total is None:
+        used, total = sample.memory_used, sample.memory_total
+    return Use(fraction=sum(uses) / len(uses) if uses else None, memory_used=used, memory_total=total)
+
+
+def _sum(sizes: list[int | None]) -> int | None:
+    known = [size for size in sizes if size is not None]
+    return sum(known) if known else None
+
+
+def share_of(host: HostView, run: RunView | None) -> float | None:
+    """The fraction of each step that this host's living workers handle; None where it has none in a live run."""
+    if run is None or run.state.final:
+        return None
+    fractions = [worker.fraction for worker in run.workers if worker.host == host.name and worker.alive]
+    return sum(fractions) if fractions else None
+
+
+def device_words(host: HostView) -> tuple[str, str]:
+    """A host's devices for people, and their kind (``CUDA``); a simulated machine always says so."""
+    facts = host.facts
+    if facts is None:
+        return fmt.UNKNOWN, ""
+    names = [fmt.short_device(facts.device_name(device)) for device in facts.devices]
+    name = names[0] if len(set(names)) == 1 else ", ".join(dict.fromkeys(names))
+    if len(names) > 1 and len(set(names)) == 1:
+        name = f"{len(names)}× {name}"
+    if facts.simulated_speed is not None and "simulated" not in name:
+        name = f"simulated ×{facts.simulated_speed:g} {name}"
+    kinds = {"rocm": "ROCm"}
+    kind = next((kinds.get(entry.kind, entry.kind.upper()) for entry in facts.accelerators), "")
+    return name, kind
+
+
+def is_stale(host: HostView, now: float) -> bool:
+    """Whether what is known of a host's use is old."""
+    return host.sampled is not None and now - host.sampled > STALE
+
+
+def state_words(host: HostView, now: float) -> str:
+    """A host's state in words: what it is, and since when or why where that matters."""
+    word = host.state.value
+    if host.offered_key is not None:
+        return "new key: press k"
+    if host.state is HostState.UNREACHABLE:
+        since = host.last_seen if host.last_seen is not None else host.since
+        return word if since is None else f"{word} {fmt.duration(now - since)}"
+    if host.state in (HostState.STARTING, HostState.STOPPING, HostState.CONNECTING) and host.since is not None:
+        waited = now - host.since
+        return f"{word} {fmt.duration(waited)}" if waited >= 2 else word
+    return f"{word} {host.detail}" if host.detail else word
+
+
+def header_line(columns: Columns, palette: Palette) -> Text:
+    """The titles."""
+    titles = [Text(column.title, style=palette.muted) for column in columns.columns]
+    return _joined(columns, titles)
+
+
+def host_line(host: HostView, run: RunView | None, columns: Columns, now: float, palette: Palette) -> Text:
+    """One host as one line."""
+    return _joined(columns, [_cell(column, host, run, now, palette) for column in columns.columns])
+
+
+def _joined(columns: Columns, cells: list[Text]) -> Text:
+    line = Text()
+    for index, (column, cell) in enumerate(zip(columns.columns, cells, strict=True)):
+        if index:
+            line.append(" " * columns.gap)
+        cell.truncate(column.width, overflow="ellipsis")
+        space = " " * (column.width - cell.cell_len)
+        line.append_text(Text(space).append_text(cell) if column.right else cell.append(space))
+    return line
+
+
+def _cell(column: Column, host: HostView, run: RunView | None, now: float, palette: Palette) -> Text:
+    away = host.state in _AWAY
+    figures = palette.muted if away or is_stale(host, now) else palette.foreground
+    match column.title:
+        case col.HOST:
+            return Text(host.name, style=f"bold {palette.foreground}")
+        case col.STATE:
+            return _state(host, now, palette)
+        case col.DEVICE:
+            return _device(column, host, palette.muted if away else palette.foreground, palette)
+        case col.USE:
+            return _use(column, host, now, palette)
+        case col.MEMORY:
+            use = use_of(host)
+            words = fmt.memory(use.memory_used, use.memory_total) if column.full else _used_memory(use)
+            return Text(words, style=palette.muted if words == fmt.UNKNOWN else figures)
+        case col.LINK:
+            return _link(host, figures, away, palette)
+        case col.SHARE:
+            share = None if away else share_of(host, run)
+            return Text("-" if share is None else fmt.percent(share), style=palette.muted if share is None else figures)
+        case col.RAY:
+            return _ray(host, figures, palette)
+        case _:
+            return Text(fmt.ago(None if host.last_seen is None else now - host.last_seen), style=palette.muted)
+
+
+def _state(host: HostView, now: float, palette: Palette) -> Text:
+    shown = look.HOST[host.state]
+    colour = palette.warning if host.offered_key is not None else shown.colour(palette)
+    return Text(f"{shown.glyph} {state_words(host, now)}", style=colour)
+
+
+def _device(column: Column, host: HostView, colour: str, palette: Palette) -> Text:
+    name, kind = device_words(host)
+    if not column.full or not kind:
+        return Text(name, style=palette.muted if name == fmt.UNKNOWN else colour)
+    room = column.width - len(kind) - 1
+    named = Text(name, style=colour)
+    named.truncate(room, overflow="ellipsis", pad=True)
+    return named.append(f" {kind}", style=palette.muted)
+
+
+def _use(column: Column, host: HostView, now: float, palette: Palette) -> Text:
+    use, old = use_of(host), is_stale(host, now)
+    if old and host.sampled is not None:
+        figure = fmt.percent(use.fraction).strip()
+        return Text(f"{figure:>4}" if not column.full else f"{figure} {fmt.ago(now - host.sampled)}", palette.muted)
+    style = palette.muted if use.fraction is None else palette.foreground
+    if not column.full:
+        return Text(fmt.percent(use.fraction), style=style)
+    bar = use_bar(use.fraction, column.width - col.PERCENT_WIDTH, palette)
+    return bar.append(f" {fmt.percent(use.fraction)}", style=style)
+
+
+def _used_memory(use: Use) -> str:
+    return fmt.UNKNOWN if use.memory_used is None else f"{fmt.gigabytes(use.memory_used)} GB"
+
+
+def _link(host: HostView, style: str, away: bool, palette: Palette) -> Text:
+    if away:
+        return Text("-", style=palette.muted)
+    sample = host.sample
+    rates = [] if sample is None else [sample.bytes_sent_per_s, sample.bytes_received_per_s]
+    known = [rate for rate in rates if rate is not None]
+    rate = fmt.link_rate(max(known)) if known else ""
+    if host.round_trip_s is None and not rate:
+        return Text(fmt.UNKNOWN, style=palette.muted)
+    delay = fmt.milliseconds(host.round_trip_s) if host.round_trip_s is not None else ""
+    return Text(f"{delay:>7}{rate:>10}", style=style)
+
+
+def _ray(host: HostView, style: str, palette: Palette) -> Text:
+    version = host.facts.packages.get("ray") if host.facts is not None else None
+    word = {"running": "running", "stopped": "ended", "none": "not started"}.get(
+        host.sample.ray if host.sample is not None else "", ""
+    )
+    if word == "running":
+        return Text(f"{word} {version or ''}".rstrip(), style=style)
+    return Text(word or (version or fmt.UNKNOWN), style=palette.muted)

@@ -1,0 +1,1 @@
+"""Pictures made of characters, as pure functions: numbers in, lines of text out."""

@@ -1,0 +1,166 @@
+"""Curves over steps in braille: two by four dots a character, the steps' mean in each column, faults marked.
+
+Braille patterns are U+2800 plus one bit a dot (The Unicode Standard, block "Braille Patterns").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from rich.text import Text
+
+from hetero_tui.state import Marker
+from hetero_tui.ui import format as fmt
+from hetero_tui.ui.draw.bars import blocks
+from hetero_tui.ui.palette import Palette
+
+_BLANK = 0x2800
+# Bit of the dot in row 0..3 of the left and of the right column of a cell.
+_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+
+Points = Sequence[tuple[int, float]]
+
+
+def loss_blocks(points: Points, width: int, palette: Palette) -> Text:
+    """The whole curve in one line: first and last loss with blocks between them."""
+    if not points:
+        return Text("no step yet", style=palette.muted)
+    first, last = fmt.loss(points[0][1]), fmt.loss(points[-1][1])
+    room = width - len(first) - len(last) - 2
+    line = Text(f"{first} ", style=palette.muted)
+    drawn = blocks([value for _, value in points], room)
+    line.append(drawn, style=palette.accent)
+    return line.append(f" {last}", style=f"bold {palette.foreground}")
+
+
+def curve(
+    points: Points,
+    markers: Sequence[Marker],
+    width: int,
+    height: int,
+    palette: Palette,
+    label: Callable[[float], str] = fmt.loss,
+) -> list[Text]:
+    """The curve as ``height`` lines of ``width`` cells: axis labels at the left, the steps below.
+
+    Args:
+        points: Pairs of step and value, in order of the step.
+        markers: What to point at; those before the first point are left out.
+        width: Cells of a line, labels included.
+        height: Lines, the line of steps included; at least 3.
+        palette: Colours.
+        label: How a value is written at the axis.
+    """
+    if not points:
+        return _padded([Text("no step yet", style=palette.muted)], height)
+    rows = height - 1
+    first, last = points[0][0], points[-1][0]
+    values = [value for _, value in points]
+    labels_width = max(len(label(min(values))), len(label(max(values))))
+    columns = max(1, width - labels_width - 1)
+    heights = _by_column(points, columns * 2)
+    low, high = _range(heights)
+    grid = _dots(heights, low, high, columns, rows)
+    lines = []
+    for row in range(rows):
+        at = high - (high - low) * row / max(1, rows - 1)
+        said = label(at) if row in _labelled(rows) else ""
+        drawn = "".join(chr(_BLANK + bits) if bits else " " for bits in grid[row])
+        lines.append(Text.assemble((f"{said:>{labels_width}} ", palette.muted), (drawn, palette.accent)))
+    taken: list[set[int]] = [{column for column, bits in enumerate(row) if bits} for row in grid]
+    for marker in markers:
+        if first <= marker.step <= last:
+            column = _column_of(marker.step, first, last, columns)
+            _mark(lines, taken, column, marker.text, labels_width + 1, columns, palette)
+    lines.append(_steps_axis(first, last, labels_width + 1, columns, palette))
+    return lines
+
+
+def _padded(lines: list[Text], height: int) -> list[Text]:
+    return lines + [Text("") for _ in range(height - len(lines))]
+
+
+def _labelled(rows: int) -> tuple[int, ...]:
+    return (0, rows // 2, rows - 1) if rows >= 5 else (0, rows - 1)
+
+
+def _column_of(step: int, first: int, last: int, columns: int) -> int:
+    return 0 if last == first else min(columns - 1, (step - first) * columns // (last - first))
+
+
+def _by_column(points: Points, columns: int) -> list[float | None]:
+    """The mean loss of the steps that fall into each column of dots; None where none does."""
+    first, last = points[0][0], points[-1][0]
+    groups: list[list[float]] = [[] for _ in range(columns)]
+    for step, value in points:
+        groups[_column_of(step, first, last, columns)].append(value)
+    return [math.fsum(group) / len(group) if group else None for group in groups]
+
+
+def _range(heights: Sequence[float | None]) -> tuple[float, float]:
+    known = [height for height in heights if height is not None]
+    low, high = min(known), max(known)
+    if high > low:
+        return low, high
+    margin = abs(high) * 0.1 or 1.0
+    return low - margin, high + margin
+
+
+def _dots(heights: Sequence[float | None], low: float, high: float, columns: int, rows: int) -> list[list[int]]:
+    """The curve's dots as bits of each cell; neighbouring columns are joined, and gaps between steps bridged."""
+    grid = [[0] * columns for _ in range(rows)]
+    tallest = rows * 4 - 1
+    before: tuple[int, int] | None = None
+    for column, height in enumerate(heights):
+        if height is None:
+            continue
+        here = (column, round((high - height) / (high - low) * tallest))
+        for across, down in _segment(before or here, here):
+            grid[down // 4][across // 2] |= _DOTS[down % 4][across % 2]
+        before = here
+    return grid
+
+
+def _segment(start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]:
+    """The dots from ``start`` to ``end``, both as (across, down)."""
+    count = max(abs(end[0] - start[0]), abs(end[1] - start[1]))
+    if count == 0:
+        return [end]
+    return [
+        (
+            start[0] + round((end[0] - start[0]) * index / count),
+            start[1] + round((end[1] - start[1]) * index / count),
+        )
+        for index in range(count + 1)
+    ]
+
+
+def _mark(
+    lines: list[Text], taken: list[set[int]], column: int, text: str, left: int, columns: int, palette: Palette
+) -> None:
+    """Draw a marker's line and its words into the free cells; words that fit nowhere are left to the event log."""
+    for row, used in enumerate(taken):
+        if column in used:
+            continue
+        lines[row] = _overlay(lines[row], left + column, "┊", palette.warning)
+        used.add(column)
+    label = f" {text}"
+    for row, used in enumerate(taken):
+        for start in (column + 1, column - len(label) - 1):
+            span = range(start, start + len(label) + 1)
+            if start >= 0 and span.stop <= columns and used.isdisjoint(span):
+                lines[row] = _overlay(lines[row], left + start, label, palette.warning)
+                used.update(span)
+                return
+
+
+def _overlay(line: Text, at: int, text: str, style: str) -> Text:
+    return Text.assemble(line[:at], (text, style), line[at + len(text) :])
+
+
+def _steps_axis(first: int, last: int, left: int, columns: int, palette: Palette) -> Text:
+    start, end = f"{first:,}", f"step {last:,}"
+    if first == last or len(start) + len(end) >= columns:
+        return Text(f"{end:>{left + columns}}", style=palette.muted)
+    return Text(" " * left + start + f"{end:>{columns - len(start)}}", style=palette.muted)

@@ -1,0 +1,142 @@
+"""Where a step's time goes: the workers' compute, push, pull and wait, and what that says about the bottleneck."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from hetero_tui.state import RunView
+from hetero_tui.ui import format as fmt
+from hetero_tui.ui.draw.bars import PARTS, stacked_bar
+from hetero_tui.ui.palette import Palette
+from remote_agent.protocol import WorkerStep
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerTime:
+    """One worker's part of a step in seconds; ``parts`` are in the order of :data:`~hetero_tui.ui.draw.bars.PARTS`."""
+
+    label: str
+    host: str
+    fraction: float
+    parts: tuple[float, float, float, float]
+
+    @property
+    def total(self) -> float:
+        """Seconds of the whole step as this worker saw it."""
+        return math.fsum(self.parts)
+
+    @property
+    def working(self) -> float:
+        """Seconds that it did not wait for others."""
+        return math.fsum(self.parts[:3])
+
+
+def recent_times(run: RunView) -> tuple[WorkerTime, ...]:
+    """Means over the recent steps that each living worker took part in, in the plan's order."""
+    return _times(run, [step.workers for step in run.recent])
+
+
+def last_times(run: RunView) -> tuple[WorkerTime, ...]:
+    """The last step alone."""
+    return _times(run, [run.recent[-1].workers] if run.recent else [])
+
+
+def _times(run: RunView, steps: Sequence[Sequence[WorkerStep]]) -> tuple[WorkerTime, ...]:
+    by_worker: dict[str, list[WorkerStep]] = {}
+    for step in steps:
+        for part in step:
+            by_worker.setdefault(part.worker, []).append(part)
+    hosts = [worker.host for worker in run.workers]
+    times = []
+    for worker in run.workers:
+        taken = by_worker.get(worker.worker)
+        if not worker.alive or not taken:
+            continue
+        parts = tuple(math.fsum(values) / len(taken) for values in zip(*map(_parts, taken), strict=True))
+        label = worker.host if hosts.count(worker.host) == 1 else f"{worker.host} {worker.device}"
+        times.append(WorkerTime(label=label, host=worker.host, fraction=worker.fraction, parts=parts))  # type: ignore[arg-type]
+    return tuple(times)
+
+
+def _parts(step: WorkerStep) -> tuple[float, float, float, float]:
+    return (step.compute_s, step.push_s, step.pull_s, step.wait_s)
+
+
+def verdict(times: Sequence[WorkerTime]) -> str:
+    """What the step waits for: the worker that waits least sets the pace, by its link or by its device."""
+    if not times:
+        return ""
+    pace = max(times, key=lambda time: time.working)
+    compute, push, pull, _ = pace.parts
+    if push + pull > compute:
+        return f"link-bound: {pace.label}"
+    return f"compute-bound: {pace.label}" if len(times) > 1 else "compute-bound"
+
+
+def step_time_lines(times: Sequence[WorkerTime], width: int, height: int, palette: Palette) -> list[Text]:
+    """A bar for each worker and a legend in ``height`` lines of ``width`` cells, with air between where there is room.
+
+    Where not all workers fit, those that wait least are shown: they set the pace.
+    """
+    if not times or height < 2:
+        return [Text("no step yet", style=palette.muted)]
+    rows = height - 1
+    shown: Sequence[WorkerTime] = times
+    if len(times) > rows:
+        kept = sorted(times, key=lambda time: time.working, reverse=True)[: max(1, rows - 1)]
+        shown = [time for time in times if time in kept]
+    lines = _bars(shown, width, palette, airy=len(shown) * 2 - 1 <= rows)
+    if len(shown) < len(times):
+        lines.append(Text(f"and {fmt.plural(len(times) - len(shown), 'worker')} that wait longer", palette.muted))
+    lines.extend(Text("") for _ in range(rows - len(lines)))
+    lines.append(_legend(times, width, palette))
+    return lines[:height]
+
+
+def timeline_lines(times: Sequence[WorkerTime], width: int, height: int, palette: Palette) -> list[Text]:
+    """The last step from its start to its end, a line a worker, above an axis in milliseconds."""
+    if not times or height < 2:
+        return [Text("no step yet", style=palette.muted)]
+    bars = _bars(times[: height - 1], width, palette, airy=len(times) * 2 - 1 <= height - 1)
+    left, right = _label_width(times) + 7, 10
+    room = max(1, width - left - right)
+    end = fmt.milliseconds(max(time.total for time in times))
+    axis = Text(" " * left + "0" + f"{end:>{room - 1}}", style=palette.muted)
+    return [*bars, *(Text("") for _ in range(height - 1 - len(bars))), axis]
+
+
+def _label_width(times: Sequence[WorkerTime]) -> int:
+    return min(18, max(len(time.label) for time in times))
+
+
+def _bars(times: Sequence[WorkerTime], width: int, palette: Palette, *, airy: bool) -> list[Text]:
+    longest = max(time.total for time in times)
+    labels = _label_width(times)
+    room = max(1, width - labels - 7 - 10)
+    lines = []
+    for time in times:
+        line = Text(f"{time.label[:labels]:<{labels}} ", style=palette.foreground)
+        line.append(f"{fmt.percent(time.fraction)}  ", style=palette.muted)
+        line.append_text(stacked_bar(time.parts, longest, room, palette))
+        lines.append(line.append(f"{fmt.milliseconds(time.total):>10}", style=palette.foreground))
+        if airy:
+            lines.append(Text(""))
+    return lines[:-1] if airy else lines
+
+
+def _legend(times: Sequence[WorkerTime], width: int, palette: Palette) -> Text:
+    """What the glyphs mean, with each part's share of all the time where there is room for it."""
+    total = math.fsum(time.total for time in times) or 1.0
+    with_shares, plain = Text(), Text()
+    for index, (word, glyph, role) in enumerate(PARTS):
+        share = math.fsum(time.parts[index] for time in times) / total
+        for legend, figure in ((with_shares, f" {share:.0%}"), (plain, "")):
+            legend.append(f"{glyph} ", style=getattr(palette, role))
+            legend.append(f"{word}{figure}   ", style=palette.muted)
+    legend = with_shares if with_shares.cell_len - 3 <= width else plain
+    legend.truncate(width)
+    return legend

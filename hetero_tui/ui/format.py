@@ -1,0 +1,122 @@
+"""Figures for people: human units, few digits, and a constant width wherever a figure stands in a column.
+
+Memory is counted in units of 1,024 and written GB, as ``top`` and graphics drivers do; links in decimal bits, as
+network cards do. ``None`` is unknown and becomes ``n/a``, never 0.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, tzinfo
+
+UNKNOWN = "n/a"
+
+_MAKERS = re.compile(r"^(?:(?:NVIDIA|AMD|Apple|Intel(?:\(R\))?)\s+)?(?:GeForce\s+)?(?:GTX\s+(?=TITAN))?(?:Radeon\s+)?")
+
+
+def gigabytes(count: int | None) -> str:
+    """Bytes as gigabytes with one digit, without the unit: ``9.1``."""
+    return UNKNOWN if count is None else f"{count / 2**30:.1f}"
+
+
+def memory(used: int | None, total: int | None) -> str:
+    """Used and total bytes: ``9.1/12.0 GB``; one of them may be unknown."""
+    return UNKNOWN if used is None and total is None else f"{gigabytes(used)}/{gigabytes(total)} GB"
+
+
+def size(count: int) -> str:
+    """Bytes with the unit that fits: ``512 B``, ``4.1 MB``, ``1.2 TB``."""
+    value = float(count)
+    for unit in ("B", "KB", "MB", "GB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TB"
+
+
+def milliseconds(seconds: float | None) -> str:
+    """A short time: ``0.4 ms``, ``212 ms``; from ten seconds on ``12.3 s``."""
+    if seconds is None:
+        return UNKNOWN
+    if seconds >= 9.9995:
+        return f"{seconds:.1f} s"
+    value = seconds * 1000
+    return f"{value:.1f} ms" if value < 9.95 else f"{value:,.0f} ms"
+
+
+def duration(seconds: float | None) -> str:
+    """A time to wait or an age, in its largest unit: ``8 s``, ``38 min``, ``2 h 05``, ``3 d``."""
+    if seconds is None:
+        return UNKNOWN
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02}"
+    return f"{whole // 86400} d"
+
+
+def ago(seconds: float | None) -> str:
+    """An age: ``now``, ``12 s ago``, ``2 min ago``; ``never`` for None."""
+    if seconds is None:
+        return "never"
+    return "now" if seconds < 3 else f"{duration(seconds)} ago"
+
+
+def link_rate(bytes_per_second: float | None) -> str:
+    """Traffic in decimal bits: ``0.2 Mb/s``, ``941 Mb/s``, ``2.5 Gb/s``."""
+    if bytes_per_second is None:
+        return UNKNOWN
+    megabits = bytes_per_second * 8 / 1e6
+    if megabits >= 999.5:
+        return f"{megabits / 1000:.1f} Gb/s"
+    return f"{megabits:.1f} Mb/s" if megabits < 9.95 else f"{megabits:.0f} Mb/s"
+
+
+def throughput(samples_per_second: float | None) -> str:
+    """``1,841 samples/s``."""
+    if samples_per_second is None:
+        return f"{UNKNOWN} samples/s"
+    return f"{samples_per_second:,.{0 if samples_per_second >= 10 else 1}f} samples/s"
+
+
+def percent(fraction: float | None) -> str:
+    """A fraction as a right-aligned percentage of four characters: ``' 84%'``; ``' n/a'`` when unknown."""
+    return f"{UNKNOWN:>4}" if fraction is None else f"{round(fraction * 100):3d}%"
+
+
+def loss(value: float | None) -> str:
+    """A loss with enough digits to see it move: ``4.803``, ``0.0412``, ``1.2e-05``."""
+    if value is None:
+        return UNKNOWN
+    magnitude = abs(value)
+    if magnitude >= 1000 or 0 < magnitude < 0.0001:
+        return f"{value:.1e}"
+    if magnitude >= 100:
+        return f"{value:.1f}"
+    return f"{value:.4f}" if magnitude < 0.1 else f"{value:.3f}"
+
+
+def figure(name: str, value: float) -> str:
+    """One figure of a job's own evaluation: ``test accuracy 97.3%``; fractions named so become per cent."""
+    words = name.replace("_", " ")
+    return f"{words} {value:.1%}" if "accuracy" in words and 0 <= value <= 1 else f"{words} {value:.4g}"
+
+
+def clock(time: float, zone: tzinfo | None = None, *, seconds: bool = True) -> str:
+    """A time of day on the user's clock (``zone`` None: the computer's own time zone)."""
+    return datetime.fromtimestamp(time, tz=zone).strftime("%H:%M:%S" if seconds else "%H:%M")
+
+
+def short_device(name: str) -> str:
+    """A product name without its maker and family: ``NVIDIA GeForce RTX 3090`` becomes ``RTX 3090``."""
+    short = _MAKERS.sub("", name, count=1)
+    return short or name
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 host``, ``3 hosts``, ``2 processes``."""
+    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}{ending}"

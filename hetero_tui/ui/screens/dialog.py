@@ -1,0 +1,89 @@
+"""What all dialogs have in common: a framed box over the screen, lines of text, buttons, and escape to leave it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import ClassVar, Generic, TypeVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Button, Static
+
+from hetero_tui.ui.view import View
+
+Answer = TypeVar("Answer")
+
+WIDTH = 76
+"""Cells of a dialog with its border, where the terminal has as many."""
+
+INSIDE = 6
+"""Cells of that which border and padding take."""
+
+
+class Dialog(ModalScreen[Answer | None], Generic[Answer]):
+    """A dialog; its answer is None when it is left with escape. Subclasses say what it shows and offers."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", show=False),
+        Binding("left", "app.focus_previous", show=False),
+        Binding("right", "app.focus_next", show=False),
+    ]
+
+    def __init__(self, view: Callable[[], View], *, title: str) -> None:
+        super().__init__()
+        self.view = view
+        self._title = title
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="dialog"):
+            with VerticalScroll(id="body", can_focus=False):
+                yield Static(id="text")
+                yield from self.fields()
+            with Horizontal(id="buttons"):
+                yield from self.buttons()
+
+    def fields(self) -> Iterable[Static]:
+        """Further widgets under the text."""
+        return ()
+
+    def buttons(self) -> Iterable[Button]:
+        """The buttons, the one that changes nothing first: it has the focus."""
+        yield button("Close", "leave")
+
+    def text(self, view: View, width: int) -> list[Text]:
+        """The lines to show in ``width`` cells."""
+        raise NotImplementedError
+
+    def on_mount(self) -> None:
+        self.query_one("#dialog").border_title = Text(self._title)
+        self.draw(self.view())
+
+    def on_resize(self) -> None:
+        self.draw(self.view())
+
+    @property
+    def room(self) -> int:
+        """Cells of a line of text in the dialog."""
+        return max(10, min(WIDTH, self.app.size.width) - INSIDE)
+
+    def draw(self, view: View) -> None:
+        """Draw the text where it changed."""
+        text = Text("\n").join(self.text(view, self.room))
+        shown = self.query_one("#text", Static)
+        if shown.content != text:
+            shown.update(text)
+
+    def action_leave(self) -> None:
+        self.dismiss(None)
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        if event.button.id == "leave":
+            self.dismiss(None)
+
+
+def button(label: str, name: str, *, danger: bool = False) -> Button:
+    """A flat button; ``danger`` paints it red while it has the focus."""
+    return Button(Text(f"[ {label} ]"), id=name, compact=True, classes="danger" if danger else "")

@@ -1,0 +1,46 @@
+"""Help: every key with a sentence, and what the signs mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rich.text import Text
+
+from hetero_tui.ui import look
+from hetero_tui.ui.draw.bars import PARTS
+from hetero_tui.ui.keys import KEYS
+from hetero_tui.ui.palette import Palette
+from hetero_tui.ui.screens.dialog import Dialog
+from hetero_tui.ui.view import View
+
+
+class HelpScreen(Dialog[None]):
+    """The help dialog."""
+
+    def __init__(self, view: Callable[[], View]) -> None:
+        super().__init__(view, title="Help")
+
+    def text(self, view: View, width: int) -> list[Text]:
+        """Keys, then signs."""
+        palette = view.palette
+        lines = []
+        for key in (*KEYS, view.quit_key):
+            lines.append(Text.assemble((f"{key.key:>6}  ", f"bold {palette.accent}"), (key.help, palette.foreground)))
+        return [*lines, Text(""), *_signs(width, palette)]
+
+
+def _signs(width: int, palette: Palette) -> list[Text]:
+    """The machines' states and a step's parts, in as many columns as there is room for."""
+    signs = [(shown.glyph, state.value, shown.colour(palette)) for state, shown in look.HOST.items()]
+    per_line = max(1, (width - 2) // 17)
+    lines = []
+    for start in range(0, len(signs), per_line):
+        line = Text("  ")
+        for glyph, word, colour in signs[start : start + per_line]:
+            line.append(f"{glyph} ", style=colour).append(f"{word:<15}", style=palette.foreground)
+        lines.append(line)
+    line = Text("  ")
+    for word, glyph, role in PARTS:
+        line.append(f"{glyph} ", style=getattr(palette, role)).append(f"{word:<15}", style=palette.foreground)
+    line.truncate(width)
+    return [*lines, line]

@@ -1,0 +1,55 @@
+"""A widget that shows lines of text; the one place where text becomes cells of the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.style import Style
+from rich.text import Text
+from textual.geometry import Size
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+
+class Lines(ScrollView, can_focus=False):
+    """Lines of text, never wrapped; scrolls when there are more of them than fit. Text is shown as it is, no markup."""
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 (Textual's own name for it)
+        super().__init__(id=id)
+        self._lines: tuple[Text, ...] = ()
+        self._keys: tuple[object, ...] = ()
+
+    def show(self, lines: Iterable[Text]) -> None:
+        """Show ``lines``; only those that differ from what is on the screen are drawn again."""
+        self._lines = tuple(lines)
+        before, self._keys = self._keys, tuple(map(_identity, self._lines))
+        if len(before) != len(self._keys):
+            self.virtual_size = Size(0, len(self._keys))
+            self.refresh()
+            return
+        for y, (old, new) in enumerate(zip(before, self._keys, strict=True)):
+            if old != new:
+                self.refresh_line(y)
+
+    @property
+    def lines(self) -> Sequence[Text]:
+        """What is shown."""
+        return self._lines
+
+    def render_line(self, y: int) -> Strip:
+        """The cells of the line ``y`` lines below the top of what is seen."""
+        index = y + self.scroll_offset.y
+        base = self.rich_style
+        if index >= len(self._lines):
+            return Strip.blank(self.size.width, base)
+        return self.strip(index, base)
+
+    def strip(self, index: int, base: Style) -> Strip:
+        """The cells of one line, as wide as the widget."""
+        segments = self._lines[index].render(self.app.console)
+        return Strip(segments).apply_style(base).adjust_cell_length(self.size.width, base)
+
+
+def _identity(line: Text) -> object:
+    """What makes two lines look the same: Text's own equality leaves the style of the whole out."""
+    return line.plain, str(line.style), tuple(line.spans)

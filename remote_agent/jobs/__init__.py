@@ -1,0 +1,29 @@
+"""Ready-made jobs on real data that needs no download; ``hetero-tui train NAME`` runs one."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+NAMES = ("digits", "text")
+
+
+def ready(name: str) -> Any:
+    """The ready job of that name.
+
+    Raises:
+        JobError: there is none; the message names the nearest.
+    """
+    from remote_agent.training.errors import JobError
+
+    if name == "digits":
+        from remote_agent.jobs.digits import Digits
+
+        return Digits()
+    if name == "text":
+        from remote_agent.jobs.text import Text
+
+        return Text()
+    nearest = difflib.get_close_matches(name, NAMES, n=1)
+    advice = f"did you mean {nearest[0]!r}?" if nearest else f"ready jobs: {', '.join(NAMES)}; or give file.py:Name"
+    raise JobError(f"there is no job {name!r}", hint=advice)

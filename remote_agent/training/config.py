@@ -1,0 +1,146 @@
+"""The settings of a run, and how they are read from ``--set key=value``."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from remote_agent.training.errors import ConfigError
+
+STRATEGIES = ("sync",)
+"""Strategies that exist; see :mod:`remote_agent.training.strategies`."""
+
+_TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """How a run trains. All fields have defaults; a value out of range raises :class:`ConfigError` with every mistake.
+
+    Attributes:
+        num_iterations: optimizer steps to make.
+        batch_size: samples of one step, over all devices together.
+        learning_rate: handed to the job's ``create_optimizer``.
+        seed: of the initial weights, the order of the samples and each slice's randomness (dropout).
+        strategy: how the workers train together; ``sync`` is exact.
+        checkpoint_every: also save a checkpoint after every this many steps; 0 saves only the last one.
+        measure_seconds: time limit for the measurement of one device before training, without its warm-up.
+        rebalance: follow changes in the devices' speed during the run; False keeps the first cut.
+        slice_deadline_s: a slice that takes this much longer than ten times the usual is given to another device.
+        num_gpu_workers: script API only: GPUs to train on; None means all when ``num_cpu_workers`` is None too, else 0.
+        num_cpu_workers: script API only: CPU workers; None means one on each node without a GPU, or 0 as above.
+    """
+
+    num_iterations: int = 100
+    batch_size: int = 64
+    learning_rate: float = 1e-3
+    seed: int = 0
+    strategy: str = "sync"
+    checkpoint_every: int = 0
+    measure_seconds: float = 0.5
+    rebalance: bool = True
+    slice_deadline_s: float = 60.0
+    num_gpu_workers: int | None = None
+    num_cpu_workers: int | None = None
+
+    def __post_init__(self) -> None:
+        mistakes = _out_of_range(self)
+        if mistakes:
+            raise ConfigError(mistakes)
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any], defaults: TrainingConfig | None = None) -> TrainingConfig:
+        """A configuration from values that may all be strings, as ``--set key=value`` gives them.
+
+        Args:
+            settings: field name to value; fields that are not named keep those of ``defaults``.
+            defaults: the job's own configuration.
+
+        Raises:
+            ConfigError: with every mistake: unknown names (and the nearest valid one), wrong types, values out of range.
+        """
+        hints = typing.get_type_hints(cls)
+        values: dict[str, Any] = {}
+        mistakes: list[str] = []
+        for key, value in settings.items():
+            if key not in hints:
+                mistakes.append(_unknown(key, hints))
+                continue
+            try:
+                values[key] = _convert(hints[key], value)
+            except ValueError as error:
+                mistakes.append(f"{key}={value}: {error}")
+        base = {field.name: getattr(defaults or cls(), field.name) for field in dataclasses.fields(cls)}
+        candidate = types.SimpleNamespace(**(base | values))
+        mistakes.extend(_out_of_range(candidate))
+        if mistakes:
+            raise ConfigError(tuple(mistakes))
+        return cls(**(base | values))
+
+
+def _unknown(key: str, known: Mapping[str, Any]) -> str:
+    nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    advice = f"did you mean {nearest[0]!r}?" if nearest else "valid: " + ", ".join(sorted(known))
+    return f"no setting {key!r}; {advice}"
+
+
+def _convert(hint: Any, value: Any) -> Any:
+    """``value`` as the field's type; strings are parsed, numbers are taken when nothing is lost."""
+    options = typing.get_args(hint)
+    if type(None) in options:
+        if value is None or (isinstance(value, str) and value.lower() in ("none", "null", "")):
+            return None
+        hint = options[0]
+    if hint is bool:
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, str) and value.lower() in _TRUE | _FALSE:
+            return value.lower() in _TRUE
+        raise ValueError("expected true or false")
+    if isinstance(value, bool):
+        raise ValueError(f"expected a {'whole number' if hint is int else 'value'}")
+    if hint is int:
+        try:
+            number = int(value) if isinstance(value, str) else value
+        except ValueError:
+            number = None
+        if isinstance(number, float) and number.is_integer():
+            number = int(number)
+        if not isinstance(number, int):
+            raise ValueError("expected a whole number")
+        return number
+    if hint is float:
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            raise ValueError("expected a number") from None
+    if not isinstance(value, str):
+        raise ValueError("expected text")
+    return value
+
+
+def _out_of_range(config: Any) -> tuple[str, ...]:
+    """One sentence for each field of ``config`` that is out of range."""
+    mistakes = [
+        f"{name}={getattr(config, name)}: must be at least {least}"
+        for name, least in (("num_iterations", 1), ("batch_size", 1), ("seed", 0), ("checkpoint_every", 0))
+        if getattr(config, name) < least
+    ]
+    mistakes += [
+        f"{name}={getattr(config, name)}: must be greater than 0 and finite"
+        for name in ("learning_rate", "measure_seconds", "slice_deadline_s")
+        if not 0 < getattr(config, name) < float("inf")
+    ]
+    mistakes += [
+        f"{name}={getattr(config, name)}: must be at least 0"
+        for name in ("num_gpu_workers", "num_cpu_workers")
+        if getattr(config, name) is not None and getattr(config, name) < 0
+    ]
+    if config.strategy not in STRATEGIES:
+        mistakes.append(f"strategy={config.strategy}: valid: " + ", ".join(STRATEGIES))
+    return tuple(mistakes)

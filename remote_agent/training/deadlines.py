@@ -1,0 +1,30 @@
+"""Every wait of the engine has one of these deadlines, in seconds."""
+
+from __future__ import annotations
+
+CONNECT_S = 30.0
+"""Until Ray's head must have answered the coordinator."""
+
+PLACEMENT_S = 90.0
+"""Until an actor must run on its host; the first import of torch on a slow disk can take most of a minute."""
+
+OPEN_S = 180.0
+"""Until a worker has fetched job and data and built the model on its device."""
+
+MEASURE_S = 120.0
+"""Until one device must have been measured (lazy initialisation and kernel compilation included)."""
+
+SERVER_S = 120.0
+"""Until the server must have applied a step, beyond what the transfer of the gradients took so far."""
+
+TRANSFER_S = 300.0
+"""Until weights or the initial state must have reached the coordinator."""
+
+SLICE_FACTOR = 10.0
+"""A slice is given up after ``slice_deadline_s`` plus this many times what its worker's slices took so far."""
+
+CLOSE_S = 5.0
+"""Until an actor that is let go must have been told."""
+
+PING_S = 10.0
+"""Until a living actor must answer when something is wrong elsewhere."""

@@ -1,0 +1,54 @@
+"""``events.jsonl``: the run's single source of truth, one protocol event a line, numbered from 1 without gaps."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from remote_agent.protocol import FINAL_KINDS, Event, encode
+from remote_agent.training.errors import StorageError
+
+
+class Journal:
+    """Appends events to a file. After the first final event nothing more is written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.closed = False
+        self._next = 1
+        self._whole = 0
+        try:
+            self._file = path.open("ab", buffering=0)
+            self._whole = self._file.tell()
+        except OSError as error:
+            raise _storage(path, error) from error
+
+    def write(self, kind: type[Event], **fields: Any) -> None:
+        """Number, stamp and append one event.
+
+        Raises:
+            StorageError: it can't be written; what was written of the line is taken back.
+        """
+        if self.closed:
+            return
+        line = encode(kind(seq=self._next, time=time.time(), **fields)).encode() + b"\n"
+        try:
+            if self._file.write(line) != len(line):
+                raise OSError("no space left on device")
+        except OSError as error:
+            self._file.truncate(self._whole)
+            raise _storage(self.path, error) from error
+        self._whole += len(line)
+        self._next += 1
+        self.closed = kind.kind in FINAL_KINDS
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _storage(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"can't write {path.name}: {error.strerror or error}", hint=f"free space or correct the rights of {path.parent}"
+    )

@@ -1,0 +1,120 @@
+"""What coordinator, workers and server tell each other: small frozen values; tensors travel beside them as refs.
+
+Failures of the user's code come back as a value, :class:`Failed`, so that what reaches the coordinator as an exception
+is always the machinery's: a dead process, a lost object.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from remote_agent.training.errors import JobError, TrainingError
+from remote_agent.training.order import Indices
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed:
+    """Something that the user can do something about went wrong in the actor."""
+
+    cause: str
+    hint: str = ""
+    detail: str = ""
+
+    @classmethod
+    def of(cls, error: TrainingError) -> Failed:
+        """The failure that ``error`` describes."""
+        return cls(cause=error.cause, hint=error.hint, detail=error.detail)
+
+    def error(self, host: str) -> TrainingError:
+        """The failure as an error of ``host``."""
+        return JobError(self.cause, hint=self.hint, host=host, detail=self.detail)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """A worker is ready: ``machine`` names the physical computer, ``simulated_speed`` labels a simulated device."""
+
+    machine: str
+    device: str
+    simulated_speed: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Measured ``(samples, seconds)`` and the names of the buffers that a training step changed."""
+
+    points: tuple[tuple[int, float], ...]
+    changed_buffers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SliceTask:
+    """One slice: the samples of ``step`` at ``indices``; ``index`` numbers the step's slices."""
+
+    step: int
+    index: int
+    indices: Indices
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stamps:
+    """When a call was entered and left, on the monotonic clock of the process that handled it, in seconds."""
+
+    entered: float = 0.0
+    left: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SliceResult:
+    """A slice's outcome; its gradient travels beside it.
+
+    Attributes:
+        step: as in the task.
+        index: as in the task.
+        samples: how many the gradient is summed over.
+        loss: mean over these samples.
+        load_s: copying the weights into the model.
+        compute_s: fetching the samples, forward, backward.
+        pack_s: copying the gradient into the flat buffer.
+        unused: positions of trained parameters that got no gradient.
+        stamps: of the call.
+    """
+
+    step: int
+    index: int
+    samples: int
+    loss: float
+    load_s: float
+    compute_s: float
+    pack_s: float
+    unused: tuple[int, ...]
+    stamps: Stamps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skipped:
+    """There were no weights to compute with: the step before was not complete."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Added:
+    """When the server took a slice's gradient in."""
+
+    stamps: Stamps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Applied:
+    """Step ``step`` is applied; ``added`` says for each slice when its gradient was taken in."""
+
+    step: int
+    stamps: Stamps
+    added: dict[int, Added] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Incomplete:
+    """The gradients of slices ``missing`` never arrived; the weights are as they were."""
+
+    step: int
+    missing: tuple[int, ...]

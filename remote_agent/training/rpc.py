@@ -1,0 +1,106 @@
+"""The few things that the engine asks of Ray, typed. Nothing else in the engine touches an untyped Ray value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+import ray
+from ray import exceptions
+
+from remote_agent.training.deadlines import CLOSE_S
+
+T = TypeVar("T")
+
+Lost = (exceptions.RayActorError, exceptions.ObjectLostError, exceptions.RaySystemError, exceptions.WorkerCrashedError)
+"""What a call raises when its actor, or an object that it needs, is gone."""
+
+ActorLost = exceptions.RayActorError
+"""What a call raises when its own actor is gone."""
+
+Timeout = exceptions.GetTimeoutError
+"""What :func:`get` raises when its deadline passes."""
+
+Unexpected = exceptions.RayError
+"""Any error of Ray's own."""
+
+CallFailed = exceptions.RayTaskError
+"""What a call raises when the actor's own code raised."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Ref(Generic[T]):
+    """A value that an actor owes, or that lies in the object store."""
+
+    raw: Any
+
+
+def put(value: T) -> Ref[T]:
+    """Store ``value`` once for all who get the ref."""
+    return Ref(ray.put(value))
+
+
+def get(ref: Ref[T], deadline_s: float) -> T:
+    """The value, waited for.
+
+    Raises:
+        Timeout: it did not come within ``deadline_s``.
+    """
+    return cast(T, ray.get(ref.raw, timeout=deadline_s))
+
+
+def first_ready(refs: Sequence[Ref[Any]], deadline_s: float) -> int | None:
+    """Position of a ref whose value (or failure) is there; None when none came within ``deadline_s``."""
+    raw = [ref.raw for ref in refs]
+    ready, _ = ray.wait(raw, num_returns=1, timeout=max(0.0, deadline_s), fetch_local=False)
+    return raw.index(ready[0]) if ready else None
+
+
+def describe(error: Exception) -> str:
+    """The sentence in one of Ray's many-line messages that says what happened."""
+    if isinstance(error, CallFailed):
+        cause = error.cause
+        return f"{type(cause).__name__}: {cause}"[:300] if cause is not None else "its code raised"
+    if isinstance(error, exceptions.ActorDiedError):
+        return "its process ended" if "process" in str(error) else "its host or process is gone"
+    if isinstance(error, exceptions.ActorUnavailableError):
+        return "its host can't be reached"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__
+
+
+def start(cls: type, options: dict[str, Any], *arguments: Any) -> Actor:
+    """Start an actor of ``cls``; it may not be placed yet when this returns."""
+    return Actor(ray.remote(cls).options(**options).remote(*arguments))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Actor:
+    """A running actor; arguments that are refs are passed on as such, so their values never come through the caller."""
+
+    raw: Any
+
+    def call(self, method: str, *arguments: Any) -> Ref[Any]:
+        """Call ``method``."""
+        return Ref(getattr(self.raw, method).remote(*_unwrap(arguments)))
+
+    def call_pair(self, method: str, *arguments: Any) -> tuple[Ref[Any], Ref[Any]]:
+        """Call a ``method`` that returns two values, each with a ref of its own."""
+        first, second = getattr(self.raw, method).options(num_returns=2).remote(*_unwrap(arguments))
+        return Ref(first), Ref(second)
+
+    def kill(self) -> None:
+        """End the actor's process at once; it does not come back."""
+        ray.kill(self.raw, no_restart=True)
+
+    def close(self) -> None:
+        """Let the actor go, and its process with it."""
+        try:
+            ray.wait([self.raw.__ray_terminate__.remote()], timeout=CLOSE_S)
+        except exceptions.RayError:
+            return  # it is gone already
+
+
+def _unwrap(arguments: tuple[Any, ...]) -> list[Any]:
+    return [argument.raw if isinstance(argument, Ref) else argument for argument in arguments]

@@ -1,0 +1,86 @@
+"""The coordinator: ``python -m remote_agent.training.run RUN_DIR``, a Ray driver on the head host.
+
+Reads ``run.json`` (:class:`~remote_agent.protocol.RunSpec`) from the run's folder and writes ``events.jsonl`` and ``checkpoints/`` there.
+SIGTERM (or SIGINT) ends the run early: the step is finished and a checkpoint saved. Exit code 0: the run finished or was
+stopped; 1: it failed, and ``run_failed`` says why; 2: called wrongly. Ray's token comes from the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from remote_agent.protocol import ProtocolError, RunSpec, decode
+
+RUN_FILE, EVENTS_FILE = "run.json", "events.jsonl"
+
+
+def main(arguments: list[str]) -> int:
+    """Carry out the run in the folder named by the one argument; returns the exit code."""
+    if len(arguments) != 1:
+        print("usage: python -m remote_agent.training.run RUN_DIR", file=sys.stderr)
+        return 2
+    stop = threading.Event()
+    # From the first moment: a run that is stopped while torch loads must end, too.
+    _stop_on_signals(stop)
+    from remote_agent.training.errors import TrainingError
+
+    try:
+        return _coordinate(Path(arguments[0]).resolve(), stop)
+    except TrainingError as error:
+        print(f"the run failed: {error}", file=sys.stderr)
+        return 1
+
+
+def _coordinate(folder: Path, stop: threading.Event) -> int:
+    from remote_agent.training import cluster, engine, job
+    from remote_agent.training.config import TrainingConfig
+    from remote_agent.training.errors import JobError, TrainingError
+    from remote_agent.training.journal import Journal
+
+    journal = Journal(folder / EVENTS_FILE)
+    host = ""
+    try:
+        try:
+            spec = decode(RunSpec, (folder / RUN_FILE).read_text())
+        except (OSError, ProtocolError) as error:
+            raise JobError(f"can't read {RUN_FILE}: {error}", hint="start the run again") from error
+        host = spec.host
+        loaded = job.load(spec.job, folder)
+        config = TrainingConfig.from_settings(spec.config, loaded.config)
+        cluster.connect(spec.ray_address, spec.node_address)
+    except TrainingError as error:
+        engine.fail(journal, error, host, 0)
+        raise
+    _stop_on_signals(stop)  # connecting to Ray put its own handler in place
+    request = engine.Request(
+        run=spec.run,
+        job=loaded,
+        config=config,
+        devices=spec.devices,
+        server_host=spec.server_host,
+        host=spec.host,
+        folder=folder,
+    )
+    try:
+        engine.run(request, journal, stop.is_set)
+    finally:
+        journal.close()
+        cluster.disconnect()
+    return 0
+
+
+def _stop_on_signals(stop: threading.Event) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Ray's threads have nothing left to do, and must not turn a finished run into a crash at exit.
+    os._exit(code)

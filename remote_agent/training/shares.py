@@ -1,0 +1,116 @@
+"""How one step's batch is cut into slices by measured speed. Pure functions.
+
+A device needs ``o + b / s`` seconds for ``b`` samples: ``o`` its fixed cost of a step, ``s`` its speed. The step is
+shortest when all devices finish at the same time ``T``, each with ``s (T - o)`` samples, none above its memory's limit
+``m``: ``T`` solves ``sum(min(m_i, s_i * max(0, T - o_i))) = G``. Without limits that is ``T = (G + sum s_i o_i) / sum s_i``.
+A device with ``o >= T`` is left out: by the time it has started, the others are done.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class DeviceProfile:
+    """What a device needs for a slice of ``b`` samples: ``overhead_s + b / speed`` seconds.
+
+    Attributes:
+        speed: samples per second, > 0.
+        overhead_s: seconds that a slice costs whatever its size, >= 0.
+        max_batch: most samples that fit into its memory; None: no limit known.
+    """
+
+    speed: float
+    overhead_s: float = 0.0
+    max_batch: int | None = None
+
+    def seconds(self, samples: int) -> float:
+        """Predicted seconds for a slice of ``samples``; 0 for an empty one, which is never sent."""
+        return self.overhead_s + samples / self.speed if samples else 0.0
+
+
+def balanced_time(batch: int, profiles: Sequence[DeviceProfile]) -> float:
+    """The time ``T`` in seconds at which all devices finish a batch of ``batch`` samples together.
+
+    Raises:
+        ValueError: there is no device, or their memory limits together are below ``batch``.
+    """
+    room = sum(math.inf if profile.max_batch is None else profile.max_batch for profile in profiles)
+    if room < batch:
+        raise ValueError(f"a batch of {batch} does not fit: the devices' limits allow {room:.0f} samples together")
+    # The capacity by time t is piecewise linear: a device starts to count at o and is full at o + m / s.
+    turns = [(profile.overhead_s, profile.speed) for profile in profiles]
+    turns += [(p.overhead_s + p.max_batch / p.speed, -p.speed) for p in profiles if p.max_batch is not None]
+    done, slope, now = 0.0, 0.0, 0.0
+    for time, change in sorted(turns):
+        if slope > 0 and done + slope * (time - now) >= batch:
+            break
+        done, now = done + slope * (time - now), time
+        slope = max(0.0, slope + change)
+    return now + max(0.0, batch - done) / slope if slope > 0 else now
+
+
+def split(batch: int, profiles: Sequence[DeviceProfile]) -> tuple[int, ...]:
+    """Samples for each device, in the order of ``profiles``; they sum to ``batch`` exactly.
+
+    The real-valued optimum is rounded down; each sample left over goes where it ends soonest.
+
+    Raises:
+        ValueError: as :func:`balanced_time`.
+    """
+    if not profiles:
+        raise ValueError("there is no device to train on")
+    time = balanced_time(batch, profiles)
+    limits = [batch if profile.max_batch is None else profile.max_batch for profile in profiles]
+    shares = [
+        min(limit, math.floor(profile.speed * max(0.0, time - profile.overhead_s) + 1e-9))
+        for profile, limit in zip(profiles, limits, strict=True)
+    ]
+    # Floors leave fewer samples than there are devices, and float error at most one too many.
+    while sum(shares) > batch:
+        slowest = max(range(len(shares)), key=lambda index: profiles[index].seconds(shares[index]))
+        shares[slowest] -= 1
+    while sum(shares) < batch:
+        free = [index for index in range(len(shares)) if shares[index] < limits[index]]
+        soonest = min(free, key=lambda index: profiles[index].seconds(shares[index] + 1))
+        shares[soonest] += 1
+    return tuple(shares)
+
+
+def step_seconds(shares: Sequence[int], profiles: Sequence[DeviceProfile]) -> float:
+    """Predicted compute time of a step: that of the device that ends last."""
+    return max(profile.seconds(share) for share, profile in zip(shares, profiles, strict=True))
+
+
+def spread(shares: Sequence[int], profiles: Sequence[DeviceProfile]) -> float:
+    """How unevenly the devices that take part end: (slowest - fastest) / slowest, 0 for one device."""
+    times = [profile.seconds(share) for share, profile in zip(shares, profiles, strict=True) if share]
+    return (max(times) - min(times)) / max(times) if times else 0.0
+
+
+def fit(points: Sequence[tuple[int, float]], max_batch: int | None = None) -> DeviceProfile:
+    """The profile that fits measured ``(samples, seconds)`` points best (least squares of ``t = o + b / s``).
+
+    The smallest time at each size counts: whatever disturbs a measurement makes it longer, never shorter. Where noise
+    gives a line without a slope or with a negative fixed cost, the line through the origin and the largest size is taken.
+
+    Raises:
+        ValueError: there is no point with a positive size and time.
+    """
+    best: dict[int, float] = {}
+    for samples, seconds in points:
+        if samples > 0 and seconds > 0:
+            best[samples] = min(seconds, best.get(samples, math.inf))
+    if not best:
+        raise ValueError("no measurement")
+    largest = max(best)
+    mean_b, mean_t = sum(best) / len(best), sum(best.values()) / len(best)
+    variance = sum((b - mean_b) ** 2 for b in best)
+    slope = sum((b - mean_b) * (t - mean_t) for b, t in best.items()) / variance if variance else 0.0
+    overhead = mean_t - slope * mean_b
+    if slope <= 0 or overhead < 0:
+        return DeviceProfile(largest / best[largest], 0.0, max_batch)
+    return DeviceProfile(1 / slope, overhead, max_batch)

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from remote_agent import deadlines, follow
+
+FINAL = json.dumps({"seq": 3, "time": 1.0, "kind": "run_finished"}).encode() + b"\n"
+
+
+def test_lines_are_printed_from_the_offset_and_as_they_are_written_until_the_final_one(agent_stream, tmp_path):
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b'{"seq":1}\n{"seq":2}\n')
+    process = agent_stream("follow", str(path), "--offset", "10")
+
+    assert process.stdout.readline() == b'{"seq":2}\n'
+    with path.open("ab") as file:
+        file.write(FINAL[:10])
+        file.flush()
+        time.sleep(3 * deadlines.FOLLOW_POLL_SECONDS)
+        file.write(FINAL[10:] + b"after the end\n")
+    assert process.stdout.read() == FINAL
+    assert process.wait(5) == follow.EXIT_FINAL
+
+
+def test_half_a_line_is_never_printed(agent_stream, tmp_path, folder):
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b'{"seq":1}\n{"se')
+    process = agent_stream("follow", str(path), "--process-folder", str(folder), "--process-name", "run-gone")
+
+    assert process.stdout.read() == b'{"seq":1}\n'
+    assert process.wait(5) == follow.EXIT_PROCESS_GONE
+
+
+def test_a_run_that_dies_without_a_word_ends_the_stream_with_its_last_line(
+    agent_stream, folder, launched, wait_until, tmp_path
+):
+    path = tmp_path / "events.jsonl"
+    record = launched(
+        "run-1",
+        "import sys, time; f = open(sys.argv[1], 'w'); f.write('{\"seq\":1}\\n'); f.flush(); time.sleep(600)",
+        [str(path)],
+    )
+    process = agent_stream("follow", str(path), "--process-folder", str(folder), "--process-name", "run-1")
+    assert process.stdout.readline() == b'{"seq":1}\n'
+
+    os.kill(record.pid, signal.SIGKILL)
+
+    assert process.wait(5) == follow.EXIT_PROCESS_GONE
+
+
+def test_the_stream_ends_when_its_reader_goes(agent_stream, tmp_path):
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b'{"seq":1}\n')
+    by_stdin, by_stdout = (agent_stream("follow", str(path)) for _ in range(2))
+    for process in (by_stdin, by_stdout):
+        assert process.stdout.readline()
+
+    by_stdin.stdin.close()
+    assert by_stdin.wait(2) == follow.EXIT_FINAL
+    by_stdout.stdout.close()
+    with path.open("ab") as file:
+        file.write(b'{"seq":2}\n')
+    assert by_stdout.wait(2) == follow.EXIT_FINAL
+
+
+def test_silence_is_broken_by_an_empty_line(monkeypatch, capfdbinary, tmp_path):
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b"")
+    monkeypatch.setattr(deadlines, "HEARTBEAT_SECONDS", 0.2)
+    monkeypatch.setattr(deadlines, "FILE_APPEARS_SECONDS", 0.5)
+
+    assert follow.follow(tmp_path / "never", 0) == follow.EXIT_NO_FILE
+    assert capfdbinary.readouterr().out == b"\n\n"
+
+
+def test_a_file_that_is_shorter_than_the_offset_is_another_file(agent, tmp_path):
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b"short\n")
+    # subprocess.run closes stdin at once, which would end a stream: the answer must come before that counts.
+    done = agent("follow", str(path), "--offset", "1000")
+    assert done.returncode == follow.EXIT_FILE_SHORTER
+    assert "shorter than 1000 bytes" in done.stderr
+
+
+@pytest.mark.parametrize("line", [b"", b"[]", b"\xff\xfe", b'{"kind":"step"}', b"{"])
+def test_only_a_final_event_ends_a_stream(line):
+    assert not follow.is_final(line)
+    assert follow.is_final(FINAL)

@@ -1,0 +1,171 @@
+"""The probe as a whole: on this computer, and with vendors' programs on PATH that hang, fail or print garbage."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from remote_agent import probe
+
+PROBE = Path(probe.__file__)
+
+
+def _probe(python: str, *arguments: str, **environment: str) -> dict:
+    with PROBE.open() as file:
+        done = subprocess.run(
+            [python, "-", *arguments],
+            stdin=file,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            env=os.environ | environment,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    assert line.startswith('{"probe":')
+    return json.loads(line)
+
+
+def _python(version: str) -> str:
+    """A working Python of this version on this computer, on PATH or installed by pyenv; else the test is skipped."""
+    installed = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
+    for python in (shutil.which(f"python{version}"), *map(str, installed)):
+        if python and subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return python
+    pytest.skip(f"no Python {version} on this computer")
+
+
+def _program(folder: Path, name: str, script: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def test_this_computer_is_described_as_it_is(tmp_path):
+    facts = _probe(sys.executable, "--folder", str(tmp_path / "not" / "yet"))
+
+    assert facts["hostname"] == socket.gethostname()
+    assert facts["home"] == str(Path.home())
+    assert facts["python"]["version"] == ".".join(str(part) for part in sys.version_info[:3])
+    assert facts["cpu"]["logical"] == os.cpu_count()
+    assert facts["memory"]["total_bytes"] <= psutil.virtual_memory().total
+    assert 0 < facts["memory"]["available_bytes"] <= facts["memory"]["total_bytes"]
+    assert facts["disk"]["path"] == str(tmp_path)
+    assert facts["disk"]["total_bytes"] == shutil.disk_usage(tmp_path).total
+    assert abs(facts["clock"] - time.time()) < 10
+    own = {entry.address for entries in psutil.net_if_addrs().values() for entry in entries}
+    assert {entry["address"] for entry in facts["addresses"]} <= own
+    assert facts["problems"] == []
+
+
+def test_versions_are_told_without_importing_the_packages():
+    from importlib.metadata import version
+
+    began = time.monotonic()
+    facts = _probe(sys.executable)
+    assert facts["packages"]["ray"] == version("ray")
+    assert facts["packages"]["torch"] == version("torch")
+    assert facts["torch_build"] in {"cpu", "mps"} or facts["torch_build"].startswith(("cu", "rocm"))
+    assert time.monotonic() - began < 2.0  # importing torch and ray takes longer
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.9", "3.12", "3.13"])
+def test_every_python_from_3_8_on_can_run_the_probe_with_nothing_installed(version):
+    facts = _probe(_python(version))
+    assert facts["python"]["version"].startswith(version)
+
+
+@pytest.mark.parametrize("version", ["3.6", "3.7"])
+def test_an_older_python_gets_one_clear_line(version):
+    python = _python(version)
+    with PROBE.open() as file:
+        done = subprocess.run([python, "-"], stdin=file, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert "is too old: 3.8 or newer is needed" in line
+
+
+def test_a_driver_that_hangs_does_not_hold_up_the_rest(tmp_path):
+    _program(tmp_path, "nvidia-smi", "exec sleep 60")
+    began = time.monotonic()
+    facts = _probe(sys.executable, "--deadline", "2", PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert time.monotonic() - began < 3
+    assert facts["cpu"]["logical"] == os.cpu_count()
+    assert facts["accelerators"] == []
+    (problem,) = facts["problems"]
+    assert "nvidia-smi" in problem or "NVIDIA" in problem
+
+
+def test_a_driver_that_fails_is_a_line_in_problems_and_another_vendors_gpu_is_still_found(tmp_path):
+    _program(
+        tmp_path, "nvidia-smi", "echo 'Failed to initialize NVML: Driver/library version mismatch'; echo more; exit 18"
+    )
+    _program(tmp_path, "rocm-smi", 'echo \'{"card0": {"Card series": "Navi 21", "VRAM Total Memory (B)": "1024"}}\'')
+    facts = _probe(sys.executable, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert facts["problems"] == [
+        "nvidia-smi is there but failed: Failed to initialize NVML: Driver/library version mismatch"
+    ]
+    assert [gpu["name"] for gpu in facts["accelerators"]] == ["Navi 21"]
+
+
+def test_a_driver_that_prints_garbage_is_a_line_in_problems(tmp_path):
+    _program(tmp_path, "nvidia-smi", "echo 'Segmentation fault (core dumped)'")
+    _program(tmp_path, "amd-smi", "printf '\\377\\376'")
+    facts = _probe(sys.executable, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert facts["accelerators"] == []
+    assert len(facts["problems"]) == 2
+
+
+def test_an_nvidia_box_is_described_through_its_programs_answers(tmp_path):
+    _program(
+        tmp_path,
+        "nvidia-smi",
+        'if [ "$1" = -L ]; then echo "GPU 0: NVIDIA GeForce RTX 3090 (UUID: GPU-1)"; exit; fi\n'
+        'echo "0, NVIDIA GeForce RTX 3090, 24576, 550.54.14, GPU-1"',
+    )
+    facts = _probe(sys.executable, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert facts["problems"] == []
+    assert facts["accelerators"] == [
+        {
+            "kind": "cuda",
+            "index": 0,
+            "name": "NVIDIA GeForce RTX 3090",
+            "memory_bytes": 24576 * 2**20,
+            "driver": "550.54.14",
+            "uuid": "GPU-1",
+        }
+    ]
+
+
+def test_a_port_that_is_taken_is_not_offered():
+    with socket.socket() as taken:
+        try:
+            taken.bind(("127.0.0.1", 6398))
+        except OSError:
+            pytest.skip("port 6398 is in use on this computer")
+        taken.listen()
+        assert 6398 not in _probe(sys.executable)["free_ports"]
+
+
+def test_a_ready_environment_is_found_with_its_versions(tmp_path):
+    package = tmp_path / "env" / "lib" / "python3.11" / "site-packages" / "ray-9.9.9.dist-info"
+    package.mkdir(parents=True)
+    (package / "METADATA").write_text("Name: ray\nVersion: 9.9.9\n")
+    (tmp_path / "env" / "bin").mkdir()
+    (tmp_path / "env" / "bin" / "python").symlink_to(sys.executable)
+    facts = _probe(sys.executable, "--folder", str(tmp_path), HETERO_TUI_SIMULATED_SPEED="0.25")
+    assert facts["environment_python"] == str(tmp_path / "env" / "bin" / "python")
+    assert facts["environment_packages"]["ray"] == "9.9.9"
+    assert facts["environment_packages"]["torch"] is None
+    assert facts["simulated_speed"] == 0.25

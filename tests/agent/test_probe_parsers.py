@@ -1,0 +1,258 @@
+"""What each vendor's programs print, in several versions, and what the probe makes of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from remote_agent import probe
+
+GIB = 2**30
+
+
+def test_nvidia_gpus_with_their_memory_driver_and_uuid():
+    text = (
+        "0, NVIDIA GeForce RTX 3090, 24576, 550.54.14, GPU-2c0e7f5b-1f4e-6c1d-1a11-3d5a6b7c8d9e\n"
+        "1, GeForce GTX 1080 Ti, 11178, 470.82.01, GPU-aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee\n"
+    )
+    first, second = probe.parse_nvidia_query(text)
+    assert first["name"] == "NVIDIA GeForce RTX 3090"
+    assert first["memory_bytes"] == 24576 * 2**20
+    assert (second["index"], second["driver"]) == (1, "470.82.01")
+
+
+@pytest.mark.parametrize("missing", ["[N/A]", "[Not Supported]", "N/A", "[Unknown Error]"])
+def test_memory_that_nvidia_does_not_tell_is_unknown_and_not_zero(missing):
+    (gpu,) = probe.parse_nvidia_query(f"0, NVIDIA GB10, {missing}, 580.65.06, GPU-1\n")
+    assert gpu["memory_bytes"] is None
+    assert gpu["name"] == "NVIDIA GB10"
+
+
+@pytest.mark.parametrize("text", ["", "\n", "No devices were found\n", "garbage", "a, b, c, d, e\n", "\x00\xff"])
+def test_nvidia_output_without_gpus_has_none(text):
+    assert probe.parse_nvidia_query(text) == []
+    assert probe.parse_nvidia_list(text) == {}
+
+
+def test_a_gpu_that_is_cut_into_instances_is_replaced_by_them():
+    gpus = probe.parse_nvidia_query(
+        "0, NVIDIA A100-SXM4-40GB, 40960, 535.129.03, GPU-11111111-aaaa\n"
+        "1, NVIDIA A100-SXM4-40GB, 40960, 535.129.03, GPU-22222222-bbbb\n"
+    )
+    instances = probe.parse_nvidia_list(
+        "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-11111111-aaaa)\n"
+        "  MIG 3g.20gb     Device  0: (UUID: MIG-c7384736-a75d-5afc-978f-d2f1294409fd)\n"
+        "  MIG 1g.5gb      Device  1: (UUID: MIG-28ad92cb-fcd3-5dc1-a3b5-96b0b3a6f1aa)\n"
+        "GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-22222222-bbbb)\n"
+    )
+    found = probe.with_instances(gpus, instances)
+    assert [(gpu["index"], gpu["name"]) for gpu in found] == [
+        (0, "NVIDIA A100-SXM4-40GB MIG 3g.20gb"),
+        (1, "NVIDIA A100-SXM4-40GB MIG 1g.5gb"),
+        (2, "NVIDIA A100-SXM4-40GB"),
+    ]
+    assert found[0]["memory_bytes"] == 20 * GIB
+    assert found[0]["uuid"].startswith("MIG-c7384736")
+
+
+AMD_STATIC = [
+    {
+        "gpu": 0,
+        "asic": {"market_name": "AMD Radeon RX 7900 XTX", "vendor_id": "0x1002", "target_graphics_version": "gfx1100"},
+        "driver": {"name": "amdgpu", "version": "6.8.5"},
+        "vram": {"type": "GDDR6", "vendor": "SAMSUNG", "size": {"value": 24560, "unit": "MB"}},
+    },
+    {
+        "gpu": 1,
+        "asic": {"market_name": "N/A", "target_graphics_version": "gfx1036"},
+        "driver": {"driver_name": "amdgpu", "driver_version": "6.8.5"},
+        "vram": {"type": "N/A", "size": "N/A"},
+    },
+]
+AMD_LIST = [{"gpu": 0, "bdf": "0000:03:00.0", "uuid": "c4ff744c-0000-1000-80d3"}, {"gpu": 1, "uuid": "N/A"}]
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda entries: entries, lambda entries: {"gpu_data": entries}], ids=["ROCm 6", "ROCm 7"]
+)
+def test_amd_gpus_from_amd_smi(wrap):
+    warning = "WARNING: User is missing the following required groups: render\n"
+    first, second = probe.parse_amd_smi(warning + json.dumps(wrap(AMD_STATIC), indent=4), json.dumps(wrap(AMD_LIST)))
+    assert first == {
+        "kind": "rocm",
+        "index": 0,
+        "name": "AMD Radeon RX 7900 XTX",
+        "memory_bytes": 24560 * 2**20,
+        "driver": "6.8.5",
+        "uuid": "c4ff744c-0000-1000-80d3",
+    }
+    assert (second["name"], second["memory_bytes"], second["driver"], second["uuid"]) == (
+        "gfx1036",
+        None,
+        "6.8.5",
+        None,
+    )
+
+
+def test_amd_sizes_written_with_their_unit_are_understood():
+    static = [{"gpu": 0, "asic": {"market_name": "MI210"}, "vram": {"size": "65520 MB"}, "driver": {}}]
+    (gpu,) = probe.parse_amd_smi(json.dumps(static), "[]")
+    assert (gpu["memory_bytes"], gpu["driver"]) == (65520 * 2**20, None)
+
+
+@pytest.mark.parametrize("series", ["Card series", "Card Series"], ids=["ROCm 5", "ROCm 6"])
+def test_amd_gpus_from_rocm_smi(series):
+    card = {series: "Radeon RX 6800 XT", "Unique ID": "0x7d24b1a5c", "VRAM Total Memory (B)": "17163091968"}
+    document = {"card10": {series: "N/A", "Card model": "0x1478"}, "card0": card, "system": {"Driver version": "6.1.5"}}
+    first, second = probe.parse_rocm_smi("======= ROCm =======\n\n" + json.dumps(document))
+    assert (first["index"], first["name"], first["memory_bytes"]) == (0, "Radeon RX 6800 XT", 17163091968)
+    assert (first["driver"], first["uuid"]) == ("6.1.5", "0x7d24b1a5c")
+    assert (second["index"], second["name"], second["memory_bytes"]) == (10, "0x1478", None)
+
+
+@pytest.mark.parametrize("text", ["", "No AMD GPUs detected", "[1, 2", '"text"'])
+def test_amd_output_that_is_not_json_is_a_problem_and_no_crash(text):
+    with pytest.raises(probe.PartFailed):
+        probe.parse_amd_smi(text, "[]")
+    with pytest.raises(probe.PartFailed):
+        probe.parse_rocm_smi(text)
+
+
+def test_an_apple_gpu_shares_the_machines_memory_and_an_intel_macs_gpu_does_not_count():
+    apple = {
+        "_name": "Apple M2 Pro",
+        "spdisplays_mtlgpufamilysupport": "spdisplays_metal3",
+        "spdisplays_vendor": "sppci_vendor_Apple",
+        "sppci_cores": "19",
+        "sppci_model": "Apple M2 Pro",
+    }
+    intel = {"_name": "Intel UHD Graphics 630", "spdisplays_vendor": "Intel", "sppci_model": "Intel UHD Graphics 630"}
+    (gpu,) = probe.parse_system_profiler(json.dumps({"SPDisplaysDataType": [intel, apple]}), 32 * GIB)
+    assert (gpu["kind"], gpu["name"], gpu["memory_bytes"]) == ("mps", "Apple M2 Pro", 32 * GIB)
+    assert probe.parse_system_profiler("{}", None) == []
+
+
+def test_available_memory_of_a_mac_is_what_can_be_given_back():
+    text = (
+        "Mach Virtual Memory Statistics: (page size of 16384 bytes)\n"
+        "Pages free:                               12345.\n"
+        "Pages active:                            400000.\n"
+        "Pages inactive:                          300000.\n"
+        "Pages speculative:                         1000.\n"
+        "Pages purgeable:                            655.\n"
+        '"Translation faults":                 123456789.\n'
+    )
+    assert probe.parse_vm_stat(text) == (12345 + 300000 + 1000 + 655) * 16384
+    assert probe.parse_vm_stat("") is None
+
+
+def test_cores_are_counted_once_per_socket_and_an_arm_kernel_tells_none():
+    intel = "\n\n".join(
+        f"processor\t: {number}\nmodel name\t: Intel(R) Xeon(R) Gold 6130\n"
+        f"physical id\t: {number // 4}\ncore id\t\t: {number % 2}"
+        for number in range(8)
+    )
+    assert probe.parse_cpuinfo(intel) == ("Intel(R) Xeon(R) Gold 6130", 4)
+    arm = "processor\t: 0\nBogoMIPS\t: 108.00\n\nHardware\t: BCM2711\nModel\t\t: Raspberry Pi 4 Model B Rev 1.4\n"
+    assert probe.parse_cpuinfo(arm) == ("Raspberry Pi 4 Model B Rev 1.4", None)
+    assert probe.parse_cpuinfo("") == (None, None)
+
+
+def test_addresses_from_ip_leave_out_loopback_link_local_and_what_is_down():
+    links = [
+        {"ifname": "lo", "flags": ["LOOPBACK", "UP"], "addr_info": [{"local": "127.0.0.1", "scope": "host"}]},
+        {
+            "ifname": "eth0",
+            "flags": ["BROADCAST", "UP", "LOWER_UP"],
+            "addr_info": [
+                {"family": "inet", "local": "192.168.1.12", "prefixlen": 24, "scope": "global"},
+                {"family": "inet6", "local": "2001:db8::12", "prefixlen": 64, "scope": "global"},
+                {"family": "inet6", "local": "2001:db8::99", "prefixlen": 64, "scope": "global", "temporary": True},
+                {"family": "inet6", "local": "fe80::1", "prefixlen": 64, "scope": "link"},
+            ],
+        },
+        {"ifname": "wlan0", "flags": ["BROADCAST"], "addr_info": [{"local": "192.168.1.13", "scope": "global"}]},
+        {"ifname": "veth1", "flags": ["UP"], "addr_info": [{}]},
+    ]
+    found = probe.parse_ip_addr(json.dumps(links), lambda name: 1000 if name == "eth0" else None)
+    assert [(entry["interface"], entry["address"], entry["prefix"], entry["speed_mbps"]) for entry in found] == [
+        ("eth0", "192.168.1.12", 24, 1000),
+        ("eth0", "2001:db8::12", 64, 1000),
+    ]
+
+
+MAC_IFCONFIG = """lo0: flags=8049<UP,LOOPBACK,RUNNING,MULTICAST> mtu 16384
+\tinet 127.0.0.1 netmask 0xff000000
+\tinet6 ::1 prefixlen 128
+en0: flags=8863<UP,BROADCAST,SMART,RUNNING,SIMPLEX,MULTICAST> mtu 1500
+\tether 3c:06:30:00:00:00
+\tinet6 fe80::c4a:1%en0 prefixlen 64 secured scopeid 0xb
+\tinet 192.168.1.20 netmask 0xffffff00 broadcast 192.168.1.255
+\tinet6 fd00::20 prefixlen 64 autoconf secured
+\tinet6 fd00::21 prefixlen 64 autoconf temporary
+\tmedia: autoselect (1000baseT <full-duplex>)
+\tstatus: active
+en5: flags=8863<UP,BROADCAST,SMART,RUNNING,SIMPLEX,MULTICAST> mtu 1500
+\tinet 169.254.8.1 netmask 0xffff0000 broadcast 169.254.255.255
+\tstatus: inactive
+"""
+LINUX_IFCONFIG = """eth0: flags=4163<UP,BROADCAST,RUNNING,MULTICAST>  mtu 1500
+        inet 10.0.0.5  netmask 255.255.240.0  broadcast 10.0.15.255
+        inet6 fe80::1  prefixlen 64  scopeid 0x20<link>
+"""
+BUSYBOX_IFCONFIG = """eth0      Link encap:Ethernet  HWaddr 02:42:AC:11:00:02
+          inet addr:172.17.0.2  Bcast:172.17.255.255  Mask:255.255.0.0
+          UP BROADCAST RUNNING MULTICAST  MTU:1500  Metric:1
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (MAC_IFCONFIG, [("en0", "192.168.1.20", 24, 1000), ("en0", "fd00::20", 64, 1000)]),
+        (LINUX_IFCONFIG, [("eth0", "10.0.0.5", 20, None)]),
+        (BUSYBOX_IFCONFIG, [("eth0", "172.17.0.2", 16, None)]),
+        ("", []),
+    ],
+    ids=["macOS", "Linux", "BusyBox", "empty"],
+)
+def test_addresses_from_ifconfig(text, expected):
+    found = probe.parse_ifconfig(text, lambda _: None)
+    assert [(entry["interface"], entry["address"], entry["prefix"], entry["speed_mbps"]) for entry in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "build"),
+    [
+        ("__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\nhip: Optional[str] = None\n", "cpu"),
+        ("__version__ = '2.6.0+cu126'\ncuda: Optional[str] = '12.6'\n", "cu126"),
+        ("__version__ = '2.7.0'\ndebug = False\ncuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n", "cu128"),
+        ("__version__ = '2.5.1+rocm6.2'\ncuda: Optional[str] = None\nhip = '6.2.41133-dd7f95766'\n", "rocm6.2"),
+        ("__version__ = '2.5.1+gitabc'\nhip: Optional[str] = '6.2.41133'\n", "rocm6.2"),
+        ("__version__ = '2.5.1'\ncuda = None\n", "cpu"),
+        ("", None),
+    ],
+)
+def test_the_kind_of_torch_build_is_read_from_its_version_file(text, build):
+    assert probe.parse_torch_version(text) == build
+
+
+def test_a_containers_limits_hold_in_both_versions_of_cgroups(tmp_path):
+    second = tmp_path / "user.slice" / "job"
+    second.mkdir(parents=True)
+    (second / "cpu.max").write_text("150000 100000\n")
+    (second / "memory.max").write_text("1073741824\n")
+    (second / "memory.current").write_text("500000000\n")
+    (second / "memory.stat").write_text("anon 100\ninactive_file 200000000\nfile 3\n")
+    first = tmp_path / "memory" / "docker"
+    first.mkdir(parents=True)
+    (first / "memory.limit_in_bytes").write_text("2147483648\n")
+    (first / "memory.usage_in_bytes").write_text("100\n")
+
+    folders = probe.cgroup_folders("cpu", "0::/user.slice/job\n", root=str(tmp_path))
+    assert [probe.cpu_quota(folder) for folder in folders] == [1.5, None, None]
+    assert probe.memory_limit(str(second)) == (1073741824, 300000000)
+    (inner, _) = probe.cgroup_folders("memory", "4:memory:/docker\n", root=str(tmp_path))
+    assert probe.memory_limit(inner) == (2147483648, 100)
+    assert probe.memory_limit(str(tmp_path)) is None

@@ -1,0 +1,33 @@
+"""Labs for the tests: skipped with a reason where none can be built, a failure where one is required (CI)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.lab.lab import Lab, obstacle
+from tests.lab.machines import HostSpec
+
+REQUIRED = "HETERO_TUI_REQUIRE_LAB"
+
+
+@pytest.fixture(scope="session")
+def possible() -> None:
+    """A lab can be built here."""
+    reason = obstacle()
+    if reason is None:
+        return
+    if os.environ.get(REQUIRED) == "1":
+        pytest.fail(f"{REQUIRED}=1, but {reason}")
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def fleet(possible: None) -> Iterator[Lab]:
+    """Three hosts of simulated speeds 1 : 0.5 : 0.25 on 1 Gbit/s."""
+    speeds = {"mercer": 1.0, "crosby": 0.5, "nas": 0.25}
+    specs = [HostSpec(name=name, simulated_speed=speed, cpus=1) for name, speed in speeds.items()]
+    with Lab(specs, rate_mbit=1000) as lab:
+        yield lab

@@ -1,0 +1,102 @@
+"""The lab's wires: network name spaces, one bridge as the switch, and a shaped link to each machine.
+
+All of it is made with ``ip`` and ``tc`` (iproute2). Both ends of every pair of interfaces live in name spaces of the
+lab, so nothing of it is seen from the computer's own network, and an address can't collide with a real one.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+COMMAND_DEADLINE = 10.0
+"""Seconds that one ``ip`` or ``tc`` command may take; they answer in milliseconds."""
+
+BRIDGE = "switch0"
+INTERFACE = "eth0"
+"""A machine's one interface, as the machine itself calls it."""
+
+_NAMESPACES = Path("/run/netns")
+
+
+class LabError(RuntimeError):
+    """The lab itself could not do what a test asked of it."""
+
+
+def command(argv: Sequence[str], *, deadline: float = COMMAND_DEADLINE) -> str:
+    """Run one command of this computer to its end and give its standard output.
+
+    Raises:
+        LabError: it failed, or took longer than ``deadline`` seconds.
+    """
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=deadline, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        raise LabError(f"no answer within {deadline:g} s: {' '.join(argv)}") from None
+    if done.returncode != 0:
+        raise LabError(f"{' '.join(argv)}: {done.stderr.strip() or f'exit status {done.returncode}'}")
+    return done.stdout
+
+
+def add_namespace(name: str) -> None:
+    """Make a network name space with its loopback up."""
+    command(["ip", "netns", "add", name])
+    command(["ip", "-n", name, "link", "set", "lo", "up"])
+
+
+def delete_namespace(name: str) -> None:
+    """Remove a network name space with all interfaces in it; nothing happens when there is none."""
+    if (_NAMESPACES / name).exists():
+        command(["ip", "netns", "delete", name])
+
+
+def namespaces(prefix: str) -> tuple[str, ...]:
+    """Names of this computer's network name spaces that start with ``prefix``."""
+    return tuple(sorted(path.name for path in _NAMESPACES.glob(f"{prefix}*")))
+
+
+def processes_in(namespace: str) -> tuple[int, ...]:
+    """PIDs (as this computer counts them) of all processes in a network name space."""
+    return tuple(int(pid) for pid in command(["ip", "netns", "pids", namespace]).split())
+
+
+def add_switch(namespace: str) -> None:
+    """Make the name space that holds the bridge; every cable of the lab ends there."""
+    add_namespace(namespace)
+    command(["ip", "-n", namespace, "link", "add", "name", BRIDGE, "type", "bridge"])
+    command(["ip", "-n", namespace, "link", "set", BRIDGE, "up"])
+
+
+def connect(switch: str, namespace: str, *, port: str, address: str, rate_mbit: float | None) -> None:
+    """Lay a cable from the switch's ``port`` to a machine's name space.
+
+    Args:
+        switch: The switch's name space.
+        namespace: The machine's name space; it gets :data:`INTERFACE`.
+        port: Name of the switch's end.
+        address: The machine's address with its prefix length.
+        rate_mbit: Speed of the link in Mbit/s, in each direction; None for as fast as the computer is.
+    """
+    command(["ip", "-n", switch, "link", "add", "name", port, "type", "veth", "peer", INTERFACE, "netns", namespace])
+    command(["ip", "-n", switch, "link", "set", port, "master", BRIDGE, "up"])
+    # A machine that comes back has the hardware address that the others remember.
+    hardware = "02:00:" + ":".join(f"{int(part):02x}" for part in address.partition("/")[0].split("."))
+    command(["ip", "-n", namespace, "link", "set", INTERFACE, "address", hardware])
+    command(["ip", "-n", namespace, "address", "add", address, "dev", INTERFACE])
+    command(["ip", "-n", namespace, "link", "set", INTERFACE, "up"])
+    if rate_mbit is not None:
+        # A queue shapes what leaves an interface, so each direction has its own, at its own end.
+        for place, interface in ((switch, port), (namespace, INTERFACE)):
+            shape = ["tbf", "rate", f"{rate_mbit:g}mbit", "burst", "256kb", "latency", "50ms"]
+            command(["tc", "-n", place, "qdisc", "replace", "dev", interface, "root", *shape])
+
+
+def set_port(switch: str, port: str, *, up: bool) -> None:
+    """Plug a cable in, or pull it out, at the switch."""
+    command(["ip", "-n", switch, "link", "set", port, "up" if up else "down"])
+
+
+def disconnect(switch: str, port: str) -> None:
+    """Remove a cable with both its ends, at once; the name space that it led to would take its time."""
+    command(["ip", "-n", switch, "link", "delete", port])

@@ -1,0 +1,181 @@
+"""The lab itself: what the other tests rely on when they say host, cable and plug."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.lab import network
+from tests.lab.lab import BOOT_DEADLINE, NOBODY, Lab
+from tests.lab.machines import Host, HostSpec
+from tests.lab.mounts import REPOSITORY
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(60, method="signal")]
+
+MEGABYTE = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def lab(possible: None) -> Iterator[Lab]:
+    specs = [
+        HostSpec(name="mercer", simulated_speed=0.5),
+        HostSpec(name="crosby", rate_mbit=100),
+        HostSpec(name="nas", has_python=False),
+    ]
+    with Lab(specs) as lab:
+        yield lab
+
+
+def ssh(lab: Lab, host: Host, command: str) -> subprocess.CompletedProcess[str]:
+    keys = lab.laptop.home / ".ssh"
+    options = [f"IdentityFile={keys}/id_ed25519", f"UserKnownHostsFile={keys}/known_hosts"]
+    options += ["BatchMode=yes", "StrictHostKeyChecking=yes", "ConnectTimeout=2"]
+    return lab.laptop.run(["ssh", *(word for option in options for word in ("-o", option)), host.address, command])
+
+
+def test_every_host_answers_ssh_under_its_own_name_and_address(lab: Lab) -> None:
+    for host in lab.hosts:
+        done = ssh(lab, host, "hostname; getent hosts $(hostname)")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.split()[:2] == [host.name, host.address]
+
+
+def test_hosts_reach_each_other_by_name(lab: Lab) -> None:
+    mercer, crosby, _ = lab.hosts
+    listener = f"import socket; socket.create_connection(({crosby.name!r}, 22), 2)"
+    assert mercer.exec([sys.executable, "-c", listener]).returncode == 0
+
+
+def test_a_host_has_its_own_files_and_processes_and_sees_nothing_of_the_product(lab: Lab) -> None:
+    mercer, crosby, _ = lab.hosts
+    for place in ("~", "/tmp", "/dev/shm", "/run"):
+        mercer.exec(["sh", "-c", f"touch {place}/mine"])
+        assert mercer.exec(["sh", "-c", f"test -e {place}/mine"]).returncode == 0
+        assert crosby.exec(["sh", "-c", f"test -e {place}/mine"]).returncode == 1
+        assert not Path(place).expanduser().joinpath("mine").exists()
+    assert len(mercer.exec(["ps", "-e", "-o", "pid="]).stdout.split()) == 2  # its SSH server, and ps
+    assert mercer.exec(["ls", str(REPOSITORY / "remote_agent")]).stdout == ""
+    assert lab.laptop.run(["ls", str(REPOSITORY / "remote_agent")]).stdout != ""
+
+
+def test_simulated_speed_is_in_the_environment_of_what_ssh_starts(lab: Lab) -> None:
+    variable = "printenv HETERO_TUI_SIMULATED_SPEED"
+    assert ssh(lab, lab.host("mercer"), variable).stdout.strip() == "0.5"
+    assert ssh(lab, lab.host("crosby"), variable).stdout == ""
+
+
+def test_a_host_without_python_has_its_other_programs(lab: Lab) -> None:
+    done = ssh(lab, lab.host("nas"), "command -v ls grep tar python3 python python3.11")
+    assert [Path(line).name for line in done.stdout.split()] == ["ls", "grep", "tar"]
+
+
+@pytest.mark.parametrize("direction", ["to the host", "from the host"])
+def test_a_link_has_its_speed_in_both_directions(lab: Lab, direction: str) -> None:
+    def megabits_per_second(host: Host, megabytes: int) -> float:
+        count = megabytes * MEGABYTE
+        reach = f"ssh -i ~/.ssh/id_ed25519 -o UserKnownHostsFile={lab.laptop.home}/.ssh/known_hosts {host.address}"
+        read = f"head -c {count} /dev/zero"
+        whole = f"{read} | {reach} 'cat > /dev/null'" if direction == "to the host" else f"{reach} {read} > /dev/null"
+        start = time.monotonic()
+        assert lab.laptop.run(["sh", "-c", whole]).returncode == 0
+        return 8 * megabytes / (time.monotonic() - start)
+
+    assert 40 < megabits_per_second(lab.host("crosby"), 8) <= 105
+    assert megabits_per_second(lab.host("mercer"), 40) > 150
+
+
+def test_a_cut_cable_is_silence_and_a_mended_one_carries_again(lab: Lab) -> None:
+    crosby = lab.host("crosby")
+    crosby.cut()
+    try:
+        assert ssh(lab, crosby, "true").returncode == 255
+        assert ssh(lab, lab.host("mercer"), "true").returncode == 0
+    finally:
+        crosby.mend()
+    lab.await_hosts(crosby)
+    assert ssh(lab, crosby, "true").returncode == 0
+
+
+def test_pulling_the_plug_ends_every_process_and_keeps_the_disk(lab: Lab) -> None:
+    mercer = lab.host("mercer")
+    assert ssh(lab, mercer, "touch ~/disk /tmp/memory; setsid sleep 600 > /dev/null 2>&1 < /dev/null &").returncode == 0
+    (process,) = mercer.processes()
+    assert process.argv == ("sleep", "600")
+    mercer.pull_plug()
+    mercer.boot()
+    lab.await_hosts(mercer)
+    assert mercer.processes() == ()
+    assert ssh(lab, mercer, "ls ~/disk /tmp").stdout.split()[-1] == "/tmp:"
+
+
+def test_processes_and_ports_of_a_host_are_seen_and_can_be_signalled(lab: Lab) -> None:
+    crosby = lab.host("crosby")
+    assert crosby.processes() == ()
+    assert crosby.listening_ports() == frozenset()
+    serve = [sys.executable, "-c", "import socket; s = socket.create_server(('', 8000)); print(flush=True); s.accept()"]
+    background = f"from subprocess import *; Popen({serve!r}, stdout=PIPE, stderr=DEVNULL).stdout.readline()"
+    assert crosby.exec([sys.executable, "-c", background], deadline=BOOT_DEADLINE).returncode == 0
+    (server,) = crosby.processes()
+    assert crosby.listening_ports() == {8000}
+    assert lab.host("mercer").listening_ports() == frozenset()
+    crosby.signal(server.pid, signal.SIGKILL)
+    end = time.monotonic() + BOOT_DEADLINE
+    while crosby.processes() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert crosby.processes() == ()
+    assert crosby.listening_ports() == frozenset()
+
+
+def test_an_inventory_can_hold_each_kind_of_mistake(lab: Lab) -> None:
+    path = lab.inventory(
+        hosts=["mercer", "crosby", "nas"],
+        unknown_key=["mercer"],
+        changed_key=["crosby"],
+        nas={"address": NOBODY, "user": "nobody-here"},
+    )
+    text = path.read_text()
+    assert NOBODY in text
+    assert "nobody-here" in text
+    known = (path.parent / "known_hosts").read_text()
+    assert "mercer" not in known
+    assert (lab.folder / "keys/another.pub").read_text().split()[1] in known
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_outlives_a_lab_however_it_ends(possible: None, number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "tests.lab", "up", "--hosts", "2"]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as people:
+        assert people.stdout is not None
+        assert people.stdout.readline().startswith("mercer")
+        prefix = f"htlab-{people.pid}-"
+        inside = [psutil.Process(pid) for name in network.namespaces(prefix) for pid in network.processes_in(name)]
+        assert len(inside) >= 2
+        people.send_signal(number)
+    _, alive = psutil.wait_procs(inside, timeout=BOOT_DEADLINE)
+    assert alive == []
+    if number == signal.SIGKILL:
+        with Lab([]):  # the next lab takes away what only a living process could
+            pass
+    assert network.namespaces(prefix) == ()
+    assert list(Path("/var/tmp").glob(f"{prefix}*")) == []
+
+
+def test_a_lab_is_taken_down_when_a_test_raises(possible: None) -> None:
+    lab = Lab([HostSpec(name="mercer")])
+
+    def fail_in_the_lab() -> None:
+        with lab:
+            assert len(network.namespaces(lab.id)) == 3
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_in_the_lab()
+    assert network.namespaces(lab.id) == ()
+    assert not lab.folder.exists()

@@ -1,0 +1,108 @@
+"""What a user is told when hosts can't be reached or used: one clear line for each, and the others go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from hetero_tui import deadlines
+from tests.lab.lab import NOBODY, Lab
+from tests.lab.machines import HostSpec
+from tests.lab.product import HeteroTui
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(120, method="signal")]
+
+STATUSES = {
+    "mercer": "ok",
+    "absent": "unreachable",  # an address that nobody has
+    "dark": "unreachable",  # its plug is pulled
+    "closed": "unreachable",  # it is there, but no SSH server listens on that port
+    "stranger": "auth_failed",
+    "unseen": "host_key_unknown",
+    "swapped": "host_key_changed",
+    "bare": "error",  # no Python anywhere
+    "moved": "error",  # not where the inventory says
+    "crosby": "ok",
+}
+
+
+@pytest.fixture(scope="module")
+def lab(possible: None) -> Iterator[Lab]:
+    with Lab([HostSpec(name=name, has_python=name != "bare") for name in STATUSES]) as lab:
+        lab.host("dark").pull_plug()
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def product(lab: Lab) -> HeteroTui:
+    inventory = lab.inventory(
+        unknown_key=["unseen"],
+        changed_key=["swapped"],
+        absent={"address": NOBODY},
+        closed={"port": 2222},
+        stranger={"user": "nobody-here"},
+        moved={"python": "/nonexistent/bin/python"},
+    )
+    return HeteroTui(lab.laptop, inventory)
+
+
+def test_each_fault_has_its_status_cause_and_hint_and_the_others_are_probed(product: HeteroTui) -> None:
+    hosts = product.document("probe", exit_code=3)["hosts"]
+    assert {host["name"]: host["status"] for host in hosts} == STATUSES
+    for host in hosts:
+        if host["status"] == "ok":
+            assert host["error"] is None
+            assert host["facts"]["hostname"] == host["name"]
+        else:
+            assert set(host["error"]) >= {"step", "cause", "hint"}
+            for part in ("step", "cause", "hint"):
+                assert host["error"][part].strip(), host
+                assert "\n" not in host["error"][part]
+    causes = {host["name"]: f"{host['error']['cause']} {host['error']['hint']}" for host in hosts if host["error"]}
+    assert "SHA256:" in causes["unseen"]
+    assert "ython" in causes["bare"]
+    assert "/nonexistent/bin/python" in causes["moved"]
+    assert "2222" in causes["closed"]
+
+
+def test_people_read_exactly_one_line_for_each_host(product: HeteroTui) -> None:
+    done = product.run("probe", "--plain")
+    assert done.returncode == 3
+    lines = (done.stdout + done.stderr).splitlines()
+    for name in STATUSES:
+        assert sum(line.split()[:1] == [name] or f" {name}:" in line for line in lines) == 1, "\n".join(lines)
+
+
+def test_a_probe_ends_a_second_after_its_deadline_at_the_latest(product: HeteroTui) -> None:
+    begin = time.monotonic()
+    product.document("probe", exit_code=3)
+    assert time.monotonic() - begin <= deadlines.PROBE + 1
+
+
+def test_two_of_three_hosts_unreachable_leave_the_third(lab: Lab) -> None:
+    product = HeteroTui(lab.laptop, lab.inventory(hosts=["absent", "dark", "crosby"], absent={"address": NOBODY}))
+    hosts = product.document("probe", exit_code=3)["hosts"]
+    assert [host["status"] for host in hosts] == ["unreachable", "unreachable", "ok"]
+
+
+def test_a_changed_key_is_refused_even_when_new_keys_are_accepted(lab: Lab) -> None:
+    inventory = lab.inventory(hosts=["unseen", "swapped"], unknown_key=["unseen"], changed_key=["swapped"])
+    product = HeteroTui(lab.laptop, inventory)
+    hosts = product.document("probe", "--accept-new-host-keys", exit_code=3)["hosts"]
+    assert [host["status"] for host in hosts] == ["ok", "host_key_changed"]
+    again = product.document("probe", exit_code=3)["hosts"]
+    assert [host["status"] for host in again] == ["ok", "host_key_changed"]
+
+
+def test_a_bad_inventory_names_every_mistake_with_its_line(lab: Lab) -> None:
+    path = lab.inventory(hosts=["mercer", "crosby"], mercer={"adress": "10.0.0.1"}, crosby={"port": 70000})
+    done = HeteroTui(lab.laptop, path).run("probe")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    lines = path.read_text().splitlines()
+    for key in ("adress", "port"):
+        number = next(number for number, line in enumerate(lines, start=1) if line.strip().startswith(key))
+        assert any(key in line and str(number) in line for line in done.stderr.splitlines()), done.stderr
+    assert "address" in done.stderr

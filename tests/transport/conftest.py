@@ -1,0 +1,153 @@
+"""SSH servers to test against: the embedded one and a real OpenSSH sshd, behind one small interface."""
+
+import asyncio
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hetero_tui.demo.machines import EmbeddedMachines
+from hetero_tui.inventory import Host, Inventory
+from hetero_tui.transport.ssh import SshTransport
+
+SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
+USER = pwd.getpwuid(os.getuid()).pw_name
+
+
+@dataclass
+class Server:
+    """One SSH server: its entry in the inventory, and how it is stopped and started again."""
+
+    kind: str
+    host: Host
+    home: Path
+    stop: Callable[[], Awaitable[None]]
+    start: Callable[[], Awaitable[None]]
+
+    def changed(self, **changes: object) -> Host:
+        return self.host.model_copy(update=changes)
+
+
+async def wait_for_banner(port: int) -> None:
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            except ConnectionRefusedError:
+                await asyncio.sleep(0.05)
+                continue
+            await reader.readline()
+            writer.close()
+            return
+
+
+class OpenSsh:
+    """A real sshd as a child of this process, on a high port of 127.0.0.1."""
+
+    def __init__(self, folder: Path, extra: str = "") -> None:
+        self.folder = folder
+        for name in ("host_key", "client_key"):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        public = (folder / "host_key.pub").read_text().split(" ")[:2]
+        (folder / "known_hosts").write_text(f"[127.0.0.1]:{self.port} {' '.join(public)}\n")
+        (folder / "sshd_config").write_text(
+            f"ListenAddress 127.0.0.1\nPort {self.port}\nHostKey {folder}/host_key\nPidFile none\nUsePAM no\n"
+            f"AuthorizedKeysFile {folder}/client_key.pub\nStrictModes no\nPasswordAuthentication no\n"
+            f"KbdInteractiveAuthentication no\nPermitRootLogin prohibit-password\nMaxStartups 100\n{extra}"
+        )
+        self.process: asyncio.subprocess.Process | None = None
+
+    @property
+    def host(self) -> Host:
+        return Host(
+            name="real",
+            address="127.0.0.1",
+            port=self.port,
+            user=USER,
+            identity_file=str(self.folder / "client_key"),
+            known_hosts=str(self.folder / "known_hosts"),
+        )
+
+    async def start(self) -> None:
+        if os.getuid() == 0:
+            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+        log = (self.folder / "log").open("ab")
+        self.process = await asyncio.create_subprocess_exec(
+            SSHD, "-D", "-e", "-f", self.folder / "sshd_config", stderr=log, start_new_session=True
+        )
+        log.close()
+        await wait_for_banner(self.port)
+
+    async def stop(self) -> None:
+        """Also ends its connections: they are children of the listener, in sessions of their own."""
+        assert self.process is not None
+        children = subprocess.run(
+            ["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, text=True, check=False
+        )
+        self.process.kill()
+        await self.process.wait()
+        for pid in children.stdout.split():
+            subprocess.run(["kill", "-9", pid], check=False, stderr=subprocess.DEVNULL)
+
+
+@pytest.fixture
+async def openssh(tmp_path: Path) -> AsyncIterator[OpenSsh]:
+    if not Path(SSHD).exists():
+        pytest.skip("no sshd is installed here")
+    server = OpenSsh(tmp_path)
+    await server.start()
+    yield server
+    await server.stop()
+
+
+@pytest.fixture(params=["embedded", "openssh"])
+async def server(request: pytest.FixtureRequest, short_folder: Path, tmp_path: Path) -> AsyncIterator[Server]:
+    """Each test that asks for it runs twice: on an embedded machine and on OpenSSH."""
+    if request.param == "embedded":
+        async with EmbeddedMachines(short_folder, speeds=(1.0,)) as machines:
+            machine = machines.machines[0]
+            host = Host(
+                name="real",
+                address=machine.address,
+                port=machine.port,
+                user=USER,
+                identity_file=str(machines.identity_file),
+                known_hosts=str(machines.known_hosts),
+            )
+            yield Server(
+                "embedded",
+                host,
+                machine.home,
+                lambda: machines.unplug(machine.name),
+                lambda: machines.plug_in(machine.name),
+            )
+        return
+    if not Path(SSHD).exists():
+        pytest.skip("no sshd is installed here")
+    real = OpenSsh(tmp_path)
+    await real.start()
+    yield Server("openssh", real.host, Path(pwd.getpwuid(os.getuid()).pw_dir), real.stop, real.start)
+    await real.stop()
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Callable[..., SshTransport]]:
+    """Makes transports that are closed after the test; ssh_config is none unless given."""
+    made: list[SshTransport] = []
+
+    def make(host: Host, *others: Host, accept: bool = False, config: tuple[Path, ...] = ()) -> SshTransport:
+        inventory = Inventory(hosts=(host, *others))
+        made.append(SshTransport(host, inventory, accept_new_host_keys=accept, config=config))
+        return made[-1]
+
+    yield make
+    for transport in made:
+        await transport.close()

@@ -1,0 +1,216 @@
+"""What may be relied on when commands run over SSH, on an embedded machine and on a real OpenSSH server."""
+
+import asyncio
+import contextlib
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hetero_tui.errors import CommandFailed, DeadlineExceeded, HostError, Unreachable
+
+WORDS = st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=30), max_size=6)
+
+
+async def _gone(pid: int) -> bool:
+    """Whether the process has ended within two seconds (a zombie has)."""
+    for _ in range(100):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        except FileNotFoundError:
+            return True
+        if state == "Z":
+            return True
+        await asyncio.sleep(0.02)
+    return False
+
+
+async def test_output_errors_and_exit_status_come_back_apart(server, connect):
+    done = await connect(server.host).run(["sh", "-c", "echo out; echo err >&2; exit 7"], step="try", deadline=10)
+    assert (done.exit_status, done.stdout, done.stderr) == (7, "out\n", "err\n")
+
+
+async def test_a_signal_is_a_negative_exit_status(server, connect):
+    done = await connect(server.host).run(["sh", "-c", "kill -9 $$"], step="try", deadline=10)
+    assert done.exit_status in (-9, 137)  # 137: a shell in between reports it
+
+
+async def test_commands_start_in_the_home_folder(server, connect):
+    done = await connect(server.host).run(["pwd"], step="try", deadline=10)
+    assert Path(done.stdout.strip()).resolve() == server.home.resolve()
+
+
+async def test_words_come_through_unchanged_whatever_they_hold(server, connect):
+    transport = connect(server.host)
+    loop = asyncio.get_running_loop()
+
+    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(WORDS)
+    def check(words: list[str]) -> None:
+        command = ["sh", "-c", 'for word in "$@"; do printf "%s\\0" "$word"; done', "sh", *words]
+        future = asyncio.run_coroutine_threadsafe(transport.run(command, step="try", deadline=20), loop)
+        assert future.result(30).stdout == "".join(f"{word}\0" for word in words)
+
+    await asyncio.to_thread(check)
+
+
+async def test_what_no_command_can_hold_is_refused_before_it_is_sent(server, connect):
+    transport = connect(server.host)
+    for words in ([], ["a\0b"], ["\ud800"]):
+        with pytest.raises(ValueError, match=r"word|surrogates"):
+            await transport.run(words, step="try", deadline=5)
+
+
+async def test_stdin_reaches_the_command_byte_by_byte(server, connect):
+    data = os.urandom(3_000_000)
+    done = await connect(server.host).run(["sh", "-c", "cat | cksum"], step="try", deadline=20, stdin=data)
+    local = await asyncio.create_subprocess_exec("cksum", stdin=-1, stdout=-1)
+    assert done.stdout == (await local.communicate(data))[0].decode()
+
+
+async def test_a_command_that_ignores_its_stdin_is_no_error(server, connect):
+    done = await connect(server.host).run(["true"], step="try", deadline=10, stdin=bytes(5_000_000))
+    assert done.exit_status == 0
+
+
+async def test_several_megabytes_of_output_arrive_whole(server, connect):
+    done = await connect(server.host).run(["sh", "-c", "head -c 6000000 /dev/zero"], step="try", deadline=20)
+    assert len(done.stdout) == 6_000_000
+
+
+async def test_endless_output_is_cut_off_with_the_reason(server, connect):
+    with pytest.raises(CommandFailed, match="grew past 8 MiB"):
+        await connect(server.host).run(["yes"], step="try", deadline=30)
+
+
+async def test_a_command_is_ended_at_its_deadline(server, connect):
+    transport = connect(server.host)
+    pid = int((await transport.run(["sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!"], step="try", deadline=10)).stdout)
+    os.kill(pid, 9)
+    await transport.connect()
+    pid_file = server.home / f".hetero-tui-test-{os.getpid()}"
+    command = ["sh", "-c", f"echo $$ > {pid_file}; exec sleep 60"]
+    began = time.monotonic()
+    try:
+        with pytest.raises(DeadlineExceeded, match=r"real: try: .* did not end within 0.5 s"):
+            await transport.run(command, step="try", deadline=0.5)
+        assert time.monotonic() - began < 1.5
+        assert await _gone(int(pid_file.read_text()))
+    finally:
+        pid_file.unlink(missing_ok=True)
+
+
+async def test_a_command_that_ignores_sigterm_is_killed(server, connect):
+    pid_file = server.home / f".hetero-tui-test-{os.getpid()}"
+    command = ["sh", "-c", f"trap '' TERM HUP; echo $$ > {pid_file}; while :; do sleep 0.1; done"]
+    try:
+        with pytest.raises(DeadlineExceeded):
+            await connect(server.host).run(command, step="try", deadline=1)
+        assert await _gone(int(pid_file.read_text()))
+    finally:
+        pid_file.unlink(missing_ok=True)
+
+
+async def test_lines_are_streamed_as_they_come_and_leaving_ends_the_command(server, connect):
+    command = ["sh", "-c", "echo $$; i=0; while :; do i=$((i+1)); echo line $i; sleep 0.05; done"]
+    async with connect(server.host).stream(command, step="follow", silence=5) as lines:
+        pid = int(await anext(lines))
+        assert [await anext(lines) for _ in range(3)] == ["line 1", "line 2", "line 3"]
+        os.kill(pid, 0)
+    assert await _gone(pid)
+
+
+async def test_a_stream_reads_stdin_keeps_blank_lines_and_a_last_line_without_newline(server, connect):
+    async with connect(server.host).stream(["cat"], step="follow", silence=5, stdin="a\n\nß".encode()) as lines:
+        assert [line async for line in lines] == ["a", "", "ß"]
+
+
+async def test_a_stream_that_keeps_silent_is_given_up(server, connect):
+    async with connect(server.host).stream(["sh", "-c", "echo a; sleep 60"], step="follow", silence=0.5) as lines:
+        assert await anext(lines) == "a"
+        with pytest.raises(Unreachable, match=r"real: follow: nothing came for 0.5 s"):
+            await anext(lines)
+
+
+async def test_a_streamed_command_that_fails_says_its_last_words(server, connect):
+    command = ["sh", "-c", "echo a; echo worse >&2; exit 3"]
+    async with connect(server.host).stream(command, step="follow", silence=5) as lines:
+        with pytest.raises(CommandFailed, match="with status 3") as caught:
+            _ = [line async for line in lines]
+    assert caught.value.output == "worse"
+
+
+async def test_put_writes_binary_files_with_their_mode_and_private_folders(server, connect, tmp_path):
+    data = bytes(range(256)) * 5000
+    path = tmp_path / "it's new" / "deep" / "file.bin"
+    transport = connect(server.host)
+    await transport.put(b"old", str(path), step="send", deadline=10)
+    await transport.put(data, str(path), step="send", deadline=10, mode=0o755)
+    assert path.read_bytes() == data
+    assert path.stat().st_mode & 0o777 == 0o755
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert os.listdir(path.parent) == ["file.bin"]
+
+
+async def test_put_of_an_empty_file_works(server, connect, tmp_path):
+    await connect(server.host).put(b"", str(tmp_path / "empty"), step="send", deadline=10)
+    assert (tmp_path / "empty").read_bytes() == b""
+
+
+async def test_a_failed_put_leaves_the_old_file_and_says_why(server, connect, tmp_path):
+    (tmp_path / "file").mkdir()
+    (tmp_path / "file" / "inside").touch()
+    with pytest.raises(CommandFailed, match="could not be written"):
+        await connect(server.host).put(b"new", str(tmp_path / "file" / "inside" / "x"), step="send", deadline=10)
+    assert os.listdir(tmp_path / "file") == ["inside"]
+
+
+async def test_a_put_cut_midway_leaves_no_half_written_file(server, connect, tmp_path):
+    path = tmp_path / "weights"
+    path.write_bytes(b"old")
+    transport = connect(server.host)
+    await transport.connect()
+    sending = asyncio.create_task(transport.put(bytes(200_000_000), str(path), step="send", deadline=60))
+    async with asyncio.timeout(10):
+        while not any(name.startswith("weights.part") for name in os.listdir(tmp_path)):
+            await asyncio.sleep(0.01)
+    await server.stop()
+    with pytest.raises(HostError):
+        await sending
+    await asyncio.sleep(0.5)
+    assert path.read_bytes() == b"old"
+    with contextlib.suppress(Exception):
+        await server.start()
+
+
+async def test_forward_leads_to_a_port_that_only_the_host_listens_on(server, connect):
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readline())
+        writer.close()
+
+    listener = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with listener, connect(server.host).forward(listener.sockets[0].getsockname()[1]) as port:
+        assert port != listener.sockets[0].getsockname()[1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"there and back\n")
+        assert await reader.readline() == b"there and back\n"
+        writer.close()
+    with pytest.raises(OSError, match="refused"):
+        await asyncio.open_connection("127.0.0.1", port)
+
+
+async def test_a_round_trip_is_a_few_milliseconds_on_this_computer(server, connect):
+    transport = connect(server.host)
+    times = [await transport.round_trip() for _ in range(3)]
+    assert all(0 < seconds < 1 for seconds in times)
+
+
+async def test_many_commands_share_one_connection(server, connect):
+    transport = connect(server.host)
+    done = await asyncio.gather(
+        *(transport.run(["sh", "-c", "echo $SSH_CLIENT"], step="try", deadline=20) for _ in "12345")
+    )
+    assert len({answer.stdout for answer in done}) == 1  # OpenSSH tells each command the connection's port

@@ -1,0 +1,387 @@
+"""States to look at, made by folding real events; one clock for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from hetero_tui import events as ev
+from hetero_tui.errors import HeteroTuiError
+from hetero_tui.events import ClusterState, HostState, Level, RunState
+from hetero_tui.facts import HostFacts, parse_facts
+from hetero_tui.fold import apply
+from hetero_tui.intents import Leftover, Removed, TeardownPreview, TeardownReport
+from hetero_tui.state import State, initial
+from remote_agent import protocol as p
+
+NOW = 1_790_000_460.0
+"""The frozen clock: 2026-09-21, 14:21:00 UTC."""
+
+GB = 2**30
+FLEET = (("mercer", "mercer.local"), ("crosby", "192.168.1.12"), ("macbook", "studio.local"), ("nas", "nas.local"))
+
+
+def facts(host: str, **changes: object) -> HostFacts:
+    linux = {"system": "Linux", "release": "6.8.0", "name": "Ubuntu 24.04", "machine": "x86_64"}
+    document: dict[str, object] = {
+        "hostname": host,
+        "user": "me",
+        "home": "/home/me",
+        "os": linux,
+        "python": {"version": "3.11.9", "executable": "/usr/bin/python3"},
+        "packages": {"ray": "2.60.0", "torch": "2.13.0"},
+        "cpu": {"model": "Intel Core i7-5930K", "physical": 6, "logical": 12},
+        "memory": {"total_bytes": 32 * GB, "available_bytes": 25 * GB},
+        "disk": {"path": "/home", "total_bytes": 480 * GB, "free_bytes": 211 * GB},
+        "addresses": [{"interface": "eno1", "address": "192.168.1.11", "prefix": 24, "speed_mbps": 1000}],
+        "clock": NOW,
+    }
+    return parse_facts(document | changes)
+
+
+def fleet_facts() -> dict[str, HostFacts]:
+    titan = {"kind": "cuda", "name": "NVIDIA GeForce GTX TITAN X", "memory_bytes": 12 * GB, "driver": "550.90"}
+    mac = {"system": "Darwin", "release": "24.5", "name": "macOS 15.5", "machine": "arm64"}
+    return {
+        "mercer": facts("mercer", accelerators=[titan]),
+        "crosby": facts("crosby", accelerators=[titan]),
+        "macbook": facts(
+            "macbook",
+            os=mac,
+            accelerators=[{"kind": "mps", "name": "Apple M4 Max"}],
+            memory={"total_bytes": 48 * GB, "available_bytes": 27 * GB},
+        ),
+        "nas": facts(
+            "nas",
+            cpu={"model": "Intel Celeron J4125", "physical": 4, "logical": 4},
+            memory={"total_bytes": 8 * GB, "available_bytes": 5 * GB},
+        ),
+    }
+
+
+def sample(
+    host: str, use: float | None, used: float, total: float, *, ray: str = "running", traffic: float = 0.0
+) -> p.HostSample:
+    """A sample of one of the fleet's hosts; memory in GB, traffic in Mbit/s."""
+    device = {"mercer": "cuda:0", "crosby": "cuda:0", "macbook": "mps"}.get(host)
+    return p.HostSample(
+        time=NOW,
+        cpu_use=use if device is None else 0.12,
+        memory_used=int(used * GB) if device in (None, "mps") else 7 * GB,
+        memory_total=int(total * GB) if device in (None, "mps") else 32 * GB,
+        ray=ray,
+        devices=()
+        if device is None
+        else (
+            p.DeviceSample(
+                device=device,
+                name="",
+                use=use,
+                memory_used=None if device == "mps" else int(used * GB),
+                memory_total=None if device == "mps" else int(total * GB),
+                temperature_c=None if device == "mps" else 71.0,
+            ),
+        ),
+        bytes_sent_per_s=traffic * 1e6 / 8,
+        bytes_received_per_s=traffic * 0.9e6 / 8,
+    )
+
+
+def fold(state: State, happened: Iterable[ev.Event]) -> State:
+    for event in happened:
+        state = apply(state, event)
+    return state
+
+
+def empty() -> State:
+    return initial("rc-lab", ())
+
+
+def fresh() -> State:
+    """Four machines, nothing known of them yet."""
+    return initial("rc-lab", FLEET)
+
+
+def probed(now: float = NOW) -> State:
+    """All four looked at: one is not fit, one shows a new key."""
+    found = fleet_facts()
+    found["nas"] = found["nas"].model_copy(
+        update={"packages": {"ray": None, "torch": None}, "problems": ("Ray and torch are missing",)}
+    )
+    happened: list[ev.Event] = []
+    for host, _ in FLEET:
+        happened.append(ev.HostChanged(time=now - 9, host=host, state=HostState.CONNECTING))
+        if host == "macbook":
+            happened.append(ev.HostKeyOffered(time=now - 8, host=host, fingerprint=FINGERPRINT))
+            happened.append(
+                ev.HostChanged(time=now - 8, host=host, state=HostState.REFUSED, detail="its host key is new")
+            )
+            continue
+        happened.append(ev.HostProbed(time=now - 7, host=host, facts=found[host]))
+        if host == "nas":
+            missing = "Ray and torch are missing"
+            happened.append(ev.HostChanged(time=now - 7, host=host, state=HostState.UNFIT, detail=missing))
+        else:
+            happened.append(ev.HostChanged(time=now - 7, host=host, state=HostState.READY))
+    use = {"mercer": (0.0, 0.4, 12.0), "crosby": (0.02, 0.5, 12.0), "nas": (0.03, 2.9, 8.0)}
+    delay = {"mercer": 0.0004, "crosby": 0.0005, "nas": 0.0011}
+    for host, (fraction, used, total) in use.items():
+        seen = sample(host, fraction, used, total, ray="none", traffic=0.1)
+        happened.append(ev.HostSampled(time=now - 1, host=host, sample=seen, round_trip_s=delay[host]))
+    return fold(fresh(), happened)
+
+
+FINGERPRINT = "SHA256:oG5hQ1cVbT0ZqW8dq2k3YVxJmT9vZ4yJr7rDkq1mX3E"
+_SHARES = {"mercer": (52, 1420.0), "crosby": (48, 1310.0), "macbook": (28, 760.0), "nas": (12, 210.0)}
+
+
+def _share(host: str, samples: int) -> p.Share:
+    device = {"mercer": "cuda:0", "crosby": "cuda:0", "macbook": "mps", "nas": "cpu"}[host]
+    return p.Share(worker=f"{host}/{device}", host=host, device=device, samples=samples, speed=_SHARES[host][1])
+
+
+def loss_at(step: int) -> float:
+    """A loss that falls as losses do, with noise that is the same every time."""
+    noise = 0.10 * math.sin(step * 12.9898) + 0.06 * math.sin(step * 4.1414)
+    return 1.35 + 3.45 * math.exp(-step / 260) + noise * (0.35 + math.exp(-step / 300))
+
+
+def run_events(
+    steps: int = 1204, started: float = NOW - 312, seconds: float = 0.259, iterations: int = 5000
+) -> list[p.Event]:
+    """A run's own events: four workers, one lost at step 1,188, another that slowed down."""
+    happened: list[p.Event] = []
+
+    def add(event: Callable[..., p.Event], at: float, **fields: object) -> None:
+        happened.append(event(seq=len(happened) + 1, time=at, **fields))
+
+    add(
+        p.RunStarted,
+        started - 4,
+        run="text-7f3",
+        job="text",
+        host="mercer",
+        iterations=iterations,
+        batch_size=140,
+        parameters=1_048_576,
+    )
+    for host in _SHARES:
+        add(p.WorkerJoined, started - 3, worker=_share(host, 0).worker, host=host, device=_share(host, 0).device)
+    shares = tuple(_share(host, samples) for host, (samples, _) in _SHARES.items())
+    add(p.PlanMade, started - 1, strategy="sync", shares=shares, predicted_step_s=0.25)
+    hosts = list(_SHARES)
+    slices = {host: samples for host, (samples, _) in _SHARES.items()}
+    for step in range(1, steps + 1):
+        at = started + step * seconds
+        if step == 1000:
+            add(p.CheckpointSaved, at, step=step, path="~/.hetero-tui/rc-lab/runs/text-7f3/step-1000", host="mercer")
+        if step == 1100:
+            add(p.WorkerSlow, at, worker="macbook/mps", host="macbook", step=step, factor=0.6)
+            slices = {"mercer": 58, "crosby": 53, "macbook": 17, "nas": 12}
+            new = tuple(_share(host, samples) for host, samples in slices.items())
+            add(p.Rebalanced, at, step=step, shares=new, reason="macbook slowed down")
+        if step == 1188:
+            cause = "silent for 1.1 s"
+            add(p.WorkerLost, at, worker="nas/cpu", host="nas", device="cpu", step=step, cause=cause)
+            add(p.SliceReissued, at, step=step, worker="nas/cpu", to="mercer/cuda:0", samples=12, stall_s=0.9)
+            hosts.remove("nas")
+            slices = {"mercer": 64, "crosby": 58, "macbook": 18}
+            new = tuple(_share(host, samples) for host, samples in slices.items())
+            add(p.Rebalanced, at, step=step, shares=new, reason="nas is away")
+        add(
+            p.Step,
+            at,
+            step=step,
+            loss=loss_at(step),
+            samples=140,
+            seconds=seconds,
+            bytes_pushed=12_000_000,
+            bytes_pulled=12_000_000,
+            workers=tuple(_worker_step(host, slices[host], seconds, step) for host in hosts),
+        )
+    return happened
+
+
+_PARTS = {
+    "mercer": (0.72, 0.12, 0.09),
+    "crosby": (0.70, 0.13, 0.10),
+    "macbook": (0.43, 0.30, 0.26),
+    "nas": (0.61, 0.2, 0.15),
+}
+
+
+def _worker_step(host: str, samples: int, seconds: float, step: int) -> p.WorkerStep:
+    wobble = 1 + 0.02 * math.sin(step * 2.1 + len(host))
+    compute, push, pull = (seconds * part * wobble for part in _PARTS[host])
+    share = _share(host, samples)
+    return p.WorkerStep(
+        worker=share.worker,
+        host=host,
+        device=share.device,
+        samples=samples,
+        compute_s=compute,
+        push_s=push,
+        pull_s=pull,
+        wait_s=max(0.0, seconds - compute - push - pull),
+    )
+
+
+def up(now: float = NOW) -> State:
+    """The cluster is up on all four."""
+    happened: list[ev.Event] = [ev.ClusterChanged(time=now - 340, state=ClusterState.STARTING, head="mercer")]
+    for host, known in fleet_facts().items():
+        happened.append(ev.HostProbed(time=now - 350, host=host, facts=known))
+        happened.append(ev.HostChanged(time=now - 345, host=host, state=HostState.STARTING))
+        happened.append(ev.HostChanged(time=now - 335, host=host, state=HostState.UP, detail="joined in 5.2 s"))
+    happened.append(ev.ClusterChanged(time=now - 334, state=ClusterState.UP, head="mercer"))
+    return fold(fresh(), happened)
+
+
+def training(now: float = NOW) -> State:
+    """Four mixed machines train: one is slow, one has been unreachable for two minutes."""
+    started = now - 1204 * 0.259
+    happened: list[ev.Event] = [ev.RunChanged(time=started - 8, run="text-7f3", job="text", state=RunState.STARTING)]
+    away = now - 128
+    happened.append(
+        ev.HostSampled(time=away, host="nas", sample=sample("nas", 0.62, 3.1, 8.0, traffic=230), round_trip_s=0.0011)
+    )
+    happened.extend(
+        ev.RunProgressed(run="text-7f3", event=event)
+        for event in sorted(run_events(started=started), key=lambda event: event.seq)
+    )
+    happened.append(ev.HostLost(time=now - 4, host="nas", cause="no answer for 15 s"))
+    happened.append(ev.ClusterChanged(time=now - 4, state=ClusterState.DEGRADED, head="mercer"))
+    live = {
+        "mercer": (0.84, 9.1, 12.0, 0.0004, 941.0),
+        "crosby": (0.79, 8.7, 12.0, 0.0005, 939.0),
+        "macbook": (None, 21.0, 48.0, 0.0021, 310.0),
+    }
+    for host, (use, used, total, delay, traffic) in live.items():
+        seen = sample(host, use, used, total, traffic=traffic)
+        happened.append(ev.HostSampled(time=now - 1, host=host, sample=seen, round_trip_s=delay))
+    return fold(up(now), happened)
+
+
+def finished(now: float = NOW) -> State:
+    """The same run to its end, nas back in time."""
+    state = training(now)
+    assert state.run is not None
+    last = state.run.last_seq
+    end = p.RunFinished(
+        seq=last + 1,
+        time=now - 2,
+        steps=1204,
+        samples=168_560,
+        final_loss=1.374,
+        samples_per_second=541.0,
+        checkpoint="~/.hetero-tui/rc-lab/runs/text-7f3/final",
+        evaluation={"test_accuracy": 0.9731},
+    )
+    return fold(state, [ev.RunProgressed(run="text-7f3", event=end)])
+
+
+def demo(now: float = NOW) -> State:
+    """Three simulated machines on this computer, up."""
+    names = (("ash", "127.0.0.2"), ("birch", "127.0.0.3"), ("cedar", "127.0.0.4"))
+    happened: list[ev.Event] = []
+    for (host, _), speed in zip(names, (1.0, 0.5, 0.25), strict=True):
+        happened.append(ev.HostProbed(time=now - 20, host=host, facts=facts(host, simulated_speed=speed)))
+        happened.append(ev.HostChanged(time=now - 10, host=host, state=HostState.UP))
+    happened.append(ev.ClusterChanged(time=now - 9, state=ClusterState.UP, head="ash"))
+    return fold(initial("demo", names), happened)
+
+
+def many(count: int = 50, now: float = NOW) -> State:
+    """A large fleet, all up."""
+    names = tuple((f"node-{index:02}", f"10.0.0.{index}") for index in range(1, count + 1))
+    happened: list[ev.Event] = []
+    for index, (host, _) in enumerate(names):
+        happened.append(ev.HostProbed(time=now - 20, host=host, facts=facts(host)))
+        happened.append(ev.HostChanged(time=now - 10, host=host, state=HostState.UP))
+        seen = p.HostSample(time=now, cpu_use=index % 10 / 10, memory_used=9 * GB, memory_total=32 * GB, ray="running")
+        happened.append(ev.HostSampled(time=now - 1, host=host, sample=seen, round_trip_s=0.0004))
+    happened.append(ev.ClusterChanged(time=now - 9, state=ClusterState.UP, head="node-01"))
+    return fold(initial("hall", names), happened)
+
+
+@dataclass
+class FixedIntents:
+    """A session that stands still: it answers from what it was given, and notes what it was asked for."""
+
+    state: State
+    busy: str = ""
+    jobs: tuple[str, ...] = ("digits", "text")
+    inventory_path: str = "/home/me/inventory.yaml"
+    failure: Exception | None = None
+    report: TeardownReport = field(default_factory=lambda: REPORT)
+    asked: list[tuple[object, ...]] = field(default_factory=list)
+    listeners: list[Callable[[State], None]] = field(default_factory=list)
+    gate: asyncio.Event | None = None
+
+    def subscribe(self, listener: Callable[[State], None]) -> Callable[[], None]:
+        self.listeners.append(listener)
+        return lambda: self.listeners.remove(listener)
+
+    def change(self, state: State) -> None:
+        """Another state, told to the listeners as a live session does."""
+        self.state = state
+        for listener in self.listeners:
+            listener(state)
+
+    async def _asked(self, *what: object) -> None:
+        self.asked.append(what)
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.failure is not None:
+            raise self.failure
+
+    async def probe(self) -> None:
+        await self._asked("probe")
+
+    async def up(self) -> None:
+        await self._asked("up")
+
+    async def train(self, job: str, settings: Mapping[str, str]) -> str:
+        await self._asked("train", job, dict(settings))
+        return f"{job}-1"
+
+    async def stop_run(self) -> None:
+        await self._asked("stop")
+
+    def accept_host_key(self, host: str) -> None:
+        self.asked.append(("accept", host))
+
+    def teardown_preview(self) -> TeardownPreview:
+        return PREVIEW
+
+    async def down(self) -> TeardownReport:
+        await self._asked("down")
+        return self.report
+
+    async def close(self) -> None:
+        self.asked.append(("close",))
+
+
+PREVIEW = TeardownPreview(
+    cluster="rc-lab",
+    running="text-7f3 at step 1,204 (last checkpoint: step 1,000)",
+    stops=("Ray on mercer, crosby and macbook (11 processes)",),
+    unreachable=("nas",),
+)
+REPORT = TeardownReport(
+    removed=tuple(
+        Removed(host=host, kind="process", detail=f"ray {number}")
+        for host, count in (("mercer", 5), ("crosby", 3), ("macbook", 3))
+        for number in range(count)
+    ),
+    leftovers=(Leftover(host="nas", kind="host", detail="not reached; run hetero-tui down when it is back"),),
+)
+
+
+def refused(cause: str = "mercer does not answer") -> HeteroTuiError:
+    return HeteroTuiError(cause, step="up", hint="check its cable")
+
+
+__all__ = ["NOW", "FixedIntents", "Level"]
