@@ -169,7 +169,7 @@ def our_steps(widths: tuple[int, ...], folder: Path) -> Iterator[float]:
         run="bench",
         job=Job("perceptron", factory, factory.create_data),
         config=config,
-        devices=tuple(DeviceSpec(host=host, device="cpu", name="cpu") for _ in range(WORKERS)),
+        devices=tuple(DeviceSpec(host=host, device="cpu", name="cpu", max_batch=BATCH // WORKERS) for _ in range(WORKERS)),
         server_host=host,
         host=host,
         folder=folder,
@@ -229,7 +229,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="blocks of steps of each way, per size (default: 3)")
     parser.add_argument("--sizes", nargs="+", choices=list(WIDTHS), default=list(WIDTHS))
     options = parser.parse_args()
-    os.environ.setdefault("RAY_ENABLE_METRICS_COLLECTION", "0")
+    os.environ["RAY_enable_metrics_collection"] = "0"  # noqa: SIM112 - Ray spells it so
+    os.environ["RAY_AUTH_MODE"] = "disabled"  # a private cluster on loopback, gone in a minute; leaves no token behind
     root = str(Path(__file__).resolve().parents[1])
     ray.init(
         address="local",

@@ -91,7 +91,11 @@ def demo(
         async with demo_fleet(log_errors=in_app) as fleet:
             session = fleet.session
             if in_app:
-                code = await _run_app(session, on_start=("probe", "up", "train"), job=job, settings=wanted)
+                from hetero_tui.ui.keys import QUIT_FOR_GOOD
+
+                code = await _run_app(
+                    session, on_start=("probe", "up", "train"), job=job, settings=wanted, quit_key=QUIT_FOR_GOOD
+                )
                 output.say("tearing the demo down ...")
             else:
                 session.subscribe(Narrator(output))

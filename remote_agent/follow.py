@@ -5,7 +5,8 @@
     python -m remote_agent.follow PATH --offset N [--process-folder F --process-name NAME]
 
 Only complete lines are printed, so the reader's next offset is N plus the bytes of the lines it has. An empty line is a
-heartbeat and no part of the file. It ends with one of the exit codes below, or with 0 when the reader goes away.
+heartbeat and no part of the file. It ends with 0 after a run's last event, or when the reader goes away, and otherwise
+with one of the protocol's exit codes ``FOLLOW_...``.
 """
 
 from __future__ import annotations
@@ -18,20 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from remote_agent import deadlines, processes
-from remote_agent.protocol import FINAL_KINDS
+from remote_agent.protocol import FINAL_KINDS, FOLLOW_FILE_SHORTER, FOLLOW_NO_FILE, FOLLOW_PROCESS_GONE
 from remote_agent.stream import LineStream, StreamClosed
-
-EXIT_FINAL = 0
-"""The last line of a run was printed, or nobody reads any more."""
-
-EXIT_PROCESS_GONE = 3
-"""The process that writes the file has ended without a last line: it was killed, or its machine restarted."""
-
-EXIT_NO_FILE = 4
-"""The file was not created in time."""
-
-EXIT_FILE_SHORTER = 5
-"""The file ends before the offset: it is not the file that the reader saw before."""
 
 _CHUNK = 1 << 20
 
@@ -47,12 +36,12 @@ def follow(path: Path, offset: int, process: tuple[Path, str] | None = None) -> 
     stream = LineStream()
     try:
         if not _await_file(path, process, stream):
-            return EXIT_PROCESS_GONE if process is not None and not _alive(process) else EXIT_NO_FILE
+            return FOLLOW_PROCESS_GONE if process is not None and not _alive(process) else FOLLOW_NO_FILE
         if path.stat().st_size < offset:
-            return EXIT_FILE_SHORTER
+            return FOLLOW_FILE_SHORTER
         return _follow(path, offset, process, stream)
     except StreamClosed:
-        return EXIT_FINAL
+        return 0
 
 
 def _await_file(path: Path, process: tuple[Path, str] | None, stream: LineStream) -> bool:
@@ -81,9 +70,9 @@ def _follow(path: Path, offset: int, process: tuple[Path, str] | None, stream: L
                 last = next((number for number, line in enumerate(lines) if is_final(line)), None)
                 stream.write(lines if last is None else lines[: last + 1])
                 if last is not None:
-                    return EXIT_FINAL
+                    return 0
             elif not alive:
-                return EXIT_PROCESS_GONE
+                return FOLLOW_PROCESS_GONE
             else:
                 stream.heartbeat(deadlines.HEARTBEAT_SECONDS)
                 stream.wait(deadlines.FOLLOW_POLL_SECONDS)
@@ -119,9 +108,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{options.path}: {error.strerror}", file=sys.stderr)
         return 1
     said = {
-        EXIT_PROCESS_GONE: f"{options.process_name} has ended without a last event",
-        EXIT_NO_FILE: f"{options.path} was not created within {deadlines.FILE_APPEARS_SECONDS:.0f} s",
-        EXIT_FILE_SHORTER: f"{options.path} is shorter than {options.offset} bytes",
+        FOLLOW_PROCESS_GONE: f"{options.process_name} has ended without a last event",
+        FOLLOW_NO_FILE: f"{options.path} was not created within {deadlines.FILE_APPEARS_SECONDS:.0f} s",
+        FOLLOW_FILE_SHORTER: f"{options.path} is shorter than {options.offset} bytes",
     }
     if code in said:
         print(said[code], file=sys.stderr)

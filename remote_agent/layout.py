@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from remote_agent.protocol import NodeSpec, ProtocolError, decode
+from remote_agent.protocol import NodeSpec, ProtocolError, decode, run_process_name
 
 RAY = "ray"
 """Name of Ray's process among the records."""
 
-RUN_PREFIX = "run-"
+RUN_PREFIX = run_process_name("")
 """Names of training runs begin with it; they are ended before Ray, so that they can save a checkpoint."""
 
 

@@ -56,8 +56,14 @@ def start(spec: NodeSpec) -> NodeReport:
             return _start(folder, spec)
     except NodeError as error:
         return NodeReport(host=spec.host, state="failed", cause=error.cause, hint=error.hint)
-    except (ray_command.UnsafeFolderError, processes.LaunchError, TimeoutError, OSError) as error:
-        return NodeReport(host=spec.host, state="failed", cause=str(error), hint="see that this user may write there")
+    except processes.LaunchError as error:
+        return NodeReport(host=spec.host, state="failed", cause=str(error), hint="run `bootstrap`, then `up` again")
+    except TimeoutError as error:
+        hint = "another `up` or `down` works on this machine: wait until it is done"
+        return NodeReport(host=spec.host, state="failed", cause=str(error), hint=hint)
+    except (ray_command.UnsafeFolderError, OSError) as error:
+        hint = "see that this user owns that place and that its disk has room"
+        return NodeReport(host=spec.host, state="failed", cause=str(error), hint=hint)
 
 
 def _start(folder: Path, spec: NodeSpec) -> NodeReport:
@@ -158,7 +164,8 @@ def _await_join(folder: Path, record: ProcessRecord) -> None:
             return
         if time.monotonic() >= ends:
             raise NodeError(
-                f"Ray did not join the cluster within {deadlines.JOIN_SECONDS:.0f} s", ray_command.explain(text)[1]
+                f"Ray did not join the cluster within {deadlines.JOIN_SECONDS:.0f} s",
+                f"see that the head's Ray still runs (`status`); this machine's log is {log}",
             )
         _give_way_to_stop(folder)
         time.sleep(deadlines.POLL_SECONDS)

@@ -37,6 +37,12 @@ REPORT_SECONDS = 0.5
 
 MACOS = platform.system() == "Darwin"
 MIB = 1024 * 1024
+EXTRA_PATH = ("/usr/local/bin", "/usr/bin", "/usr/sbin", "/sbin", "/opt/rocm/bin", "/usr/lib/wsl/lib")
+"""Where vendors put their programs; a command over SSH often starts with less than a login's PATH."""
+
+DISCRETE_MEMORY = 2 * 1024 * MIB
+"""An AMD GPU with less memory of its own is part of the processor and rarely meant for training."""
+
 UNKNOWN = ("", "n/a", "[n/a]", "not supported", "[not supported]", "[unknown error]", "unknown", "none")
 
 Facts = Dict[str, Any]
@@ -65,6 +71,7 @@ class Commands:
             PartFailed: it is missing, takes too long or exits with an error.
         """
         environment = dict(os.environ, LC_ALL="C", LANG="C")
+        name = os.path.basename(argv[0])
         try:
             done = subprocess.run(
                 argv,
@@ -75,14 +82,19 @@ class Commands:
                 env=environment,
             )
         except subprocess.TimeoutExpired:
-            raise PartFailed("%s is there but did not answer in time" % argv[0]) from None
+            raise PartFailed("%s is there but did not answer in time" % name) from None
         except OSError as error:
-            raise PartFailed("%s could not be run: %s" % (argv[0], error.strerror)) from None
+            raise PartFailed("%s could not be run: %s" % (name, error.strerror)) from None
         output = done.stdout.decode("utf-8", "replace")
         if done.returncode != 0:
             said = (done.stderr.decode("utf-8", "replace").strip() or output.strip()).splitlines()
-            raise PartFailed("%s is there but failed: %s" % (argv[0], said[0] if said else "exit %d" % done.returncode))
+            raise PartFailed("%s is there but failed: %s" % (name, said[0] if said else "exit %d" % done.returncode))
         return output
+
+
+def find_program(name: str) -> Optional[str]:
+    """The full path of a program; None when this machine has none of that name."""
+    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *EXTRA_PATH]))
 
 
 def read_text(path: str) -> Optional[str]:
@@ -371,12 +383,30 @@ def parse_system_profiler(text: str, memory: Optional[int]) -> List[Facts]:
     return [accelerator("mps", index, name, memory) for index, name in enumerate(names)]
 
 
+def has_nvidia_card(devices: str = "/sys/bus/pci/devices") -> bool:
+    """Whether an NVIDIA display controller (PCI class 03, vendor 10de) is plugged in, driver or not."""
+    for folder in glob.glob(os.path.join(devices, "*")):
+        kind = read_text(os.path.join(folder, "class")) or ""
+        if kind.startswith("0x03") and (read_text(os.path.join(folder, "vendor")) or "").strip() == "0x10de":
+            return True
+    return False
+
+
+def has_amd_card(drivers: str = "/sys/bus/pci/drivers/amdgpu") -> bool:
+    """Whether the kernel drives an AMD GPU with memory of its own."""
+    sizes = [to_int(read_text(path)) for path in glob.glob(os.path.join(drivers, "*", "mem_info_vram_total"))]
+    return any(size is not None and size >= DISCRETE_MEMORY for size in sizes)
+
+
 def read_nvidia(commands: Commands) -> List[Facts]:
-    if shutil.which("nvidia-smi") is None:
+    program = find_program("nvidia-smi")
+    if program is None:
+        if has_nvidia_card():
+            raise PartFailed("an NVIDIA GPU is there, but its driver is not: nvidia-smi was not found")
         return []
     query = "--query-gpu=index,name,memory.total,driver_version,uuid"
     try:
-        text = commands.run("nvidia-smi", query, "--format=csv,noheader,nounits")
+        text = commands.run(program, query, "--format=csv,noheader,nounits")
     except PartFailed as failure:
         if "No devices were found" in str(failure):
             return []
@@ -384,22 +414,25 @@ def read_nvidia(commands: Commands) -> List[Facts]:
     gpus = parse_nvidia_query(text)
     if not gpus and text.strip() and "No devices were found" not in text:
         raise PartFailed("nvidia-smi answered in an unknown form: %s" % text.strip().splitlines()[0][:80])
-    return with_instances(gpus, parse_nvidia_list(commands.run("nvidia-smi", "-L"))) if gpus else []
+    return with_instances(gpus, parse_nvidia_list(commands.run(program, "-L"))) if gpus else []
 
 
 def read_amd(commands: Commands) -> List[Facts]:
     failure: Optional[PartFailed] = None
-    if shutil.which("amd-smi"):
+    amd_smi, rocm_smi = find_program("amd-smi"), find_program("rocm-smi")
+    if amd_smi:
         try:
-            static = commands.run("amd-smi", "static", "--asic", "--vram", "--driver", "--json")
-            return parse_amd_smi(static, commands.run("amd-smi", "list", "--json"))
+            static = commands.run(amd_smi, "static", "--asic", "--vram", "--driver", "--json")
+            return parse_amd_smi(static, commands.run(amd_smi, "list", "--json"))
         except PartFailed as error:
             failure = error
-    if shutil.which("rocm-smi"):
+    if rocm_smi:
         shown = ("--showproductname", "--showmeminfo", "vram", "--showdriverversion", "--showuniqueid", "--json")
-        return parse_rocm_smi(commands.run("rocm-smi", *shown))
+        return parse_rocm_smi(commands.run(rocm_smi, *shown))
     if failure is not None:
         raise failure
+    if has_amd_card():
+        raise PartFailed("an AMD GPU is there, but ROCm is not: neither amd-smi nor rocm-smi was found")
     return []
 
 
@@ -478,8 +511,7 @@ def outgoing_address() -> List[Facts]:
 
 
 def read_addresses(commands: Commands) -> List[Facts]:
-    path = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
-    ip, ifconfig = (shutil.which(name, path=path) for name in ("ip", "ifconfig"))
+    ip, ifconfig = find_program("ip"), find_program("ifconfig")
     if ip and not MACOS:
         try:
             return parse_ip_addr(commands.run(ip, "-j", "addr"), interface_speed)

@@ -44,6 +44,9 @@ from remote_agent.protocol import (
 AGENT_PATH = Path(__file__).resolve().parents[1]
 """Folder that holds the ``remote_agent`` package which is running now."""
 
+CACHE = "cache"
+"""Name of the folder, in a cluster's, for what libraries compile and keep; it goes with the cluster."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -118,26 +121,48 @@ def find_named(folder: Path, name: str) -> Process | None:
 
 
 @contextlib.contextmanager
-def locked(path: Path, seconds: float) -> Iterator[None]:
-    """Hold the folder ``path`` for this process; the kernel lets go of it however the process ends.
+def locked(folder: Path, seconds: float) -> Iterator[None]:
+    """Hold a folder for this process; the kernel lets go of it however the process ends.
+
+    A file is locked and not the folder itself: a home folder on NFS locks only what can be written.
 
     Raises:
         TimeoutError: another process kept it for longer than ``seconds``.
     """
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        ends = time.monotonic() + seconds
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    path = lock_path(folder)
+    ends = time.monotonic() + seconds
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
                 break
-            except BlockingIOError:
-                if time.monotonic() >= ends:
-                    raise TimeoutError(f"{path} is in use by another command") from None
-                time.sleep(deadlines.POLL_SECONDS)
+        except FileNotFoundError:
+            pass  # the last holder has removed it: make a new one
+        except BlockingIOError:
+            if time.monotonic() >= ends:
+                os.close(descriptor)
+                raise TimeoutError(f"{folder} is in use by another command") from None
+            time.sleep(deadlines.POLL_SECONDS)
+        os.close(descriptor)
+    try:
         yield
     finally:
         os.close(descriptor)
+
+
+def lock_path(folder: Path) -> Path:
+    """The file behind :func:`locked`; whoever holds it may remove it."""
+    return folder / ".lock"
+
+
+def _own_variables(folder: Path) -> dict[str, str]:
+    """What every process of ours has in its environment: the mark, our code, and torch's cache not in ``/tmp``."""
+    return {
+        CLUSTER_MARK: str(folder),
+        "PYTHONPATH": str(AGENT_PATH),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / CACHE),
+    }
 
 
 def launch(
@@ -145,8 +170,8 @@ def launch(
 ) -> ProcessRecord:
     """Start a program in a session of its own, recorded and marked; one that runs under this name is left alone.
 
-    Its stdin is empty; what it prints is appended to ``log``. ``environment`` defaults to this process's own; the mark
-    and a PYTHONPATH of nothing but this agent are set in it.
+    It starts in ``folder`` with an empty stdin; what it prints is appended to ``log``. ``environment`` defaults to this
+    process's own; the mark and a PYTHONPATH of nothing but this agent are set in it.
 
     Raises:
         LaunchError: the program can't be run, or did not start within ``LAUNCH_SECONDS``.
@@ -178,7 +203,7 @@ def _start(folder: Path, name: str, argv: Sequence[str], log: Path, environment:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=environment | {CLUSTER_MARK: str(folder), "PYTHONPATH": str(AGENT_PATH)},
+                env=environment | _own_variables(folder),
                 cwd=folder,
                 start_new_session=True,
                 pass_fds=[ready],

@@ -11,7 +11,9 @@ Units: seconds, bytes, samples; times are seconds since the epoch, on the clock 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
+import os
 import types
 import typing
 from collections.abc import Mapping
@@ -38,10 +40,21 @@ FOLLOW_PROCESS_GONE = 3
 FOLLOW_NO_FILE = 4
 """Exit status of ``remote_agent.follow``: the file did not appear in time."""
 
+FOLLOW_FILE_SHORTER = 5
+"""Exit status of ``remote_agent.follow``: the file ends before the offset, so it is not the one read before."""
+
 
 def run_process_name(run: str) -> str:
     """The name under which the coordinator of a run is recorded on its host."""
     return f"run-{run}"
+
+
+def short_folder(folder: str) -> str:
+    """Where Ray's sockets of a cluster lie when its folder's own path is too long for them (see sun_path, unix(7)).
+
+    One name per user and cluster's folder, so that whoever cleans up can tell it without asking.
+    """
+    return f"/tmp/ht-{os.getuid()}-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]}"  # noqa: S108
 
 
 class ProtocolError(ValueError):

@@ -11,7 +11,6 @@ Pure except for :func:`private_folder`. The choices follow what Ray 2.60 does:
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
 import os
@@ -21,6 +20,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from remote_agent import protocol
 from remote_agent.processes import AGENT_PATH
 from remote_agent.protocol import HOST_LABEL, SIMULATED_SPEED, NodeSpec
 
@@ -129,9 +129,8 @@ def join_address(host: str, port: int) -> str:
 
 
 def short_folder(folder: Path) -> Path:
-    """Ray's folder where the cluster's own would make socket paths too long: one name per user and cluster."""
-    digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]
-    return Path(f"/tmp/ht-{os.getuid()}-{digest}")  # noqa: S108 - made and used only as private_folder allows
+    """Ray's folder where the cluster's own would make socket paths too long; private to this user."""
+    return Path(protocol.short_folder(str(folder)))
 
 
 def ray_folder(folder: Path) -> Path:
@@ -193,7 +192,7 @@ _HINTS = (
 )
 _ERROR_LINE = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Exit)\b.*|^.*\bERR(?:OR)?\b.*|^Error: .*", re.MULTILINE)
 _LOG_PREFIX = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+\s+(?:[A-Z]+ \S+ -- )?")
-_CAUSE_LENGTH = 300
+_CAUSE_LENGTH = 200
 
 
 def explain(log: str) -> tuple[str, str]:
@@ -201,6 +200,8 @@ def explain(log: str) -> tuple[str, str]:
     errors = [_LOG_PREFIX.sub("", line).strip() for line in _ERROR_LINE.findall(log)]
     lines = [_LOG_PREFIX.sub("", line).strip() for line in log.splitlines()]
     said = [line for line in errors if line] or [line for line in lines if line.strip("-")]
-    cause = said[-1][:_CAUSE_LENGTH] if said else "Ray ended without a word"
+    cause = said[-1] if said else "Ray ended without a word"
+    if len(cause) > _CAUSE_LENGTH:
+        cause = cause[:_CAUSE_LENGTH].rpartition(" ")[0] + " ..."
     hint = next((hint for pattern, hint in _HINTS if re.search(pattern, log)), "the log says more: logs/ray.log")
     return cause, hint

@@ -49,7 +49,7 @@ def _with_removals(report: StopReport, folder: Path) -> StopReport:
         return report
     removed: list[str] = []
     leftovers: list[Leftover] = []
-    folders = (folder / "ray", ray_command.short_folder(folder), folder / "processes")
+    folders = (folder / "ray", ray_command.short_folder(folder), folder / "processes", folder / processes.CACHE)
     layout.stop_flag(folder).unlink(missing_ok=True)
     for path in folders:
         if not ray_command.is_own_folder(path):
@@ -63,6 +63,7 @@ def _with_removals(report: StopReport, folder: Path) -> StopReport:
         if path.exists() or path.is_symlink():
             path.unlink(missing_ok=True)
             removed.append(str(path))
+    processes.lock_path(folder).unlink(missing_ok=True)
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
         removed.append(str(folder))

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -27,12 +26,11 @@ from pathlib import Path
 import psutil
 
 from hetero_tui import deadlines
-from remote_agent.protocol import CLUSTER_MARK
+from remote_agent.protocol import CLUSTER_MARK, short_folder
 
 NAME = re.compile(r"^ht-demo-[A-Za-z0-9_]+$")
 """What the guardian consents to remove: a folder of this name, of this user, directly in /tmp."""
 
-_FALLBACK = re.compile(r"^ht-\d+-[0-9a-f]{8}$")
 _ROUNDS = 3
 _GRACE = 5.0
 
@@ -117,19 +115,9 @@ def end(processes: Iterable[psutil.Process]) -> None:
 
 
 def fallback_folders(folder: Path) -> list[Path]:
-    """Folders outside that the agent chose for Ray's sockets, as its ``node.json`` records under ``ray_folder``."""
-    found = []
-    for record in folder.glob("*/.hetero-tui/*/node.json"):
-        with contextlib.suppress(OSError, ValueError):
-            document = json.loads(record.read_text(encoding="utf-8"))
-            named = document.get("ray_folder") if isinstance(document, dict) else None
-            if not isinstance(named, str):
-                continue
-            path = Path(os.path.normpath(named))
-            mine = _FALLBACK.match(path.name) and path.parent == Path("/tmp")  # noqa: S108 - the agent's choice
-            if mine and path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.getuid():
-                found.append(path)
-    return found
+    """Folders outside that the agent chose for Ray's sockets, where the path of the cluster's own is too long."""
+    expected = [Path(short_folder(str(cluster))) for cluster in folder.glob("*/.hetero-tui/*")]
+    return [path for path in expected if path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.getuid()]
 
 
 def main(arguments: list[str]) -> int:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
-from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +12,10 @@ from pathlib import Path
 import asyncssh
 
 from hetero_tui import deadlines
+from hetero_tui.transport.processes import Spawned, spawn
 
 _CHUNK = 64 * 1024
+_SIGNALS = {number.name.removeprefix("SIG"): number for number in signal.Signals}
 _MOST_PENDING = 1024 * 1024  # bytes of stdin that wait for the command before the client is slowed down
 
 
@@ -49,7 +49,7 @@ class CommandSession(asyncssh.SSHServerSession[bytes]):
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._command = ""
-        self._process: Process | None = None
+        self._spawned: Spawned | None = None
         self._input: asyncio.Queue[bytes] = asyncio.Queue()
         self._pending = 0
         self._closed = asyncio.Event()
@@ -79,7 +79,9 @@ class CommandSession(asyncssh.SSHServerSession[bytes]):
         return True  # the other direction stays open
 
     def signal_received(self, signal: str) -> None:
-        self._signal(signal)
+        number = _SIGNALS.get(signal)
+        if self._spawned is not None and number is not None:
+            self._spawned.signal_group(number)
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -92,32 +94,22 @@ class CommandSession(asyncssh.SSHServerSession[bytes]):
         self._writable.set()
 
     async def _run(self) -> None:
+        words = ("/bin/sh", "-c", self._command)
         try:
-            process = await asyncio.create_subprocess_exec(
-                "/bin/sh",
-                "-c",
-                self._command,
-                stdin=PIPE,
-                stdout=PIPE,
-                stderr=PIPE,
-                cwd=self._machine.home,
-                env=self._machine.environment,
-                start_new_session=True,
-            )
+            async with spawn(words, cwd=self._machine.home, env=self._machine.environment) as spawned:
+                self._spawned = spawned
+                await self._serve(spawned)
         except OSError as error:
             self._channel.write(f"sh: {error.strerror}\n".encode(), asyncssh.EXTENDED_DATA_STDERR)
             self._channel.exit(126)
-            return
-        self._process = process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        ended = asyncio.create_task(process.wait())
+
+    async def _serve(self, spawned: Spawned) -> None:
+        ended = asyncio.create_task(spawned.process.wait())
         closed = asyncio.create_task(self._closed.wait())
-        incoming = asyncio.create_task(self._feed(process.stdin))
+        incoming = asyncio.create_task(self._feed(spawned.stdin))
         outgoing = [
-            asyncio.create_task(self._send(process.stdout, None)),
-            asyncio.create_task(self._send(process.stderr, asyncssh.EXTENDED_DATA_STDERR)),
+            asyncio.create_task(self._send(spawned.stdout, None)),
+            asyncio.create_task(self._send(spawned.stderr, asyncssh.EXTENDED_DATA_STDERR)),
         ]
         try:
             await asyncio.wait((ended, closed), return_when=asyncio.FIRST_COMPLETED)
@@ -125,9 +117,7 @@ class CommandSession(asyncssh.SSHServerSession[bytes]):
                 await self._drain(outgoing, closed)
                 self._report(ended.result())
         finally:
-            process.stdin.close()
-            if process.returncode is None:
-                await self._hang_up(process)
+            await spawned.end(signal.SIGHUP)
             for task in (ended, closed, incoming, *outgoing):
                 task.cancel()
             await asyncio.gather(ended, closed, incoming, *outgoing, return_exceptions=True)
@@ -170,22 +160,3 @@ class CommandSession(asyncssh.SSHServerSession[bytes]):
                 self._channel.exit_with_signal(signal.Signals(-status).name.removeprefix("SIG"))
             else:
                 self._channel.exit(status)
-
-    async def _hang_up(self, process: Process) -> None:
-        self._signal("HUP")
-        try:
-            async with asyncio.timeout(deadlines.COMMAND_END):
-                await process.wait()
-        except TimeoutError:
-            pass
-        finally:
-            if process.returncode is None:
-                self._signal("KILL")
-                await process.wait()
-
-    def _signal(self, name: str) -> None:
-        number = getattr(signal, f"SIG{name}", None)
-        process = self._process
-        if process is not None and process.returncode is None and isinstance(number, signal.Signals):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, number)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shlex
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -18,12 +17,12 @@ from hetero_tui.errors import HostError, Unreachable
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.transport import failures
 from hetero_tui.transport.base import Completed
-from hetero_tui.transport.commands import CommandTransport, check_words
+from hetero_tui.transport.commands import CommandTransport
 from hetero_tui.transport.connection import Attempt, Dialled, Dialler
-from hetero_tui.transport.failures import SSH_ERRORS, Place
+from hetero_tui.transport.failures import SSH_ERRORS
 from hetero_tui.transport.host_keys import OfferedKey
+from hetero_tui.transport.ssh_command import SshCommand, command_line
 
-_CHUNK = 64 * 1024
 _NOLOGIN = "this account is currently not available"
 
 
@@ -95,9 +94,9 @@ class SshTransport(CommandTransport):
         return done
 
     @asynccontextmanager
-    async def start(self, command: Sequence[str], step: str) -> AsyncIterator[_SshCommand]:
+    async def start(self, command: Sequence[str], step: str) -> AsyncIterator[SshCommand]:
         """Start a command without a terminal; leaving the context ends it on the host."""
-        line = shlex.join(check_words(command))
+        line = command_line(command)
         dialled = await self._connected()
         place = replace(dialled.place, step=step)
         try:
@@ -106,7 +105,7 @@ class SshTransport(CommandTransport):
             )
         except SSH_ERRORS as error:
             raise failures.explain(error, place) from None
-        running = _SshCommand(process, place)
+        running = SshCommand(dialled.connection, process, place)
         try:
             yield running
         finally:
@@ -180,54 +179,6 @@ class SshTransport(CommandTransport):
             self.offered = attempt.offered
         self._current, self.address = dialled, dialled.address
         return dialled
-
-
-class _SshCommand:
-    """A command on the host, with asyncssh's failures put into words."""
-
-    def __init__(self, process: asyncssh.SSHClientProcess[bytes], place: Place) -> None:
-        self._process = process
-        self._place = place
-
-    async def feed(self, data: bytes) -> None:
-        # A command that ends without reading, and a connection that breaks, are seen where its output is read.
-        with contextlib.suppress(*SSH_ERRORS):
-            for start in range(0, len(data), _CHUNK):
-                self._process.stdin.write(data[start : start + _CHUNK])
-                await self._process.stdin.drain()
-            self._process.stdin.write_eof()
-
-    async def read_stdout(self) -> bytes:
-        return await self._read(self._process.stdout)
-
-    async def read_stderr(self) -> bytes:
-        return await self._read(self._process.stderr)
-
-    async def _read(self, reader: asyncssh.SSHReader[bytes]) -> bytes:
-        try:
-            return await reader.read(_CHUNK)
-        except SSH_ERRORS as error:
-            raise failures.explain(error, self._place) from None
-
-    async def wait(self) -> int:
-        await self._process.wait_closed()
-        status = self._process.returncode
-        if status is None:
-            raise failures.lost(self._place)
-        return status
-
-    async def end(self) -> None:
-        try:
-            if self._process.returncode is None and not self._process.is_closing():
-                with contextlib.suppress(OSError, TimeoutError):
-                    self._process.terminate()
-                    async with asyncio.timeout(deadlines.COMMAND_END):
-                        await self._process.wait_closed()
-                if self._process.returncode is None:
-                    with contextlib.suppress(OSError):
-                        self._process.kill()
-        finally:
-            self._process.close()
 
 
 class _Echo:

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from datetime import tzinfo
+from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
 from textual import events
@@ -33,6 +34,7 @@ from hetero_tui.ui.view import Drawn, View
 FRAME_SECONDS = 0.5
 """Time between two drawings; a key press draws at once."""
 
+_STYLES: list[str | PurePath] = [Path(__file__).with_name(name) for name in ("app.tcss", "dialogs.tcss")]
 _logger = logging.getLogger(__name__)
 
 
@@ -52,7 +54,7 @@ class HeteroApp(App[None]):
     """
 
     TITLE = "hetero-tui"
-    CSS_PATH: ClassVar[list[str]] = ["app.tcss", "dialogs.tcss"]  # type: ignore[assignment]
+    CSS_PATH = _STYLES
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(key.code, key.action, key.help, show=False) for key in KEYS),
         Binding("q,ctrl+q", "detach", show=False),
@@ -180,9 +182,8 @@ class HeteroApp(App[None]):
         from hetero_tui.ui.screens.host_key import HostKeyScreen
 
         host = guards.offering(self._intents.state, self._main.hosts.rows.marked)
-        if self._refused(guards.KEY):
-            return
         if host is None:
+            self._refused(guards.KEY)
             return
         name = host.name
 
@@ -226,7 +227,7 @@ class HeteroApp(App[None]):
         finally:
             if dialog in self.screen_stack:
                 dialog.finish(report, failure)
-        if report is not None and dialog not in self.screen_stack:
+        if dialog not in self.screen_stack:
             left = len(report.leftovers)
             self._say("Torn down: nothing is left." if not left else f"Torn down, but {left} things are left.")
 
@@ -247,7 +248,7 @@ class HeteroApp(App[None]):
         for key in (*KEYS, self._quit_key):
             if key.action != "command_palette":
                 action = getattr(self, f"action_{key.action}")
-                yield SystemCommand(key.word.capitalize(), f"{key.help}  [{key.key}]", action)
+                yield SystemCommand(key.word.capitalize(), f"{key.help} (key {key.key})", action)
         yield SystemCommand("Other colours", "Dark or light", self.action_colours)
 
     def action_colours(self) -> None:

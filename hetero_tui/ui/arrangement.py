@@ -80,7 +80,7 @@ def _beside(body: int, wanted: int, outcome: int, workers: int, details: int) ->
     rest = body - hosts - outcome
     figures = max(min(rest - least_events, least_figures), min(_TALLEST_FIGURES, rest * 11 // 20))
     airy = FRAME + 2 * min(workers, 8)
-    time = min(airy, figures)
+    time = min(airy + 1, figures)
     timeline = airy if details and figures - time >= airy else 0
     rate = figures - time - timeline
     if rate < _LEAST_CURVE:
@@ -102,9 +102,10 @@ def _beside(body: int, wanted: int, outcome: int, workers: int, details: int) ->
 def _stacked(body: int, wanted: int, outcome: int, workers: int) -> Arrangement:
     room = body - outcome
     loss, time = FRAME + 1, FRAME + min(workers, 4) + 1
-    if room < _LEAST + loss + time + _LEAST:
+    some_hosts = min(wanted, _LEAST + 3)
+    if room < some_hosts + loss + time + _LEAST:
         time = 0
-    if room < _LEAST + loss + time + FRAME + 1:
+    if room < some_hosts + loss + time + _LEAST:
         loss = 0
     hosts = max(_LEAST, min(wanted, room - loss - time - _LEAST))
     spare = room - hosts - loss - time - _LEAST

@@ -18,7 +18,12 @@ from hetero_tui.ui.palette import Palette
 STALE = 6.0
 """Seconds after which a host's last sample is shown as old; samples come about once a second."""
 
+_WORTH_A_NUMBER = 2.0
+"""Seconds from which it is said how long something has been going on."""
+
 _AWAY = (HostState.UNREACHABLE, HostState.REFUSED)
+_TRANSIENT = (HostState.STARTING, HostState.STOPPING, HostState.CONNECTING)
+_WITH_REASON = (HostState.UNFIT, HostState.REFUSED, HostState.FAILED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,10 +98,12 @@ def state_words(host: HostView, now: float) -> str:
     if host.state is HostState.UNREACHABLE:
         since = host.last_seen if host.last_seen is not None else host.since
         return word if since is None else f"{word} {fmt.duration(now - since)}"
-    if host.state in (HostState.STARTING, HostState.STOPPING, HostState.CONNECTING) and host.since is not None:
+    if host.state in _TRANSIENT and host.since is not None:
         waited = now - host.since
-        return f"{word} {fmt.duration(waited)}" if waited >= 2 else word
-    return f"{word} {host.detail}" if host.detail else word
+        return f"{word} {fmt.duration(waited)}" if waited >= _WORTH_A_NUMBER else word
+    if host.state is HostState.SLOW:
+        return f"{word} {host.detail}".rstrip()
+    return f"{word}: {host.detail}" if host.detail and host.state in _WITH_REASON else word
 
 
 def header_line(columns: Columns, palette: Palette) -> Text:

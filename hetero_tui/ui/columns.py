@@ -68,7 +68,7 @@ _OPTIONS = (
     _Option(widths=(_STATE,), gap=1),
 )
 
-_GROWTH = ((STATE, 22), (USE, 21), (STATE, 34), (DEVICE, 24), (USE, 25), (STATE, 48), (DEVICE, 36))
+_GROWTH = ((STATE, 22), (USE, 17), (STATE, 36), (DEVICE, 24), (USE, 30), (STATE, 48))
 """Where spare width goes, in this order, each up to so much."""
 
 

@@ -20,8 +20,8 @@ def gigabytes(count: int | None) -> str:
 
 
 def memory(used: int | None, total: int | None) -> str:
-    """Used and total bytes: ``9.1/12.0 GB``; one of them may be unknown."""
-    return UNKNOWN if used is None and total is None else f"{gigabytes(used)}/{gigabytes(total)} GB"
+    """Used and total bytes: ``9.1/12.0 GB``; ``n/a`` where it is unknown how much is used."""
+    return UNKNOWN if used is None else f"{gigabytes(used)}/{gigabytes(total)} GB"
 
 
 def size(count: int) -> str:

@@ -23,7 +23,7 @@ def status_line(state: State, busy: str, now: float, zone: tzinfo | None, width:
     time = Text(fmt.clock(now, zone, seconds=False), style=palette.muted)
     segments = [*_cluster_segments(state, busy, palette), *_run_segments(state.run, width, palette)]
     room = width - 2 - time.cell_len
-    while segments and sum(text.cell_len + 3 for _, text in segments) > room:
+    while segments and sum(text.cell_len + 3 for _, text in segments) - 3 > room:
         segments.remove(max(segments, key=lambda segment: segment[0]))
     line = Text(" ")
     for index, (_, text) in enumerate(segments):
@@ -34,8 +34,10 @@ def status_line(state: State, busy: str, now: float, zone: tzinfo | None, width:
 
 def _cluster_segments(state: State, busy: str, palette: Palette) -> list[tuple[int, Text]]:
     """Pairs of rank (0 stays longest) and text."""
-    name = Text.assemble(("hetero-tui", f"bold {palette.accent}"), (f"  {state.cluster}", palette.foreground))
-    segments = [(4 if state.run is not None else 1, name)]
+    segments = [
+        (7, Text("hetero-tui", style=f"bold {palette.accent}")),
+        (4, Text(state.cluster, style=palette.foreground)),
+    ]
     if state.hosts:
         shown = look.CLUSTER[state.cluster_state]
         up = "" if state.cluster_state is ClusterState.DOWN else f" {state.hosts_up}/{len(state.hosts)}"
@@ -44,7 +46,7 @@ def _cluster_segments(state: State, busy: str, palette: Palette) -> list[tuple[i
     if busy and busy != state.cluster_state:
         segments.append((3, Text(f"… {busy}", style=palette.foreground)))
     if state.head is not None and state.cluster_state is not ClusterState.DOWN:
-        segments.append((8, Text(f"head {state.head}", style=palette.muted)))
+        segments.append((9, Text(f"head {state.head}", style=palette.muted)))
     return segments
 
 
@@ -53,7 +55,7 @@ def _run_segments(run: RunView | None, width: int, palette: Palette) -> list[tup
         return []
     shown = look.RUN[run.state]
     word = f"{shown.glyph} {run.run}" + ("" if run.state is RunState.RUNNING else f" {run.state}")
-    segments = [(5, Text(word, style=shown.colour(palette)))]
+    segments = [(6, Text(word, style=shown.colour(palette)))]
     step = Text(f"step {run.step:,}/{run.iterations:,}" if run.iterations else f"step {run.step:,}")
     step.stylize(palette.foreground)
     if run.iterations and width >= 160:
@@ -63,9 +65,9 @@ def _run_segments(run: RunView | None, width: int, palette: Palette) -> list[tup
     if run.state.final:
         return segments
     if run.remaining_seconds is not None:
-        segments.append((6, Text(f"eta {fmt.duration(run.remaining_seconds)}", style=palette.foreground)))
+        segments.append((5, Text(f"eta {fmt.duration(run.remaining_seconds)}", style=palette.foreground)))
     if run.samples_per_second is not None:
-        segments.append((7, Text(fmt.throughput(run.samples_per_second), style=palette.foreground)))
+        segments.append((8, Text(fmt.throughput(run.samples_per_second), style=palette.foreground)))
     return segments
 
 
@@ -109,7 +111,9 @@ def outcome_line(run: RunView, width: int, palette: Palette) -> Text:
             facts.append(f"in {fmt.duration(run.ended - run.started)}")
         if run.checkpoint:
             facts.append(f"checkpoint {run.checkpoint}")
-    for fact in facts:
+    for index, fact in enumerate(facts):
+        if index and line.cell_len + len(fact) + 4 > width:
+            break
         line.append("   ").append(fact, style=palette.foreground)
     line.truncate(max(0, width - 1), overflow="ellipsis")
     return line

@@ -42,7 +42,7 @@ class Group:
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """Views into ``flat`` with the group's shapes."""
-        parts = flat.split([shape.numel() for shape in self.shapes])
+        parts = torch.split(flat, [shape.numel() for shape in self.shapes])
         return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
 
@@ -90,6 +90,12 @@ def to_bytes(flat: Tensor) -> NDArray[np.uint8]:
 def from_bytes(array: NDArray[np.uint8], dtype: torch.dtype) -> Tensor:
     """A tensor over ``array``'s memory, shape ``(numel,)``; read it only: the object store's arrays are shared."""
     return torch.from_numpy(array).view(dtype)
+
+
+def gather(tensors: Mapping[str, Tensor]) -> Payload:
+    """``tensors`` as one array per dtype, in the layout of :func:`group`."""
+    groups = group(tensors)
+    return tuple(to_bytes(torch.cat([tensors[name].reshape(-1) for name in entry.names])) for entry in groups)
 
 
 def size_bytes(payload: Payload) -> int:

@@ -6,7 +6,7 @@ is always the machinery's: a dead process, a lost object.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from remote_agent.training.errors import JobError, TrainingError
 from remote_agent.training.order import Indices
@@ -97,24 +97,16 @@ class Skipped:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Added:
-    """When the server took a slice's gradient in."""
-
-    stamps: Stamps
-
-
-@dataclass(frozen=True, kw_only=True)
 class Applied:
-    """Step ``step`` is applied; ``added`` says for each slice when its gradient was taken in."""
+    """Step ``step`` is applied; ``sum_s`` is how long the gradients' addition took."""
 
     step: int
+    sum_s: float
     stamps: Stamps
-    added: dict[int, Added] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Incomplete:
-    """The gradients of slices ``missing`` never arrived; the weights are as they were."""
+class Refused:
+    """A slice failed, its loss is not finite, or it is not this step's turn; the weights are as they were."""
 
     step: int
-    missing: tuple[int, ...]

@@ -50,6 +50,15 @@ def get(ref: Ref[T], deadline_s: float) -> T:
     return cast(T, ray.get(ref.raw, timeout=deadline_s))
 
 
+def get_all(refs: Sequence[Ref[T]], deadline_s: float) -> list[T]:
+    """The values of all refs, waited for together.
+
+    Raises:
+        Timeout: one did not come within ``deadline_s``.
+    """
+    return cast("list[T]", ray.get([ref.raw for ref in refs], timeout=deadline_s))
+
+
 def first_ready(refs: Sequence[Ref[Any]], deadline_s: float) -> int | None:
     """Position of a ref whose value (or failure) is there; None when none came within ``deadline_s``."""
     raw = [ref.raw for ref in refs]
@@ -66,6 +75,8 @@ def describe(error: Exception) -> str:
         return "its process ended" if "process" in str(error) else "its host or process is gone"
     if isinstance(error, exceptions.ActorUnavailableError):
         return "its host can't be reached"
+    if isinstance(error, Timeout):
+        return "it did not answer in time"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0][:300] if lines else type(error).__name__
 

@@ -1,26 +1,28 @@
-"""The parameter server: a Ray actor with the weights, the job's optimizer, and each step's running gradient sum.
+"""The parameter server: a Ray actor with the weights and the job's optimizer.
 
-A step is: :meth:`ParameterServer.add` for each slice as it arrives (the transfer of an early slice overlaps the
-computation of a late one, and memory does not grow with the number of workers), then :meth:`ParameterServer.apply`. A
-slice counts once, whoever sends it and however often. Following Li et al., "Scaling Distributed Machine Learning with the Parameter
-Server" (OSDI 2014), in its synchronous form.
+A step is one call, :meth:`ParameterServer.apply`, with exactly one gradient for each of the step's slices; it changes all or
+nothing. Following Li et al., "Scaling Distributed Machine Learning with the Parameter Server" (OSDI 2014), in its
+synchronous form.
 """
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Sequence
 
 import safetensors.torch
 import torch
-from torch import Tensor
 
 from remote_agent.training import flat, job
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import TrainingError
 from remote_agent.training.flat import Payload
-from remote_agent.training.messages import Added, Applied, Failed, Incomplete, SliceResult, Stamps
+from remote_agent.training.messages import Applied, Failed, Refused, Skipped, SliceResult, Stamps
+
+PIECE = 1 << 16
+"""Elements that are summed and divided at a time: small enough for a core's own cache."""
 
 
 class ParameterServer:
@@ -54,80 +56,72 @@ class ParameterServer:
         """Before the first step: the buffers that training changes travel with the weights. Returns both."""
         self._buffers = flat.buffers(self._model, buffer_names)
         self._buffer_groups = flat.group(self._buffers)
-        self._start_step()
         return self._published()
 
-    def add(self, result: SliceResult, gradient: Payload) -> None:
-        """Take one slice's gradient sum into the step's. A slice that is late or was counted already is dropped."""
-        entered = time.monotonic()
-        if result.step != self._step + 1 or result.index in self._added:
-            return
-        first = not self._added
-        with torch.no_grad():
-            for total, group, array in zip(self._gradients, self._weights.groups, gradient, strict=False):
-                part = flat.from_bytes(array, group.dtype)
-                if first:
-                    total.copy_(part)
-                else:
-                    total.add_(part)
-            self._add_buffers(result.samples, gradient[len(self._gradients) :])
-        self._samples += result.samples
-        self._unused = self._unused & set(result.unused) if not first else set(result.unused)
-        self._added[result.index] = Added(stamps=Stamps(entered=entered, left=time.monotonic()))
+    def apply(
+        self, step: int, *slices: SliceResult | Failed | Skipped | Payload | None
+    ) -> tuple[Payload | None, Applied | Refused | Failed]:
+        """Add the slices' gradient sums, divide by the samples, make the optimizer's step, publish the new weights.
 
-    def apply(self, step: int, expected: Sequence[int]) -> tuple[Payload | None, Applied | Incomplete | Failed]:
-        """Divide the sum by the samples, make the optimizer's step, publish the new weights.
+        Args:
+            step: the step; it must be the one after the last that was applied.
+            slices: outcome, gradient, outcome, gradient, ... of the step's slices.
 
-        When a slice of ``expected`` has not arrived, nothing changes and its number comes back.
+        Returns:
+            The new weights (and changed buffers), or None where nothing was changed, and what was done.
         """
         entered = time.monotonic()
-        missing = tuple(index for index in expected if index not in self._added)
-        if missing:
-            return None, Incomplete(step=step, missing=missing)
+        results = [result for result in slices[::2] if isinstance(result, SliceResult) and math.isfinite(result.loss)]
+        gradients = [gradient for gradient in slices[1::2] if isinstance(gradient, tuple)]
+        if step != self._step + 1 or not len(results) == len(gradients) == len(slices) // 2:
+            return None, Refused(step=step)
+        samples = sum(result.samples for result in results)
+        self._sum(gradients, samples)
+        sum_s = time.monotonic() - entered
+        unused = set.intersection(*(set(result.unused) for result in results))
         position = 0
-        for total, members, views in zip(self._gradients, self._weights.parameters, self._gradient_views, strict=True):
-            total.div_(self._samples)
+        for members, views in zip(self._weights.parameters, self._gradient_views, strict=True):
             for parameter, view in zip(members, views, strict=True):
                 # Without a gradient an optimizer leaves a parameter alone; with a zero it would still decay it.
-                parameter.grad = None if position in self._unused else view
+                parameter.grad = None if position in unused else view
                 position += 1
         try:
             job.guard("the optimizer's step", self._optimizer.step)
         except TrainingError as error:
             return None, Failed.of(error)
-        self._write_buffers()
-        added = self._added
+        self._average_buffers(gradients, results, samples)
         self._step = step
-        self._start_step()
-        return self._published(), Applied(step=step, stamps=Stamps(entered=entered, left=time.monotonic()), added=added)
+        return self._published(), Applied(
+            step=step, sum_s=sum_s, stamps=Stamps(entered=entered, left=time.monotonic())
+        )
 
-    def _start_step(self) -> None:
-        self._added: dict[int, Added] = {}
-        self._unused: set[int] = set()
-        self._samples = 0
-        self._buffer_sums: list[Tensor] = []
+    @torch.no_grad()
+    def _sum(self, gradients: Sequence[Payload], samples: int) -> None:
+        """Leave the mean gradient in the flat buffers; in pieces that stay in the cache until they are divided."""
+        for index, (total, group) in enumerate(zip(self._gradients, self._weights.groups, strict=True)):
+            parts = [flat.from_bytes(gradient[index], group.dtype) for gradient in gradients]
+            for begin in range(0, len(total), PIECE):
+                piece = slice(begin, begin + PIECE)
+                if len(parts) == 1:
+                    torch.div(parts[0][piece], samples, out=total[piece])
+                    continue
+                torch.add(parts[0][piece], parts[1][piece], out=total[piece])
+                for part in parts[2:]:
+                    total[piece].add_(part[piece])
+                total[piece].div_(samples)
 
-    def _add_buffers(self, samples: int, arrays: Payload) -> None:
+    def _average_buffers(self, gradients: Sequence[Payload], results: Sequence[SliceResult], samples: int) -> None:
         """Float buffers are averaged by samples, as under data parallel training; of counters the largest is kept."""
-        parts = [flat.from_bytes(array, group.dtype) for array, group in zip(arrays, self._buffer_groups, strict=True)]
-        if not self._buffer_sums:
-            self._buffer_sums = [part * samples if part.is_floating_point() else part.clone() for part in parts]
-            return
-        for total, part in zip(self._buffer_sums, parts, strict=True):
-            if part.is_floating_point():
-                total.add_(part, alpha=samples)
+        for index, group in enumerate(self._buffer_groups, start=len(self._gradients)):
+            parts = torch.stack([flat.from_bytes(gradient[index], group.dtype) for gradient in gradients])
+            if group.dtype.is_floating_point:
+                shares = torch.tensor([result.samples / samples for result in results], dtype=torch.float64)
+                merged = (parts.double() * shares[:, None]).sum(0).to(group.dtype)
             else:
-                torch.maximum(total, part, out=total)
-
-    def _write_buffers(self) -> None:
-        for total, group in zip(self._buffer_sums, self._buffer_groups, strict=True):
-            if total.is_floating_point():
-                total.div_(self._samples)
-            for name, view in zip(group.names, group.views(total), strict=True):
+                merged = parts.max(0).values
+            for name, view in zip(group.names, group.views(merged), strict=True):
                 self._buffers[name].copy_(view)
 
     def _published(self) -> Payload:
         arrays = [flat.to_bytes(buffer) for buffer in self._weights.flats]
-        for group in self._buffer_groups:
-            arrays.append(flat.to_bytes(torch.cat([self._buffers[name].reshape(-1) for name in group.names])))
-        return tuple(arrays)
+        return (*arrays, *flat.gather(self._buffers))

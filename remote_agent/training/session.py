@@ -78,7 +78,7 @@ class Session:
     server_clock: ClockOffset = field(default_factory=ClockOffset)
 
     @property
-    def profiles(self) -> list[SpeedTrack]:
+    def tracks(self) -> list[SpeedTrack]:
         """The living workers' tracks, in the crew's order."""
         return [member.track for member in self.crew]
 

@@ -83,6 +83,9 @@ class Worker:
         changed = tuple(name for name, mark in after.items() if mark != before.get(name))
         return Measured(points=tuple(points), changed_buffers=changed)
 
+    def ping(self) -> None:
+        """Answer."""
+
     def prepare(self, buffer_names: Sequence[str], reference: DeviceProfile | None) -> None:
         """Before the first slice: the buffers that travel with the weights, and a simulated device's reference."""
         self._buffer_names = tuple(buffer_names)
@@ -185,11 +188,8 @@ class Worker:
                     sources.append(parameter.grad)
                 position += 1
             torch._foreach_copy_(targets, sources)
-        payload = [flat.to_bytes(buffer) for buffer in self._gradients]
-        present = flat.buffers(self._model, self._buffer_names)
-        for group in flat.group(present):
-            payload.append(flat.to_bytes(torch.cat([present[name].reshape(-1) for name in group.names])))
-        return tuple(payload), tuple(unused)
+        arrays = [flat.to_bytes(buffer) for buffer in self._gradients]
+        return (*arrays, *flat.gather(flat.buffers(self._model, self._buffer_names))), tuple(unused)
 
 
 def slice_seed(seed: int, step: int, index: int) -> int:

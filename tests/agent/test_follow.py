@@ -3,11 +3,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
 
-from remote_agent import deadlines, follow
+from remote_agent import deadlines, follow, process_table
+from remote_agent.protocol import FOLLOW_FILE_SHORTER, FOLLOW_NO_FILE, FOLLOW_PROCESS_GONE
 
 FINAL = json.dumps({"seq": 3, "time": 1.0, "kind": "run_finished"}).encode() + b"\n"
 
@@ -24,7 +27,7 @@ def test_lines_are_printed_from_the_offset_and_as_they_are_written_until_the_fin
         time.sleep(3 * deadlines.FOLLOW_POLL_SECONDS)
         file.write(FINAL[10:] + b"after the end\n")
     assert process.stdout.read() == FINAL
-    assert process.wait(5) == follow.EXIT_FINAL
+    assert process.wait(5) == 0
 
 
 def test_half_a_line_is_never_printed(agent_stream, tmp_path, folder):
@@ -33,7 +36,7 @@ def test_half_a_line_is_never_printed(agent_stream, tmp_path, folder):
     process = agent_stream("follow", str(path), "--process-folder", str(folder), "--process-name", "run-gone")
 
     assert process.stdout.read() == b'{"seq":1}\n'
-    assert process.wait(5) == follow.EXIT_PROCESS_GONE
+    assert process.wait(5) == FOLLOW_PROCESS_GONE
 
 
 def test_a_run_that_dies_without_a_word_ends_the_stream_with_its_last_line(
@@ -50,7 +53,7 @@ def test_a_run_that_dies_without_a_word_ends_the_stream_with_its_last_line(
 
     os.kill(record.pid, signal.SIGKILL)
 
-    assert process.wait(5) == follow.EXIT_PROCESS_GONE
+    assert process.wait(5) == FOLLOW_PROCESS_GONE
 
 
 def test_the_stream_ends_when_its_reader_goes(agent_stream, tmp_path):
@@ -61,11 +64,31 @@ def test_the_stream_ends_when_its_reader_goes(agent_stream, tmp_path):
         assert process.stdout.readline()
 
     by_stdin.stdin.close()
-    assert by_stdin.wait(2) == follow.EXIT_FINAL
+    assert by_stdin.wait(2) == 0
     by_stdout.stdout.close()
     with path.open("ab") as file:
         file.write(b'{"seq":2}\n')
-    assert by_stdout.wait(2) == follow.EXIT_FINAL
+    assert by_stdout.wait(2) == 0
+
+
+def test_the_stream_ends_when_the_process_that_started_it_is_killed(agent_environment, tmp_path, wait_until):
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b"")
+    program = (
+        "import subprocess, sys, time; command = [sys.executable, '-m', 'remote_agent.follow', sys.argv[1]]\n"
+        "child = subprocess.Popen(command, stdin=subprocess.DEVNULL)\n"
+        "print(child.pid, flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, env=agent_environment
+    ) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        with pytest.raises(subprocess.TimeoutExpired):
+            parent.wait(0.5)
+        assert process_table.find(child) is not None
+        parent.kill()
+    wait_until(lambda: process_table.find(child) is None, 5)
 
 
 def test_silence_is_broken_by_an_empty_line(monkeypatch, capfdbinary, tmp_path):
@@ -74,7 +97,7 @@ def test_silence_is_broken_by_an_empty_line(monkeypatch, capfdbinary, tmp_path):
     monkeypatch.setattr(deadlines, "HEARTBEAT_SECONDS", 0.2)
     monkeypatch.setattr(deadlines, "FILE_APPEARS_SECONDS", 0.5)
 
-    assert follow.follow(tmp_path / "never", 0) == follow.EXIT_NO_FILE
+    assert follow.follow(tmp_path / "never", 0) == FOLLOW_NO_FILE
     assert capfdbinary.readouterr().out == b"\n\n"
 
 
@@ -83,7 +106,7 @@ def test_a_file_that_is_shorter_than_the_offset_is_another_file(agent, tmp_path)
     path.write_bytes(b"short\n")
     # subprocess.run closes stdin at once, which would end a stream: the answer must come before that counts.
     done = agent("follow", str(path), "--offset", "1000")
-    assert done.returncode == follow.EXIT_FILE_SHORTER
+    assert done.returncode == FOLLOW_FILE_SHORTER
     assert "shorter than 1000 bytes" in done.stderr
 
 

@@ -105,7 +105,7 @@ def _listening(folder: Path) -> set[tuple[str, int]]:
 def _assert_nothing_left(spec: NodeSpec) -> None:
     folder = Path(spec.folder)
     assert process_table.find_marked(folder) == ()
-    assert sorted(path.name for path in folder.iterdir()) in ([], ["logs"]) if folder.exists() else True
+    assert not folder.exists() or [path.name for path in folder.iterdir()] == ["logs"]
     assert not ray_command.short_folder(folder).exists()
 
 
@@ -120,8 +120,10 @@ def test_a_cluster_of_two_machines_comes_up_is_left_alone_by_a_second_start_and_
     other_home = Path(tempfile.mkdtemp(prefix="ho"))
     other_log = (tmp_path / "other.log").open("wb")
     other = subprocess.Popen(
-        [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--node-ip-address=127.0.0.9"]
-        + [f"--port={port + 1}", "--include-dashboard=false", f"--temp-dir={other_home}/ray", "--num-cpus=1"],
+        [
+            *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--include-dashboard=false"),
+            *("--node-ip-address=127.0.0.9", f"--port={port + 1}", f"--temp-dir={other_home}/ray", "--num-cpus=1"),
+        ],
         stdin=subprocess.DEVNULL,
         stdout=other_log,
         stderr=other_log,
@@ -206,6 +208,14 @@ def test_a_start_with_another_port_replaces_the_node_and_a_killed_start_is_conti
     assert node.ray_state(folder) == "running"
     assert len({process.session for process in process_table.find_marked(folder)}) == 1
 
+    halfway = subprocess.Popen(
+        [sys.executable, "-m", "remote_agent.node", "stop", "--folder", spec.folder],
+        stdout=subprocess.DEVNULL,
+        env=agent_environment,
+    )
+    wait_until(lambda: layout.stop_flag(folder).exists() or halfway.poll() is not None, 5)
+    halfway.kill()
+    halfway.wait()
     stop(spec)
     _assert_nothing_left(spec)
     assert node.ray_state(folder) == "none"

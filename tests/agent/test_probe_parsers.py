@@ -256,3 +256,27 @@ def test_a_containers_limits_hold_in_both_versions_of_cgroups(tmp_path):
     (inner, _) = probe.cgroup_folders("memory", "4:memory:/docker\n", root=str(tmp_path))
     assert probe.memory_limit(inner) == (2147483648, 100)
     assert probe.memory_limit(str(tmp_path)) is None
+
+
+def test_a_card_without_its_driver_is_noticed_and_an_integrated_one_is_not_called_missing(tmp_path):
+    assert not probe.has_nvidia_card(str(tmp_path))
+    assert not probe.has_amd_card(str(tmp_path))
+    for address, kind, vendor in (
+        ("01", "0x030000", "0x10de"),
+        ("02", "0x040300", "0x10de"),
+        ("03", "0x030000", "0x1002"),
+    ):
+        card = tmp_path / "all" / address
+        card.mkdir(parents=True)
+        (card / "class").write_text(kind + "\n")
+        (card / "vendor").write_text(vendor + "\n")
+    assert probe.has_nvidia_card(str(tmp_path / "all"))
+    (tmp_path / "all" / "01" / "vendor").write_text("0x1a03\n")
+    assert not probe.has_nvidia_card(str(tmp_path / "all")), "an NVIDIA sound device is no GPU"
+
+    memory = tmp_path / "amdgpu" / "0000:0a:00.0" / "mem_info_vram_total"
+    memory.parent.mkdir(parents=True)
+    memory.write_text("536870912\n")
+    assert not probe.has_amd_card(str(tmp_path / "amdgpu"))
+    memory.write_text("17163091968\n")
+    assert probe.has_amd_card(str(tmp_path / "amdgpu"))

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -177,3 +178,34 @@ def test_a_record_that_is_garbage_counts_as_none(folder):
     processes.write_private(processes.record_path(folder, "job"), json.dumps({"pid": "x"}))
     assert processes.read_record(folder, "job") is None
     assert processes.stop_named(folder, "job", 1) == StopReport()
+
+
+def test_psutil_which_other_systems_need_tells_the_same_as_proc(folder, launched):
+    record = launched("job", SLEEP)
+    here, there = process_table.find(record.pid), process_table._find_by_psutil(record.pid)
+    assert here is not None
+    assert there is not None
+    assert (there.pid, there.parent, there.session) == (here.pid, here.parent, here.session)
+    assert process_table._find_by_psutil(record.pid) == there, "the start time does not change"
+    assert process_table._mark_by_psutil(record.pid) == str(folder)
+    assert record.pid in process_table._own_pids_by_psutil()
+    processes.stop_named(folder, "job", 5)
+    assert process_table._find_by_psutil(record.pid) is None
+    assert process_table._mark_by_psutil(record.pid) is None
+
+
+def test_a_folder_is_held_by_one_at_a_time_also_when_the_holder_removes_its_lock(folder, tmp_path):
+    with processes.locked(folder, 1):
+        with pytest.raises(TimeoutError, match="in use"), processes.locked(folder, 0.1):
+            pass
+        with ThreadPoolExecutor(1) as other:
+            waiting = other.submit(_hold_once, folder)
+            with pytest.raises(TimeoutError):
+                waiting.result(0.2)
+            processes.lock_path(folder).unlink()
+            assert waiting.result(2), "a new lock is made where the old one was"
+
+
+def _hold_once(folder: Path) -> bool:
+    with processes.locked(folder, 2):
+        return processes.lock_path(folder).exists()

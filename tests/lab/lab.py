@@ -209,22 +209,22 @@ class Lab:
 
     def inventory(
         self,
+        overrides: Mapping[str, Mapping[str, object]] | None = None,
         *,
         hosts: Sequence[str] | None = None,
         unknown_key: Sequence[str] = (),
         changed_key: Sequence[str] = (),
         cluster: str = "lab",
-        **overrides: Mapping[str, object],
     ) -> Path:
         """Write an inventory for the laptop; a new file each time.
 
         Args:
+            overrides: For a host's name, keys of its entry to set or (None) to leave out:
+                ``{"mercer": {"user": "nobody-here"}, "crosby": {"address": NOBODY}, "nas": {"python": None}}``.
             hosts: Names of the hosts in it, in this order; all, if not given.
             unknown_key: Hosts whose key the laptop has never seen.
             changed_key: Hosts that the laptop knows with another key.
             cluster: The cluster's name.
-            overrides: For a host's name, keys of its entry to set or (None) to leave out:
-                ``mercer={"user": "nobody-here"}``, ``crosby={"address": NOBODY}``, ``nas={"python": None}``.
         """
         self._inventories += 1
         folder = self.laptop.home / f"inventory-{self._inventories}"
@@ -237,7 +237,7 @@ class Lab:
                 entry["python"] = sys.executable
             if host.name in (*unknown_key, *changed_key):
                 entry["known_hosts"] = str(known)
-            entry |= overrides.get(host.name, {})
+            entry |= (overrides or {}).get(host.name, {})
             lines.append(f"  {host.name}:")
             # What JSON calls a value, YAML reads as the same value.
             lines += [f"    {key}: {json.dumps(value)}" for key, value in entry.items() if value is not None]

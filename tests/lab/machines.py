@@ -36,7 +36,7 @@ _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class HostProcess(NamedTuple):
-    """A process on a host: its PID as the host counts, and its command line."""
+    """A process on a host: its PID as the host counts, and the words of its command line that are not empty."""
 
     pid: int
     argv: tuple[str, ...]
@@ -201,7 +201,7 @@ class Host(Machine):
                 process = psutil.Process(pid)
                 if process.status() == psutil.STATUS_ZOMBIE or Path(process.exe()).name in ("sshd", "sshd-session"):
                     continue
-                found.append(HostProcess(_pid_on_host(pid), tuple(process.cmdline())))
+                found.append(HostProcess(_pid_on_host(pid), tuple(word for word in process.cmdline() if word)))
             except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
                 continue  # it ended while we looked
         return tuple(found)

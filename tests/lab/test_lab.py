@@ -135,10 +135,9 @@ def test_processes_and_ports_of_a_host_are_seen_and_can_be_signalled(lab: Lab) -
 
 def test_an_inventory_can_hold_each_kind_of_mistake(lab: Lab) -> None:
     path = lab.inventory(
-        hosts=["mercer", "crosby", "nas"],
+        {"nas": {"address": NOBODY, "user": "nobody-here"}},
         unknown_key=["mercer"],
         changed_key=["crosby"],
-        nas={"address": NOBODY, "user": "nobody-here"},
     )
     text = path.read_text()
     assert NOBODY in text

@@ -1,6 +1,7 @@
 """SSH servers to test against: the embedded one and a real OpenSSH sshd, behind one small interface."""
 
 import asyncio
+import contextlib
 import os
 import pwd
 import shutil
@@ -10,13 +11,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from hetero_tui.demo.machines import EmbeddedMachines
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.transport.ssh import SshTransport
 
-SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
+SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 USER = pwd.getpwuid(os.getuid()).pw_name
 
 
@@ -78,7 +80,7 @@ class OpenSsh:
 
     async def start(self) -> None:
         if os.getuid() == 0:
-            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+            os.makedirs("/run/sshd", mode=0o755, exist_ok=True)
         log = (self.folder / "log").open("ab")
         self.process = await asyncio.create_subprocess_exec(
             SSHD, "-D", "-e", "-f", self.folder / "sshd_config", stderr=log, start_new_session=True
@@ -89,18 +91,18 @@ class OpenSsh:
     async def stop(self) -> None:
         """Also ends its connections: they are children of the listener, in sessions of their own."""
         assert self.process is not None
-        children = subprocess.run(
-            ["ps", "-o", "pid=", "--ppid", str(self.process.pid)], capture_output=True, text=True, check=False
-        )
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        sessions = [child for child in children if child.name().startswith("sshd")]
         self.process.kill()
         await self.process.wait()
-        for pid in children.stdout.split():
-            subprocess.run(["kill", "-9", pid], check=False, stderr=subprocess.DEVNULL)
+        for session in sessions:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                session.kill()
 
 
 @pytest.fixture
 async def openssh(tmp_path: Path) -> AsyncIterator[OpenSsh]:
-    if not Path(SSHD).exists():
+    if SSHD is None:
         pytest.skip("no sshd is installed here")
     server = OpenSsh(tmp_path)
     await server.start()
@@ -130,7 +132,7 @@ async def server(request: pytest.FixtureRequest, short_folder: Path, tmp_path: P
                 lambda: machines.plug_in(machine.name),
             )
         return
-    if not Path(SSHD).exists():
+    if SSHD is None:
         pytest.skip("no sshd is installed here")
     real = OpenSsh(tmp_path)
     await real.start()

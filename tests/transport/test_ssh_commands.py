@@ -6,6 +6,7 @@ import os
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,16 +16,12 @@ from hetero_tui.errors import CommandFailed, DeadlineExceeded, HostError, Unreac
 WORDS = st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=30), max_size=6)
 
 
-async def _gone(pid: int) -> bool:
-    """Whether the process has ended within two seconds (a zombie has)."""
-    for _ in range(100):
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-        except FileNotFoundError:
+def _gone(pid: int) -> bool:
+    """Whether the process has ended within eight seconds (a zombie has)."""
+    for _ in range(400):
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
             return True
-        if state == "Z":
-            return True
-        await asyncio.sleep(0.02)
+        time.sleep(0.02)
     return False
 
 
@@ -47,7 +44,9 @@ async def test_words_come_through_unchanged_whatever_they_hold(server, connect):
     transport = connect(server.host)
     loop = asyncio.get_running_loop()
 
-    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=10 if server.kind == "openssh" else 40, deadline=None, suppress_health_check=list(HealthCheck)
+    )
     @given(WORDS)
     def check(words: list[str]) -> None:
         command = ["sh", "-c", 'for word in "$@"; do printf "%s\\0" "$word"; done', "sh", *words]
@@ -88,17 +87,15 @@ async def test_endless_output_is_cut_off_with_the_reason(server, connect):
 
 async def test_a_command_is_ended_at_its_deadline(server, connect):
     transport = connect(server.host)
-    pid = int((await transport.run(["sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!"], step="try", deadline=10)).stdout)
-    os.kill(pid, 9)
     await transport.connect()
     pid_file = server.home / f".hetero-tui-test-{os.getpid()}"
     command = ["sh", "-c", f"echo $$ > {pid_file}; exec sleep 60"]
     began = time.monotonic()
     try:
-        with pytest.raises(DeadlineExceeded, match=r"real: try: .* did not end within 0.5 s"):
-            await transport.run(command, step="try", deadline=0.5)
-        assert time.monotonic() - began < 1.5
-        assert await _gone(int(pid_file.read_text()))
+        with pytest.raises(DeadlineExceeded, match=r"real: try: .* did not end within 2 s"):
+            await transport.run(command, step="try", deadline=2)
+        assert time.monotonic() - began < 3.5
+        assert await asyncio.to_thread(_gone, int(pid_file.read_text()))
     finally:
         pid_file.unlink(missing_ok=True)
 
@@ -108,8 +105,8 @@ async def test_a_command_that_ignores_sigterm_is_killed(server, connect):
     command = ["sh", "-c", f"trap '' TERM HUP; echo $$ > {pid_file}; while :; do sleep 0.1; done"]
     try:
         with pytest.raises(DeadlineExceeded):
-            await connect(server.host).run(command, step="try", deadline=1)
-        assert await _gone(int(pid_file.read_text()))
+            await connect(server.host).run(command, step="try", deadline=2)
+        assert await asyncio.to_thread(_gone, int(pid_file.read_text()))
     finally:
         pid_file.unlink(missing_ok=True)
 
@@ -120,7 +117,7 @@ async def test_lines_are_streamed_as_they_come_and_leaving_ends_the_command(serv
         pid = int(await anext(lines))
         assert [await anext(lines) for _ in range(3)] == ["line 1", "line 2", "line 3"]
         os.kill(pid, 0)
-    assert await _gone(pid)
+    assert await asyncio.to_thread(_gone, pid)
 
 
 async def test_a_stream_reads_stdin_keeps_blank_lines_and_a_last_line_without_newline(server, connect):
@@ -129,9 +126,9 @@ async def test_a_stream_reads_stdin_keeps_blank_lines_and_a_last_line_without_ne
 
 
 async def test_a_stream_that_keeps_silent_is_given_up(server, connect):
-    async with connect(server.host).stream(["sh", "-c", "echo a; sleep 60"], step="follow", silence=0.5) as lines:
+    async with connect(server.host).stream(["sh", "-c", "echo a; sleep 60"], step="follow", silence=2) as lines:
         assert await anext(lines) == "a"
-        with pytest.raises(Unreachable, match=r"real: follow: nothing came for 0.5 s"):
+        with pytest.raises(Unreachable, match=r"real: follow: nothing came for 2 s"):
             await anext(lines)
 
 
@@ -152,7 +149,7 @@ async def test_put_writes_binary_files_with_their_mode_and_private_folders(serve
     assert path.read_bytes() == data
     assert path.stat().st_mode & 0o777 == 0o755
     assert path.parent.stat().st_mode & 0o777 == 0o700
-    assert os.listdir(path.parent) == ["file.bin"]
+    assert [entry.name for entry in path.parent.iterdir()] == ["file.bin"]
 
 
 async def test_put_of_an_empty_file_works(server, connect, tmp_path):
@@ -165,7 +162,7 @@ async def test_a_failed_put_leaves_the_old_file_and_says_why(server, connect, tm
     (tmp_path / "file" / "inside").touch()
     with pytest.raises(CommandFailed, match="could not be written"):
         await connect(server.host).put(b"new", str(tmp_path / "file" / "inside" / "x"), step="send", deadline=10)
-    assert os.listdir(tmp_path / "file") == ["inside"]
+    assert [entry.name for entry in (tmp_path / "file").iterdir()] == ["inside"]
 
 
 async def test_a_put_cut_midway_leaves_no_half_written_file(server, connect, tmp_path):
@@ -175,7 +172,7 @@ async def test_a_put_cut_midway_leaves_no_half_written_file(server, connect, tmp
     await transport.connect()
     sending = asyncio.create_task(transport.put(bytes(200_000_000), str(path), step="send", deadline=60))
     async with asyncio.timeout(10):
-        while not any(name.startswith("weights.part") for name in os.listdir(tmp_path)):
+        while not list(tmp_path.glob("weights.part*")):
             await asyncio.sleep(0.01)
     await server.stop()
     with pytest.raises(HostError):
@@ -198,7 +195,7 @@ async def test_forward_leads_to_a_port_that_only_the_host_listens_on(server, con
         writer.write(b"there and back\n")
         assert await reader.readline() == b"there and back\n"
         writer.close()
-    with pytest.raises(OSError, match="refused"):
+    with pytest.raises(OSError, match="Connect call failed"):
         await asyncio.open_connection("127.0.0.1", port)
 
 

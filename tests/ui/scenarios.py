@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from hetero_tui import events as ev
 from hetero_tui.errors import HeteroTuiError
-from hetero_tui.events import ClusterState, HostState, Level, RunState
+from hetero_tui.events import ClusterState, HostState, RunState
 from hetero_tui.facts import HostFacts, parse_facts
 from hetero_tui.fold import apply
 from hetero_tui.intents import Leftover, Removed, TeardownPreview, TeardownReport
@@ -148,18 +148,26 @@ def loss_at(step: int) -> float:
     return 1.35 + 3.45 * math.exp(-step / 260) + noise * (0.35 + math.exp(-step / 300))
 
 
-def run_events(
-    steps: int = 1204, started: float = NOW - 312, seconds: float = 0.259, iterations: int = 5000
-) -> list[p.Event]:
-    """A run's own events: four workers, one lost at step 1,188, another that slowed down."""
+LOST_AT, HOT_FROM, SLOW_AT = 706, 1172, 1181
+"""Steps at which nas falls silent, from which macbook is slower, and at which its share follows."""
+
+
+def run_events(steps: int = 1204, ended: float = NOW, iterations: int = 5000) -> list[p.Event]:
+    """A run's own events up to ``ended``: four workers, of which one is lost and another slows down."""
+    seconds = [0.0, *(_seconds_of(step) for step in range(1, steps + 1))]
+    at = ended - sum(seconds)
     happened: list[p.Event] = []
 
     def add(event: Callable[..., p.Event], at: float, **fields: object) -> None:
         happened.append(event(seq=len(happened) + 1, time=at, **fields))
 
+    def rebalance(at: float, step: int, reason: str) -> None:
+        shares = tuple(_share(host, samples) for host, samples in slices.items())
+        add(p.Rebalanced, at, step=step, shares=shares, reason=reason)
+
     add(
         p.RunStarted,
-        started - 4,
+        at - 4,
         run="text-7f3",
         job="text",
         host="mercer",
@@ -168,40 +176,43 @@ def run_events(
         parameters=1_048_576,
     )
     for host in _SHARES:
-        add(p.WorkerJoined, started - 3, worker=_share(host, 0).worker, host=host, device=_share(host, 0).device)
+        add(p.WorkerJoined, at - 3, worker=_share(host, 0).worker, host=host, device=_share(host, 0).device)
     shares = tuple(_share(host, samples) for host, (samples, _) in _SHARES.items())
-    add(p.PlanMade, started - 1, strategy="sync", shares=shares, predicted_step_s=0.25)
-    hosts = list(_SHARES)
+    add(p.PlanMade, at - 1, strategy="sync", shares=shares, predicted_step_s=0.25)
     slices = {host: samples for host, (samples, _) in _SHARES.items()}
     for step in range(1, steps + 1):
-        at = started + step * seconds
+        at += seconds[step]
+        if step == LOST_AT:
+            add(p.WorkerLost, at, worker="nas/cpu", host="nas", device="cpu", step=step, cause="silent for 1.1 s")
+            add(p.SliceReissued, at, step=step, worker="nas/cpu", to="mercer/cuda:0", samples=12, stall_s=0.9)
+            slices = {"mercer": 57, "crosby": 52, "macbook": 31}
+            rebalance(at, step, "nas is away")
         if step == 1000:
             add(p.CheckpointSaved, at, step=step, path="~/.hetero-tui/rc-lab/runs/text-7f3/step-1000", host="mercer")
-        if step == 1100:
+        if step == SLOW_AT:
             add(p.WorkerSlow, at, worker="macbook/mps", host="macbook", step=step, factor=0.6)
-            slices = {"mercer": 58, "crosby": 53, "macbook": 17, "nas": 12}
-            new = tuple(_share(host, samples) for host, samples in slices.items())
-            add(p.Rebalanced, at, step=step, shares=new, reason="macbook slowed down")
-        if step == 1188:
-            cause = "silent for 1.1 s"
-            add(p.WorkerLost, at, worker="nas/cpu", host="nas", device="cpu", step=step, cause=cause)
-            add(p.SliceReissued, at, step=step, worker="nas/cpu", to="mercer/cuda:0", samples=12, stall_s=0.9)
-            hosts.remove("nas")
             slices = {"mercer": 64, "crosby": 58, "macbook": 18}
-            new = tuple(_share(host, samples) for host, samples in slices.items())
-            add(p.Rebalanced, at, step=step, shares=new, reason="nas is away")
+            rebalance(at, step, "macbook slowed down")
+        workers = tuple(_worker_step(host, samples, seconds[step], step) for host, samples in slices.items())
         add(
             p.Step,
             at,
             step=step,
             loss=loss_at(step),
             samples=140,
-            seconds=seconds,
+            seconds=seconds[step],
             bytes_pushed=12_000_000,
             bytes_pulled=12_000_000,
-            workers=tuple(_worker_step(host, slices[host], seconds, step) for host in hosts),
+            workers=workers,
         )
     return happened
+
+
+def _seconds_of(step: int) -> float:
+    usual = 0.249 * (1 + 0.02 * math.sin(step * 1.7) + 0.015 * math.sin(step * 0.31))
+    if step == LOST_AT:
+        return usual + 0.9
+    return usual * 1.45 if HOT_FROM <= step < SLOW_AT else usual
 
 
 _PARTS = {
@@ -239,20 +250,18 @@ def up(now: float = NOW) -> State:
     return fold(fresh(), happened)
 
 
-def training(now: float = NOW) -> State:
+def training(now: float = NOW, iterations: int = 5000) -> State:
     """Four mixed machines train: one is slow, one has been unreachable for two minutes."""
-    started = now - 1204 * 0.259
-    happened: list[ev.Event] = [ev.RunChanged(time=started - 8, run="text-7f3", job="text", state=RunState.STARTING)]
-    away = now - 128
-    happened.append(
-        ev.HostSampled(time=away, host="nas", sample=sample("nas", 0.62, 3.1, 8.0, traffic=230), round_trip_s=0.0011)
-    )
-    happened.extend(
-        ev.RunProgressed(run="text-7f3", event=event)
-        for event in sorted(run_events(started=started), key=lambda event: event.seq)
-    )
-    happened.append(ev.HostLost(time=now - 4, host="nas", cause="no answer for 15 s"))
-    happened.append(ev.ClusterChanged(time=now - 4, state=ClusterState.DEGRADED, head="mercer"))
+    run = run_events(ended=now, iterations=iterations)
+    started = run[0].time - 4
+    away = next(event.time for event in run if isinstance(event, p.WorkerLost))
+    last_of_nas = sample("nas", 0.62, 3.1, 8.0, traffic=230)
+    others: list[tuple[float, ev.Event]] = [
+        (started, ev.RunChanged(time=started, run="text-7f3", job="text", state=RunState.STARTING)),
+        (away - 3, ev.HostSampled(time=away - 3, host="nas", sample=last_of_nas, round_trip_s=0.0011)),
+        (away + 12, ev.HostLost(time=away + 12, host="nas", cause="no answer for 15 s")),
+        (away + 12, ev.ClusterChanged(time=away + 12, state=ClusterState.DEGRADED, head="mercer")),
+    ]
     live = {
         "mercer": (0.84, 9.1, 12.0, 0.0004, 941.0),
         "crosby": (0.79, 8.7, 12.0, 0.0005, 939.0),
@@ -260,13 +269,15 @@ def training(now: float = NOW) -> State:
     }
     for host, (use, used, total, delay, traffic) in live.items():
         seen = sample(host, use, used, total, traffic=traffic)
-        happened.append(ev.HostSampled(time=now - 1, host=host, sample=seen, round_trip_s=delay))
-    return fold(up(now), happened)
+        others.append((now - 1, ev.HostSampled(time=now - 1, host=host, sample=seen, round_trip_s=delay)))
+    wrapped = [(event.time, ev.RunProgressed(run="text-7f3", event=event)) for event in run]
+    happened = sorted([*others, *wrapped], key=lambda pair: pair[0])
+    return fold(up(now), (event for _, event in happened))
 
 
 def finished(now: float = NOW) -> State:
     """The same run to its end, nas back in time."""
-    state = training(now)
+    state = training(now, iterations=1204)
     assert state.run is not None
     last = state.run.last_seq
     end = p.RunFinished(
@@ -315,7 +326,7 @@ class FixedIntents:
     jobs: tuple[str, ...] = ("digits", "text")
     inventory_path: str = "/home/me/inventory.yaml"
     failure: Exception | None = None
-    report: TeardownReport = field(default_factory=lambda: REPORT)
+    report: TeardownReport = field(default_factory=lambda: left_behind())
     asked: list[tuple[object, ...]] = field(default_factory=list)
     listeners: list[Callable[[State], None]] = field(default_factory=list)
     gate: asyncio.Event | None = None
@@ -370,18 +381,19 @@ PREVIEW = TeardownPreview(
     stops=("Ray on mercer, crosby and macbook (11 processes)",),
     unreachable=("nas",),
 )
-REPORT = TeardownReport(
-    removed=tuple(
-        Removed(host=host, kind="process", detail=f"ray {number}")
-        for host, count in (("mercer", 5), ("crosby", 3), ("macbook", 3))
-        for number in range(count)
-    ),
-    leftovers=(Leftover(host="nas", kind="host", detail="not reached; run hetero-tui down when it is back"),),
-)
+
+
+def left_behind() -> TeardownReport:
+    """A teardown that could not reach nas."""
+    return TeardownReport(
+        removed=tuple(
+            Removed(host=host, kind="process", detail=f"ray {number}")
+            for host, count in (("mercer", 5), ("crosby", 3), ("macbook", 3))
+            for number in range(count)
+        ),
+        leftovers=(Leftover(host="nas", kind="host", detail="not reached; run hetero-tui down when it is back"),),
+    )
 
 
 def refused(cause: str = "mercer does not answer") -> HeteroTuiError:
     return HeteroTuiError(cause, step="up", hint="check its cable")
-
-
-__all__ = ["NOW", "FixedIntents", "Level"]

@@ -30,6 +30,10 @@ class Dialog(ModalScreen[Answer | None], Generic[Answer]):
         Binding("escape", "leave", show=False),
         Binding("left", "app.focus_previous", show=False),
         Binding("right", "app.focus_next", show=False),
+        Binding("up", "scroll(-1)", show=False),
+        Binding("down", "scroll(1)", show=False),
+        Binding("pageup", "scroll(-10)", show=False),
+        Binding("pagedown", "scroll(10)", show=False),
     ]
 
     def __init__(self, view: Callable[[], View], *, title: str) -> None:
@@ -75,6 +79,9 @@ class Dialog(ModalScreen[Answer | None], Generic[Answer]):
         shown = self.query_one("#text", Static)
         if shown.content != text:
             shown.update(text)
+
+    def action_scroll(self, by: int) -> None:
+        self.query_one("#body").scroll_relative(y=by, animate=False)
 
     def action_leave(self) -> None:
         self.dismiss(None)

@@ -8,10 +8,12 @@ from rich.text import Text
 
 from hetero_tui.ui import look
 from hetero_tui.ui.draw.bars import PARTS
-from hetero_tui.ui.keys import KEYS
+from hetero_tui.ui.keys import KEYS, Key
 from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.screens.dialog import Dialog
 from hetero_tui.ui.view import View
+
+_MOVE = Key(key="↑ ↓", code="", action="", word="", help="Choose a machine; after tab, scroll the events")
 
 
 class HelpScreen(Dialog[None]):
@@ -23,9 +25,10 @@ class HelpScreen(Dialog[None]):
     def text(self, view: View, width: int) -> list[Text]:
         """Keys, then signs."""
         palette = view.palette
-        lines = []
-        for key in (*KEYS, view.quit_key):
-            lines.append(Text.assemble((f"{key.key:>6}  ", f"bold {palette.accent}"), (key.help, palette.foreground)))
+        lines = [
+            Text.assemble((f"{key.key:>6}  ", f"bold {palette.accent}"), (key.help, palette.foreground))
+            for key in (*KEYS, view.quit_key, _MOVE)
+        ]
         return [*lines, Text(""), *_signs(width, palette)]
 
 

@@ -31,7 +31,6 @@ class HostKeyScreen(Dialog[bool]):
             Text(""),
             Text("If in doubt, compare it with what the machine itself says:", style=palette.foreground),
             Text("  ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub", style=palette.muted),
-            Text(""),
         ]
 
     def buttons(self) -> Iterable[Button]:

@@ -78,10 +78,11 @@ class MainScreen(Screen[None]):
             return
         state, run, palette = view.state, view.state.run, view.palette
         times = recent_times(run) if run is not None else ()
+        first_steps = tutorial_lines(view.inventory_path, palette)
         arranged = arrange(
             width,
             height,
-            hosts=len(state.hosts),
+            hosts=len(state.hosts) or len(first_steps),
             workers=len(times),
             run=run is not None,
             final=run is not None and run.state.final,
@@ -92,7 +93,7 @@ class MainScreen(Screen[None]):
         if state.hosts:
             self.hosts.draw(view, width - _INSIDE if arranged.framed else width - 1)
         else:
-            self._lines("tutorial").show(tutorial_lines(view.inventory_path, palette))
+            self._lines("tutorial").show(first_steps)
         if run is not None:
             self._draw_run(run, times, arranged, view, width)
         if arranged.events:
@@ -108,7 +109,7 @@ class MainScreen(Screen[None]):
             self._lines("outcome").show([outcome_line(run, width, palette)])
         half = width // 2 if arranged.side_by_side else width
         if arranged.loss:
-            self._titled("loss", "Loss" if run.loss is None else f"Loss {fmt.loss(run.loss)}")
+            self._titled("loss", _loss_title(run, with_speed=not arranged.rate))
             self._lines("loss").show(
                 curve(run.losses, run.markers, half - _INSIDE, arranged.loss - FRAME, palette)
                 if arranged.loss >= _CURVE_FROM
@@ -186,5 +187,14 @@ class MainScreen(Screen[None]):
         details.display = arranged.details_width > 0
         details.styles.width = arranged.details_width
 
+    def on_hosts_filtered(self) -> None:
+        self.draw(self._view())
+
     def on_host_lines_marked(self) -> None:
         self.draw(self._view())
+
+
+def _loss_title(run: RunView, *, with_speed: bool) -> str:
+    loss = "Loss" if run.loss is None else f"Loss {fmt.loss(run.loss)}"
+    speed = run.samples_per_second
+    return loss if speed is None or not with_speed else f"{loss}, {fmt.throughput(speed)}"

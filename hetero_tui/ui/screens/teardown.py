@@ -62,7 +62,7 @@ class TeardownScreen(Dialog[None]):
         """The text of the phase that it is in."""
         palette = view.palette
         if self._failure:
-            return [*_set([("Failed", self._failure, palette.bad)], width, palette), Text("")]
+            return [*_set([("Failed", self._failure, palette.bad)], width, palette)]
         if self._report is not None:
             return report_lines(self._report, width, palette)
         if self._began is not None:
@@ -83,7 +83,7 @@ def question_lines(preview: TeardownPreview, width: int, palette: Palette) -> li
         names = ", ".join(preview.unreachable)
         word = "is" if len(preview.unreachable) == 1 else "are"
         paragraphs.append(("Not now", f"{names} {word} unreachable and cleaned at the next contact", palette.warning))
-    return [*_set(paragraphs, width, palette), Text("")]
+    return [*_set(paragraphs, width, palette)]
 
 
 def progress_lines(view: View, began: float, palette: Palette) -> list[Text]:
@@ -94,7 +94,7 @@ def progress_lines(view: View, began: float, palette: Palette) -> list[Text]:
         shown = look.HOST[host.state]
         line = Text(f"{host.name:<{label}}  ", style=palette.foreground)
         lines.append(line.append(f"{shown.glyph} {state_words(host, view.now)}", style=shown.colour(palette)))
-    return [*lines, Text("")]
+    return [*lines]
 
 
 def report_lines(report: TeardownReport, width: int, palette: Palette) -> list[Text]:
@@ -113,7 +113,7 @@ def report_lines(report: TeardownReport, width: int, palette: Palette) -> list[T
         paragraphs.append(
             ("Left", f"{look.LEVEL[Level.GOOD].glyph} nothing; every machine was looked at", palette.accent)
         )
-    return [*_set(paragraphs, width, palette), Text("")]
+    return [*_set(paragraphs, width, palette)]
 
 
 def _set(paragraphs: list[Paragraph], width: int, palette: Palette) -> list[Text]:

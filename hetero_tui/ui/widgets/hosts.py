@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.style import Style
 from rich.text import Text
@@ -18,6 +18,9 @@ from hetero_tui.state import HostView
 from hetero_tui.ui import cells, columns
 from hetero_tui.ui.view import View
 from hetero_tui.ui.widgets.lines import Lines
+
+if TYPE_CHECKING:
+    from textual.widgets import Input
 
 _CURSOR = 2
 """Cells left of the first column, for the cursor's mark."""
@@ -107,6 +110,9 @@ class HostLines(Lines, can_focus=True):
 class Hosts(Vertical):
     """The panel of hosts."""
 
+    class Filtered(Message):
+        """Another text is filtered by."""
+
     def __init__(self, *, id: str) -> None:  # noqa: A002 (Textual's own name for it)
         super().__init__(id=id)
         self.filter = ""
@@ -142,6 +148,13 @@ class Hosts(Vertical):
             field = Input(value=self.filter, placeholder="name, state or device", id="filter", compact=True)
             self.mount(field)
         field.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self.filter = event.value
+        self.post_message(self.Filtered())
+
+    def on_input_submitted(self) -> None:
+        self.end_filter(keep=True)
 
     def end_filter(self, *, keep: bool) -> None:
         """Take the field away; the filter stays, or all hosts are shown again."""

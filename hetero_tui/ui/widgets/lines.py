@@ -46,8 +46,9 @@ class Lines(ScrollView, can_focus=False):
 
     def strip(self, index: int, base: Style) -> Strip:
         """The cells of one line, as wide as the widget."""
-        segments = self._lines[index].render(self.app.console)
-        return Strip(segments).apply_style(base).adjust_cell_length(self.size.width, base)
+        line = self._lines[index]
+        whole = base + self.app.console.get_style(line.style)
+        return Strip(line.render(self.app.console)).apply_style(whole).adjust_cell_length(self.size.width, base)
 
 
 def _identity(line: Text) -> object:

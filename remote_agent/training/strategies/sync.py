@@ -1,14 +1,16 @@
 """Synchronous training, exact: after each step the weights are those of one process on the same batches.
 
-Step ``t``: its samples are cut into slices by the workers' speed; each worker computes the gradient sum of its slice
-with the weights of step ``t - 1``; the server adds the sums as they come, divides by the number of samples, and makes the optimizer's step.
+Step ``t``: its samples are cut into slices by the workers' speed; each worker computes the gradient sum of its slice with the
+weights of step ``t - 1``; the server adds the sums, divides by the number of samples, and makes the optimizer's step.
 
-The coordinator only passes refs: weights and gradients go straight between server and workers. The slices of
-step ``t + 1`` are submitted together with the application of step ``t``, whose weights they name as an argument; Ray starts
-them the moment these are there, and the coordinator's own bookkeeping is off the path.
+The coordinator only passes refs: weights and gradients go straight between server and workers, and while step ``t`` is
+computed, step ``t + 1`` is submitted already, naming the weights of ``t`` as an argument. Ray starts each call the moment its
+arguments are there, so the coordinator's own work (events, shares) is off the path. The price: a change of
+shares takes effect one step later.
 
 When a worker dies, or its slice misses its deadline, its slice is issued again, whole, to a living worker: same samples,
-same weights, same random numbers. The server counts each slice once, so a late answer changes nothing.
+same weights, same random numbers; the calls that waited for the lost answer are dropped and submitted anew. The
+server takes exactly one gradient for each slice, so a late answer changes nothing.
 """
 
 from __future__ import annotations
@@ -23,44 +25,41 @@ from remote_agent.training import balance, rpc, shares
 from remote_agent.training.deadlines import PING_S, SERVER_S, SLICE_FACTOR
 from remote_agent.training.errors import LossNotFinite, ServerGone, TrainingError, WorkersGone
 from remote_agent.training.flat import Payload
-from remote_agent.training.messages import Applied, Failed, Incomplete, Skipped, SliceResult, SliceTask
+from remote_agent.training.messages import Applied, Failed, Refused, Skipped, SliceResult, SliceTask
 from remote_agent.training.rpc import Ref
 from remote_agent.training.session import Member, Session, StepReport
 
 SERVER_HINT = "look at the host's memory and its log, then start the run again"
 
+MOST_REPAIRS = 20
+"""Times that one step is repaired before the run gives up."""
+
+Outcome = SliceResult | Failed | Skipped
+
 
 @dataclass(eq=False)
 class Ticket:
-    """A slice that a worker is computing."""
+    """A slice that a worker computes; ``lost_by`` names who had it before."""
 
     task: SliceTask
     member: Member
     gradient: Ref[Payload | None]
-    outcome: Ref[SliceResult | Failed | Skipped]
+    outcome: Ref[Outcome]
     submitted: float
-    deadline: float
-    lost_by: str | None = None
+    lost_by: str = ""
 
 
 @dataclass(eq=False)
-class Done:
-    """A slice whose outcome has arrived, and whose gradient was sent on to the server."""
-
-    ticket: Ticket
-    result: SliceResult
-
-
-@dataclass(eq=False)
-class Round:
-    """One step under way: ``tickets`` are out, ``done`` is in, by slice index."""
+class Turn:
+    """One step under way: its slices' tickets in their order, and what the server will answer to them."""
 
     step: int
     weights: Ref[Payload]
     tickets: list[Ticket]
-    expected: tuple[int, ...]
     pulls: int = 0
-    done: dict[int, Done] = field(default_factory=dict)
+    submitted: float = 0.0
+    new_weights: Ref[Payload] = field(init=False)
+    answer: Ref[Applied | Refused | Failed] = field(init=False)
 
 
 class Sync:
@@ -72,168 +71,158 @@ class Sync:
         self._cut = self._fresh_cut()
         self._cut_at = 0
         self._published = time.monotonic()
-        turn = self._issue(1, session.weights)
-        while True:
-            self._gather(turn)
-            last = turn.step >= session.config.num_iterations or session.stopping()
-            self._adapt(turn)
-            submitted = time.monotonic()
-            weights, answer = session.server.call_pair("apply", turn.step, turn.expected)
-            following = None if last else self._issue(turn.step + 1, weights)
-            applied = self._application(turn, answer)
-            if isinstance(applied, Incomplete):
-                # A gradient was lost with its host after its outcome had arrived. The next step has not begun.
-                self._take_back(turn, applied)
-                continue
-            yield self._report(turn, applied, submitted, weights)
-            if following is None:
-                return
+        turn: Turn | None = self._issue(1, session.weights)
+        while turn is not None:
+            following = self._following(turn)
+            planned = turn.new_weights
+            applied = self._settle(turn)
+            results = self._results(turn)
+            self._adapt(turn, results)
+            if following is not None and turn.new_weights is not planned:
+                following = self._issue(turn.step + 1, turn.new_weights)
+            yield self._report(turn, results, applied)
             turn = following
 
-    # --- Issuing and collecting slices -------------------------------------------------------------------------------
+    # --- Submitting --------------------------------------------------------------------------------------------------
 
-    def _issue(self, step: int, weights: Ref[Payload]) -> Round:
-        """Submit a step's slices, one for each worker with a share."""
-        session = self._session
-        indices = session.order.step(step)
-        turn = Round(step, weights, [], ())
+    def _following(self, turn: Turn) -> Turn | None:
+        """The step after ``turn``, submitted on the weights that ``turn`` will give; None when ``turn`` is the last."""
+        if turn.step >= self._session.config.num_iterations or self._session.stopping():
+            return None
+        return self._issue(turn.step + 1, turn.new_weights)
+
+    def _issue(self, step: int, weights: Ref[Payload]) -> Turn:
+        """Submit a step: a slice for each worker with a share, and their application."""
+        indices = self._session.order.step(step)
+        turn = Turn(step, weights, [])
         begin = 0
-        for member, samples in zip(list(session.crew), self._cut, strict=True):
+        for member, samples in zip(self._session.crew, self._cut, strict=True):
             if samples:
                 task = SliceTask(step=step, index=len(turn.tickets), indices=indices[begin : begin + samples])
                 turn.tickets.append(self._submit(turn, task, member))
                 begin += samples
-        turn.expected = tuple(range(len(turn.tickets)))
+        self._submit_application(turn)
         return turn
 
-    def _submit(self, turn: Round, task: SliceTask, member: Member) -> Ticket:
+    def _submit(self, turn: Turn, task: SliceTask, member: Member, lost_by: str = "") -> Ticket:
         gradient, outcome = member.actor.call_pair("compute", task, turn.weights)
         turn.pulls += 1
-        now = time.monotonic()
-        expected = max(member.usual_call_s, member.track.current.seconds(len(task.indices)))
-        deadline = now + self._session.config.slice_deadline_s + SLICE_FACTOR * expected
-        return Ticket(task, member, gradient, outcome, now, deadline)
+        return Ticket(task, member, gradient, outcome, time.monotonic(), lost_by)
 
-    def _gather(self, turn: Round) -> None:
-        """Wait for every slice's outcome and send its gradient on to the server; issue lost slices again."""
-        while turn.tickets:
-            nearest = min(ticket.deadline for ticket in turn.tickets)
-            ready = rpc.first_ready([ticket.outcome for ticket in turn.tickets], nearest - time.monotonic())
-            if ready is not None:
-                self._collect(turn, turn.tickets.pop(ready))
+    def _submit_application(self, turn: Turn) -> None:
+        slices = [ref for ticket in turn.tickets for ref in (ticket.outcome, ticket.gradient)]
+        turn.submitted = time.monotonic()
+        turn.new_weights, turn.answer = self._session.server.call_pair("apply", turn.step, *slices)
+
+    # --- Waiting, and what to do when something is lost --------------------------------------------------------------
+
+    def _settle(self, turn: Turn) -> Applied:
+        """Wait until the step is applied; issue lost slices again until it is.
+
+        Raises:
+            TrainingError: it can't be: the job failed, or server or workers are gone.
+        """
+        for _ in range(MOST_REPAIRS):
+            expected = max(
+                max(ticket.member.usual_call_s, ticket.member.track.current.seconds(len(ticket.task.indices)))
+                for ticket in turn.tickets
+            )
+            patience = self._session.config.slice_deadline_s + SLICE_FACTOR * expected
+            began = time.monotonic()
+            if rpc.first_ready([turn.answer], patience) is not None:
+                try:
+                    answer = rpc.get(turn.answer, SERVER_S)
+                except (*rpc.Lost, rpc.CallFailed):
+                    answer = Refused(step=turn.step)
+                if isinstance(answer, Failed):
+                    raise answer.error(self._session.server_host)
+                if isinstance(answer, Applied):
+                    return answer
+            self._repair(turn, time.monotonic() - began, began + patience <= time.monotonic())
+        raise TrainingError(
+            f"step {turn.step} failed {MOST_REPAIRS} times", hint="look at the hosts' logs and the network between them"
+        )
+
+    def _repair(self, turn: Turn, waited: float, overdue: bool) -> None:
+        """Find what the step failed of, take it out, and submit the step's missing parts again."""
+        lost: dict[Member, str] = {}
+        doubtful = False
+        for ticket in turn.tickets:
+            if rpc.first_ready([ticket.outcome], 0.0) is None:
+                if overdue:
+                    lost.setdefault(ticket.member, f"no answer to a slice within {waited:.0f} s")
                 continue
-            late = [ticket for ticket in turn.tickets if ticket.deadline <= time.monotonic()]
-            for ticket in late:
-                waited = time.monotonic() - ticket.submitted
-                self._lose(turn, ticket, f"no answer to a slice within {waited:.0f} s")
+            try:
+                self._check(ticket.member, rpc.get(ticket.outcome, PING_S))
+            except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+                doubtful |= not isinstance(error, rpc.ActorLost)  # it may be the weights that are gone
+                lost.setdefault(ticket.member, rpc.describe(error))
+        if doubtful or not lost:
+            self._check_server(overdue and not lost)
+        if not lost:
+            silent = [ticket.member for ticket in turn.tickets if not _answers(ticket.member)]
+            lost = dict.fromkeys(silent, "its host or process is gone")
+        # Without anyone lost a gradient was: with no way to tell whose, all slices are computed again.
+        orphans = [ticket for ticket in turn.tickets if not lost or ticket.member in lost]
+        for member, cause in lost.items():
+            self._lose(turn, member, cause)
+        for orphan in orphans:
+            turn.tickets.remove(orphan)
+            turn.tickets.append(self._reissue(turn, orphan))
+        turn.tickets.sort(key=lambda ticket: ticket.task.index)
+        self._submit_application(turn)
 
-    def _collect(self, turn: Round, ticket: Ticket) -> None:
-        try:
-            result = rpc.get(ticket.outcome, SERVER_S)
-        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
-            if not isinstance(error, rpc.ActorLost):
-                self._check_server()  # weights that are gone are the server's fault, not the worker's
-            self._lose(turn, ticket, rpc.describe(error))
-            return
-        member = ticket.member
-        if isinstance(result, Failed):
-            raise result.error(member.host)
-        if isinstance(result, Skipped) or ticket.task.index in turn.done:
-            return
-        if not math.isfinite(result.loss):
+    def _check(self, member: Member, outcome: Outcome) -> None:
+        """Raise what the outcome of a slice on ``member`` says about the job."""
+        if isinstance(outcome, Failed):
+            raise outcome.error(member.host)
+        if isinstance(outcome, SliceResult) and not math.isfinite(outcome.loss):
             raise LossNotFinite(
-                f"the loss is {result.loss} in a slice of {result.samples} samples",
+                f"the loss is {outcome.loss} in a slice of {outcome.samples} samples",
                 hint="lower the learning rate, or look for a division by zero or a logarithm of zero in the loss",
                 host=member.host,
             )
-        self._session.server.call("add", result, ticket.gradient)
-        seen = time.monotonic()
-        member.clock.bound(ticket.submitted, result.stamps.entered, result.stamps.left, seen)
-        member.usual_call_s = max(0.9 * member.usual_call_s, seen - max(ticket.submitted, self._published))
-        if ticket.lost_by is not None:
-            self._session.journal.write(
-                SliceReissued,
-                step=turn.step,
-                worker=ticket.lost_by,
-                to=member.name,
-                samples=result.samples,
-                stall_s=seen - ticket.submitted,
-            )
-        turn.done[ticket.task.index] = Done(ticket, result)
 
-    # --- Losses ------------------------------------------------------------------------------------------------------
+    def _check_server(self, overdue: bool) -> None:
+        """Raise when the server is gone, or when all slices are there and it is ``overdue`` all the same."""
+        cause = "it did not answer in time"
+        if not overdue:
+            try:
+                rpc.get(self._session.server.call("ping"), PING_S)
+            except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+                cause = rpc.describe(error)
+            else:
+                return
+        raise ServerGone(f"the parameter server was lost: {cause}", hint=SERVER_HINT, host=self._session.server_host)
 
-    def _lose(self, turn: Round, ticket: Ticket, cause: str) -> None:
-        """Go on without the ticket's worker: its slices of this step go to the living."""
-        session, gone = self._session, ticket.member
-        if gone in session.crew:
-            session.crew.remove(gone)
-            session.journal.write(
-                WorkerLost, worker=gone.name, host=gone.host, device=gone.device, step=turn.step, cause=cause
-            )
-            gone.actor.kill()
-            if not session.crew:
-                raise WorkersGone(
-                    f"the last worker was lost: {cause}",
-                    hint="look at the host, then start the run again",
-                    host=gone.host,
-                )
-            self._cut = self._fresh_cut()
-            self._cut_at = turn.step
-            self._announce(turn.step, f"{gone.name} was lost")
-        orphans = [ticket, *(other for other in turn.tickets if other.member is gone)]
-        turn.tickets = [other for other in turn.tickets if other.member is not gone]
-        for orphan in orphans:
-            self._reissue(turn, orphan.task, gone.name)
-
-    def _reissue(self, turn: Round, task: SliceTask, lost: str) -> None:
-        """Give a slice to the living worker that will have done it soonest; one with room for it whole is preferred."""
+    def _lose(self, turn: Turn, gone: Member, cause: str) -> None:
+        """Go on without a worker: what it had goes to the living."""
         session = self._session
+        if gone not in session.crew:
+            return
+        session.crew.remove(gone)
+        session.journal.write(
+            WorkerLost, worker=gone.name, host=gone.host, device=gone.device, step=turn.step, cause=cause
+        )
+        gone.actor.kill()
+        if not session.crew:
+            raise WorkersGone(
+                f"the last worker was lost: {cause}", hint="look at the host, then start the run again", host=gone.host
+            )
+        self._cut, self._cut_at = self._fresh_cut(), turn.step
+        self._announce(turn.step, f"{gone.name} was lost")
+
+    def _reissue(self, turn: Turn, orphan: Ticket) -> Ticket:
+        """Give a slice to the living worker that will have done it soonest; one with room for it whole is preferred."""
+        size = len(orphan.task.indices)
         busy = {ticket.member: ticket.member.track.current.seconds(len(ticket.task.indices)) for ticket in turn.tickets}
 
         def cost(member: Member) -> tuple[bool, float]:
             profile = member.track.current
-            small = profile.max_batch is not None and profile.max_batch < len(task.indices)
-            return small, busy.get(member, 0.0) + profile.seconds(len(task.indices))
+            small = profile.max_batch is not None and profile.max_batch < size
+            return small, busy.get(member, 0.0) + profile.seconds(size)
 
-        ticket = self._submit(turn, task, min(session.crew, key=cost))
-        ticket.deadline += busy.get(ticket.member, 0.0) * SLICE_FACTOR
-        ticket.lost_by = lost
-        turn.tickets.append(ticket)
-
-    def _take_back(self, turn: Round, incomplete: Incomplete) -> None:
-        for index in incomplete.missing:
-            done = turn.done.pop(index)
-            self._reissue(turn, done.ticket.task, done.ticket.member.name)
-
-    def _check_server(self) -> None:
-        try:
-            rpc.get(self._session.server.call("ping"), PING_S)
-        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
-            raise ServerGone(
-                f"the parameter server was lost: {rpc.describe(error)}",
-                hint=SERVER_HINT,
-                host=self._session.server_host,
-            ) from error
-
-    def _application(self, turn: Round, answer: Ref[Applied | Incomplete | Failed]) -> Applied | Incomplete:
-        """Wait until the server has applied the step.
-
-        Raises:
-            ServerGone: it died, or did not answer.
-        """
-        slowest = max((done.ticket.member.usual_call_s for done in turn.done.values()), default=0.0)
-        host = self._session.server_host
-        try:
-            applied = rpc.get(answer, SERVER_S + SLICE_FACTOR * slowest)
-        except rpc.Timeout:
-            raise ServerGone("the parameter server did not answer in time", hint=SERVER_HINT, host=host) from None
-        except (*rpc.Lost, rpc.CallFailed) as error:
-            cause = f"the parameter server was lost: {rpc.describe(error)}"
-            raise ServerGone(cause, hint=SERVER_HINT, host=host) from error
-        if isinstance(applied, Failed):
-            raise applied.error(host)
-        return applied
+        return self._submit(turn, orphan.task, min(self._session.crew, key=cost), orphan.member.name)
 
     # --- Shares ------------------------------------------------------------------------------------------------------
 
@@ -244,21 +233,21 @@ class Sync:
         except ValueError as error:
             raise TrainingError(str(error), hint="lower batch_size, or raise the hosts' max_batch") from None
 
-    def _adapt(self, turn: Round) -> None:
+    def _adapt(self, turn: Turn, results: list[SliceResult]) -> None:
         """Learn from the step's compute times; cut again where it pays, and name who became slow."""
         session = self._session
-        for done in turn.done.values():
-            member = done.ticket.member
+        for ticket, result in zip(turn.tickets, results, strict=True):
+            member = ticket.member
             if member not in session.crew:
                 continue
-            member.observe(done.result.samples, done.result.compute_s)
+            member.observe(result.samples, result.compute_s)
             factor = member.track.slowdown()
             if factor is not None:
                 session.journal.write(WorkerSlow, worker=member.name, host=member.host, step=turn.step, factor=factor)
                 member.track = member.track.accepted()
         if not session.config.rebalance:
             return
-        better = balance.recut(session.config.batch_size, self._cut, session.profiles, turn.step - self._cut_at)
+        better = balance.recut(session.config.batch_size, self._cut, session.tracks, turn.step - self._cut_at)
         if better is not None:
             self._cut, self._cut_at = better, turn.step
             self._announce(turn.step, "the devices' speeds changed")
@@ -269,27 +258,49 @@ class Sync:
 
     # --- Accounting --------------------------------------------------------------------------------------------------
 
-    def _report(self, turn: Round, applied: Applied, submitted: float, weights: Ref[Payload]) -> StepReport:
-        """The step's event: where each worker's time went, on one clock, from publication to publication."""
-        session = self._session
-        clock = session.server_clock
-        clock.bound(submitted, applied.stamps.entered, applied.stamps.left, time.monotonic())
-        begun, ended = self._published, clock.here(applied.stamps.left)
-        self._published = ended
-        seconds = max(ended - begun, 1e-9)
-        samples = sum(done.result.samples for done in turn.done.values())
-        loss = sum(done.result.loss * done.result.samples for done in turn.done.values()) / samples
+    def _results(self, turn: Turn) -> list[SliceResult]:
+        """The outcomes of a step that is applied; they are there, since the server had them."""
+        results = []
+        for outcome in rpc.get_all([ticket.outcome for ticket in turn.tickets], SERVER_S):
+            assert isinstance(outcome, SliceResult), "the server applies nothing else"
+            results.append(outcome)
+        return results
+
+    def _report(self, turn: Turn, results: list[SliceResult], applied: Applied) -> StepReport:
+        """The step's event: where each worker's time went, on one clock, from one publication of weights to the next.
+
+        Pull: from publication until the worker's model has the weights. Push: packing, and from the last worker's end
+        until the server has all gradients and has added them. Wait: the rest, that is the slower workers and the optimizer.
+        """
+        session, begun = self._session, self._published
+        server = session.server_clock
+        server.bound(turn.submitted, applied.stamps.entered, applied.stamps.left, time.monotonic())
+        gathered, self._published = server.here(applied.stamps.entered), server.here(applied.stamps.left)
+        spans = []
+        for ticket, result in zip(turn.tickets, results, strict=True):
+            stamps, clock, ready = result.stamps, ticket.member.clock, max(begun, ticket.submitted)
+            clock.bound(ready, stamps.entered, stamps.left, gathered)
+            spans.append((clock.here(stamps.entered) - ready, clock.here(stamps.left)))
+            ticket.member.usual_call_s = max(0.9 * ticket.member.usual_call_s, spans[-1][1] - ready)
+            if ticket.lost_by:
+                session.journal.write(
+                    SliceReissued,
+                    step=turn.step,
+                    worker=ticket.lost_by,
+                    to=ticket.member.name,
+                    samples=result.samples,
+                    stall_s=spans[-1][1] - ticket.submitted,
+                )
+        seconds = max(self._published - begun, 1e-9)
+        delivery = max(0.0, gathered - max(left for _, left in spans)) + applied.sum_s
         workers = []
-        for index, done in sorted(turn.done.items()):
-            member, result = done.ticket.member, done.result
-            entered, left = (member.clock.here(stamp) for stamp in (result.stamps.entered, result.stamps.left))
-            pull = result.load_s + max(0.0, entered - max(begun, done.ticket.submitted))
-            push = result.pack_s + max(0.0, clock.here(applied.added[index].stamps.left) - left)
+        for ticket, result, (waited, _) in zip(turn.tickets, results, spans, strict=True):
+            pull, push = result.load_s + max(0.0, waited), result.pack_s + delivery
             workers.append(
                 WorkerStep(
-                    worker=member.name,
-                    host=member.host,
-                    device=member.device,
+                    worker=ticket.member.name,
+                    host=ticket.member.host,
+                    device=ticket.member.device,
                     samples=result.samples,
                     compute_s=result.compute_s,
                     push_s=push,
@@ -297,13 +308,22 @@ class Sync:
                     wait_s=max(0.0, seconds - result.compute_s - push - pull),
                 )
             )
+        samples = sum(result.samples for result in results)
         return StepReport(
             step=turn.step,
-            loss=loss,
+            loss=sum(result.loss * result.samples for result in results) / samples,
             samples=samples,
             seconds=seconds,
-            bytes_pushed=len(turn.done) * session.payload_bytes,
+            bytes_pushed=len(results) * session.payload_bytes,
             bytes_pulled=turn.pulls * session.payload_bytes,
             workers=tuple(workers),
-            weights=weights,
+            weights=turn.new_weights,
         )
+
+
+def _answers(member: Member) -> bool:
+    try:
+        rpc.get(member.actor.call("ping"), PING_S)
+    except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
+        return False
+    return True

@@ -1,0 +1,122 @@
+"""One command over SSH: how it is written for the host's shell, and how it is surely ended there.
+
+sshd passes signals on only since OpenSSH 7.9, and never to a command of root (it then runs without the process that
+could), and closing a channel ends nothing. So the command first says its process id on stderr, in a line that is taken
+out again, and ending it is a second short command: SIGTERM to its group, a moment, SIGKILL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import shlex
+from collections.abc import Sequence
+
+import asyncssh
+
+from hetero_tui import deadlines
+from hetero_tui.errors import HostError
+from hetero_tui.transport import failures
+from hetero_tui.transport.commands import check_words
+from hetero_tui.transport.failures import SSH_ERRORS, Place
+
+_CHUNK = 64 * 1024
+_MARK = re.compile(rb"hetero-tui-pid:(\d+)\n")
+_MARK_WITHIN = 64 * 1024  # what login shells print before it is shorter; past that, nobody waits for it
+
+# The exec's keep one process id from sshd's child to the command, which makes it the leader of a process group.
+_START = 'echo "hetero-tui-pid:$$" >&2; exec "$@"'
+_END = """p=$1
+end() { kill -s "$1" -- "-$p" 2>/dev/null || kill -s "$1" "$p" 2>/dev/null; }
+end TERM
+i=0
+while [ "$i" -lt 5 ] && kill -0 "$p" 2>/dev/null; do sleep 0.1; i=$((i + 1)); done
+end KILL
+"""
+
+
+def command_line(command: Sequence[str]) -> str:
+    """The words as one line for the host's shell. Raises ValueError for what no command can hold."""
+    return f"exec sh -c {shlex.quote(_START)} sh {shlex.join(check_words(command))}"
+
+
+class SshCommand:
+    """A command that runs on the host; see :class:`~hetero_tui.transport.commands.Running`."""
+
+    def __init__(
+        self, connection: asyncssh.SSHClientConnection, process: asyncssh.SSHClientProcess[bytes], place: Place
+    ) -> None:
+        self._connection = connection
+        self._process = process
+        self._place = place
+        self._pid: int | None = None
+        self._before_mark: bytes | None = b""
+
+    async def feed(self, data: bytes) -> None:
+        """Give ``data`` to stdin; a command that does not read it, and a broken connection, are seen elsewhere."""
+        with contextlib.suppress(*SSH_ERRORS):
+            for start in range(0, len(data), _CHUNK):
+                self._process.stdin.write(data[start : start + _CHUNK])
+                await self._process.stdin.drain()
+            self._process.stdin.write_eof()
+
+    async def read_stdout(self) -> bytes:
+        """Some bytes of stdout; empty at its end."""
+        return await self._read(self._process.stdout)
+
+    async def read_stderr(self) -> bytes:
+        """Some bytes of stderr, without the line that tells the process id; empty at its end."""
+        while self._before_mark is not None:
+            chunk = await self._read(self._process.stderr)
+            seen = self._before_mark + chunk
+            found = _MARK.search(seen)
+            if found is None and chunk and len(seen) < _MARK_WITHIN:
+                self._before_mark = seen
+                continue
+            self._before_mark = None
+            if found is not None:
+                self._pid = int(found[1])
+                seen = seen[: found.start()] + seen[found.end() :]
+            if seen or not chunk:
+                return seen
+        return await self._read(self._process.stderr)
+
+    async def wait(self) -> int:
+        """The exit status, once the command has ended. Raises Unreachable when the connection broke before."""
+        await self._process.wait_closed()
+        status = self._process.returncode
+        if status is None:
+            raise failures.lost(self._place)
+        return status
+
+    async def end(self) -> None:
+        """End the command and its process group if it still runs."""
+        killer: asyncssh.SSHClientProcess[bytes] | None = None
+        try:
+            if self._process.returncode is not None or self._connection.is_closed():
+                return
+            with contextlib.suppress(TimeoutError, HostError, *SSH_ERRORS):
+                async with asyncio.timeout(2 * deadlines.COMMAND_END):
+                    self._process.terminate()
+                    while self._pid is None and self._before_mark is not None:
+                        await self.read_stderr()  # the shell may be slow to start: what starts late is ended too
+                    if self._pid is not None:
+                        line = shlex.join(("exec", "sh", "-c", _END, "sh", str(self._pid)))
+                        killer = await self._connection.create_process(
+                            line, encoding=None, request_pty=False, term_type=None
+                        )
+                    await self._process.wait_closed()
+            if self._process.returncode is None:
+                with contextlib.suppress(OSError):
+                    self._process.kill()
+        finally:
+            if killer is not None:
+                killer.close()
+            self._process.close()
+
+    async def _read(self, reader: asyncssh.SSHReader[bytes]) -> bytes:
+        try:
+            return await reader.read(_CHUNK)
+        except SSH_ERRORS as error:
+            raise failures.explain(error, self._place) from None

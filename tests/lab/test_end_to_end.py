@@ -1,0 +1,219 @@
+"""From an inventory to a trained model on three hosts, and back to nothing, beside another Ray that stays as it is.
+
+The tests tell one story in the file's order; each also passes alone.
+"""
+
+from __future__ import annotations
+
+import signal
+import statistics
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from remote_agent import protocol
+from tests.lab.lab import NOBODY, Lab
+from tests.lab.machines import Host, HostProcess
+from tests.lab.product import HeteroTui, event, only, steps
+
+pytestmark = [pytest.mark.lab, pytest.mark.ray, pytest.mark.timeout(240, method="signal")]
+
+WARM_UP_STEPS = 10
+SPREAD = 0.15
+"""Most by which the workers' compute times of a step may differ, as a fraction of the longest."""
+
+_COUNT = """
+import ray
+@ray.remote(num_cpus=0)
+class Counter:
+    def __init__(self): self.value = 0
+    def next(self): self.value += 1; return self.value
+ray.init(address="{address}", log_to_driver=False, logging_level="error")
+counter = Counter.options(name="theirs", lifetime="detached", namespace="theirs", get_if_exists=True).remote()
+print(ray.get(counter.next.remote(), timeout=30))
+"""
+
+
+@dataclass(frozen=True)
+class OtherRay:
+    """A Ray cluster that the same user started by hand on a host, with Ray's usual ports."""
+
+    host: Host
+    pids: frozenset[int]
+
+    def count(self) -> int:
+        """Ask an actor that lives there for its next number: it has forgotten if it was ever restarted."""
+        script = _COUNT.format(address=f"{self.host.address}:6379")
+        done = self.host.exec([sys.executable, "-c", script])
+        assert done.returncode == 0, done.stderr[-2000:]
+        return int(done.stdout.split()[-1])
+
+
+@pytest.fixture(scope="module")
+def theirs(fleet: Lab) -> OtherRay:
+    """Ray of somebody else on the slowest host, with an actor that has counted to 1."""
+    host = fleet.host("nas")
+    ray = str(Path(sys.executable).with_name("ray"))
+    options = [f"--node-ip-address={host.address}", "--port=6379", "--num-cpus=1", "--object-store-memory=80000000"]
+    done = host.exec([ray, "start", "--head", *options, "--include-dashboard=false", "--disable-usage-stats"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    other = OtherRay(host, frozenset())
+    assert other.count() == 1
+    # The driver has gone, and with it what was idle: what is left now is to stay.
+    names = ("gcs_server", "raylet", "ray::Counter")
+    lasting = [one for one in host.processes() if any(name in " ".join(one.argv) for name in names)]
+    assert len(lasting) >= len(names)
+    return OtherRay(host, frozenset(one.pid for one in lasting))
+
+
+@pytest.fixture(scope="module")
+def product(fleet: Lab, theirs: OtherRay) -> Iterator[HeteroTui]:
+    """The product on the laptop, with an inventory of the three hosts; ``down`` at the end, whatever happened."""
+    product = HeteroTui(fleet.laptop, fleet.inventory())
+    yield product
+    product.run("down", "--yes", "--json")
+
+
+def test_probe_says_what_every_host_is(product: HeteroTui, fleet: Lab) -> None:
+    hosts = product.document("probe")["hosts"]
+    assert [(host["name"], host["status"]) for host in hosts] == [(host.name, "ok") for host in fleet.hosts]
+    assert [host["facts"]["simulated_speed"] for host in hosts] == [1.0, 0.5, 0.25]
+    assert all(host["facts"]["packages"]["ray"] for host in hosts)
+
+
+def test_up_starts_the_hosts_that_can_be_reached_and_names_the_other(product: HeteroTui, fleet: Lab) -> None:
+    inventory = fleet.inventory({"crosby": {"address": NOBODY}})
+    document = HeteroTui(fleet.laptop, inventory).document("up", exit_code=3)
+    errors = {host["name"]: host["error"] for host in document["hosts"]}
+    assert errors["mercer"] is errors["nas"] is None
+    assert NOBODY in errors["crosby"]["cause"]
+    assert document["cluster"]["state"] == "degraded"
+
+
+def test_up_again_adds_the_missing_host_and_leaves_the_others_alone(product: HeteroTui, fleet: Lab) -> None:
+    HeteroTui(fleet.laptop, fleet.inventory({"crosby": {"address": NOBODY}})).run("up")
+    before = {host.name: raylets(host) for host in fleet.hosts}
+    document = product.document("up")
+    assert document["cluster"]["state"] == "up"
+    for host in fleet.hosts:
+        assert len(raylets(host)) >= 1
+        if host.name != "crosby":
+            assert raylets(host) == before[host.name]
+    status = product.document("status")
+    assert status["cluster"]["state"] == "up"
+    assert status["cluster"]["head"] in {host.name for host in fleet.hosts}
+    assert [host["state"] for host in status["hosts"]] == ["up"] * 3
+
+
+def test_train_prints_every_event_as_a_line_and_the_loss_falls(product: HeteroTui) -> None:
+    events = product.events("train", "text", "--set", "num_iterations=50")
+    assert_whole(events)
+    losses = [one.loss for one in steps(events)]
+    assert len(losses) == 50
+    first, last = (statistics.mean(part) for part in (finite(losses[:5]), finite(losses[-5:])))
+    assert last < 0.9 * first
+    finished = only(events, protocol.RunFinished)
+    assert finished.steps == 50
+    assert finished.checkpoint
+    assert {share.host for share in only(events, protocol.PlanMade).shares} == {"mercer", "crosby", "nas"}
+    run = only(events, protocol.RunStarted).run
+    (listed,) = [one for one in product.document("status")["runs"] if one["id"] == run]
+    assert (listed["state"], listed["step"]) == ("finished", 50)
+
+
+def test_a_run_outlives_the_laptops_command_and_attach_shows_all_of_it(product: HeteroTui) -> None:
+    iterations = 50
+    settings = ["--set", f"num_iterations={iterations}", "--set", "batch_size=280"]
+    with product.start("train", "digits", *settings, "--json") as train:
+        assert train.stdout is not None
+        seen: list[protocol.Event] = []
+        for line in train.stdout:
+            seen.append(event(line))
+            if len(steps(seen)) == 3:
+                train.kill()
+                break
+        train.stdout.close()
+    assert train.returncode == -signal.SIGKILL
+    run = only(seen, protocol.RunStarted).run
+
+    events = product.events("attach", run)
+    assert_whole(events)
+    assert events[: len(seen)] == seen
+    assert len(steps(events)) == iterations
+    assert only(events, protocol.RunFinished).steps == iterations
+
+    # The same run tells whether slices follow speed: 1 : 0.5 : 0.25 by simulation, so that two cores are enough.
+    assert {share.host: share.simulated_speed for share in only(events, protocol.PlanMade).shares} == {
+        "mercer": 1.0,
+        "crosby": 0.5,
+        "nas": 0.25,
+    }
+    medians = median_compute_seconds(steps(events)[WARM_UP_STEPS:])
+    assert len(medians) == 3
+    assert (max(medians.values()) - min(medians.values())) / max(medians.values()) <= SPREAD, medians
+
+
+def test_another_ray_on_the_same_host_is_untouched_while_ours_runs(product: HeteroTui, theirs: OtherRay) -> None:
+    product.document("up")
+    assert theirs.pids <= {one.pid for one in theirs.host.processes()}
+    assert theirs.count() > 1
+
+
+def test_down_leaves_nothing_of_ours_and_all_of_theirs(product: HeteroTui, fleet: Lab, theirs: OtherRay) -> None:
+    product.document("up")
+    counted = theirs.count()
+    document = product.document("down", "--yes")
+    assert document["leftovers"] == []
+    assert document["removed"]
+    for host in fleet.hosts:
+        marked = [one for one in host.processes() if is_ours(host, one)]
+        assert marked == [], host.name
+        if host is not theirs.host:
+            assert host.processes() == ()
+            assert host.listening_ports() == frozenset()
+            assert host.exec(["ls", "-A", "/tmp", "/dev/shm"]).stdout.split() == ["/dev/shm:", "/tmp:"]
+        assert host.exec(["sh", "-c", "cat ~/.hetero-tui/*/token"]).returncode != 0
+    assert theirs.pids <= {one.pid for one in theirs.host.processes()}
+    assert theirs.count() == counted + 1
+    status = product.document("status")
+    assert status["cluster"]["state"] == "down"
+    assert product.document("down", "--yes")["leftovers"] == []
+
+
+# --- What the tests ask of events and hosts --------------------------------------------------------------------------
+
+
+def assert_whole(events: list[protocol.Event]) -> None:
+    """Every event from the first to the last is there, once."""
+    assert [one.seq for one in events] == list(range(1, len(events) + 1))
+    assert events[-1].kind in protocol.FINAL_KINDS
+
+
+def finite(losses: list[float | None]) -> list[float]:
+    assert None not in losses
+    return [loss for loss in losses if loss is not None]
+
+
+def median_compute_seconds(of: list[protocol.Step]) -> Mapping[str, float]:
+    """Each worker's median compute time over these steps, in seconds."""
+    times: dict[str, list[float]] = defaultdict(list)
+    for step in of:
+        for worker in step.workers:
+            times[worker.worker].append(worker.compute_s)
+    return {worker: statistics.median(values) for worker, values in times.items()}
+
+
+def raylets(host: Host) -> set[int]:
+    """PIDs of our cluster's raylets on a host."""
+    return {one.pid for one in host.processes() if one.argv[0].endswith("raylet") and is_ours(host, one)}
+
+
+def is_ours(host: Host, process: HostProcess) -> bool:
+    """Whether a process carries our cluster's mark, which all that it starts inherits."""
+    environment: subprocess.CompletedProcess[str] = host.exec(["cat", f"/proc/{process.pid}/environ"])
+    return any(entry.startswith(f"{protocol.CLUSTER_MARK}=") for entry in environment.stdout.split("\0"))

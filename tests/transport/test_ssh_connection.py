@@ -1,0 +1,307 @@
+"""What a user sees when a host can't be reached, refuses, or shows a key: one precise error each, and no traceback."""
+
+import asyncio
+import shutil
+import socket
+import subprocess
+import time
+
+import pytest
+
+from hetero_tui.errors import AuthenticationFailed, HostError, HostKeyChanged, HostKeyUnknown, Unreachable
+from hetero_tui.inventory import Host
+from hetero_tui.transport.ssh import reconnect_pauses
+
+DEAD = Host(name="dead", address="127.0.0.1", user="nobody")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+async def test_a_known_key_and_a_key_file_are_enough(server, connect):
+    transport = connect(server.host)
+    await transport.connect()
+    assert transport.address == server.host.address
+
+
+async def test_an_unknown_host_shows_the_fingerprint_that_openssh_prints(openssh, connect, tmp_path):
+    host = openssh.host.model_copy(update={"known_hosts": str(tmp_path / "new" / "known_hosts")})
+    with pytest.raises(HostKeyUnknown) as caught:
+        await connect(host).connect()
+    printed = subprocess.run(
+        ["ssh-keygen", "-lf", tmp_path / "host_key.pub"], capture_output=True, text=True, check=True
+    )
+    assert caught.value.fingerprint == printed.stdout.split()[1]
+    assert caught.value.fingerprint in str(caught.value)
+    assert not (tmp_path / "new").exists()
+
+
+async def test_the_shown_key_can_be_accepted_and_is_then_known_to_openssh_too(server, connect, tmp_path):
+    file = tmp_path / "new" / "known_hosts"
+    transport = connect(server.changed(known_hosts=str(file)))
+    assert not transport.accept_offered_key()
+    with pytest.raises(HostKeyUnknown):
+        await transport.connect()
+    assert transport.accept_offered_key()
+    await transport.connect()
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    name = f"[{server.host.address}]:{server.host.port}"
+    subprocess.run(["ssh-keygen", "-F", name, "-f", file], check=True, stdout=subprocess.DEVNULL)
+
+
+async def test_accepting_new_host_keys_never_accepts_a_changed_one(server, connect, tmp_path):
+    new = tmp_path / "accepted"
+    await connect(server.changed(known_hosts=str(new)), accept=True).connect()
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "other"], check=True)
+    other = " ".join((tmp_path / "other.pub").read_text().split()[:2])
+    name = f"[{server.host.address}]:{server.host.port}"
+    new.write_text(f"# mine\n{name} {other}\n")
+    with pytest.raises(HostKeyChanged, match=rf"line 2 of {new}.*ssh-keygen -f {new} -R"):
+        await connect(server.changed(known_hosts=str(new)), accept=True).connect()
+    assert new.read_text() == f"# mine\n{name} {other}\n"
+
+
+async def test_a_host_known_by_one_kind_of_key_is_not_unknown_because_it_has_others(openssh, connect, tmp_path):
+    subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", tmp_path / "ecdsa"], check=True)
+    with (tmp_path / "sshd_config").open("a") as config:
+        config.write(f"HostKey {tmp_path}/ecdsa\n")
+    await openssh.stop()
+    await openssh.start()
+    for kind in ("ecdsa", "host_key"):
+        public = " ".join((tmp_path / f"{kind}.pub").read_text().split()[:2])
+        (tmp_path / "known_hosts").write_text(f"[127.0.0.1]:{openssh.port} {public}\n")
+        await connect(openssh.host).connect()
+
+
+async def test_a_certificate_of_a_trusted_authority_makes_a_host_known(openssh, connect, tmp_path):
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "ca"], check=True)
+    sign = ["ssh-keygen", "-q", "-s", tmp_path / "ca", "-I", "host", "-h", "-n", "127.0.0.1", tmp_path / "host_key.pub"]
+    subprocess.run(sign, check=True)
+    with (tmp_path / "sshd_config").open("a") as config:
+        config.write(f"HostCertificate {tmp_path}/host_key-cert.pub\n")
+    await openssh.stop()
+    await openssh.start()
+    authority = " ".join((tmp_path / "ca.pub").read_text().split()[:2])
+    (tmp_path / "known_hosts").write_text(f"@cert-authority * {authority}\n")
+    await connect(openssh.host).connect()
+
+
+async def test_a_wrong_user_is_named_with_the_key_that_was_offered(server, connect):
+    with pytest.raises(AuthenticationFailed, match="'nosuchuser'.*client_key") as caught:
+        await connect(server.changed(user="nosuchuser")).connect()
+    assert caught.value.hint
+
+
+async def test_a_wrong_key_is_refused_and_named(server, connect, tmp_path):
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "wrong"], check=True)
+    with pytest.raises(AuthenticationFailed, match=r"refused the login of user .*wrong"):
+        await connect(server.changed(identity_file=str(tmp_path / "wrong"))).connect()
+
+
+async def test_a_key_behind_a_passphrase_leads_to_ssh_add(server, connect, tmp_path, monkeypatch):
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", tmp_path / "locked"], check=True)
+    with pytest.raises(AuthenticationFailed, match="passphrase: run ssh-add .*locked"):
+        await connect(server.changed(identity_file=str(tmp_path / "locked"))).connect()
+
+
+@pytest.mark.skipif(shutil.which("ssh-agent") is None, reason="no ssh-agent is installed here")
+async def test_a_key_behind_a_passphrase_works_through_the_agent(openssh, connect, tmp_path, monkeypatch, short_folder):
+    socket_path = short_folder / "agent"
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", socket_path], stdout=subprocess.DEVNULL)
+    try:
+        async with asyncio.timeout(10):
+            while not socket_path.exists():  # noqa: ASYNC110 - the agent gives no other sign
+                await asyncio.sleep(0.02)
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(socket_path))
+        subprocess.run(["ssh-add", "-q", tmp_path / "client_key"], check=True)
+        lock = ["ssh-keygen", "-q", "-p", "-N", "secret", "-f", tmp_path / "client_key"]
+        subprocess.run(lock, check=True, stdout=subprocess.DEVNULL)
+        await connect(openssh.host).connect()
+    finally:
+        agent.terminate()
+        agent.wait()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [(None, "can't be read: No such file"), ("ssh-ed25519 AAAA", "is not a private key")]
+)
+async def test_an_identity_file_that_is_none_is_said_so(server, connect, tmp_path, content, words):
+    if content is not None:
+        (tmp_path / "key").write_text(content)
+    with pytest.raises(AuthenticationFailed, match=words):
+        await connect(server.changed(identity_file=str(tmp_path / "key"))).connect()
+
+
+async def test_a_closed_port_refuses_at_once(connect):
+    began = time.monotonic()
+    with pytest.raises(Unreachable, match=r"dead: connect: 127.0.0.1 port \d+ refused .* -> start its SSH server"):
+        await connect(DEAD.model_copy(update={"port": free_port()})).connect()
+    assert time.monotonic() - began < 2
+
+
+async def test_a_name_that_does_not_resolve_is_said_so(connect):
+    with pytest.raises(Unreachable, match="name of no-such-host.invalid can't be resolved"):
+        await connect(DEAD.model_copy(update={"address": "no-such-host.invalid"})).connect()
+
+
+async def test_a_silent_server_is_given_up_at_the_deadline(connect, monkeypatch):
+    monkeypatch.setattr("hetero_tui.deadlines.CONNECT", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        transport = connect(DEAD.model_copy(update={"port": silent.getsockname()[1]}))
+        object.__setattr__(transport._dialler, "deadline", 1.0)
+        began = time.monotonic()
+        with pytest.raises(Unreachable, match=r"accepted the connection but completed no SSH login within 1 s"):
+            await transport.connect()
+        assert 0.9 < time.monotonic() - began < 2
+
+
+async def test_what_is_not_ssh_is_said_so(connect):
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 100)
+        writer.close()
+
+    listener = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with listener:
+        with pytest.raises(Unreachable, match="is not SSH|was closed"):
+            await connect(DEAD.model_copy(update={"port": listener.sockets[0].getsockname()[1]})).connect()
+
+
+async def test_a_connection_cut_midway_is_an_error_and_the_next_use_connects_again(server, connect):
+    transport = connect(server.host)
+    async with transport.stream(["sh", "-c", "echo a; sleep 60"], step="follow", silence=20) as lines:
+        assert await anext(lines) == "a"
+        await server.stop()
+        with pytest.raises(Unreachable, match=r"real: follow: .*(lost|closed)"):
+            await anext(lines)
+    with pytest.raises(Unreachable, match="refused the connection"):
+        await transport.connect()
+    await server.start()
+    done = await transport.run(["echo", "back"], step="try", deadline=10)
+    assert done.stdout == "back\n"
+
+
+async def test_callers_at_the_same_time_share_one_attempt(server, connect):
+    transport = connect(server.host)
+    await asyncio.gather(*(transport.connect() for _ in range(8)))
+    first = transport._current
+    await transport.connect()
+    assert transport._current is first
+
+
+async def test_one_callers_deadline_does_not_end_the_attempt_of_the_others(server, connect):
+    transport = connect(server.host)
+    with pytest.raises(HostError, match="no connection within"):
+        await transport.run(["true"], step="try", deadline=0.0001)
+    await transport.connect()
+
+
+async def test_a_closed_transport_says_so_and_closing_twice_is_fine(server, connect):
+    transport = connect(server.host)
+    await transport.connect()
+    await transport.close()
+    await transport.close()
+    with pytest.raises(Unreachable, match="closed for good"):
+        await transport.connect()
+
+
+async def test_pauses_between_attempts_double_up_to_ten_seconds():
+    pauses = reconnect_pauses()
+    assert [next(pauses) for _ in range(7)] == [0.5, 1, 2, 4, 8, 10, 10]
+
+
+async def test_ssh_config_names_user_port_key_and_known_hosts(server, connect, tmp_path):
+    host = server.host
+    config = tmp_path / "config"
+    config.write_text(
+        f"Host shed\n  HostName {host.address}\n  Port {host.port}\n  User {host.user}\n"
+        f"  IdentityFile {host.identity_file}\n  UserKnownHostsFile {host.known_hosts}\n"
+    )
+    transport = connect(Host(name="shed", address="shed"), config=(config,))
+    await transport.connect()
+    assert transport.address == host.address
+    with pytest.raises(AuthenticationFailed, match="nosuchuser"):  # the inventory's own field wins
+        await connect(Host(name="shed", address="shed", user="nosuchuser"), config=(config,)).connect()
+
+
+async def test_a_broken_ssh_config_is_one_line_for_the_host(connect, tmp_path):
+    (tmp_path / "config").write_text("Port many\n")
+    with pytest.raises(HostError, match=r"~/.ssh/config can't be read: .*line 1"):
+        await connect(DEAD, config=(tmp_path / "config",)).connect()
+
+
+async def test_a_jump_leads_through_one_host_to_another(openssh, machines, connect):
+    gate = openssh.host.model_copy(update={"name": "gate"})
+    machine = machines.machine("half")
+    far = Host(
+        name="far",
+        address=machine.address,
+        port=machine.port,
+        user=machines.user,
+        identity_file=str(machines.identity_file),
+        known_hosts=str(machines.known_hosts),
+        proxy_jump="gate",
+    )
+    transport = connect(far, gate)
+    done = await transport.run(["pwd"], step="try", deadline=20)
+    assert done.stdout.strip() == str(machine.home)
+    assert transport.address is None
+    closed = far.model_copy(update={"port": free_port()})
+    with pytest.raises(Unreachable, match="the jump host can't connect to"):
+        await connect(closed, gate).connect()
+    stranger = gate.model_copy(update={"known_hosts": "/dev/null"})
+    with pytest.raises(HostKeyUnknown, match=r"far: connect: .*\(on the way\) was never seen"):
+        await connect(far, stranger).connect()
+
+
+async def test_proxy_jump_and_proxy_command_of_ssh_config_are_followed(openssh, machines, connect, tmp_path):
+    gate, machine = openssh.host, machines.machine("half")
+    common = (
+        f"Host gate\n  HostName 127.0.0.1\n  Port {gate.port}\n  User {gate.user}\n  IdentityFile {gate.identity_file}\n"
+        f"  UserKnownHostsFile {gate.known_hosts}\n"
+        f"Host far\n  HostName {machine.address}\n  Port {machine.port}\n  User {machines.user}\n"
+        f"  IdentityFile {machines.identity_file}\n  UserKnownHostsFile {machines.known_hosts}\n"
+    )
+    for number, way in enumerate(("ProxyJump gate", "ProxyCommand nc %h %p")):
+        if way.startswith("ProxyCommand") and shutil.which("nc") is None:
+            continue
+        config = tmp_path / f"config{number}"
+        config.write_text(f"{common}  {way}\n")
+        done = await connect(Host(name="far", address="far"), config=(config,)).run(["pwd"], step="try", deadline=20)
+        assert done.stdout.strip() == str(machine.home)
+
+
+async def test_what_a_login_shell_prints_does_not_harm_commands_files_or_round_trips(openssh, connect, tmp_path):
+    with (tmp_path / "sshd_config").open("a") as config:
+        config.write('ForceCommand echo "Welcome to rc-lab"; echo noise >&2; eval "$SSH_ORIGINAL_COMMAND"\n')
+    await openssh.stop()
+    await openssh.start()
+    transport = connect(openssh.host)
+    done = await transport.run(["sh", "-c", "echo out; echo err >&2"], step="try", deadline=10)
+    assert (done.stdout, done.stderr) == ("Welcome to rc-lab\nout\n", "noise\nerr\n")
+    await transport.put(b"data", str(tmp_path / "file"), step="send", deadline=10)
+    assert (tmp_path / "file").read_bytes() == b"data"
+    assert await transport.round_trip() > 0
+
+
+async def test_a_server_at_its_session_limit_is_said_so(openssh, connect, tmp_path):
+    with (tmp_path / "sshd_config").open("a") as config:
+        config.write("MaxSessions 1\n")
+    await openssh.stop()
+    await openssh.start()
+    transport = connect(openssh.host)
+    async with transport.stream(["cat"], step="follow", silence=20, stdin=None):
+        with pytest.raises(HostError, match="MaxSessions"):
+            async with transport.stream(["cat"], step="follow", silence=20):
+                await transport.run(["true"], step="try", deadline=10)
+
+
+async def test_an_account_without_a_shell_is_said_so(openssh, connect, tmp_path):
+    with (tmp_path / "sshd_config").open("a") as config:
+        config.write('ForceCommand echo "This account is currently not available."; exit 1\n')
+    await openssh.stop()
+    await openssh.start()
+    with pytest.raises(HostError, match="login shell of .* runs no commands"):
+        await connect(openssh.host).run(["true"], step="try", deadline=10)
