@@ -108,7 +108,7 @@ def demo(
             output.data("the demo is taken down: no process, port or folder of it is left")
         return LEFT_BEHIND if fleet.report.leftovers else code
 
-    raise typer.Exit(run_to_end(whole, output))
+    raise typer.Exit(run_to_end(whole, output, interrupted="interrupted; the demo is taken down"))
 
 
 @application.command()
@@ -350,7 +350,12 @@ def _in_session(
     raise typer.Exit(run_to_end(whole, output))
 
 
-def run_to_end(work: Callable[[], Coroutine[Any, Any, int]], output: Output) -> int:
+def run_to_end(
+    work: Callable[[], Coroutine[Any, Any, int]],
+    output: Output,
+    *,
+    interrupted: str = "interrupted; what runs on the hosts goes on (`hetero-tui status`)",
+) -> int:
     """Run ``work`` on an event loop of its own; errors become one clear line, signals a clean end."""
 
     async def guarded() -> int:
@@ -367,7 +372,7 @@ def run_to_end(work: Callable[[], Coroutine[Any, Any, int]], output: Output) -> 
         output.error(error)
         return error.exit_code
     except (asyncio.CancelledError, KeyboardInterrupt):
-        output.say("interrupted; what runs on the hosts goes on (`hetero-tui status`)")
+        output.say(interrupted)
         return INTERRUPTED
     except BrokenPipeError:
         return FAILED

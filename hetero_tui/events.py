@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from remote_agent import protocol
-
-if TYPE_CHECKING:  # pydantic stays off the way to the first paint
+if TYPE_CHECKING:  # what arrives from hosts is not needed for the first paint: neither pydantic nor the protocol
     from hetero_tui.facts import HostFacts
+    from remote_agent import protocol
 
 
 class HostState(StrEnum):

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hetero_tui.events import ClusterState, HostState, Level, RunState
-from remote_agent import protocol
 
-if TYPE_CHECKING:  # pydantic stays off the way to the first paint
+if TYPE_CHECKING:  # what arrives from hosts is not needed for the first paint: neither pydantic nor the protocol
     from hetero_tui.facts import HostFacts
+    from remote_agent import protocol
 
 RECENT_STEPS = 50
 """Steps whose parts (compute, push, pull, wait) are kept: what the "last 50" bars average over."""

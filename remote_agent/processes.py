@@ -160,6 +160,9 @@ def _own_variables(folder: Path) -> dict[str, str]:
     """What every process of ours has in its environment: the mark, our code, and torch's cache not in ``/tmp``."""
     return {
         CLUSTER_MARK: str(folder),
+        # Ray names its processes by setproctitle, which writes the name over the environment that the kernel shows,
+        # and with it over the mark, unless it is told not to (its README, "Environment variables").
+        "SPT_NOENV": "1",
         "PYTHONPATH": str(AGENT_PATH),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / CACHE),
     }

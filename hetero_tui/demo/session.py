@@ -104,7 +104,7 @@ class CommandSession(asyncssh.SSHServerSession[bytes]):
             self._channel.exit(126)
 
     async def _serve(self, spawned: Spawned) -> None:
-        ended = asyncio.create_task(spawned.process.wait())
+        ended = asyncio.create_task(spawned.wait())
         closed = asyncio.create_task(self._closed.wait())
         incoming = asyncio.create_task(self._feed(spawned.stdin))
         outgoing = [

@@ -134,11 +134,12 @@ def probe_source() -> bytes:
 @cache
 def _archive(python: str) -> tuple[bytes, str]:
     """The agent as a gzipped tar, and a digest of what is in it; the same files give the same digest."""
+    # -P: a file of the user's that is called like a module of the standard library must not get in the way.
     runner = (
         "#!/bin/sh\n"
         "# Runs a module of the agent with the Python that was chosen for this host.\n"
         'agent=$(cd "$(dirname "$0")" && pwd) || exit 1\n'
-        f'cd && PYTHONPATH="$agent" PYTHONDONTWRITEBYTECODE=1 exec {shlex.quote(python)} -m "$@"\n'
+        f'cd && PYTHONPATH="$agent" PYTHONDONTWRITEBYTECODE=1 exec {shlex.quote(python)} -P -m "$@"\n'
     )
     files = [*_sources(), ("run", runner.encode())]
     digest = hashlib.sha256()

@@ -30,8 +30,8 @@ def check_hosts(hosts: tuple[Host, ...], lines: Mapping[str, int], mistakes: Mis
         )
         if place in first:
             other = first[place].name
-            what = "is this computer too" if host.connection == "local" else "has the same address and port"
-            mistakes.add(lines[host.name], f"hosts.{host.name}", f"{what} as hosts.{other} (line {lines[other]})")
+            what = "this computer, like" if host.connection == "local" else "same address and port as"
+            mistakes.add(lines[host.name], f"hosts.{host.name}", f"{what} hosts.{other} (line {lines[other]})")
         else:
             first[place] = host
         _check_jump(host, by_name, lines, mistakes)

@@ -12,11 +12,13 @@ from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.events import AliasEvent
+from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent
 from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
 
 LARGEST = 256 * 1024
 """Bytes of the largest file that is read: thousands of hosts fit, and a wrong file is refused before it is parsed."""
+
+_DEEPEST = 16  # an inventory nests four deep; the composer is slow on thousands of brackets, and recurses
 
 _TAG = "tag:yaml.org,2002:"
 Plain = str | int | float | bool | None
@@ -66,8 +68,13 @@ class Mistakes:
 
 def parse(text: str, mistakes: Mistakes) -> Value | None:
     """The document's root; None (with a mistake noted) when the text is not one YAML document without aliases."""
+    depth = 0
     try:
         for event in YAML(typ="safe", pure=True).parse(text):
+            depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+            if depth > _DEEPEST:
+                mistakes.add(event.start_mark.line + 1, "", "not an inventory: nested too deeply")
+                return None
             if isinstance(event, AliasEvent):
                 line = event.start_mark.line + 1
                 mistakes.add(line, "", f"aliases (*{event.anchor}) are not supported; use `defaults` for shared keys")
@@ -80,9 +87,6 @@ def parse(text: str, mistakes: Mistakes) -> Value | None:
         return None
     except YAMLError as error:  # a character that YAML forbids has no mark
         mistakes.add(0, "", f"not YAML: {' '.join(str(error).split())[:160]}")
-        return None
-    except RecursionError:
-        mistakes.add(0, "", "not an inventory: nested too deeply")
         return None
     return None if root is None else _value(root, "", mistakes)
 
@@ -105,7 +109,11 @@ def _value(node: Any, where: str, mistakes: Mistakes) -> Value:
                 mistakes.add(key.start_mark.line + 1, where, "a key must be a word")
                 continue
             path = f"{where}.{key.value}" if where else key.value
-            entries.append(Entry(key.value, _value(value, path, mistakes), key.start_mark.line + 1))
+            line_of_key = key.start_mark.line + 1
+            found = _value(value, path, mistakes)
+            if found.value is None:  # where nothing is written, the parser's mark is somewhere after the key
+                found = Value(None, line_of_key)
+            entries.append(Entry(key.value, found, line_of_key))
         return Value(Mapping(tuple(entries)), line)
     if isinstance(node, SequenceNode):
         return Value(tuple(_value(item, where, mistakes) for item in node.value), line)

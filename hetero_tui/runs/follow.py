@@ -79,6 +79,10 @@ async def follow(
                 raise RunError(
                     f"{transport.host} has no events of {run}", step=STEP, hint="`hetero-tui status` lists the runs"
                 ) from None
+            if error.exit_status == protocol.FOLLOW_FILE_SHORTER:
+                raise RunError(
+                    f"the events of {run} on {transport.host} are not the file that they were", step=STEP
+                ) from None
             why = error.cause
         except (HostKeyChanged, HostKeyUnknown):
             raise

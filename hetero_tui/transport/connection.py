@@ -7,7 +7,6 @@ hosts are dialled here, one by one, and not by asyncssh, so that their host keys
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,15 +15,14 @@ from typing import Any
 import asyncssh
 
 from hetero_tui import deadlines
-from hetero_tui.errors import AuthenticationFailed, HostError, HostKeyChanged, HostKeyUnknown
+from hetero_tui.errors import HostError, HostKeyChanged, HostKeyUnknown
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.inventory.schema import Jump
-from hetero_tui.transport import failures, host_keys
+from hetero_tui.transport import failures, host_keys, identities
 from hetero_tui.transport.host_keys import OfferedKey, Target, Verdict
 
 STEP = "connect"
 _MOST_JUMPS = 8
-_DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa", "id_ed25519_sk", "id_ecdsa_sk")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,13 +115,13 @@ class Dialler:
             if endpoint.user is not None:
                 common["username"] = endpoint.user
             if endpoint.identity_file is not None:
-                common |= _identity(endpoint.identity_file, place)
+                common |= identities.explicit(endpoint.identity_file, place)
             options = await asyncssh.SSHClientConnectionOptions.construct(**common)
             place = replace(
                 place,
                 endpoint=_shown(options.host, options.port) + label,
                 user=options.username,
-                keys=_keys(endpoint, options),
+                keys=identities.offered(endpoint.identity_file, options),
             )
             attempt.place = place
             hops: list[Endpoint] = [] if through is not None or direct else self._hops(endpoint, options)
@@ -168,6 +166,10 @@ class Dialler:
             raise gate.refusal(error, place) from None
         except asyncssh.ChannelOpenError as error:  # only a jump host opens channels here
             raise failures.behind_jump(error, place) from None
+        except (asyncssh.ConnectionLost, ConnectionError) as error:
+            if attempt.connected:
+                raise failures.dropped(place) from None
+            raise failures.explain(error, place) from None
         except failures.SSH_ERRORS as error:
             raise failures.explain(error, place) from None
         peer = None if through or options.proxy_command else connection.get_extra_info("peername")
@@ -280,54 +282,6 @@ def _jump(word: str) -> Endpoint:
 
 def _shown(address: str, port: int | None) -> str:
     return address if port in (None, host_keys.DEFAULT_PORT) else f"{address} port {port}"
-
-
-def _identity(name: str, place: failures.Place) -> dict[str, Any]:
-    """An explicit key is the only one offered (as with IdentitiesOnly); behind a passphrase, the agent may hold it.
-
-    Raises:
-        AuthenticationFailed: the file is missing, or is no private key.
-    """
-    path = Path(name).expanduser()
-    try:
-        return {"client_keys": [asyncssh.read_private_key(path)], "agent_path": None}
-    except OSError as error:
-        cause = f"identity_file {path} can't be read: {error.strerror}"
-        raise AuthenticationFailed(
-            place.host, cause, step=place.step, hint="correct `identity_file` in the inventory"
-        ) from None
-    except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError) as error:
-        if "passphrase" not in str(error).lower() and not isinstance(error, asyncssh.KeyEncryptionError):
-            cause = f"identity_file {path} is not a private key"
-            hint = "name the private key, not the .pub file"
-            raise AuthenticationFailed(place.host, cause, step=place.step, hint=hint) from None
-    with contextlib.suppress(OSError, asyncssh.KeyImportError):
-        return {"agent_identities": [asyncssh.read_public_key(path.with_name(path.name + ".pub"))]}
-    return {}
-
-
-def _keys(endpoint: Endpoint, options: asyncssh.SSHClientConnectionOptions) -> str:
-    """Which keys are offered, for people: file names, those that need a passphrase, and the agent."""
-    if endpoint.identity_file is not None:
-        names = [Path(endpoint.identity_file)]
-    else:
-        configured = options.config.get("IdentityFile", ())
-        names = [Path(str(name)).expanduser() for name in configured] if isinstance(configured, list | tuple) else []
-        names = names or [Path.home() / ".ssh" / name for name in _DEFAULT_KEYS]
-    shown = [f"{path}{_needs_passphrase(path)}" for path in names if path.is_file()]
-    if options.agent_path:
-        shown.append("the SSH agent's keys")
-    return ", ".join(shown)
-
-
-def _needs_passphrase(path: Path) -> str:
-    try:
-        asyncssh.read_private_key(path)
-    except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError):
-        return f" (behind a passphrase: run ssh-add {path} first)"
-    except OSError:
-        return " (unreadable)"
-    return ""
 
 
 def _known_hosts(endpoint: Endpoint, options: asyncssh.SSHClientConnectionOptions) -> list[Path]:

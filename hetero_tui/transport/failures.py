@@ -100,6 +100,15 @@ def timed_out(place: Place, seconds: float, *, connected: bool) -> Unreachable:
     return _unreachable(place, f"no answer from {place.endpoint} within {seconds:g} s", _DOWN)
 
 
+def dropped(place: Place) -> Unreachable:
+    """The other side hung up before anybody was logged in."""
+    return _unreachable(
+        place,
+        f"{place.endpoint} closed the connection during login",
+        "check that the port is an SSH server's; if it is, its log on the host says why",
+    )
+
+
 def lost(place: Place) -> Unreachable:
     """The connection broke while something ran over it."""
     return _unreachable(

@@ -86,7 +86,7 @@ class _LocalCommand:
         return await self._spawned.stderr.read(_CHUNK)
 
     async def wait(self) -> int:
-        return await self._spawned.process.wait()
+        return await self._spawned.wait()
 
     async def end(self) -> None:
         await self._spawned.end()

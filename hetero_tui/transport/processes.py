@@ -21,30 +21,44 @@ _BUFFER = 256 * 1024
 class Spawned:
     """A process that leads its own session and process group."""
 
-    process: Process
+    pid: int
     stdin: asyncio.StreamWriter
     stdout: asyncio.StreamReader
     stderr: asyncio.StreamReader
+    _transport: asyncio.SubprocessTransport
+    _exited: asyncio.Event
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit status, negative for a signal; None while the process runs."""
+        return self._transport.get_returncode()
+
+    async def wait(self) -> int:
+        """The exit status once the process has ended, whoever still holds its pipes."""
+        await self._exited.wait()
+        status = self.returncode
+        assert status is not None
+        return status
 
     def signal_group(self, number: signal.Signals) -> None:
         """Signal the whole group while its leader lives; nothing happens after that."""
-        if self.process.returncode is None:
+        if self.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.process.pid, number)
+                os.killpg(self.pid, number)
 
     async def end(self, first: signal.Signals = signal.SIGTERM) -> None:
         """Ask the group to end by ``first``; SIGKILL follows. Returns when the leader is gone."""
-        if self.process.returncode is not None:
+        if self.returncode is not None:
             return
         self.signal_group(first)
         try:
             async with asyncio.timeout(deadlines.COMMAND_END):
-                await self.process.wait()
+                await self.wait()
         except TimeoutError:
             pass
         finally:
             self.signal_group(signal.SIGKILL)
-            await self.process.wait()
+            await self.wait()
 
 
 @asynccontextmanager
@@ -57,7 +71,7 @@ async def spawn(words: Sequence[str], *, cwd: Path, env: Mapping[str, str] | Non
         OSError: the program can't be started.
     """
     loop = asyncio.get_running_loop()
-    protocol = SubprocessStreamProtocol(limit=_BUFFER, loop=loop)
+    protocol = _Protocol(limit=_BUFFER, loop=loop)
     transport, _ = await loop.subprocess_exec(
         lambda: protocol, *words, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True, cwd=cwd, env=env
     )
@@ -66,7 +80,19 @@ async def spawn(words: Sequence[str], *, cwd: Path, env: Mapping[str, str] | Non
     assert process.stdout is not None
     assert process.stderr is not None
     try:
-        yield Spawned(process, process.stdin, process.stdout, process.stderr)
+        yield Spawned(process.pid, process.stdin, process.stdout, process.stderr, transport, protocol.exited)
     finally:
         transport.close()
         await asyncio.sleep(0)  # the pipes close in the loop's next round
+
+
+class _Protocol(SubprocessStreamProtocol):
+    """Tells of the process's end at once; ``Process.wait`` tells of it when its pipes have ended too."""
+
+    def __init__(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(limit=limit, loop=loop)
+        self.exited = asyncio.Event()
+
+    def process_exited(self) -> None:
+        super().process_exited()
+        self.exited.set()

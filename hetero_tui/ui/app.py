@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from datetime import tzinfo
 from pathlib import Path, PurePath
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events
 from textual.app import App, SystemCommand
@@ -21,10 +21,10 @@ from textual.screen import Screen
 
 from hetero_tui.errors import HeteroTuiError
 from hetero_tui.events import Level
-from hetero_tui.intents import Intents, TeardownReport
 from hetero_tui.state import LogLine
 from hetero_tui.ui import guards
 from hetero_tui.ui.keys import KEYS, QUIT, Key
+from hetero_tui.ui.opening import Opening
 from hetero_tui.ui.palette import DARK, LIGHT, preferred
 from hetero_tui.ui.screens.main import MainScreen
 from hetero_tui.ui.sentences import farewell
@@ -34,7 +34,10 @@ from hetero_tui.ui.view import Drawn, View
 FRAME_SECONDS = 0.5
 """Time between two drawings; a key press draws at once."""
 
-_STYLES: list[str | PurePath] = [Path(__file__).with_name(name) for name in ("app.tcss", "dialogs.tcss")]
+_STYLES: list[str | PurePath] = [Path(__file__).with_name("app.tcss")]
+if TYPE_CHECKING:
+    from hetero_tui.intents import Intents, TeardownReport
+
 _logger = logging.getLogger(__name__)
 
 
@@ -42,7 +45,9 @@ class HeteroApp(App[None]):
     """The screens over a live session.
 
     Args:
-        intents: The session: its state is drawn, and it carries out what the keys ask for.
+        intents: The session: its state is drawn, and it carries out what the keys ask for. Or an async function that
+            opens one: it is called after the first frame, so that slow imports and the inventory's file do not delay
+            it. If it raises a HeteroTuiError the app ends; that error is then in :attr:`opening_error`.
         on_start: Operations to carry out once the first frame is painted, one after the other until one fails:
             ``probe``, ``up``, ``train``.
         job: What ``train`` in ``on_start`` trains.
@@ -64,7 +69,7 @@ class HeteroApp(App[None]):
 
     def __init__(
         self,
-        intents: Intents,
+        intents: Intents | Callable[[], Awaitable[Intents]],
         *,
         on_start: tuple[str, ...] = ("probe",),
         job: str | None = None,
@@ -74,15 +79,23 @@ class HeteroApp(App[None]):
         zone: tzinfo | None = None,
     ) -> None:
         super().__init__()
-        self._intents = intents
+        self._opener = intents if callable(intents) else None
+        self._intents: Intents = Opening() if callable(intents) else intents
+        self.opening_error: HeteroTuiError | None = None
         self._on_start = on_start
         self._order = (job, dict(settings or {}))
         self._quit_key = quit_key
         self._now = now
         self._zone = zone
         self._notes: tuple[LogLine, ...] = ()
-        self._unsubscribe: Callable[[], None] | None = None
+        self._unsubscribe: Callable[[], None] = lambda: None
+        self._drawn_second = 0
         self._palette = preferred(os.environ)
+        for palette in (DARK, LIGHT):
+            self.register_theme(theme_of(palette))
+        # Set before anything watches it: the style sheets are then read once, with our colours, and not twice.
+        self.set_reactive(App.theme, self._palette.name)
+        self.stylesheet.set_variables(self.get_css_variables())
         self._dirty = True
         self._broken = ""
 
@@ -105,25 +118,31 @@ class HeteroApp(App[None]):
         self._main = MainScreen(self.view)
         return self._main
 
-    def on_load(self) -> None:
-        for palette in (DARK, LIGHT):
-            self.register_theme(theme_of(palette))
-        self.theme = self._palette.name
-
     def on_mount(self) -> None:
-        self._unsubscribe = self._intents.subscribe(lambda _: self._mark_dirty())
-        self.set_interval(FRAME_SECONDS, self.redraw)
+        self._subscribe()
+        self.set_interval(FRAME_SECONDS, self._tick)
         self.call_after_refresh(self._start)
 
     def on_unmount(self) -> None:
-        if self._unsubscribe is not None:
-            self._unsubscribe()
+        self._unsubscribe()
+
+    def _subscribe(self) -> None:
+        self._unsubscribe()
+        self._unsubscribe = self._intents.subscribe(lambda _: self._mark_dirty())
 
     def _mark_dirty(self) -> None:
         self._dirty = True
 
+    def _tick(self) -> None:
+        """Draw if something happened or a second has passed: ages grow without an event."""
+        second = int(self._now())
+        if self._dirty or second != self._drawn_second:
+            self._drawn_second = second
+            self.redraw()
+
     def redraw(self) -> None:
         """Draw what changed, ages included. A mistake of ours in drawing is shown and logged; the app goes on."""
+        self._dirty = False
         try:
             view = self.view()
             for screen in self.screen_stack:
@@ -158,25 +177,25 @@ class HeteroApp(App[None]):
 
     def action_probe(self) -> None:
         if not self._refused(guards.PROBE):
-            self._begin("probe", self._intents.probe())
+            self._begin("probe", self._intents.probe)
 
     def action_up(self) -> None:
         if not self._refused(guards.UP):
-            self._begin("up", self._intents.up())
+            self._begin("up", self._intents.up)
 
     def action_train(self) -> None:
         from hetero_tui.ui.screens.train import TrainOrder, TrainScreen
 
         def answered(order: TrainOrder | None) -> None:
             if order is not None and not self._refused(guards.TRAIN):
-                self._begin("train", self._intents.train(order.job, order.settings))
+                self._begin("train", lambda: self._intents.train(order.job, order.settings))
 
         if not self._refused(guards.TRAIN):
             self.push_screen(TrainScreen(self.view, self._intents.jobs, len(self._intents.state.hosts)), answered)
 
     def action_stop(self) -> None:
         if not self._refused(guards.STOP):
-            self._begin("stop", self._intents.stop_run())
+            self._begin("stop", self._intents.stop_run)
 
     def action_key(self) -> None:
         from hetero_tui.ui.screens.host_key import HostKeyScreen
@@ -189,7 +208,7 @@ class HeteroApp(App[None]):
 
         def answered(trust: bool | None) -> None:
             if trust:
-                self._begin("trust", self._trust(name))
+                self._begin("trust", lambda: self._trust(name))
 
         self.push_screen(HostKeyScreen(self.view, host), answered)
 
@@ -211,7 +230,7 @@ class HeteroApp(App[None]):
             return
 
         def begin() -> None:
-            self._begin("teardown", self._tear_down(dialog))
+            self._begin("teardown", lambda: self._tear_down(dialog))
 
         dialog = TeardownScreen(self.view, self._intents.teardown_preview(), begin)
         self.push_screen(dialog)
@@ -260,10 +279,12 @@ class HeteroApp(App[None]):
 
     def _start(self) -> None:
         """What was asked for on start, once the first frame is on the screen."""
-        if self._on_start and self._intents.state.hosts:
-            self.run_worker(self._carry_out_all(), exit_on_error=False)
+        if self._opener is not None or (self._on_start and self._intents.state.hosts):
+            self._work(self._carry_out_all())
 
     async def _carry_out_all(self) -> None:
+        if not await self._open() or not self._intents.state.hosts:
+            return
         job, settings = self._order
         for name in self._on_start:
             operations: dict[str, Callable[[], Awaitable[object]]] = {
@@ -271,16 +292,34 @@ class HeteroApp(App[None]):
                 "up": self._intents.up,
                 "train": lambda: self._intents.train(job or self._intents.jobs[0], settings),
             }
-            if not await self._carry_out(name, operations[name]()):
+            if not await self._carry_out(name, operations[name]):
                 return
 
-    def _begin(self, what: str, operation: Coroutine[Any, Any, object]) -> None:
-        self.run_worker(self._carry_out(what, operation), exit_on_error=False)
+    async def _open(self) -> bool:
+        """The session, where it is still to be opened; False when that failed and the app ends."""
+        if self._opener is None:
+            return True
+        try:
+            self._intents = await self._opener()
+        except HeteroTuiError as error:
+            self.opening_error = error
+            self.exit(return_code=error.exit_code)
+            return False
+        self._opener = None
+        self._subscribe()
+        self.redraw()
+        return True
 
-    async def _carry_out(self, what: str, operation: Awaitable[object]) -> bool:
+    def _begin(self, what: str, operation: Callable[[], Awaitable[object]]) -> None:
+        self._work(self._carry_out(what, operation))
+
+    def _work(self, work: Coroutine[Any, Any, object]) -> None:
+        self.run_worker(work, exit_on_error=False)
+
+    async def _carry_out(self, what: str, operation: Callable[[], Awaitable[object]]) -> bool:
         """Await an operation; what goes wrong becomes a toast and a line in the log, and False."""
         try:
-            await operation
+            await operation()
         except HeteroTuiError as error:
             self._note(Level.BAD, str(error))
             self.notify(str(error), title=f"{what} failed", severity="error", timeout=10, markup=False)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from hetero_tui.events import ClusterState
 from hetero_tui.state import HostView, State
+from hetero_tui.ui.opening import BUSY
 
 PROBE, UP, TRAIN, STOP, DOWN, KEY = "probe", "up", "train", "stop", "down", "key"
 
 
 def refusal(action: str, state: State, busy: str) -> str | None:
     """Why ``action`` can't be done now, or None."""
+    if busy == BUSY:
+        return "The inventory is still being read."
     live = state.run is not None and not state.run.state.final
     if action == STOP:
         return None if live else "No run is going on. Press t to train."

@@ -178,7 +178,9 @@ def _actors(request: Request, model: nn.Module, dataset: Any) -> Iterator[tuple[
         samples = rpc.put(dataset)
     except (TypeError, AttributeError) as error:
         raise JobError(f"the data can't be sent to the workers: {error}", hint=data.HINT) from error
-    server = rpc.start(ParameterServer, placement.actor_options(home), max(1, int(home.cpus)))
+    # Beside workers on the same host the server takes its part of the cores only: threads that spin cost the others.
+    sharing = sum(seat.node == home for seat in seats) + 1
+    server = rpc.start(ParameterServer, placement.actor_options(home), max(1, int(home.cpus) // sharing))
     workers = [(seat, rpc.start(Worker, seat.options(), seat.spec.device, seat.threads)) for seat in seats]
     try:
         opening = server.call("open", blob, state, request.config)

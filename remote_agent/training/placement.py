@@ -19,6 +19,10 @@ NODE_LABEL = "ray.io/node-id"
 """Label that Ray gives each node itself."""
 
 
+INLINE_BYTES = 1_000_000
+"""Results up to this size ride in Ray's replies instead of its object store, which for them costs more than it saves."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Node:
     """A living Ray node: its host's name, its label selector, and the CPU and GPU slots that Ray hands out there."""
@@ -61,6 +65,7 @@ def actor_options(node: Node) -> dict[str, Any]:
         "label_selector": {key: value},
         "max_restarts": 0,
         "max_task_retries": 0,
+        "runtime_env": {"env_vars": {"RAY_max_direct_call_object_size": str(INLINE_BYTES)}},
     }
 
 

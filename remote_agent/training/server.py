@@ -21,8 +21,8 @@ from remote_agent.training.errors import TrainingError
 from remote_agent.training.flat import Payload
 from remote_agent.training.messages import Applied, Failed, Refused, Skipped, SliceResult, Stamps
 
-PIECE = 1 << 16
-"""Elements that are summed and divided at a time: small enough for a core's own cache."""
+PIECE = 1 << 15
+"""Elements that are summed and divided at a time: they stay in a core's cache, and torch starts no threads for them."""
 
 
 class ParameterServer:

@@ -88,7 +88,7 @@ def test_the_stream_ends_when_the_process_that_started_it_is_killed(agent_enviro
             parent.wait(0.5)
         assert process_table.find(child) is not None
         parent.kill()
-    wait_until(lambda: process_table.find(child) is None, 5)
+    wait_until(lambda: process_table.find(child) is None, 2)
 
 
 def test_silence_is_broken_by_an_empty_line(monkeypatch, capfdbinary, tmp_path):

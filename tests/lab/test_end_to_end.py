@@ -104,6 +104,8 @@ def test_up_again_adds_the_missing_host_and_leaves_the_others_alone(product: Het
         assert len(raylets(host)) >= 1
         if host.name != "crosby":
             assert raylets(host) == before[host.name]
+        if host.name != "nas":  # which somebody else uses too
+            assert [one for one in host.processes() if not is_ours(host, one)] == []
     status = product.document("status")
     assert status["cluster"]["state"] == "up"
     assert status["cluster"]["head"] in {host.name for host in fleet.hosts}
@@ -126,7 +128,7 @@ def test_train_prints_every_event_as_a_line_and_the_loss_falls(product: HeteroTu
     assert (listed["state"], listed["step"]) == ("finished", 50)
 
 
-def test_a_run_outlives_the_laptops_command_and_attach_shows_all_of_it(product: HeteroTui) -> None:
+def test_a_run_outlives_the_laptops_command_and_attach_shows_all_of_it(product: HeteroTui, fleet: Lab) -> None:
     iterations = 50
     settings = ["--set", f"num_iterations={iterations}", "--set", "batch_size=280"]
     with product.start("train", "digits", *settings, "--json") as train:
@@ -140,6 +142,10 @@ def test_a_run_outlives_the_laptops_command_and_attach_shows_all_of_it(product: 
         train.stdout.close()
     assert train.returncode == -signal.SIGKILL
     run = only(seen, protocol.RunStarted).run
+    for host in fleet.hosts[:2]:
+        workers = [one for one in host.processes() if one.argv[0].startswith("ray::")]
+        assert workers
+        assert all(is_ours(host, one) for one in workers)
 
     events = product.events("attach", run)
     assert_whole(events)

@@ -80,7 +80,7 @@ class OpenSsh:
 
     async def start(self) -> None:
         if os.getuid() == 0:
-            os.makedirs("/run/sshd", mode=0o755, exist_ok=True)
+            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         log = (self.folder / "log").open("ab")
         self.process = await asyncio.create_subprocess_exec(
             SSHD, "-D", "-e", "-f", self.folder / "sshd_config", stderr=log, start_new_session=True
@@ -92,12 +92,12 @@ class OpenSsh:
         """Also ends its connections: they are children of the listener, in sessions of their own."""
         assert self.process is not None
         children = psutil.Process(self.process.pid).children(recursive=True)
-        sessions = [child for child in children if child.name().startswith("sshd")]
         self.process.kill()
         await self.process.wait()
-        for session in sessions:
+        for child in children:
             with contextlib.suppress(psutil.NoSuchProcess):
-                session.kill()
+                if child.name().startswith("sshd"):
+                    child.kill()
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
@@ -12,7 +13,9 @@ from hetero_tui.state import RunView
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui.draw.bars import PARTS, stacked_bar
 from hetero_tui.ui.palette import Palette
-from remote_agent.protocol import WorkerStep
+
+if TYPE_CHECKING:
+    from remote_agent.protocol import WorkerStep
 
 
 @dataclass(frozen=True, kw_only=True)

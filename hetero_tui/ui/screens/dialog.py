@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path, PurePath
 from typing import ClassVar, Generic, TypeVar
 
 from rich.text import Text
@@ -13,6 +14,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
 from hetero_tui.ui.view import View
+
+_STYLES: list[str | PurePath] = [Path(__file__).parent.with_name("dialogs.tcss")]
 
 Answer = TypeVar("Answer")
 
@@ -26,6 +29,7 @@ INSIDE = 6
 class Dialog(ModalScreen[Answer | None], Generic[Answer]):
     """A dialog; its answer is None when it is left with escape. Subclasses say what it shows and offers."""
 
+    CSS_PATH = _STYLES
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", show=False),
         Binding("left", "app.focus_previous", show=False),

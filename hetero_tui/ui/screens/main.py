@@ -8,6 +8,7 @@ from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal, Vertical
+from textual.geometry import Size
 from textual.screen import Screen
 
 from hetero_tui.state import HostView, RunView
@@ -17,6 +18,7 @@ from hetero_tui.ui.details import details_lines
 from hetero_tui.ui.draw.curve import curve, loss_blocks
 from hetero_tui.ui.draw.step_time import WorkerTime, last_times, recent_times, step_time_lines, timeline_lines, verdict
 from hetero_tui.ui.keys import shown_keys
+from hetero_tui.ui.opening import BUSY
 from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.screens.tutorial import tutorial_lines
 from hetero_tui.ui.sentences import keys_line, outcome_line, status_line
@@ -38,6 +40,7 @@ class MainScreen(Screen[None]):
     def __init__(self, view: Callable[[], View]) -> None:
         super().__init__()
         self._view = view
+        self._drawn = Size(0, 0)
         self._arranged: tuple[Arrangement, bool] | None = None
         self._titles: dict[str, tuple[str, str]] = {}
 
@@ -66,16 +69,19 @@ class MainScreen(Screen[None]):
         for name, title in (("tutorial", "No machines yet"), ("events", "Events")):
             self.query_one(f"#{name}").border_title = title
         self.hosts.rows.focus()
-        self.draw(self._view())
+        # Before the first layout, with the terminal's size: laying out and painting once is what makes it quick.
+        self.draw(self._view(), *self.app.size)
 
     def on_resize(self, event: events.Resize) -> None:
-        self.draw(self._view(), event.size.width, event.size.height)
+        if event.size != self._drawn:
+            self.draw(self._view(), *event.size)
 
     def draw(self, view: View, width: int = 0, height: int = 0) -> None:
         """Draw everything that changed; the size is the screen's own unless it is given."""
         width, height = width or self.size.width, height or self.size.height
         if width <= 0 or height <= 0:
             return
+        self._drawn = Size(width, height)
         state, run, palette = view.state, view.state.run, view.palette
         times = recent_times(run) if run is not None else ()
         first_steps = tutorial_lines(view.inventory_path, palette)
@@ -87,13 +93,14 @@ class MainScreen(Screen[None]):
             run=run is not None,
             final=run is not None and run.state.final,
         )
-        self._arrange(arranged, empty=not state.hosts)
+        empty = not state.hosts and view.busy != BUSY
+        self._arrange(arranged, empty=empty)
         self._lines("status").show([status_line(state, view.busy, view.now, view.zone, width, palette)])
         self._lines("keys").show([keys_line(shown_keys(state, view.busy, view.quit_key), width, palette)])
-        if state.hosts:
-            self.hosts.draw(view, width - _INSIDE if arranged.framed else width - 1)
-        else:
+        if empty:
             self._lines("tutorial").show(first_steps)
+        else:
+            self.hosts.draw(view, width - _INSIDE if arranged.framed else width - 1)
         if run is not None:
             self._draw_run(run, times, arranged, view, width)
         if arranged.events:

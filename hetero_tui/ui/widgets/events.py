@@ -17,6 +17,7 @@ _SHOWN = 200
 class EventLog(Lines, can_focus=True):
     """The log's lines, wrapped to the panel."""
 
+    scrolls = True
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "app.show_all", show=False)]
 
     def draw(self, view: View, width: int) -> None:

@@ -29,6 +29,7 @@ _CURSOR = 2
 class HostLines(Lines, can_focus=True):
     """The hosts with a cursor that stays on its host, wherever that moves to."""
 
+    scrolls = True
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "move(-1)", show=False),
         Binding("down", "move(1)", show=False),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 from rich.style import Style
 from rich.text import Text
@@ -14,6 +15,9 @@ from textual.strip import Strip
 class Lines(ScrollView, can_focus=False):
     """Lines of text, never wrapped; scrolls when there are more of them than fit. Text is shown as it is, no markup."""
 
+    scrolls: ClassVar[bool] = False
+    """Whether there may be more lines than fit; if not, another number of lines needs no new layout."""
+
     def __init__(self, *, id: str) -> None:  # noqa: A002 (Textual's own name for it)
         super().__init__(id=id)
         self._lines: tuple[Text, ...] = ()
@@ -24,7 +28,8 @@ class Lines(ScrollView, can_focus=False):
         self._lines = tuple(lines)
         before, self._keys = self._keys, tuple(map(_identity, self._lines))
         if len(before) != len(self._keys):
-            self.virtual_size = Size(0, len(self._keys))
+            if self.scrolls:
+                self.virtual_size = Size(0, len(self._keys))
             self.refresh()
             return
         for y, (old, new) in enumerate(zip(before, self._keys, strict=True)):

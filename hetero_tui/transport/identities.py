@@ -1,0 +1,62 @@
+"""Which private keys a login offers, and what to say of those that could not be."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+
+from hetero_tui.errors import AuthenticationFailed
+from hetero_tui.transport.failures import Place
+
+_DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa", "id_ed25519_sk", "id_ecdsa_sk")
+
+
+def explicit(name: str, place: Place) -> dict[str, Any]:
+    """An explicit key is the only one offered (as with IdentitiesOnly); behind a passphrase, the agent may hold it.
+
+    Raises:
+        AuthenticationFailed: the file is missing, or is no private key.
+    """
+    path = Path(name).expanduser()
+    try:
+        return {"client_keys": [asyncssh.read_private_key(path)], "agent_path": None}
+    except OSError as error:
+        cause = f"identity_file {path} can't be read: {error.strerror}"
+        raise AuthenticationFailed(
+            place.host, cause, step=place.step, hint="correct `identity_file` in the inventory"
+        ) from None
+    except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError) as error:
+        if "passphrase" not in str(error).lower() and not isinstance(error, asyncssh.KeyEncryptionError):
+            cause = f"identity_file {path} is not a private key"
+            hint = "name the private key, not the .pub file"
+            raise AuthenticationFailed(place.host, cause, step=place.step, hint=hint) from None
+    with contextlib.suppress(OSError, asyncssh.KeyImportError):
+        return {"agent_identities": [asyncssh.read_public_key(path.with_name(path.name + ".pub"))]}
+    return {}
+
+
+def offered(identity_file: str | None, options: asyncssh.SSHClientConnectionOptions) -> str:
+    """Which keys are offered, for people: file names, those that need a passphrase, and the agent."""
+    if identity_file is not None:
+        names = [Path(identity_file)]
+    else:
+        configured = options.config.get("IdentityFile", ())
+        names = [Path(str(name)).expanduser() for name in configured] if isinstance(configured, list | tuple) else []
+        names = names or [Path.home() / ".ssh" / name for name in _DEFAULT_KEYS]
+    shown = [f"{path}{_needs_passphrase(path)}" for path in names if path.is_file()]
+    if options.agent_path:
+        shown.append("the SSH agent's keys")
+    return ", ".join(shown)
+
+
+def _needs_passphrase(path: Path) -> str:
+    try:
+        asyncssh.read_private_key(path)
+    except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError):
+        return f" (behind a passphrase: run ssh-add {path} first)"
+    except OSError:
+        return " (unreadable)"
+    return ""

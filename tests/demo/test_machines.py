@@ -1,0 +1,113 @@
+"""Embedded machines are hosts like any other: they are reached through the product's own inventory and transport."""
+
+import asyncio
+import os
+import signal
+import sys
+
+import psutil
+import pytest
+
+from hetero_tui.demo.machines import EmbeddedMachines
+from hetero_tui.errors import AuthenticationFailed, Unreachable
+from hetero_tui.inventory.file import load
+from hetero_tui.transport.ssh import SshTransport
+from remote_agent.protocol import SIMULATED_SPEED
+
+
+@pytest.fixture
+async def transports(machines: EmbeddedMachines):
+    inventory = load(machines.write_inventory())
+    opened = {host.name: SshTransport(host, inventory, config=()) for host in inventory.hosts}
+    yield opened
+    for transport in opened.values():
+        await transport.close()
+
+
+def test_the_inventory_names_three_machines_with_distinct_places(machines):
+    inventory = load(machines.folder / "inventory.yaml")
+    assert [host.name for host in inventory.hosts] == ["fast", "half", "quarter"]
+    assert len({(host.address, host.port) for host in inventory.hosts}) == 3
+    if sys.platform == "linux":
+        assert [host.address for host in inventory.hosts] == ["127.0.0.2", "127.0.0.3", "127.0.0.4"]
+    assert all((host.cpus, host.python) == (1, sys.executable) for host in inventory.hosts)
+    assert inventory.cluster.startswith("demo-")
+    assert inventory.head == "fast"
+
+
+async def test_each_machine_has_its_own_home_and_speed_and_a_clean_environment(machines, transports, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/leaked")
+    for (name, transport), speed in zip(transports.items(), ("1", "0.5", "0.25"), strict=True):
+        done = await transport.run(["env"], step="try", deadline=10)
+        environment = dict(line.split("=", 1) for line in done.stdout.splitlines())
+        assert environment["HOME"] == environment["PWD"] == str(machines.machine(name).home)
+        assert environment[SIMULATED_SPEED] == speed
+        assert "PYTHONPATH" not in environment
+
+
+async def test_only_the_generated_key_gets_in_and_it_is_private(machines, tmp_path):
+    inventory = load(machines.write_inventory())
+    assert machines.identity_file.stat().st_mode & 0o777 == 0o600
+    assert machines.folder.stat().st_mode & 0o777 == 0o700
+    async with EmbeddedMachines(tmp_path, speeds=(1.0,)) as other:
+        stranger = inventory.hosts[0].model_copy(update={"identity_file": str(other.identity_file)})
+        with pytest.raises(AuthenticationFailed):
+            await SshTransport(stranger, inventory, config=()).connect()
+
+
+async def test_forwarding_leads_to_this_computer_only(transports):
+    dialled = await transports["fast"]._connected()
+    with pytest.raises(Exception, match=r"prohibited|refused|[Cc]onnect"):
+        await dialled.connection.open_connection("192.0.2.1", 80)
+
+
+async def test_a_cut_connection_ends_the_command_and_its_group_but_not_what_made_its_own_session(machines, transports):
+    script = "sleep 61 & echo $!; setsid sh -c 'echo $$; exec sleep 62' & wait"
+    if sys.platform == "darwin":
+        pytest.skip("macOS has no setsid command")
+    async with transports["half"].stream(["sh", "-c", script], step="follow", silence=20) as lines:
+        grouped, apart = int(await anext(lines)), int(await anext(lines))
+        await machines.unplug("half")
+        with pytest.raises(Unreachable):
+            await anext(lines)
+    try:
+        await asyncio.to_thread(psutil.wait_procs, [psutil.Process(grouped)] if psutil.pid_exists(grouped) else [], 5)
+        assert not psutil.pid_exists(grouped) or psutil.Process(grouped).status() == psutil.STATUS_ZOMBIE
+        assert psutil.pid_exists(apart)
+        await machines.plug_in("half")
+        assert (await transports["half"].run(["echo", "back"], step="try", deadline=10)).stdout == "back\n"
+    finally:
+        os.kill(apart, signal.SIGKILL)
+
+
+async def test_a_background_child_that_keeps_the_pipes_does_not_hold_the_command_back(transports):
+    done = await transports["fast"].run(["sh", "-c", "sleep 5 & echo $!"], step="try", deadline=4)
+    os.kill(int(done.stdout), signal.SIGKILL)
+
+
+async def test_leaving_ends_all_commands_and_frees_the_ports(short_folder):
+    async with EmbeddedMachines(short_folder, speeds=(1.0,)) as machines:
+        inventory = load(machines.write_inventory())
+        transport = SshTransport(inventory.hosts[0], inventory, config=())
+        running = asyncio.create_task(transport.run(["sleep", "63"], step="try", deadline=60))
+        await asyncio.sleep(0.3)
+        sleeping = [child for child in psutil.Process().children() if "63" in child.cmdline()]
+        assert len(sleeping) == 1
+    with pytest.raises(Unreachable):
+        await running
+    assert not sleeping[0].is_running()
+    with pytest.raises(OSError, match="Connect call failed"):
+        await asyncio.open_connection(inventory.hosts[0].address, inventory.hosts[0].port)
+    await transport.close()
+
+
+async def test_a_machine_without_python_can_be_had_for_tests(short_folder):
+    (short_folder / "bin").mkdir()
+    async with EmbeddedMachines(short_folder, speeds=(1.0,), search_path=str(short_folder / "bin")) as machines:
+        inventory = load(machines.write_inventory())
+        transport = SshTransport(inventory.hosts[0], inventory, config=())
+        # /bin/sh itself is found by its path: the tool's wrapper is what needs `sh` here
+        (short_folder / "bin" / "sh").symlink_to("/bin/sh")
+        done = await transport.run(["python3", "-c", "pass"], step="try", deadline=10)
+        assert done.exit_status == 127
+        await transport.close()

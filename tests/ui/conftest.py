@@ -1,0 +1,42 @@
+"""Scenarios for all tests of the screens, and an app over one that stands still: same clock, same time zone."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from datetime import UTC
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from hetero_tui.state import State
+from hetero_tui.ui.app import HeteroApp
+
+
+@pytest.fixture(scope="session")
+def scenarios() -> ModuleType:
+    name = "hetero_tui_ui_scenarios"
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("scenarios.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def open_app(scenarios: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[..., HeteroApp]:
+    for variable in ("COLORFGBG", "NO_COLOR"):
+        monkeypatch.delenv(variable, raising=False)
+
+    def build(state: State, *, on_start: tuple[str, ...] = (), session: dict[str, Any] | None = None, **options: Any):
+        intents = scenarios.FixedIntents(state, **(session or {}))
+        app = HeteroApp(intents, on_start=on_start, now=lambda: scenarios.NOW, zone=UTC, **options)
+        app.intents = intents
+        return app
+
+    return build
