@@ -60,6 +60,8 @@ clean:
 	@touch $@ .venv/for-use
 
 .venv/python:
+	@case "$$PWD" in *" "*) \
+		echo "Ray starts no worker from a folder with a blank in its path: move $$PWD, please." >&2; exit 1;; esac
 	@if .venv/bin/python -c '$(IS_FIT)' > /dev/null 2>&1; then touch $@; exit; fi; \
 	for python in $(PYTHONS); do \
 		if "$$python" -c '$(IS_FIT)' > /dev/null 2>&1; then \

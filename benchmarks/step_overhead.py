@@ -2,8 +2,9 @@
 
 ``python -m benchmarks.step_overhead [--csv FILE] [--json FILE] [--rounds N]``
 
-Multilayer perceptrons of 0.10, 3.26 and 26 million parameters, batch 64, SGD with momentum, two workers on this computer with one torch
-thread each. One run, interleaved: a block of steps of each in turn, several rounds, medians over all steps. Three ways:
+Multilayer perceptrons of 0.10, 3.26 and 26 million parameters, batch 64, SGD with momentum, two workers on this
+computer with one torch thread each. One run, interleaved: a block of steps of each in turn, several rounds, medians
+over all steps. Three ways:
 
 - *plain*: a torch loop in one process, one thread, the whole batch;
 - *naive*: a parameter-server actor as commonly written on Ray: the driver fetches a dict of tensors, sends it by value
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import json
 import os
 import statistics
@@ -54,7 +56,7 @@ class Perceptron:
         """The network."""
         sizes = (INPUTS, *self.widths)
         layers: list[nn.Module] = []
-        for before, after in zip(sizes, sizes[1:], strict=False):
+        for before, after in itertools.pairwise(sizes):
             layers += [nn.Linear(before, after), nn.ReLU()]
         return nn.Sequential(*layers, nn.Linear(sizes[-1], CLASSES))
 
@@ -169,7 +171,9 @@ def our_steps(widths: tuple[int, ...], folder: Path) -> Iterator[float]:
         run="bench",
         job=Job("perceptron", factory, factory.create_data),
         config=config,
-        devices=tuple(DeviceSpec(host=host, device="cpu", name="cpu", max_batch=BATCH // WORKERS) for _ in range(WORKERS)),
+        devices=tuple(
+            DeviceSpec(host=host, device="cpu", name="cpu", max_batch=BATCH // WORKERS) for _ in range(WORKERS)
+        ),
         server_host=host,
         host=host,
         folder=folder,

@@ -1,4 +1,4 @@
-"""``hetero-tui demo`` without a terminal: it trains for real, says how well, and leaves nothing behind however it ends."""
+"""``hetero-tui demo`` without a terminal: it trains for real, says how well, and leaves nothing, however it ends."""
 
 import os
 import re

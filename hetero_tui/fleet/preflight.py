@@ -46,6 +46,14 @@ def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:
                 "make an environment there with `pip install 'hetero-tui[node]'` and set `python:` to its python",
             )
         )
+    blank = next((path for path in (facts.python.executable, facts.home) if " " in path), None)
+    if blank is not None:
+        problems.append(
+            Problem(
+                f"Ray starts no worker below a folder with a blank in its name: {blank}",
+                "use an environment and a home folder without blanks",
+            )
+        )
     if facts.disk.free_bytes < LEAST_FREE_DISK:
         problems.append(
             Problem(

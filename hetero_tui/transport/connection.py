@@ -116,7 +116,7 @@ class Dialler:
                 common["username"] = endpoint.user
             if endpoint.identity_file is not None:
                 common |= identities.explicit(endpoint.identity_file, place)
-            options = await asyncssh.SSHClientConnectionOptions.construct(**common)
+            options = await identities.resolve(common)
             place = replace(
                 place,
                 endpoint=_shown(options.host, options.port) + label,

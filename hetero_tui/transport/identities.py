@@ -38,18 +38,41 @@ def explicit(name: str, place: Place) -> dict[str, Any]:
     return {}
 
 
+async def resolve(common: dict[str, Any]) -> asyncssh.SSHClientConnectionOptions:
+    """The options of a connection with ssh_config read; ``common`` gets the keys to use where ssh_config needs help.
+
+    ssh passes over an IdentityFile that does not exist, asyncssh gives up: then the existing ones are named.
+    """
+    options: asyncssh.SSHClientConnectionOptions
+    try:
+        options = await asyncssh.SSHClientConnectionOptions.construct(**common)
+    except FileNotFoundError:
+        if "client_keys" in common:
+            raise
+    else:
+        return options
+    without = await asyncssh.SSHClientConnectionOptions.construct(**common, client_keys=None)
+    existing = [path for path in _configured(without) if path.is_file()]
+    common |= {"client_keys": [str(path) for path in existing], "ignore_encrypted": True}
+    options = await asyncssh.SSHClientConnectionOptions.construct(**common)
+    return options
+
+
 def offered(identity_file: str | None, options: asyncssh.SSHClientConnectionOptions) -> str:
     """Which keys are offered, for people: file names, those that need a passphrase, and the agent."""
     if identity_file is not None:
         names = [Path(identity_file)]
     else:
-        configured = options.config.get("IdentityFile", ())
-        names = [Path(str(name)).expanduser() for name in configured] if isinstance(configured, list | tuple) else []
-        names = names or [Path.home() / ".ssh" / name for name in _DEFAULT_KEYS]
+        names = _configured(options) or [Path.home() / ".ssh" / name for name in _DEFAULT_KEYS]
     shown = [f"{path}{_needs_passphrase(path)}" for path in names if path.is_file()]
     if options.agent_path:
         shown.append("the SSH agent's keys")
     return ", ".join(shown)
+
+
+def _configured(options: asyncssh.SSHClientConnectionOptions) -> list[Path]:
+    names = options.config.get("IdentityFile", ())
+    return [Path(str(name)).expanduser() for name in names] if isinstance(names, list | tuple) else []
 
 
 def _needs_passphrase(path: Path) -> str:

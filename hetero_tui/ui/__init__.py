@@ -1,6 +1,6 @@
 """The terminal app: it renders :class:`~hetero_tui.state.State` and posts :class:`~hetero_tui.intents.Intents`.
 
-Pure modules (``format``, ``palette``, ``look``, ``columns``, ``cells``, ``arrangement``, ``guards``, ``details``,
-``sentences`` and the room ``draw``) decide what is shown and know nothing of Textual; ``widgets`` and ``screens`` are
-thin around them.
+Pure modules (``format``, ``palette``, ``look``, ``columns``, ``cells``, ``arrangement``, ``keys``, ``guards``,
+``details``, ``sentences`` and the room ``draw``) decide what is shown and know nothing of Textual; ``app``, ``widgets``
+and ``screens`` are thin around them, and ``view`` is what they hand over.
 """

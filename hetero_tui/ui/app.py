@@ -1,15 +1,15 @@
 """The terminal app: keys become intents, and the state is drawn at most twice a second.
 
 Contents: what is drawn (:meth:`HeteroApp.view`), when (:meth:`HeteroApp.redraw`), the actions in the order of
-:data:`~hetero_tui.ui.keys.KEYS`, and how an operation is carried out. How things look is decided elsewhere.
+:data:`~hetero_tui.ui.keys.KEYS`, and what happens on start. How things look, and how an operation is carried out, is
+decided elsewhere.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import tzinfo
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -20,11 +20,10 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from hetero_tui.errors import HeteroTuiError
-from hetero_tui.events import Level
-from hetero_tui.state import LogLine
 from hetero_tui.ui import guards
 from hetero_tui.ui.keys import KEYS, QUIT, Key
 from hetero_tui.ui.opening import Opening
+from hetero_tui.ui.operations import Operations
 from hetero_tui.ui.palette import DARK, LIGHT, preferred
 from hetero_tui.ui.screens.main import MainScreen
 from hetero_tui.ui.sentences import farewell
@@ -38,8 +37,6 @@ _STYLES: list[str | PurePath] = [Path(__file__).with_name("app.tcss")]
 if TYPE_CHECKING:
     from hetero_tui.intents import Intents, TeardownReport
 
-_logger = logging.getLogger(__name__)
-
 
 class HeteroApp(App[None]):
     """The screens over a live session.
@@ -47,7 +44,7 @@ class HeteroApp(App[None]):
     Args:
         intents: The session: its state is drawn, and it carries out what the keys ask for. Or an async function that
             opens one: it is called after the first frame, so that slow imports and the inventory's file do not delay
-            it. If it raises a HeteroTuiError the app ends; that error is then in :attr:`opening_error`.
+            it. If it raises, the app ends, and the error is in :attr:`opening_error` for the caller to report.
         on_start: Operations to carry out once the first frame is painted, one after the other until one fails:
             ``probe``, ``up``, ``train``.
         job: What ``train`` in ``on_start`` trains.
@@ -79,15 +76,17 @@ class HeteroApp(App[None]):
         zone: tzinfo | None = None,
     ) -> None:
         super().__init__()
+        self.main = MainScreen(self.view)
+        self.farewell = ""
         self._opener = intents if callable(intents) else None
         self._intents: Intents = Opening() if callable(intents) else intents
-        self.opening_error: HeteroTuiError | None = None
+        self.opening_error: Exception | None = None
         self._on_start = on_start
         self._order = (job, dict(settings or {}))
         self._quit_key = quit_key
         self._now = now
         self._zone = zone
-        self._notes: tuple[LogLine, ...] = ()
+        self._operations = Operations(self, now=now, redraw=self.redraw)
         self._unsubscribe: Callable[[], None] = lambda: None
         self._drawn_second = 0
         self._palette = preferred(os.environ)
@@ -97,7 +96,6 @@ class HeteroApp(App[None]):
         self.set_reactive(App.theme, self._palette.name)
         self.stylesheet.set_variables(self.get_css_variables())
         self._dirty = True
-        self._broken = ""
 
     # --- What is drawn, and when -------------------------------------------------------------------------------------
 
@@ -110,13 +108,17 @@ class HeteroApp(App[None]):
             zone=self._zone,
             palette=self._palette,
             inventory_path=self._intents.inventory_path,
-            notes=self._notes,
+            notes=self._operations.notes,
             quit_key=self._quit_key,
         )
 
+    @property
+    def intents(self) -> Intents:
+        """The session, once it is open."""
+        return self._intents
+
     def get_default_screen(self) -> Screen[Any]:
-        self._main = MainScreen(self.view)
-        return self._main
+        return self.main
 
     def on_mount(self) -> None:
         self._subscribe()
@@ -149,7 +151,7 @@ class HeteroApp(App[None]):
                 if isinstance(screen, Drawn) and screen.is_mounted:
                     screen.draw(view)
         except Exception as mistake:  # noqa: BLE001 (a frame is not worth the session that it shows)
-            self._report_bug("drawing", mistake)
+            self._operations.report_bug("drawing", mistake)
 
     async def on_event(self, event: events.Event) -> None:
         await super().on_event(event)
@@ -166,7 +168,7 @@ class HeteroApp(App[None]):
     def action_host(self) -> None:
         from hetero_tui.ui.screens.host import HostScreen
 
-        marked = self._main.hosts.rows.marked
+        marked = self.main.hosts.rows.marked
         if marked is None:
             self._say("There is no machine to look at.")
         else:
@@ -177,30 +179,30 @@ class HeteroApp(App[None]):
 
     def action_probe(self) -> None:
         if not self._refused(guards.PROBE):
-            self._begin("probe", self._intents.probe)
+            self._operations.begin("probe", self._intents.probe)
 
     def action_up(self) -> None:
         if not self._refused(guards.UP):
-            self._begin("up", self._intents.up)
+            self._operations.begin("up", self._intents.up)
 
     def action_train(self) -> None:
         from hetero_tui.ui.screens.train import TrainOrder, TrainScreen
 
         def answered(order: TrainOrder | None) -> None:
             if order is not None and not self._refused(guards.TRAIN):
-                self._begin("train", lambda: self._intents.train(order.job, order.settings))
+                self._operations.begin("train", lambda: self._intents.train(order.job, order.settings))
 
         if not self._refused(guards.TRAIN):
             self.push_screen(TrainScreen(self.view, self._intents.jobs, len(self._intents.state.hosts)), answered)
 
     def action_stop(self) -> None:
         if not self._refused(guards.STOP):
-            self._begin("stop", self._intents.stop_run)
+            self._operations.begin("stop", self._intents.stop_run)
 
     def action_key(self) -> None:
         from hetero_tui.ui.screens.host_key import HostKeyScreen
 
-        host = guards.offering(self._intents.state, self._main.hosts.rows.marked)
+        host = guards.offering(self._intents.state, self.main.hosts.rows.marked)
         if host is None:
             self._refused(guards.KEY)
             return
@@ -208,7 +210,7 @@ class HeteroApp(App[None]):
 
         def answered(trust: bool | None) -> None:
             if trust:
-                self._begin("trust", lambda: self._trust(name))
+                self._operations.begin("trust", lambda: self._trust(name))
 
         self.push_screen(HostKeyScreen(self.view, host), answered)
 
@@ -219,7 +221,7 @@ class HeteroApp(App[None]):
 
     def action_filter(self) -> None:
         if self._intents.state.hosts:
-            self._main.hosts.start_filter()
+            self.main.hosts.start_filter()
         else:
             self._say("There are no machines to filter.")
 
@@ -230,7 +232,7 @@ class HeteroApp(App[None]):
             return
 
         def begin() -> None:
-            self._begin("teardown", lambda: self._tear_down(dialog))
+            self._operations.begin("teardown", lambda: self._tear_down(dialog))
 
         dialog = TeardownScreen(self.view, self._intents.teardown_preview(), begin)
         self.push_screen(dialog)
@@ -248,19 +250,22 @@ class HeteroApp(App[None]):
                 dialog.finish(report, failure)
         if dialog not in self.screen_stack:
             left = len(report.leftovers)
-            self._say("Torn down: nothing is left." if not left else f"Torn down, but {left} things are left.")
+            things = "1 thing is" if left == 1 else f"{left} things are"
+            self._say(f"Torn down, but {things} left: see hetero-tui down." if left else "Torn down: nothing is left.")
 
     def action_show_all(self) -> None:
         """Escape: from the filter's field or the event log back to all hosts."""
-        self._main.hosts.end_filter(keep=False)
+        self.main.hosts.end_filter(keep=False)
         self.redraw()
 
     async def action_quit(self) -> None:
         self.action_detach()
 
     def action_detach(self) -> None:
-        goes_on = farewell(self._intents.state) if self._quit_key is QUIT else ""
-        self.exit(message=goes_on or None)
+        """Leave. :attr:`farewell` is then what there is to say; it is printed where the screen was."""
+        if self._quit_key is QUIT:
+            self.farewell = farewell(self._intents.state)
+        self.exit(message=self.farewell or None)
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """The command palette's entries: our keys by name, and nothing of Textual's but the other theme."""
@@ -275,12 +280,12 @@ class HeteroApp(App[None]):
         self.theme = self._palette.name
         self.redraw()
 
-    # --- Operations --------------------------------------------------------------------------------------------------
+    # --- On start -----------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
         """What was asked for on start, once the first frame is on the screen."""
         if self._opener is not None or (self._on_start and self._intents.state.hosts):
-            self._work(self._carry_out_all())
+            self.run_worker(self._carry_out_all(), exit_on_error=False)
 
     async def _carry_out_all(self) -> None:
         if not await self._open() or not self._intents.state.hosts:
@@ -292,7 +297,7 @@ class HeteroApp(App[None]):
                 "up": self._intents.up,
                 "train": lambda: self._intents.train(job or self._intents.jobs[0], settings),
             }
-            if not await self._carry_out(name, operations[name]):
+            if not await self._operations.carry_out(name, operations[name]):
                 return
 
     async def _open(self) -> bool:
@@ -301,34 +306,13 @@ class HeteroApp(App[None]):
             return True
         try:
             self._intents = await self._opener()
-        except HeteroTuiError as error:
+        except Exception as error:  # noqa: BLE001 (kept for the caller: without a session there is nothing to show)
             self.opening_error = error
-            self.exit(return_code=error.exit_code)
+            self.exit(return_code=error.exit_code if isinstance(error, HeteroTuiError) else 1)
             return False
         self._opener = None
         self._subscribe()
         self.redraw()
-        return True
-
-    def _begin(self, what: str, operation: Callable[[], Awaitable[object]]) -> None:
-        self._work(self._carry_out(what, operation))
-
-    def _work(self, work: Coroutine[Any, Any, object]) -> None:
-        self.run_worker(work, exit_on_error=False)
-
-    async def _carry_out(self, what: str, operation: Callable[[], Awaitable[object]]) -> bool:
-        """Await an operation; what goes wrong becomes a toast and a line in the log, and False."""
-        try:
-            await operation()
-        except HeteroTuiError as error:
-            self._note(Level.BAD, str(error))
-            self.notify(str(error), title=f"{what} failed", severity="error", timeout=10, markup=False)
-            return False
-        except Exception as mistake:  # noqa: BLE001 (a mistake of ours must not take the screen of a live run with it)
-            self._report_bug(what, mistake)
-            return False
-        finally:
-            self.redraw()
         return True
 
     def _refused(self, action: str) -> bool:
@@ -340,15 +324,3 @@ class HeteroApp(App[None]):
 
     def _say(self, words: str) -> None:
         self.notify(words, markup=False)
-
-    def _note(self, level: Level, text: str) -> None:
-        self._notes = (*self._notes[-99:], LogLine(time=self._now(), level=level, text=" ".join(text.split())))
-
-    def _report_bug(self, what: str, mistake: Exception) -> None:
-        said = f"a bug in hetero-tui while {what}: {type(mistake).__name__}: {mistake}"
-        if said == self._broken:
-            return  # once is enough for one that comes with every frame
-        self._broken = said
-        _logger.exception("a bug in hetero-tui while %s", what)
-        self._note(Level.BAD, said)
-        self.notify(said, title="This should not happen", severity="error", timeout=10, markup=False)

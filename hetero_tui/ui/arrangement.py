@@ -23,7 +23,7 @@ _LEAST = FRAME + 2
 """Lines of the smallest useful table (titles and a host), and of the smallest event log."""
 
 _LEAST_CURVE = FRAME + 4
-_TALLEST_FIGURES = 26
+_TALLEST_FIGURES = 34
 _DETAILS_WIDTH = 56
 
 

@@ -173,7 +173,7 @@ def _device(column: Column, host: HostView, colour: str, palette: Palette) -> Te
 
 def _use(column: Column, host: HostView, now: float, palette: Palette) -> Text:
     use, old = use_of(host), is_stale(host, now)
-    if old and host.sampled is not None:
+    if old and host.sampled is not None and use.fraction is not None:
         figure = fmt.percent(use.fraction).strip()
         return Text(f"{figure:>4}" if not column.full else f"{figure} {fmt.ago(now - host.sampled)}", palette.muted)
     style = palette.muted if use.fraction is None else palette.foreground

@@ -54,7 +54,7 @@ def _use(host: HostView, now: float) -> Pairs:
         pairs.append(("sensors", ", ".join([*hot, *watts])))
     pairs.append(("Ray", {"none": "not started"}.get(sample.ray, sample.ray)))
     traffic = f"{fmt.link_rate(sample.bytes_sent_per_s)} out, {fmt.link_rate(sample.bytes_received_per_s)} in"
-    pairs.append(("link", f"{fmt.milliseconds(host.round_trip_s)} there and back, {traffic}"))
+    pairs.append(("link", f"{fmt.milliseconds(host.round_trip_s)}, {traffic}"))
     return pairs
 
 

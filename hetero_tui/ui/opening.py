@@ -15,7 +15,7 @@ BUSY = "opening"
 
 
 class Opening:
-    """An :class:`~hetero_tui.intents.Intents` that knows nothing yet; the screens ask nothing of it while it is busy."""
+    """An :class:`~hetero_tui.intents.Intents` that knows nothing yet; the screens ask nothing of it meanwhile."""
 
     state = State(cluster="")
     jobs: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""``text``: a small GPT that learns to write Python, byte by byte, from the source files of Python's own standard library.
+"""``text``: a small GPT that learns to write Python, byte by byte, from the sources of Python's own standard library.
 
 The files are read on the head host and handed to the workers once. A decoder-only transformer after Radford et al.,
 "Language Models are Unsupervised Multitask Learners" (2019): pre-norm blocks, learned positions, tied embedding.
@@ -92,7 +92,8 @@ class Block(nn.Module):
         query, key, value = self.attention_in(self.norm1(x)).view(n, t, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
         attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.attention_out(attended.transpose(1, 2).reshape(n, t, WIDTH))
-        return x + self.feed_out(functional.gelu(self.feed_in(self.norm2(x))))
+        fed: Tensor = self.feed_out(functional.gelu(self.feed_in(self.norm2(x))))
+        return x + fed
 
 
 class GPT(nn.Module):

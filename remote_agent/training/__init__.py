@@ -1,7 +1,8 @@
 """The training engine: one PyTorch model on devices of unlike speed, through a parameter server on Ray actors.
 
-Reading order: ``job`` and ``config`` (what is trained and how), ``shares``, ``measure`` and ``balance`` (who gets how much),
-``worker``, ``server`` and ``strategies`` (a step), ``engine`` (a run), ``run`` (the coordinator), ``trainer`` (the API below).
+Reading order: ``job`` and ``config`` (what is trained and how), ``shares``, ``measure`` and ``balance`` (who gets how
+much), ``worker``, ``server`` and ``strategies`` (a step), ``engine`` (a run), ``run`` (the coordinator), ``trainer``
+(the API below).
 """
 
 from remote_agent.training.config import TrainingConfig

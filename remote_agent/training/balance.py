@@ -17,7 +17,7 @@ WEIGHT = 0.3
 """Weight of the newest step in the moving mean: after 10 steps less than 3 % of the old value is left."""
 
 LARGEST_JUMP = 4.0
-"""One step counts as at most this many times slower or faster, so that a single hiccup does not turn the shares over."""
+"""One step counts as at most this many times slower or faster, so that one hiccup does not turn the shares over."""
 
 CUT_AGAIN_ABOVE = 0.08
 """Predicted spread of the devices' times above which another cut is looked for."""
@@ -76,6 +76,10 @@ class SpeedTrack:
         if self.usual is None or self.usual / self.factor >= SLOW_BELOW:
             return None
         return self.usual / self.factor
+
+    def without_limit(self) -> SpeedTrack:
+        """The track of a device that takes slices of any size, those above its memory's limit in parts."""
+        return dataclasses.replace(self, profile=dataclasses.replace(self.profile, max_batch=None))
 
     def accepted(self) -> SpeedTrack:
         """The track once its slowness was reported: the speed now is the one to compare with."""

@@ -17,7 +17,7 @@ class ClockOffset:
     offset: float | None = None
 
     def bound(self, submitted: float, entered: float, left: float, seen: float) -> None:
-        """Take one call into account: ``submitted`` and ``seen`` on our clock, ``entered`` and ``left`` on the other."""
+        """Learn from one call: ``submitted`` and ``seen`` on our clock, ``entered`` and ``left`` on the other."""
         low, high = left - seen, entered - submitted
         if self.offset is None:
             # Processes of one computer share the clock: zero when it is possible, else the middle.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 
 import ray
@@ -20,6 +21,7 @@ def connect(address: str, node_address: str) -> None:
         ClusterUnreachable: nobody listens there, or it refuses this driver.
     """
     hint = "see `hetero-tui status`; `hetero-tui up` brings the cluster up"
+    os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # answers of lost workers that nobody waits for any more
     host, _, port = address.rpartition(":")
     try:
         # Ray itself would try for a minute, and then end this process.

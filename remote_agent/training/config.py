@@ -62,7 +62,7 @@ class TrainingConfig:
             defaults: the job's own configuration.
 
         Raises:
-            ConfigError: with every mistake: unknown names (and the nearest valid one), wrong types, values out of range.
+            ConfigError: with every mistake: unknown names (and the nearest valid), wrong types, values out of range.
         """
         hints = typing.get_type_hints(cls)
         values: dict[str, Any] = {}
@@ -103,7 +103,7 @@ def _convert(hint: Any, value: Any) -> Any:
             return value.lower() in _TRUE
         raise ValueError("expected true or false")
     if isinstance(value, bool):
-        raise ValueError(f"expected a {'whole number' if hint is int else 'value'}")
+        raise ValueError(f"expected a {'whole number' if hint is int else 'value'}")  # noqa: TRY004 - one type for all
     if hint is int:
         try:
             number = int(value) if isinstance(value, str) else value
@@ -120,7 +120,7 @@ def _convert(hint: Any, value: Any) -> Any:
         except (TypeError, ValueError):
             raise ValueError("expected a number") from None
     if not isinstance(value, str):
-        raise ValueError("expected text")
+        raise ValueError("expected text")  # noqa: TRY004 - as above
     return value
 
 

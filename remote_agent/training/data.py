@@ -15,7 +15,7 @@ HINT = "give a torch Dataset, a list of (x, y) samples, or a tuple of tensors of
 
 
 def as_dataset(data: object) -> Any:
-    """``data`` in a form that :func:`fetch` can index: tensors become a ``TensorDataset``, a ``DataLoader`` its dataset.
+    """``data`` so that :func:`fetch` can index it: tensors become a ``TensorDataset``, a ``DataLoader`` its dataset.
 
     Raises:
         JobError: it has no length or can't be indexed, or its tensors differ in length.

@@ -1,6 +1,6 @@
 """One run, from a job and devices to a trained model: place, measure, plan, train, evaluate, save.
 
-The same engine serves the coordinator (``run.py``) and the script API (``trainer.py``); both have connected to Ray before.
+The same engine serves the coordinator (``run.py``) and the script API (``trainer.py``); both connect to Ray first.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from remote_agent.training.journal import Journal
 from remote_agent.training.measure import Candidate, Measurements, measure
 from remote_agent.training.messages import Failed, Opened
 from remote_agent.training.order import SampleOrder
-from remote_agent.training.placement import Seat
 from remote_agent.training.rpc import Actor, Ref
 from remote_agent.training.server import ParameterServer
 from remote_agent.training.session import Member, Session, StepReport
@@ -121,9 +120,7 @@ def _run(request: Request, journal: Journal, stopping: Callable[[], bool], progr
 
 
 @contextlib.contextmanager
-def session_of(
-    request: Request, journal: Journal, stopping: Callable[[], bool]
-) -> Iterator[tuple[Session, nn.Module]]:
+def session_of(request: Request, journal: Journal, stopping: Callable[[], bool]) -> Iterator[tuple[Session, nn.Module]]:
     """All that comes before the first step: check, place, measure, plan. The actors end when the block does.
 
     Yields:
@@ -180,7 +177,9 @@ def _actors(request: Request, model: nn.Module, dataset: Any) -> Iterator[tuple[
         raise JobError(f"the data can't be sent to the workers: {error}", hint=data.HINT) from error
     # Beside workers on the same host the server takes its part of the cores only: threads that spin cost the others.
     sharing = sum(seat.node == home for seat in seats) + 1
-    server = rpc.start(ParameterServer, placement.actor_options(home), max(1, int(home.cpus) // sharing))
+    # A step whose slice is overdue must not hold up the same step submitted anew; data keeps the order of the rest.
+    options = placement.actor_options(home) | {"allow_out_of_order_execution": True}
+    server = rpc.start(ParameterServer, options, max(1, int(home.cpus) // sharing))
     workers = [(seat, rpc.start(Worker, seat.options(), seat.spec.device, seat.threads)) for seat in seats]
     try:
         opening = server.call("open", blob, state, request.config)

@@ -4,7 +4,7 @@ A job is any object (or class without arguments) with::
 
     create_model() -> nn.Module
     create_optimizer(model, config) -> Optimizer    # optional; default: AdamW at config.learning_rate
-    loss(model, batch) -> Tensor                    # optional; mean over the batch's samples; default: cross entropy of (x, y)
+    loss(model, batch) -> Tensor                    # optional; mean over the samples; default: cross entropy of (x, y)
     create_data() -> dataset                        # anything data.as_dataset takes
     evaluate(model) -> dict[str, float]             # optional; on the coordinator's host when the run ends
     config: TrainingConfig                          # optional; the job's own defaults
@@ -39,7 +39,7 @@ DETAIL_LINES = 8
 
 @dataclass(frozen=True)
 class Job:
-    """A job's parts. ``factory`` travels to the workers; ``create_data`` and ``evaluate`` run on the coordinator's host."""
+    """A job's parts. ``factory`` travels to the workers; the rest runs on the coordinator's host."""
 
     name: str
     factory: Any
@@ -109,7 +109,7 @@ def dumps(factory: Any) -> bytes:
         if module is not None and _is_users_own(module):
             cloudpickle.register_pickle_by_value(module)
         return bytes(cloudpickle.dumps(factory))
-    except Exception as error:  # noqa: BLE001 - pickling runs the user's __reduce__ and can raise anything
+    except Exception as error:
         raise JobError(
             f"the job can't be sent to the workers: {error}",
             hint="keep open files, locks and connections out of the job object",
@@ -176,7 +176,7 @@ def guard(where: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call the user's ``function``; whatever it raises becomes a :class:`JobError` with its own last lines."""
     try:
         return function(*arguments)
-    except Exception as error:  # noqa: BLE001 - the user's code can raise anything, and none of it may be a traceback
+    except Exception as error:
         raise as_job_error(where, error) from error
 
 

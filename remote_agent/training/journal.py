@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,8 @@ class Journal:
             if self._file.write(line) != len(line):
                 raise OSError("no space left on device")
         except OSError as error:
-            self._file.truncate(self._whole)
+            with contextlib.suppress(OSError):
+                self._file.truncate(self._whole)
             raise _storage(self.path, error) from error
         self._whole += len(line)
         self._next += 1

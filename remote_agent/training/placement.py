@@ -1,4 +1,4 @@
-"""Where workers and server run: by Ray node label, never by ``num_gpus`` alone (an Apple GPU is ``GPU: 1`` to Ray too)."""
+"""Where workers and server run: by node label, never by ``num_gpus`` alone (an Apple GPU is ``GPU: 1`` to Ray too)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NODE_LABEL = "ray.io/node-id"
 
 
 INLINE_BYTES = 1_000_000
-"""Results up to this size ride in Ray's replies instead of its object store, which for them costs more than it saves."""
+"""Results up to this size ride in Ray's replies, not in its object store, which for them costs more than it saves."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,7 +47,7 @@ def get(ref: Ref[T], deadline_s: float) -> T:
     Raises:
         Timeout: it did not come within ``deadline_s``.
     """
-    return cast(T, ray.get(ref.raw, timeout=deadline_s))
+    return cast("T", ray.get(ref.raw, timeout=deadline_s))
 
 
 def get_all(refs: Sequence[Ref[T]], deadline_s: float) -> list[T]:

@@ -1,8 +1,9 @@
 """The coordinator: ``python -m remote_agent.training.run RUN_DIR``, a Ray driver on the head host.
 
-Reads ``run.json`` (:class:`~remote_agent.protocol.RunSpec`) from the run's folder and writes ``events.jsonl`` and ``checkpoints/`` there.
-SIGTERM (or SIGINT) ends the run early: the step is finished and a checkpoint saved. Exit code 0: the run finished or was
-stopped; 1: it failed, and ``run_failed`` says why; 2: called wrongly. Ray's token comes from the environment.
+Reads ``run.json`` (:class:`~remote_agent.protocol.RunSpec`) from the run's folder and writes ``events.jsonl`` and
+``checkpoints/`` there. SIGTERM (or SIGINT) ends the run early: the step is finished and a checkpoint saved. Exit code
+0: the run finished or was stopped; 1: it failed, and ``run_failed`` says why; 2: called wrongly. Ray's token comes from
+the environment.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from pathlib import Path
 
 from remote_agent.protocol import ProtocolError, RunSpec, decode
@@ -67,6 +69,18 @@ def _coordinate(folder: Path, stop: threading.Event) -> int:
     )
     try:
         engine.run(request, journal, stop.is_set)
+    except TrainingError:
+        raise
+    except Exception as error:
+        # Nothing of the user's or the machines' making ends here; even so the run must end with its event.
+        lines = "".join(traceback.format_exception(error)).splitlines()
+        unexpected = TrainingError(
+            f"the engine failed: {type(error).__name__}: {error}",
+            hint="please report this with the detail of this event",
+            detail="\n".join(lines[-job.DETAIL_LINES :]),
+        )
+        engine.fail(journal, unexpected, spec.host, 0)
+        raise unexpected from error
     finally:
         journal.close()
         cluster.disconnect()

@@ -1,8 +1,8 @@
 """The parameter server: a Ray actor with the weights and the job's optimizer.
 
-A step is one call, :meth:`ParameterServer.apply`, with exactly one gradient for each of the step's slices; it changes all or
-nothing. Following Li et al., "Scaling Distributed Machine Learning with the Parameter Server" (OSDI 2014), in its
-synchronous form.
+A step is one call, :meth:`ParameterServer.apply`, with exactly one gradient for each of the step's slices; it changes
+all or nothing. Following Li et al., "Scaling Distributed Machine Learning with the Parameter Server" (OSDI 2014), in
+its synchronous form.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class ParameterServer:
             group.views(buffer) for group, buffer in zip(self._weights.groups, self._gradients, strict=True)
         ]
         self._step = 0
+        self._applied: Applied | None = None
         return None
 
     def ping(self) -> None:
@@ -73,6 +74,8 @@ class ParameterServer:
         entered = time.monotonic()
         results = [result for result in slices[::2] if isinstance(result, SliceResult) and math.isfinite(result.loss)]
         gradients = [gradient for gradient in slices[1::2] if isinstance(gradient, tuple)]
+        if self._applied is not None and step == self._applied.step:
+            return self._published(), self._applied  # submitted twice: a slice was late, not lost
         if step != self._step + 1 or not len(results) == len(gradients) == len(slices) // 2:
             return None, Refused(step=step)
         samples = sum(result.samples for result in results)
@@ -91,9 +94,8 @@ class ParameterServer:
             return None, Failed.of(error)
         self._average_buffers(gradients, results, samples)
         self._step = step
-        return self._published(), Applied(
-            step=step, sum_s=sum_s, stamps=Stamps(entered=entered, left=time.monotonic())
-        )
+        self._applied = Applied(step=step, sum_s=sum_s, stamps=Stamps(entered=entered, left=time.monotonic()))
+        return self._published(), self._applied
 
     @torch.no_grad()
     def _sum(self, gradients: Sequence[Payload], samples: int) -> None:

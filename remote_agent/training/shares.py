@@ -2,7 +2,7 @@
 
 A device needs ``o + b / s`` seconds for ``b`` samples: ``o`` its fixed cost of a step, ``s`` its speed. The step is
 shortest when all devices finish at the same time ``T``, each with ``s (T - o)`` samples, none above its memory's limit
-``m``: ``T`` solves ``sum(min(m_i, s_i * max(0, T - o_i))) = G``. Without limits that is ``T = (G + sum s_i o_i) / sum s_i``.
+``m``: ``T`` solves ``sum(min(m_i, s_i * max(0, T - o_i))) = G``. Without limits, ``T = (G + sum s_i o_i) / sum s_i``.
 A device with ``o >= T`` is left out: by the time it has started, the others are done.
 """
 
@@ -95,7 +95,7 @@ def fit(points: Sequence[tuple[int, float]], max_batch: int | None = None) -> De
     """The profile that fits measured ``(samples, seconds)`` points best (least squares of ``t = o + b / s``).
 
     The smallest time at each size counts: whatever disturbs a measurement makes it longer, never shorter. Where noise
-    gives a line without a slope or with a negative fixed cost, the line through the origin and the largest size is taken.
+    gives a line without a slope or with a negative fixed cost, the line from the origin to the largest size is taken.
 
     Raises:
         ValueError: there is no point with a positive size and time.

@@ -66,7 +66,7 @@ class Worker:
 
     def measure(self, sizes: Sequence[int], seconds: float) -> Measured | Failed:
         """Time slices of these sizes on real samples, after a warm-up, within about ``seconds``."""
-        before = {name: (id(tensor), tensor._version) for name, tensor in self._model.named_buffers()}  # noqa: SLF001
+        before = {name: tensor.clone() for name, tensor in self._model.named_buffers()}
         points: list[tuple[int, float]] = []
         try:
             for size in sizes:
@@ -79,8 +79,8 @@ class Worker:
                     points.append((size, self._timed(np.arange(size) % len(self._data))))
         except TrainingError as error:
             return Failed.of(error)
-        after = {name: (id(tensor), tensor._version) for name, tensor in self._model.named_buffers()}  # noqa: SLF001
-        changed = tuple(name for name, mark in after.items() if mark != before.get(name))
+        after = dict(self._model.named_buffers())
+        changed = tuple(name for name, tensor in after.items() if not torch.equal(tensor, before[name]))
         return Measured(points=tuple(points), changed_buffers=changed)
 
     def ping(self) -> None:
@@ -158,7 +158,7 @@ class Worker:
                 loss = self._loss(self._model, batch) * len(part)
                 loss.backward()  # type: ignore[no-untyped-call]
                 total = loss.detach() if total is None else total + loss.detach()
-        except Exception as error:  # noqa: BLE001 - the user's loss, model and data can raise anything
+        except Exception as error:
             raise job.as_job_error("loss", error) from error
         assert total is not None, "a slice holds at least one sample"
         return float(total) / len(indices)

@@ -21,6 +21,7 @@ def test_a_healthy_machine_is_fit(make_facts: Any) -> None:
         ({"packages": {"ray": None, "torch": None}}, "has no ray, torch, safetensors, psutil, numpy"),
         ({"python": {"version": "3.9.2", "executable": "/usr/bin/python3"}}, "Python 3.9.2 is too old"),
         ({"disk": {"path": "/", "total_bytes": 9 << 30, "free_bytes": 5 << 20}}, "only 5 MB free on /"),
+        ({"home": "/home/my name"}, "a folder with a blank in its name: /home/my name"),
         ({"memory": {"total_bytes": 1 << 30, "available_bytes": 90 << 20}}, "only 90 MB of memory free"),
     ],
 )

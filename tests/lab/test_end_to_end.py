@@ -72,7 +72,13 @@ def theirs(fleet: Lab) -> OtherRay:
 
 
 @pytest.fixture(scope="module")
-def product(fleet: Lab, theirs: OtherRay) -> Iterator[HeteroTui]:
+def bare(fleet: Lab) -> Mapping[str, str]:
+    """What lies in each host's temporary folders before the product was there: a clone in /tmp is seen there too."""
+    return {host.name: temporary_files(host) for host in fleet.hosts}
+
+
+@pytest.fixture(scope="module")
+def product(fleet: Lab, theirs: OtherRay, bare: Mapping[str, str]) -> Iterator[HeteroTui]:
     """The product on the laptop, with an inventory of the three hosts; ``down`` at the end, whatever happened."""
     product = HeteroTui(fleet.laptop, fleet.inventory())
     yield product
@@ -170,7 +176,9 @@ def test_another_ray_on_the_same_host_is_untouched_while_ours_runs(product: Hete
     assert theirs.count() > 1
 
 
-def test_down_leaves_nothing_of_ours_and_all_of_theirs(product: HeteroTui, fleet: Lab, theirs: OtherRay) -> None:
+def test_down_leaves_nothing_of_ours_and_all_of_theirs(
+    product: HeteroTui, fleet: Lab, theirs: OtherRay, bare: Mapping[str, str]
+) -> None:
     product.document("up")
     counted = theirs.count()
     document = product.document("down", "--yes")
@@ -182,7 +190,7 @@ def test_down_leaves_nothing_of_ours_and_all_of_theirs(product: HeteroTui, fleet
         if host is not theirs.host:
             assert host.processes() == ()
             assert host.listening_ports() == frozenset()
-            assert host.exec(["ls", "-A", "/tmp", "/dev/shm"]).stdout.split() == ["/dev/shm:", "/tmp:"]
+            assert temporary_files(host) == bare[host.name]
         assert host.exec(["sh", "-c", "cat ~/.hetero-tui/*/token"]).returncode != 0
     assert theirs.pids <= {one.pid for one in theirs.host.processes()}
     assert theirs.count() == counted + 1
@@ -212,6 +220,10 @@ def median_compute_seconds(of: list[protocol.Step]) -> Mapping[str, float]:
         for worker in step.workers:
             times[worker.worker].append(worker.compute_s)
     return {worker: statistics.median(values) for worker, values in times.items()}
+
+
+def temporary_files(host: Host) -> str:
+    return host.exec(["ls", "-A", "/tmp", "/dev/shm"]).stdout
 
 
 def raylets(host: Host) -> set[int]:

@@ -52,7 +52,7 @@ class Cluster:
         command = [str(Path(sys.executable).with_name("ray")), "start", *where, "--block", "--disable-usage-stats"]
         command += [f"--node-ip-address={address}", f"--labels=hetero-host={host}", "--num-cpus=1"]
         command += [f"--temp-dir={self.folder}/{host}", "--object-store-memory=300000000"]
-        environment = self.environment | ({SIMULATED_SPEED: str(speed)} if speed else {})
+        environment = self.environment | {"TEST_HOST": host} | ({SIMULATED_SPEED: str(speed)} if speed else {})
         log = (self.folder / f"{host}.log").open("wb")
         self.nodes[host] = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -172,12 +172,13 @@ Launch = Callable[..., Run]
 
 @pytest.fixture
 def launch(cluster: Cluster, tmp_path: Path) -> Iterator[Launch]:
-    """Starts a run: `launch(job_source, hosts, **config)`; job_source is a ready job's name or the text of a job file."""
+    """Starts a run: `launch(source, hosts, **config)`; source is a ready job's name or the text of a job file."""
     runs: list[Run] = []
 
     def start(
         source: str, hosts: str = "abc", device: str = "cpu", server: str = "a", address: str = "", **config: Any
     ) -> Run:
+        limits: dict[str, int] = config.pop("limits", {})
         folder = tmp_path / f"run{len(runs)}"
         folder.mkdir()
         name = source
@@ -191,7 +192,9 @@ def launch(cluster: Cluster, tmp_path: Path) -> Iterator[Launch]:
             host="a",
             ray_address=address or cluster.address,
             node_address="127.0.0.2",
-            devices=tuple(DeviceSpec(host=host, device=device, name="test") for host in hosts),
+            devices=tuple(
+                DeviceSpec(host=host, device=device, name="test", max_batch=limits.get(host)) for host in hosts
+            ),
             server_host=server,
             config=config,
         )

@@ -17,6 +17,9 @@ from remote_agent.training.order import SampleOrder
 STEPS, BATCH = 12, 30
 
 JOB = """
+import os
+import signal
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -45,8 +48,17 @@ class Model(nn.Module):
 
 
 class Job:
+    calls = 0
+
     def create_model(self):
         return Model()
+
+    def loss(self, model, batch):
+        # The measurement calls this 8 times at most, so that this is in the middle of a step.
+        Job.calls += 1
+        if os.environ.get("TEST_HOST") == "b" and Job.calls == FAIL_AT:
+            os.kill(os.getpid(), FAIL_WITH)
+        return F.cross_entropy(model(batch[0]), batch[1])
 
     def create_optimizer(self, model, config):
         return OPTIMIZER
@@ -66,12 +78,50 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("hosts", ["a", "abc"])
 @pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
 def test_weights_equal_those_of_a_plain_loop(launch: Any, tmp_path: Path, optimizer: str, hosts: str) -> None:
-    source = JOB.replace("OPTIMIZER", OPTIMIZERS[optimizer])
-    # Slices of unequal size whatever the measurement says: the first host may hold 17 samples, the others get the rest.
-    run = launch(source, hosts, num_iterations=STEPS, batch_size=BATCH, seed=3)
+    source = job_source(optimizer)
+    limits = {"a": 17, "b": 9, "c": 4} if hosts == "abc" else {}
+    run = launch(source, hosts, num_iterations=STEPS, batch_size=BATCH, seed=3, limits=limits)
     assert run.finish() == (0, "")
+    sizes = [worker["samples"] for worker in run.of_kind("step")[-1]["workers"]]
+    assert sizes == (list(limits.values()) or [BATCH])
     assert [step["samples"] for step in run.of_kind("step")] == [BATCH] * STEPS
-    expected = plain_loop(source, tmp_path, TrainingConfig(batch_size=BATCH, num_iterations=STEPS, seed=3))
+    assert_as_plain_loop(run, source, tmp_path)
+
+
+@pytest.mark.ray
+def test_weights_are_the_same_when_a_worker_is_killed_in_the_middle_of_a_step(launch: Any, tmp_path: Path) -> None:
+    source = job_source("adamw", fail_at=12, signal="signal.SIGKILL")
+    run = launch(source, num_iterations=STEPS, batch_size=BATCH, seed=3, limits={"a": 12, "b": 12, "c": 12})
+    assert run.finish() == (0, "")
+    (lost,) = run.of_kind("worker_lost")
+    assert lost["host"] == "b"
+    (reissued,) = run.of_kind("slice_reissued")
+    assert reissued["worker"] == "b/cpu"
+    assert reissued["to"] in ("a/cpu", "c/cpu")
+    assert [event["seq"] for event in run.events()] == list(range(1, len(run.events()) + 1))
+    assert_as_plain_loop(run, source, tmp_path)
+
+
+@pytest.mark.ray
+def test_weights_are_the_same_when_a_worker_stops_answering(launch: Any, tmp_path: Path) -> None:
+    source = job_source("momentum", fail_at=12, signal="signal.SIGSTOP")
+    run = launch(source, num_iterations=STEPS, batch_size=BATCH, seed=3, slice_deadline_s=2)
+    assert run.finish() == (0, "")
+    (lost,) = run.of_kind("worker_lost")
+    assert lost["host"] == "b"
+    assert "no answer" in lost["cause"]
+    assert len(run.of_kind("slice_reissued")) == 1
+    assert_as_plain_loop(run, source, tmp_path)
+
+
+def job_source(optimizer: str, fail_at: int = 0, signal: str = "0") -> str:
+    source = JOB.replace("OPTIMIZER", OPTIMIZERS[optimizer])
+    return source.replace("FAIL_AT", str(fail_at)).replace("FAIL_WITH", signal)
+
+
+def assert_as_plain_loop(run: Any, source: str, folder: Path) -> None:
+    assert [step["samples"] for step in run.of_kind("step")] == [BATCH] * STEPS
+    expected = plain_loop(source, folder, TrainingConfig(batch_size=BATCH, num_iterations=STEPS, seed=3))
     trained = checkpoint.load(Path(run.of_kind("run_finished")[0]["checkpoint"]))
     assert trained.keys() == expected.keys()
     for name, value in expected.items():
@@ -84,7 +134,8 @@ def plain_loop(source: str, folder: Path, config: TrainingConfig) -> dict[str, t
     path = folder / "plain_job.py"
     path.write_text(source)
     spec = importlib.util.spec_from_file_location("plain_job", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     job = module.Job()

@@ -225,6 +225,16 @@ async def test_ssh_config_names_user_port_key_and_known_hosts(server, connect, t
         await connect(Host(name="shed", address="shed", user="nosuchuser"), config=(config,)).connect()
 
 
+async def test_an_identity_file_of_ssh_config_that_is_missing_is_passed_over(server, connect, tmp_path):
+    host = server.host
+    config = tmp_path / "config"
+    config.write_text(f"IdentityFile {tmp_path}/missing\nIdentityFile {host.identity_file}\n")
+    await connect(server.changed(identity_file=None), config=(config,)).connect()
+    config.write_text(f"IdentityFile {tmp_path}/missing\n")
+    with pytest.raises(AuthenticationFailed):
+        await connect(server.changed(identity_file=None), config=(config,)).connect()
+
+
 async def test_a_broken_ssh_config_is_one_line_for_the_host(connect, tmp_path):
     (tmp_path / "config").write_text("Port many\n")
     with pytest.raises(HostError, match=r"~/.ssh/config can't be read: .*line 1"):

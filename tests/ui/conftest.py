@@ -35,8 +35,6 @@ def open_app(scenarios: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable
 
     def build(state: State, *, on_start: tuple[str, ...] = (), session: dict[str, Any] | None = None, **options: Any):
         intents = scenarios.FixedIntents(state, **(session or {}))
-        app = HeteroApp(intents, on_start=on_start, now=lambda: scenarios.NOW, zone=UTC, **options)
-        app.intents = intents
-        return app
+        return HeteroApp(intents, on_start=on_start, now=lambda: scenarios.NOW, zone=UTC, **options)
 
     return build

@@ -293,6 +293,37 @@ def finished(now: float = NOW) -> State:
     return fold(state, [ev.RunProgressed(run="text-7f3", event=end)])
 
 
+def failed(now: float = NOW) -> State:
+    """The run ended badly."""
+    state = training(now)
+    assert state.run is not None
+    cause, hint = "the loss is not a number", "lower the learning rate"
+    end = p.RunFailed(seq=state.run.last_seq + 1, time=now, step=1204, host="mercer", cause=cause, hint=hint)
+    return fold(state, [ev.RunProgressed(run="text-7f3", event=end)])
+
+
+def two_devices(now: float = NOW) -> State:
+    """A run on two accelerators of one host."""
+    shares = tuple(
+        p.Share(worker=f"mercer/cuda:{index}", host="mercer", device=f"cuda:{index}", samples=8, speed=100.0)
+        for index in (0, 1)
+    )
+    parts = tuple(
+        p.WorkerStep(
+            worker=share.worker, host=share.host, device=share.device, samples=8,
+            compute_s=0.1, push_s=0.02, pull_s=0.02, wait_s=0.01,
+        )
+        for share in shares
+    )  # fmt: skip
+    happened = [
+        p.PlanMade(seq=1, time=now - 1, strategy="sync", shares=shares),
+        p.Step(
+            seq=2, time=now, step=1, loss=2.3, samples=16, seconds=0.15, bytes_pushed=1, bytes_pulled=1, workers=parts
+        ),
+    ]
+    return fold(up(now), [ev.RunProgressed(run="text-1", event=event) for event in happened])
+
+
 def demo(now: float = NOW) -> State:
     """Three simulated machines on this computer, up."""
     names = (("ash", "127.0.0.2"), ("birch", "127.0.0.3"), ("cedar", "127.0.0.4"))

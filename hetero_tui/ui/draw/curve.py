@@ -19,6 +19,8 @@ _BLANK = 0x2800
 # Bit of the dot in row 0..3 of the left and of the right column of a cell.
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
+_LEAST_WIDTH = 10
+
 Points = Sequence[tuple[int, float]]
 
 
@@ -47,27 +49,29 @@ def curve(
     Args:
         points: Pairs of step and value, in order of the step.
         markers: What to point at; those before the first point are left out.
-        width: Cells of a line, labels included.
+        width: Cells of a line, labels included; drawn for at least 10.
         height: Lines, the line of steps included; at least 3.
         palette: Colours.
         label: How a value is written at the axis.
     """
     if not points:
         return _padded([Text("no step yet", style=palette.muted)], height)
-    rows = height - 1
+    width, rows = max(width, _LEAST_WIDTH), height - 1
     first, last = points[0][0], points[-1][0]
-    values = [value for _, value in points]
-    labels_width = max(len(label(min(values))), len(label(max(values))))
-    columns = max(1, width - labels_width - 1)
-    heights = _by_column(points, columns * 2)
-    low, high = _range(heights)
+    # What the labels say depends on the columns' means, and how many columns there are on the labels' width.
+    labels_width, labels = 0, _axis(*_range([value for _, value in points]), rows, label)
+    while labels_width < (needed := min(width // 2, max(map(len, labels)))):
+        labels_width = needed
+        columns = max(1, width - labels_width - 1)
+        heights = _by_column(points, columns * 2)
+        low, high = _range(heights)
+        labels = _axis(low, high, rows, label)
     grid = _dots(heights, low, high, columns, rows)
     lines = []
-    for row in range(rows):
-        at = high - (high - low) * row / max(1, rows - 1)
-        said = label(at) if row in _labelled(rows) else ""
+    for row, said in enumerate(labels):
         drawn = "".join(chr(_BLANK + bits) if bits else " " for bits in grid[row])
-        lines.append(Text.assemble((f"{said:>{labels_width}} ", palette.muted), (drawn, palette.accent)))
+        text = f"{said[:labels_width]:>{labels_width}} "
+        lines.append(Text.assemble((text, palette.muted), (drawn, palette.accent)))
     taken: list[set[int]] = [{column for column, bits in enumerate(row) if bits} for row in grid]
     for marker in markers:
         if first <= marker.step <= last:
@@ -81,8 +85,10 @@ def _padded(lines: list[Text], height: int) -> list[Text]:
     return lines + [Text("") for _ in range(height - len(lines))]
 
 
-def _labelled(rows: int) -> tuple[int, ...]:
-    return (0, rows // 2, rows - 1) if rows >= 5 else (0, rows - 1)
+def _axis(low: float, high: float, rows: int, label: Callable[[float], str]) -> list[str]:
+    """A label for each row, blank for most: the highest and the lowest value, and one between where there is room."""
+    labelled = (0, rows // 2, rows - 1) if rows >= 5 else (0, rows - 1)
+    return [label(high - (high - low) * row / max(1, rows - 1)) if row in labelled else "" for row in range(rows)]
 
 
 def _column_of(step: int, first: int, last: int, columns: int) -> int:

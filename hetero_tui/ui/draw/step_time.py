@@ -59,14 +59,18 @@ def _times(run: RunView, steps: Sequence[Sequence[WorkerStep]]) -> tuple[WorkerT
         taken = by_worker.get(worker.worker)
         if not worker.alive or not taken:
             continue
-        parts = tuple(math.fsum(values) / len(taken) for values in zip(*map(_parts, taken), strict=True))
         label = worker.host if hosts.count(worker.host) == 1 else f"{worker.host} {worker.device}"
-        times.append(WorkerTime(label=label, host=worker.host, fraction=worker.fraction, parts=parts))  # type: ignore[arg-type]
+        times.append(WorkerTime(label=label, host=worker.host, fraction=worker.fraction, parts=_means(taken)))
     return tuple(times)
 
 
-def _parts(step: WorkerStep) -> tuple[float, float, float, float]:
-    return (step.compute_s, step.push_s, step.pull_s, step.wait_s)
+def _means(steps: Sequence[WorkerStep]) -> tuple[float, float, float, float]:
+    return (
+        math.fsum(step.compute_s for step in steps) / len(steps),
+        math.fsum(step.push_s for step in steps) / len(steps),
+        math.fsum(step.pull_s for step in steps) / len(steps),
+        math.fsum(step.wait_s for step in steps) / len(steps),
+    )
 
 
 def verdict(times: Sequence[WorkerTime]) -> str:
@@ -141,5 +145,5 @@ def _legend(times: Sequence[WorkerTime], width: int, palette: Palette) -> Text:
             legend.append(f"{glyph} ", style=getattr(palette, role))
             legend.append(f"{word}{figure}   ", style=palette.muted)
     legend = with_shares if with_shares.cell_len - 3 <= width else plain
-    legend.truncate(width)
+    legend.truncate(max(0, width))
     return legend

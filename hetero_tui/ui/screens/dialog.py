@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
+from textual.widget import Widget
 from textual.widgets import Button, Static
 
 from hetero_tui.ui.view import View
@@ -27,7 +28,10 @@ INSIDE = 6
 
 
 class Dialog(ModalScreen[Answer | None], Generic[Answer]):
-    """A dialog; its answer is None when it is left with escape. Subclasses say what it shows and offers."""
+    """A dialog; its answer is None when it is left with escape. Subclasses say what it shows and offers.
+
+    Textual calls the handlers (``on_...``) of a class and of its bases: a subclass handles only its own buttons.
+    """
 
     CSS_PATH = _STYLES
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -53,7 +57,7 @@ class Dialog(ModalScreen[Answer | None], Generic[Answer]):
             with Horizontal(id="buttons"):
                 yield from self.buttons()
 
-    def fields(self) -> Iterable[Static]:
+    def fields(self) -> Iterable[Widget]:
         """Further widgets under the text."""
         return ()
 

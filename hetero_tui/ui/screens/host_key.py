@@ -38,4 +38,5 @@ class HostKeyScreen(Dialog[bool]):
         yield button("Trust this key", "trust")
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        self.dismiss(True if event.button.id == "trust" else None)
+        if event.button.id == "trust":
+            self.dismiss(True)

@@ -38,12 +38,10 @@ class TeardownScreen(Dialog[None]):
         yield button("Tear down", "begin", danger=True)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        if event.button.id != "begin":
-            self.dismiss(None)
-        elif self._began is None:
+        if event.button.id == "begin" and self._began is None:
             self._began = self.view().now
             event.button.display = False
-            self.query_one("#leave", Button).label = Text("[ Hide ]")
+            self._relabel("Hide")
             self.query_one("#leave").focus()
             self.query_one("#dialog").border_title = Text(f"Tearing down {self._preview.cluster}")
             self._begin()
@@ -55,8 +53,13 @@ class TeardownScreen(Dialog[None]):
         clean = report is not None and not report.leftovers
         word = "is torn down" if clean else "is torn down, something is left" if report is not None else "still stands"
         self.query_one("#dialog").border_title = Text(f"{self._preview.cluster} {word}")
-        self.query_one("#leave", Button).label = Text("[ Close ]")
+        self._relabel("Close")
         self.draw(self.view())
+
+    def _relabel(self, label: str) -> None:
+        leave = self.query_one("#leave", Button)
+        leave.label = Text(f"[ {label} ]")
+        leave.refresh(layout=True)  # a new label alone keeps the old width
 
     def text(self, view: View, width: int) -> list[Text]:
         """The text of the phase that it is in."""

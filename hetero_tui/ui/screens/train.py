@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from rich.text import Text
 from textual.binding import Binding, BindingType
+from textual.widget import Widget
 from textual.widgets import Button, Input, Static
 
 from hetero_tui.ui.screens.dialog import Dialog, button
@@ -55,7 +56,7 @@ class TrainScreen(Dialog[TrainOrder]):
         self._jobs = jobs
         self._mistake = ""
 
-    def fields(self) -> Iterable[Static | Input]:  # type: ignore[override]
+    def fields(self) -> Iterable[Widget]:
         yield Static("Job", classes="label")
         yield Input(value=self._jobs[0] if self._jobs else "", placeholder="file.py:Name", id="job", compact=True)
         yield Static("Settings", classes="label")
@@ -67,7 +68,6 @@ class TrainScreen(Dialog[TrainOrder]):
         yield button("Train", "train")
 
     def on_mount(self) -> None:
-        super().on_mount()
         self.query_one("#job", Input).focus()
 
     def text(self, view: View, width: int) -> list[Text]:
@@ -89,8 +89,6 @@ class TrainScreen(Dialog[TrainOrder]):
     def on_button_pressed(self, event: Button.Pressed) -> None:
         if event.button.id == "train":
             self._train()
-        else:
-            self.dismiss(None)
 
     def _train(self) -> None:
         job = self.query_one("#job", Input).value.strip()

@@ -1,7 +1,8 @@
 """How the workers train together; each strategy is one file behind one small interface.
 
-A strategy turns a :class:`~remote_agent.training.session.Session` into a sequence of applied steps. It writes the events of its own
-decisions (who was lost, what was issued again, how shares moved); the engine writes the steps, checkpoints and the end.
+A strategy turns a :class:`~remote_agent.training.session.Session` into a sequence of applied steps. It writes the
+events of its own decisions (who was lost, what was issued again, how shares moved); the engine writes the steps,
+checkpoints and the end.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
 """Synchronous training, exact: after each step the weights are those of one process on the same batches.
 
-Step ``t``: its samples are cut into slices by the workers' speed; each worker computes the gradient sum of its slice with the
-weights of step ``t - 1``; the server adds the sums, divides by the number of samples, and makes the optimizer's step.
+Step ``t``: its samples are cut into slices by the workers' speed; each worker computes the gradient sum of its slice
+with the weights of step ``t - 1``; the server adds the sums, divides by the number of samples, and makes the
+optimizer's step.
 
 The coordinator only passes refs: weights and gradients go straight between server and workers, and while step ``t`` is
-computed, step ``t + 1`` is submitted already, naming the weights of ``t`` as an argument. Ray starts each call the moment its
-arguments are there, so the coordinator's own work (events, shares) is off the path. The price: a change of
+computed, step ``t + 1`` is submitted already, naming the weights of ``t`` as an argument. Ray starts each call the
+moment its arguments are there, so the coordinator's own work (events, shares) is off the path. The price: a change of
 shares takes effect one step later.
 
-When a worker dies, or its slice misses its deadline, its slice is issued again, whole, to a living worker: same samples,
-same weights, same random numbers; the calls that waited for the lost answer are dropped and submitted anew. The
-server takes exactly one gradient for each slice, so a late answer changes nothing.
+When a worker dies, or its slice misses its deadline, the slice is issued again, whole, to a living worker: same samples,
+same weights, same random numbers; the calls that waited for the lost answer are dropped and submitted anew. The server
+takes exactly one gradient for each slice, so a late answer changes nothing.
 """
 
 from __future__ import annotations
@@ -209,6 +210,11 @@ class Sync:
             raise WorkersGone(
                 f"the last worker was lost: {cause}", hint="look at the host, then start the run again", host=gone.host
             )
+        room = sum(member.track.profile.max_batch or math.inf for member in session.crew)
+        if room < session.config.batch_size:
+            # A worker takes more than fits in several parts: slower than a cut within the limits, better than none.
+            for member in session.crew:
+                member.track = member.track.without_limit()
         self._cut, self._cut_at = self._fresh_cut(), turn.step
         self._announce(turn.step, f"{gone.name} was lost")
 
@@ -270,7 +276,7 @@ class Sync:
         """The step's event: where each worker's time went, on one clock, from one publication of weights to the next.
 
         Pull: from publication until the worker's model has the weights. Push: packing, and from the last worker's end
-        until the server has all gradients and has added them. Wait: the rest, that is the slower workers and the optimizer.
+        until the server has all gradients and has added them. Wait: the rest (slower workers, the optimizer).
         """
         session, begun = self._session, self._published
         server = session.server_clock

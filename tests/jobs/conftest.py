@@ -1,1 +1,0 @@
-"""The ready jobs are tested by themselves and on the cluster of tests/training."""

@@ -1,0 +1,159 @@
+"""Whatever goes wrong, the run ends with one clear event, exit code 1, and no traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remote_agent.training import checkpoint
+
+pytestmark = pytest.mark.ray
+
+JOB = """
+import os
+import time
+
+import torch
+from torch import nn
+
+
+class Job:
+    calls = 0
+
+    def create_model(self):
+        return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+
+    def create_data(self):
+        return torch.randn(60, 6), torch.randint(3, (60,))
+
+    def loss(self, model, batch):
+        Job.calls += 1
+        loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
+        BODY
+        return loss
+"""
+
+
+def job(body: str = "pass") -> str:
+    return JOB.replace("BODY", body)
+
+
+def failure(run: Any) -> dict[str, Any]:
+    """The run's last event, once it has failed as it should."""
+    code, errors = run.finish()
+    assert code == 1
+    assert "Traceback" not in errors
+    assert len(errors.splitlines()) <= 1, errors
+    events = run.events()
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    assert [event["kind"] for event in events if event["kind"] in ("run_finished", "run_failed")] == ["run_failed"]
+    assert events[-1]["kind"] == "run_failed"
+    assert events[-1]["hint"]
+    return events[-1]
+
+
+def test_an_exception_in_the_loss_is_shown_with_its_host_and_last_lines(launch: Any) -> None:
+    body = "if os.environ.get('TEST_HOST') == 'b' and Job.calls > 10: raise KeyError('no such column')"
+    event = failure(launch(job(body), "ab", batch_size=12))
+    assert event["host"] == "b"
+    assert "KeyError" in event["cause"]
+    assert "no such column" in event["detail"]
+    assert event["step"] >= 1
+
+
+def test_a_loss_that_is_not_a_number_ends_the_run(launch: Any) -> None:
+    event = failure(launch(job("if Job.calls > 10: loss = loss * float('nan')"), "ab", batch_size=12))
+    assert "nan" in event["cause"]
+    assert "learning rate" in event["hint"]
+
+
+def test_all_mistakes_in_the_settings_are_named_at_once(launch: Any) -> None:
+    event = failure(launch(job(), "a", learning_rte="0.1", batch_size="many", num_iterations="0"))
+    assert "learning_rate" in event["cause"]
+    assert "batch_size=many" in event["cause"]
+    assert "num_iterations=0" in event["cause"]
+
+
+def test_a_job_file_that_cannot_be_imported_is_named(launch: Any) -> None:
+    event = failure(launch("\nimport no_such_module\n", "a"))
+    assert "no_such_module" in event["cause"]
+
+
+def test_an_unknown_ready_job_names_the_nearest(launch: Any) -> None:
+    assert "digits" in failure(launch("digit", "a"))["hint"]
+
+
+def test_a_host_without_a_node_is_named(launch: Any) -> None:
+    event = failure(launch(job(), "aq", batch_size=12))
+    assert event["host"] == "q"
+    assert "no node" in event["cause"]
+
+
+def test_a_device_that_is_not_there_is_named_with_those_that_are(launch: Any) -> None:
+    event = failure(launch(job(), "b", device="cuda:3", batch_size=12))
+    assert event["host"] == "b"
+    assert "cuda:3" in event["cause"]
+    assert "cpu" in event["cause"]
+
+
+def test_a_dataset_smaller_than_one_batch_is_named(launch: Any) -> None:
+    assert "60 samples" in failure(launch(job(), "a", batch_size=61))["cause"]
+
+
+def test_a_head_that_cannot_be_reached_is_named(launch: Any) -> None:
+    event = failure(launch(job(), "a", address="127.0.0.2:9"))
+    assert "127.0.0.2:9" in event["cause"]
+
+
+def test_a_server_that_dies_is_named(launch: Any) -> None:
+    source = job() + (
+        "\n    def create_optimizer(self, model, config):"
+        "\n        class Dying(torch.optim.SGD):"
+        "\n            def step(self, closure=None):"
+        "\n                os._exit(1)"
+        "\n        return Dying(model.parameters(), lr=0.1)\n"
+    )
+    run = launch(source, "ab", server="c", batch_size=12)
+    event = failure(run)
+    assert event["host"] == "c"
+    assert "parameter server" in event["cause"]
+    assert len(run.of_kind("server_lost")) == 1
+
+
+def test_losing_every_worker_ends_the_run(launch: Any) -> None:
+    event = failure(launch(job("if Job.calls > 10: os._exit(1)"), "ab", batch_size=12))
+    assert "last worker" in event["cause"]
+
+
+def test_a_checkpoint_that_cannot_be_written_is_named_and_nothing_half_written_is_left(launch: Any) -> None:
+    run = launch(job("time.sleep(0.02)"), "a", batch_size=12, num_iterations=20)
+    (run.folder / "checkpoints").write_text("in the way")
+    event = failure(run)
+    assert "checkpoint" in event["cause"]
+    assert event["step"] == 20
+
+
+def test_a_full_disk_ends_the_run_with_one_line(launch: Any, cluster: Any) -> None:
+    run = launch(job(), "a", batch_size=12)
+    (run.folder / "events.jsonl").symlink_to("/dev/full")
+    code, errors = run.finish()
+    assert code == 1
+    assert "no space left" in errors.lower()
+    assert len(errors.splitlines()) == 1
+
+
+def test_sigterm_ends_the_run_early_with_a_checkpoint(launch: Any) -> None:
+    run = launch(job("time.sleep(0.05)"), "ab", batch_size=12, num_iterations=100_000, checkpoint_every=5)
+    run.until("step", 6)
+    os.kill(run.process.pid, signal.SIGTERM)
+    assert run.finish() == (0, "")
+    (finished,) = run.of_kind("run_finished")
+    assert finished["stopped"] is True
+    assert finished["steps"] == len(run.of_kind("step")) < 1000
+    assert finished["samples"] == 12 * finished["steps"]
+    assert checkpoint.load(Path(finished["checkpoint"])).keys() == {"0.weight", "0.bias", "2.weight", "2.bias"}
+    assert run.of_kind("checkpoint_saved")[0]["step"] == 5

@@ -1,0 +1,57 @@
+"""Where a step's time goes."""
+
+from __future__ import annotations
+
+from hetero_tui.ui.draw.step_time import WorkerTime, last_times, recent_times, step_time_lines, timeline_lines, verdict
+from hetero_tui.ui.palette import DARK
+
+
+def time(label: str, *parts: float) -> WorkerTime:
+    return WorkerTime(label=label, host=label, fraction=0.5, parts=parts)
+
+
+def test_means_are_over_recent_steps_and_leave_out_workers_that_are_gone(scenarios) -> None:
+    run = scenarios.training().run
+    times = recent_times(run)
+    assert [entry.label for entry in times] == ["mercer", "crosby", "macbook"]
+    steps = [part for step in run.recent for part in step.workers if part.host == "mercer"]
+    assert abs(times[0].parts[0] - sum(part.compute_s for part in steps) / len(steps)) < 1e-9
+    assert last_times(run)[0].parts[0] == run.recent[-1].workers[0].compute_s
+
+
+def test_two_devices_of_a_host_are_told_apart(scenarios) -> None:
+    run = scenarios.two_devices().run
+    assert [entry.label for entry in recent_times(run)] == ["mercer cuda:0", "mercer cuda:1"]
+
+
+def test_the_worker_that_waits_least_decides_what_the_step_is_bound_by() -> None:
+    fast, slow_link = time("a", 0.5, 0.1, 0.1, 0.3), time("b", 0.2, 0.4, 0.4, 0.0)
+    assert verdict((fast, slow_link)) == "link-bound: b"
+    assert verdict((fast, time("c", 0.9, 0.05, 0.05, 0.0))) == "compute-bound: c"
+    assert verdict((fast,)) == "compute-bound"
+    assert verdict(()) == ""
+
+
+def test_longer_steps_have_longer_bars_and_all_times_end_in_one_column() -> None:
+    lines = [line.plain for line in step_time_lines((time("a", 1, 0, 0, 0), time("bb", 0.5, 0, 0, 0)), 60, 3, DARK)]
+    assert lines[0].count("█") in (2 * lines[1].count("█"), 2 * lines[1].count("█") + 1)
+    assert {len(line) for line in lines[:2]} == {60}
+    assert "compute 100%" in lines[-1]
+
+
+def test_of_many_workers_those_that_set_the_pace_are_shown_and_the_rest_counted() -> None:
+    times = tuple(time(f"w{index:02}", index / 100, 0, 0, 1 - index / 100) for index in range(1, 51))
+    lines = [line.plain for line in step_time_lines(times, 60, 6, DARK)]
+    assert [line.split()[0] for line in lines[:4]] == ["w47", "w48", "w49", "w50"]
+    assert lines[4] == "and 46 workers that wait longer"
+
+
+def test_the_timeline_ends_with_the_step(scenarios) -> None:
+    lines = [line.plain for line in timeline_lines(last_times(scenarios.training().run), 70, 7, DARK)]
+    assert len(lines) == 7
+    assert lines[-1].split()[0] == "0"
+    assert lines[-1].split()[1] == lines[0].split()[-2]
+
+
+def test_before_the_first_step_it_says_so() -> None:
+    assert step_time_lines((), 60, 5, DARK)[0].plain == timeline_lines((), 60, 5, DARK)[0].plain == "no step yet"

@@ -1,0 +1,421 @@
+"""What the keys do, and what the screens do when the session fails, changes or is slow."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from textual.widgets import Input, Static
+
+from hetero_tui import events as ev
+from hetero_tui.errors import ClusterError, InventoryError
+from hetero_tui.events import ClusterState, HostState
+from hetero_tui.fold import apply
+from hetero_tui.ui.app import HeteroApp
+from hetero_tui.ui.keys import KEYS, QUIT_FOR_GOOD
+from hetero_tui.ui.screens.help import HelpScreen
+from hetero_tui.ui.screens.host import HostScreen
+from hetero_tui.ui.screens.host_key import HostKeyScreen
+from hetero_tui.ui.screens.main import MainScreen
+from hetero_tui.ui.screens.teardown import TeardownScreen
+from hetero_tui.ui.screens.train import TrainScreen
+from hetero_tui.ui.widgets.lines import Lines
+
+
+def text_of(app, name: str) -> str:
+    return "\n".join(line.plain for line in app.main.query_one(f"#{name}", Lines).lines)
+
+
+def dialog_text(app) -> str:
+    return str(app.screen.query_one("#text", Static).content)
+
+
+def toasts(app) -> list[str]:
+    return [notification.message for notification in app._notifications]
+
+
+async def test_on_start_the_asked_operations_follow_one_another_after_the_first_frame(scenarios, open_app) -> None:
+    app = open_app(scenarios.fresh(), on_start=("probe", "up", "train"), job="digits", settings={"seed": "1"})
+    async with app.run_test() as pilot:
+        await pilot.pause()
+        assert app.intents.asked == [("probe",), ("up",), ("train", "digits", {"seed": "1"})]
+
+
+async def test_what_follows_a_failed_operation_on_start_is_not_begun(scenarios, open_app) -> None:
+    app = open_app(scenarios.fresh(), on_start=("up", "train"), session={"failure": scenarios.refused()})
+    async with app.run_test() as pilot:
+        await pilot.pause()
+        assert app.intents.asked == [("up",)]
+
+
+@pytest.mark.parametrize(("key", "asked"), [("p", ("probe",)), ("u", ("up",))])
+async def test_a_key_asks_the_session_for_its_operation(key, asked, scenarios, open_app) -> None:
+    app = open_app(scenarios.probed())
+    async with app.run_test() as pilot:
+        await pilot.press(key)
+        await pilot.pause()
+        assert app.intents.asked == [asked]
+
+
+async def test_enter_in_the_train_dialog_trains_the_first_ready_job(scenarios, open_app) -> None:
+    app = open_app(scenarios.up())
+    async with app.run_test() as pilot:
+        await pilot.press("t")
+        assert isinstance(app.screen, TrainScreen)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert app.intents.asked == [("train", "digits", {})]
+
+
+async def test_the_train_dialog_goes_through_the_jobs_and_takes_settings(scenarios, open_app) -> None:
+    app = open_app(scenarios.up())
+    async with app.run_test() as pilot:
+        await pilot.press("t", "down", "tab", *"steps=9", "enter")
+        await pilot.pause()
+        assert app.intents.asked == [("train", "text", {"steps": "9"})]
+
+
+async def test_a_setting_that_can_not_be_read_is_said_in_the_dialog_and_nothing_is_trained(scenarios, open_app) -> None:
+    app = open_app(scenarios.up())
+    async with app.run_test() as pilot:
+        await pilot.press("t", "tab", *"steps", "enter")
+        assert "“steps” is not key=value" in str(app.screen.query_one("#mistake", Static).content)
+        await pilot.press("escape")
+        assert isinstance(app.screen, MainScreen)
+        assert app.intents.asked == []
+
+
+async def test_stop_asks_for_the_run_on_the_screen_to_end(scenarios, open_app) -> None:
+    app = open_app(scenarios.training())
+    async with app.run_test() as pilot:
+        await pilot.press("s")
+        await pilot.pause()
+        assert app.intents.asked == [("stop",)]
+
+
+@pytest.mark.parametrize(
+    ("key", "state", "busy", "reason"),
+    [
+        ("s", "up", "", "No run is going on"),
+        ("t", "training", "", "text-7f3 is still training"),
+        ("u", "up", "", "up on all 4 machines already"),
+        ("p", "probed", "probing", "Still probing"),
+        ("k", "up", "", "No machine offers"),
+        ("t", "empty", "", "has no machines yet"),
+        ("D", "training", "stopping", "teardown is under way"),
+        ("enter", "empty", "", "no machine to look at"),
+        ("slash", "empty", "", "no machines to filter"),
+    ],
+)
+async def test_a_key_that_makes_no_sense_now_says_why(key, state, busy, reason, scenarios, open_app) -> None:
+    app = open_app(getattr(scenarios, state)(), session={"busy": busy})
+    async with app.run_test() as pilot:
+        await pilot.press(key)
+        await pilot.pause()
+        assert [reason in toast for toast in toasts(app)] == [True]
+        assert app.intents.asked == []
+        assert isinstance(app.screen, MainScreen)
+
+
+async def test_teardown_asks_first_and_its_default_answer_changes_nothing(scenarios, open_app) -> None:
+    app = open_app(scenarios.training())
+    async with app.run_test() as pilot:
+        await pilot.press("D")
+        assert "text-7f3 at step 1,204" in dialog_text(app)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert isinstance(app.screen, MainScreen)
+        assert app.intents.asked == []
+
+
+async def test_teardown_shows_each_host_while_it_goes_on_and_then_what_is_left(scenarios, open_app) -> None:
+    gate = asyncio.Event()
+    app = open_app(scenarios.training(), session={"gate": gate})
+    async with app.run_test() as pilot:
+        await pilot.press("D", "right", "enter")
+        app.intents.change(apply(app.intents.state, _changed(scenarios, "mercer", HostState.STOPPING)))
+        app.redraw()
+        assert "mercer   ◔ stopping" in dialog_text(app)
+        gate.set()
+        await pilot.pause()
+        assert "mercer: 5 processes" in dialog_text(app)
+        assert "✕ nas: host, not reached" in dialog_text(app)
+        await pilot.press("escape")
+        assert isinstance(app.screen, MainScreen)
+
+
+async def test_a_hidden_teardown_goes_on_and_says_when_it_is_done(scenarios, open_app) -> None:
+    gate = asyncio.Event()
+    app = open_app(scenarios.training(), session={"gate": gate})
+    async with app.run_test() as pilot:
+        await pilot.press("D", "right", "enter", "escape")
+        assert isinstance(app.screen, MainScreen)
+        gate.set()
+        await pilot.pause()
+        assert toasts(app) == ["Torn down, but 1 thing is left: see hetero-tui down."]
+
+
+async def test_a_teardown_that_fails_says_so_in_its_dialog(scenarios, open_app) -> None:
+    app = open_app(scenarios.training(), session={"failure": ClusterError("the ledger is locked", step="down")})
+    async with app.run_test() as pilot:
+        await pilot.press("D", "right", "enter")
+        await pilot.pause()
+        assert isinstance(app.screen, TeardownScreen)
+        assert "the ledger is locked" in dialog_text(app)
+
+
+async def test_a_new_host_key_is_shown_and_trusted_only_after_a_yes(scenarios, open_app) -> None:
+    app = open_app(scenarios.probed())
+    async with app.run_test() as pilot:
+        await pilot.press("k")
+        assert isinstance(app.screen, HostKeyScreen)
+        assert scenarios.FINGERPRINT in dialog_text(app)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert app.intents.asked == []
+        await pilot.press("k", "right", "enter")
+        await pilot.pause()
+        assert app.intents.asked == [("accept", "macbook"), ("probe",)]
+
+
+async def test_every_dialog_closes_with_escape(scenarios, open_app) -> None:
+    for state, key, kind in [
+        ("training", "question_mark", HelpScreen),
+        ("training", "enter", HostScreen),
+        ("up", "t", TrainScreen),
+        ("training", "D", TeardownScreen),
+        ("probed", "k", HostKeyScreen),
+    ]:
+        app = open_app(getattr(scenarios, state)())
+        async with app.run_test() as pilot:
+            await pilot.press(key)
+            assert isinstance(app.screen, kind)
+            await pilot.press("escape")
+            assert isinstance(app.screen, MainScreen)
+
+
+async def test_an_error_of_the_session_is_a_toast_and_a_line_in_the_log(scenarios, open_app) -> None:
+    app = open_app(scenarios.probed(), session={"failure": scenarios.refused("[b]mercer[/] does not answer")})
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("u")
+        await pilot.pause()
+        said = "up: [b]mercer[/] does not answer -> check its cable"
+        assert toasts(app) == [said]
+        assert said in text_of(app, "events")
+
+
+async def test_a_bug_in_an_operation_is_shown_and_logged_and_the_app_goes_on(scenarios, open_app, caplog) -> None:
+    app = open_app(scenarios.probed(), session={"failure": ZeroDivisionError("oh")})
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("u")
+        await pilot.pause()
+        assert "a bug in hetero-tui while up: ZeroDivisionError: oh" in text_of(app, "events")
+        assert "ZeroDivisionError" in caplog.text
+        app.intents.failure = None
+        await pilot.press("p")
+        await pilot.pause()
+        assert app.intents.asked[-1] == ("probe",)
+
+
+async def test_a_state_that_can_not_be_drawn_does_not_end_the_app(scenarios, open_app, caplog) -> None:
+    app = open_app(scenarios.training())
+    async with app.run_test() as pilot:
+        app.intents.state = None
+        app.redraw()
+        assert "while drawing" in caplog.text
+        app.intents.state = scenarios.up()
+        app.redraw()
+        await pilot.pause()
+        assert "text-7f3" not in text_of(app, "status")
+
+
+async def test_a_burst_of_changes_is_drawn_at_most_twice_a_second(scenarios, open_app, monkeypatch) -> None:
+    app = open_app(scenarios.up())
+    drawn = []
+    async with app.run_test() as pilot:
+        draw = app.main.draw
+        monkeypatch.setattr(app.main, "draw", lambda *given: (drawn.append(1), draw(*given)))
+        for _ in range(300):
+            app.intents.change(apply(app.intents.state, _changed(scenarios, "nas", HostState.STOPPING)))
+            await asyncio.sleep(0.004)
+        await pilot.pause(0.6)
+        assert 2 <= len(drawn) <= 5
+        assert "stopping" in text_of(app, "rows")
+
+
+async def test_only_lines_that_changed_are_drawn_again(scenarios, open_app, monkeypatch) -> None:
+    app = open_app(scenarios.many())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        refreshed = []
+        rows = app.main.query_one("#rows", Lines)
+        monkeypatch.setattr(rows, "refresh_line", refreshed.append)
+        app.intents.change(apply(app.intents.state, _changed(scenarios, "node-07", HostState.STOPPING)))
+        app.redraw()
+        assert refreshed == [6]
+
+
+async def test_the_cursor_stays_on_its_host_and_the_table_does_not_jump_while_it_changes(scenarios, open_app) -> None:
+    app = open_app(scenarios.many())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("pagedown", "pagedown", "down")
+        rows = app.main.hosts.rows
+        marked, top = rows.marked, rows.scroll_offset.y
+        assert top > 0
+        app.intents.change(apply(app.intents.state, _changed(scenarios, "node-01", HostState.STOPPING)))
+        app.redraw()
+        await pilot.pause()
+        assert (rows.marked, rows.scroll_offset.y) == (marked, top)
+        await pilot.press("end")
+        assert rows.marked == "node-50"
+        assert any("node-50" in rows.render_line(y).text for y in range(rows.size.height))
+
+
+async def test_the_filter_shows_what_matches_while_it_is_typed_and_escape_shows_all(scenarios, open_app) -> None:
+    app = open_app(scenarios.many())
+    async with app.run_test() as pilot:
+        await pilot.press("slash", *"node-1")
+        await pilot.pause()
+        assert text_of(app, "rows").count("node-1") == len(app.main.hosts.rows.lines) == 10
+        await pilot.press("enter", "down")
+        assert not app.main.query(Input)
+        assert app.main.hosts.rows.marked == "node-11"
+        await pilot.press("escape")
+        await pilot.pause()
+        assert len(app.main.hosts.rows.lines) == 50
+        assert app.main.hosts.rows.marked == "node-11"
+
+
+async def test_keys_typed_into_the_filter_are_text_and_not_commands(scenarios, open_app) -> None:
+    app = open_app(scenarios.many())
+    async with app.run_test() as pilot:
+        await pilot.press("slash", *"qDts")
+        await pilot.pause()
+        assert app.main.hosts.filter == "qDts"
+        assert isinstance(app.screen, MainScreen)
+
+
+async def test_every_command_is_in_the_palette_and_can_be_found_by_name(scenarios, open_app) -> None:
+    app = open_app(scenarios.probed())
+    async with app.run_test() as pilot:
+        titles = {command.title.lower() for command in app.get_system_commands(app.screen)}
+        assert {key.word for key in KEYS if key.action != "command_palette"} <= titles
+        await pilot.press("colon", *"probe")
+        await app.workers.wait_for_complete()
+        await pilot.press("down", "enter", "enter")
+        await pilot.pause()
+        assert app.intents.asked == [("probe",)]
+
+
+async def test_leaving_says_that_the_run_goes_on_and_how_to_come_back(scenarios, open_app) -> None:
+    app = open_app(scenarios.training())
+    async with app.run_test() as pilot:
+        await pilot.press("q")
+    assert app.farewell == "text-7f3 goes on without this screen. Come back with: hetero-tui attach text-7f3"
+
+
+async def test_leaving_the_demo_does_not_promise_that_anything_goes_on(scenarios, open_app) -> None:
+    app = open_app(scenarios.training(), quit_key=QUIT_FOR_GOOD)
+    async with app.run_test() as pilot:
+        assert text_of(app, "keys").endswith("q quit")
+        await pilot.press("q")
+    assert app.farewell == ""
+
+
+async def test_the_first_frame_does_not_wait_for_the_session_to_be_opened(scenarios) -> None:
+    gate = asyncio.Event()
+    intents = scenarios.FixedIntents(scenarios.fresh())
+
+    async def opener():
+        await gate.wait()
+        return intents
+
+    app = HeteroApp(opener, now=lambda: scenarios.NOW)
+    async with app.run_test() as pilot:
+        assert "opening" in text_of(app, "status")
+        await pilot.press("u")
+        assert toasts(app) == ["The inventory is still being read."]
+        gate.set()
+        await pilot.pause()
+        assert "mercer" in text_of(app, "rows")
+        assert intents.asked == [("probe",)]
+
+
+async def test_an_inventory_with_mistakes_ends_the_app_with_its_error_and_exit_code() -> None:
+    mistakes = InventoryError("inventory.yaml", ("line 3: hots: did you mean hosts?",))
+
+    async def opener():
+        raise mistakes
+
+    app = HeteroApp(opener)
+    async with app.run_test() as pilot:
+        await pilot.pause()
+    assert app.opening_error is mistakes
+    assert app.return_code == 2
+
+
+async def test_control_characters_and_markup_of_a_host_are_shown_as_text(scenarios, open_app) -> None:
+    state = apply(
+        scenarios.fresh(),
+        ev.HostChanged(time=scenarios.NOW, host="nas", state=HostState.FAILED, detail="[red]a\x1b[2Jb[/red]"),
+    )
+    app = open_app(state)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("end", "enter")
+        assert "[red]ab[/red]" in dialog_text(app)
+        assert "[red]ab[/red]" in text_of(app, "events")
+
+
+@pytest.mark.parametrize("size", [(40, 10), (60, 20), (20, 5), (5, 50), (13, 24), (80, 24), (300, 90)])
+async def test_the_terminal_may_have_any_size_and_change_it_at_any_time(size, scenarios, open_app) -> None:
+    app = open_app(scenarios.training())
+    async with app.run_test(size=size) as pilot:
+        for width, height in [(120, 40), (1, 1), (33, 12), size]:
+            await pilot.resize_terminal(width, height)
+            await pilot.press("question_mark", "escape")
+        assert toasts(app) == []
+        assert [line.cell_len <= size[0] for line in app.main.query_one("#status", Lines).lines] == [True]
+
+
+async def test_without_colour_every_state_still_has_its_word_and_glyph(scenarios, open_app, monkeypatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    intents = scenarios.FixedIntents(scenarios.training())
+    app = HeteroApp(intents, on_start=(), now=lambda: scenarios.NOW)
+    async with app.run_test() as pilot:
+        await pilot.pause()
+        assert app.no_color
+        assert "◐ slow ×0.6" in text_of(app, "rows")
+        assert "○ unreachable 2 min" in text_of(app, "rows")
+
+
+async def test_a_light_terminal_gets_the_light_colours_and_the_palette_can_change_them(
+    scenarios, open_app, monkeypatch
+) -> None:
+    monkeypatch.setenv("COLORFGBG", "0;15")
+    app = HeteroApp(scenarios.FixedIntents(scenarios.up()), on_start=(), now=lambda: scenarios.NOW)
+    async with app.run_test() as pilot:
+        assert app.theme == "hetero-light"
+        app.action_colours()
+        await pilot.pause()
+        assert app.theme == "hetero-dark"
+
+
+def _changed(scenarios, host: str, state: HostState):
+    return ev.HostChanged(time=scenarios.NOW, host=host, state=state)
+
+
+def test_the_scenarios_are_what_they_say(scenarios) -> None:
+    state = scenarios.training()
+    assert state.cluster_state is ClusterState.DEGRADED
+    assert [host.state.value for host in state.hosts] == ["training", "training", "slow", "unreachable"]
+
+
+async def test_a_bug_while_the_session_is_opened_ends_the_app_and_is_kept_for_the_caller() -> None:
+    async def opener():
+        raise ZeroDivisionError
+
+    app = HeteroApp(opener)
+    async with app.run_test() as pilot:
+        await pilot.pause()
+    assert isinstance(app.opening_error, ZeroDivisionError)
+    assert app.return_code == 1

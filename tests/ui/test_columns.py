@@ -1,0 +1,86 @@
+"""Which columns there are at a width, and what stands in them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hetero_tui.events import HostState
+from hetero_tui.ui import cells, columns
+from hetero_tui.ui.palette import DARK
+
+NAMES = ("mercer", "crosby", "macbook", "nas")
+
+
+def titles(width: int, names: tuple[str, ...] = NAMES) -> list[str]:
+    return [column.title for column in columns.choose(width, names).columns]
+
+
+@given(st.integers(1, 300), st.lists(st.text("abcdefgh", min_size=1, max_size=40), max_size=50), st.booleans())
+def test_the_columns_never_need_more_than_the_width(width, names, run) -> None:
+    chosen = columns.choose(width, tuple(names), run=run)
+    assert sum(column.width for column in chosen.columns) + chosen.gap * (len(chosen.columns) - 1) <= max(width, 3)
+
+
+def test_as_it_gets_narrower_the_columns_go_in_the_promised_order() -> None:
+    assert titles(194) == ["HOST", "STATE", "DEVICE", "USE", "MEMORY", "LINK", "SHARE", "RAY", "SEEN"]
+    assert titles(114) == ["HOST", "STATE", "DEVICE", "USE", "MEMORY", "LINK", "SHARE"]
+    assert titles(74) == ["HOST", "STATE", "DEVICE", "USE", "MEMORY", "SHARE"]
+    assert titles(54) == ["HOST", "STATE", "DEVICE", "USE", "MEMORY"]
+    assert titles(36) == ["HOST", "STATE", "USE"]
+    assert titles(20) == ["HOST", "STATE"]
+
+
+def test_memorys_total_goes_before_the_devices_kind() -> None:
+    full = [{column.title: column.full for column in columns.choose(width, NAMES).columns} for width in (80, 74, 70)]
+    assert [(entry["MEMORY"], entry["DEVICE"]) for entry in full] == [(True, True), (False, True), (False, False)]
+
+
+@pytest.mark.parametrize("width", [194, 114, 74, 54, 36, 12])
+def test_every_line_is_exactly_as_wide_as_the_titles(width, scenarios) -> None:
+    for state in (scenarios.training(), scenarios.probed(), scenarios.demo(), scenarios.fresh(), scenarios.finished()):
+        chosen = columns.choose(width, tuple(host.name for host in state.hosts), run=state.run is not None)
+        wide = cells.header_line(chosen, DARK).cell_len
+        lines = [cells.host_line(host, state.run, chosen, scenarios.NOW, DARK) for host in state.hosts]
+        assert {line.cell_len for line in lines} == {wide}
+
+
+def line(state, name: str, now: float, width: int = 194) -> str:
+    chosen = columns.choose(width, tuple(host.name for host in state.hosts))
+    return cells.host_line(state.host(name), state.run, chosen, now, DARK).plain
+
+
+def test_a_line_says_state_device_use_memory_link_and_share(scenarios) -> None:
+    said = line(scenarios.training(), "mercer", scenarios.NOW)
+    for words in ("● training", "TITAN X", "CUDA", " 84%", "9.1/12.0 GB", "0.4 ms  941 Mb/s", " 46%", "running 2.60.0"):
+        assert words in said
+
+
+def test_what_is_old_says_how_old_and_what_is_unknown_says_so(scenarios) -> None:
+    said = line(scenarios.training(), "nas", scenarios.NOW)
+    assert "○ unreachable 2 min" in said
+    assert "62% 2 min ago" in said
+    assert " - " in said
+    assert "n/a" in line(scenarios.training(), "macbook", scenarios.NOW)
+    assert "n/a" in line(scenarios.fresh(), "nas", scenarios.NOW)
+
+
+def test_a_simulated_machine_always_says_so(scenarios) -> None:
+    assert "simulated ×0.25" in line(scenarios.demo(), "cedar", scenarios.NOW)
+    facts = scenarios.fleet_facts()["mercer"].model_copy(update={"simulated_speed": 0.5})
+    state = scenarios.training()
+    host = dataclasses.replace(state.host("mercer"), facts=facts)
+    assert cells.device_words(host) == ("simulated ×0.5 TITAN X", "CUDA")
+
+
+def test_the_reason_stands_beside_a_state_that_needs_a_hand(scenarios) -> None:
+    assert "▲ unfit: Ray and torch are missing" in line(scenarios.probed(), "nas", scenarios.NOW)
+    assert "✕ new key: press k" in line(scenarios.probed(), "macbook", scenarios.NOW)
+
+
+def test_a_state_that_passes_says_for_how_long(scenarios) -> None:
+    host = dataclasses.replace(scenarios.fresh().host("nas"), state=HostState.STARTING, since=scenarios.NOW - 12)
+    assert cells.state_words(host, scenarios.NOW) == "starting 12 s"

@@ -1,0 +1,78 @@
+"""Figures for people."""
+
+from __future__ import annotations
+
+from datetime import UTC, timedelta, timezone
+
+import pytest
+
+from hetero_tui.ui import format as fmt
+
+GB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("figure", "said"),
+    [
+        (fmt.memory(int(9.1 * GB), 12 * GB), "9.1/12.0 GB"),
+        (fmt.memory(None, 12 * GB), "n/a"),
+        (fmt.size(512), "512 B"),
+        (fmt.size(11_993_088), "11.4 MB"),
+        (fmt.size(3 * 2**50), "3072.0 TB"),
+        (fmt.milliseconds(0.0004), "0.4 ms"),
+        (fmt.milliseconds(0.2119), "212 ms"),
+        (fmt.milliseconds(1.24), "1,240 ms"),
+        (fmt.milliseconds(12.3), "12.3 s"),
+        (fmt.milliseconds(None), "n/a"),
+        (fmt.duration(8.9), "8 s"),
+        (fmt.duration(38 * 60 + 5), "38 min"),
+        (fmt.duration(2 * 3600 + 5 * 60), "2 h 05"),
+        (fmt.duration(3 * 86400), "3 d"),
+        (fmt.duration(-5), "0 s"),
+        (fmt.ago(1), "now"),
+        (fmt.ago(130), "2 min ago"),
+        (fmt.ago(None), "never"),
+        (fmt.link_rate(941e6 / 8), "941 Mb/s"),
+        (fmt.link_rate(25_000), "0.2 Mb/s"),
+        (fmt.link_rate(999.6e6 / 8), "1.0 Gb/s"),
+        (fmt.link_rate(None), "n/a"),
+        (fmt.throughput(1841.2), "1,841 samples/s"),
+        (fmt.throughput(4.25), "4.2 samples/s"),
+        (fmt.throughput(None), "n/a samples/s"),
+        (fmt.percent(0.84), " 84%"),
+        (fmt.percent(1.0), "100%"),
+        (fmt.percent(None), " n/a"),
+        (fmt.loss(4.8034), "4.803"),
+        (fmt.loss(0.0412), "0.0412"),
+        (fmt.loss(1.2e-5), "1.2e-05"),
+        (fmt.loss(12345.0), "1.2e+04"),
+        (fmt.loss(0.0), "0.0000"),
+        (fmt.figure("test_accuracy", 0.9731), "test accuracy 97.3%"),
+        (fmt.figure("test_loss", 0.12345), "test loss 0.1235"),
+        (fmt.plural(1, "host"), "1 host"),
+        (fmt.plural(1200, "process"), "1,200 processes"),
+    ],
+)
+def test_a_figure_is_said_in_human_units(figure, said) -> None:
+    assert figure == said
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("NVIDIA GeForce RTX 3090", "RTX 3090"),
+        ("NVIDIA GeForce GTX TITAN X", "TITAN X"),
+        ("NVIDIA A100-SXM4-40GB", "A100-SXM4-40GB"),
+        ("AMD Radeon RX 7900 XTX", "RX 7900 XTX"),
+        ("Apple M4 Max", "M4 Max"),
+        ("CPU 4 cores", "CPU 4 cores"),
+        ("NVIDIA ", "NVIDIA "),
+    ],
+)
+def test_a_device_is_named_without_its_maker(name, short) -> None:
+    assert fmt.short_device(name) == short
+
+
+def test_times_of_day_are_on_the_users_clock() -> None:
+    assert fmt.clock(1_790_000_460.0, UTC) == "14:21:00"
+    assert fmt.clock(1_790_000_460.0, timezone(timedelta(hours=2)), seconds=False) == "16:21"

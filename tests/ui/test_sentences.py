@@ -1,0 +1,114 @@
+"""Status, keys, outcome, log lines, details: what they say, and that they keep to their width."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import UTC
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hetero_tui.events import Level
+from hetero_tui.state import LogLine
+from hetero_tui.ui.details import details_lines, wrapped
+from hetero_tui.ui.keys import shown_keys
+from hetero_tui.ui.palette import DARK
+from hetero_tui.ui.sentences import farewell, keys_line, log_lines, outcome_line, status_line
+
+
+def status(scenarios, state: str, width: int, busy: str = "") -> str:
+    return status_line(getattr(scenarios, state)(), busy, scenarios.NOW, UTC, width, DARK).plain
+
+
+def test_the_status_says_cluster_run_step_time_left_and_speed(scenarios) -> None:
+    said = status(scenarios, "training", 120)
+    for words in ("rc-lab", "◐ degraded 3/4", "● text-7f3", "step 1,204/5,000", "eta 17 min", "samples/s", "14:21"):
+        assert words in said
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 120, 200])
+@pytest.mark.parametrize("state", ["empty", "probed", "training", "finished"])
+def test_the_status_line_is_never_wider_than_the_screen_and_keeps_the_clock(width, state, scenarios) -> None:
+    said = status(scenarios, state, width, busy="stopping")
+    assert len(said) == width
+    assert said.endswith("14:21 ")
+
+
+def test_in_a_narrow_status_the_clusters_state_stays_longest(scenarios) -> None:
+    assert status(scenarios, "training", 40).strip().startswith("◐ degraded 3/4")
+
+
+def test_the_keys_shown_are_those_that_make_sense_now(scenarios) -> None:
+    words = {
+        name: [word for _, word, _ in shown_keys(getattr(scenarios, name)(), "")]
+        for name in ("empty", "probed", "training")
+    }
+    assert words["empty"] == ["help", "detach"]
+    assert words["probed"][1] == "accept key"
+    assert "stop" in words["training"]
+    assert "train" not in words["training"]
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 120])
+def test_the_key_line_fits_and_ends_with_how_to_leave(width, scenarios) -> None:
+    line = keys_line(shown_keys(scenarios.probed(), ""), width, DARK).plain
+    assert len(line) <= width
+    assert line.endswith("q detach")
+
+
+def test_the_outcome_gives_the_jobs_own_figures(scenarios) -> None:
+    said = outcome_line(scenarios.finished().run, 120, DARK).plain
+    for words in ("✔ text-7f3 finished", "test accuracy 97.3%", "final loss 1.374", "1,204 steps", "in 5 min"):
+        assert words in said
+
+
+def test_a_failed_run_says_why_in_its_outcome(scenarios) -> None:
+    said = outcome_line(scenarios.failed().run, 120, DARK).plain
+    assert said == " ✕ text-7f3 failed   the loss is not a number"
+
+
+@given(st.text(st.characters(exclude_categories=["C", "Z"]), max_size=300), st.integers(20, 200))
+def test_wrapping_loses_nothing_and_keeps_to_the_width(text, width) -> None:
+    parts = wrapped(text, width)
+    assert "".join(parts).replace(" ", "") == text.replace(" ", "")
+    assert max(map(len, parts)) <= width
+
+
+def test_a_long_event_goes_on_below_itself(scenarios) -> None:
+    entry = LogLine(time=scenarios.NOW, level=Level.BAD, text="word " * 30)
+    lines = [line.plain for line in log_lines(entry, UTC, 60, DARK)]
+    assert lines[0].startswith("14:21:00  ✕ word")
+    assert len(lines) > 2
+    assert all(line.startswith(" " * 12 + "word") and len(line) <= 60 for line in lines[1:] if line.strip())
+
+
+def test_details_name_everything_that_was_found_out(scenarios) -> None:
+    state = scenarios.training()
+    said = "\n".join(line.plain for line in details_lines(state.host("mercer"), state.run, scenarios.NOW, 70, DARK))
+    for words in ("mercer.local", "driver 550.90", "64 of 140 samples", "71 °C", "ray 2.60.0", "211.0 GB free"):
+        assert words in said
+
+
+def test_details_of_an_unfit_host_say_what_is_missing(scenarios) -> None:
+    state = scenarios.probed()
+    said = "\n".join(line.plain for line in details_lines(state.host("nas"), None, scenarios.NOW, 70, DARK))
+    assert "ray missing, torch missing" in said
+    assert "problem     Ray and torch are missing" in said
+
+
+def test_farewells(scenarios) -> None:
+    assert farewell(scenarios.finished()) == "The cluster stays up. End it with: hetero-tui down"
+    assert farewell(scenarios.probed()) == ""
+
+
+def test_the_modules_that_decide_what_is_shown_know_nothing_of_textual() -> None:
+    pure = ["format", "palette", "look", "columns", "cells", "arrangement", "keys", "guards", "details", "sentences"]
+    pure += ["draw.bars", "draw.curve", "draw.step_time", "opening"]
+    program = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module('hetero_tui.ui.' + name)\n"
+    program += "print([name for name in sys.modules if name.split('.')[0] == 'textual'])"
+    answer = subprocess.run(
+        [sys.executable, "-c", program, *pure], check=True, capture_output=True, text=True, timeout=60
+    )
+    assert answer.stdout.strip() == "[]"
