@@ -76,7 +76,7 @@ class HeteroApp(App[None]):
         zone: tzinfo | None = None,
     ) -> None:
         super().__init__()
-        self.main = MainScreen(self.view)
+        self.main = MainScreen(self.redraw)
         self.farewell = ""
         self._opener = intents if callable(intents) else None
         self._intents: Intents = Opening() if callable(intents) else intents

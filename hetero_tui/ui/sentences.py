@@ -28,6 +28,8 @@ def status_line(state: State, busy: str, now: float, zone: tzinfo | None, width:
     line = Text(" ")
     for index, (_, text) in enumerate(segments):
         line.append("   " if index else "").append_text(text)
+    if width < time.cell_len + 2:
+        return Text(" " * width)
     line.truncate(max(0, width - time.cell_len - 2))
     return line.append(" " * (width - line.cell_len - time.cell_len - 1)).append_text(time).append(" ")
 

@@ -29,7 +29,7 @@ class View:
         """The event log with the notes in their places, newest first."""
         if not self.notes:
             return self.state.log[::-1]
-        return tuple(sorted((*self.state.log, *self.notes), key=lambda line: line.time, reverse=True))
+        return tuple(sorted((*self.state.log, *self.notes), key=lambda line: line.time))[::-1]
 
 
 @runtime_checkable

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rich.text import Text
-from textual import events
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal, Vertical
 from textual.geometry import Size
@@ -35,11 +34,14 @@ _CURVE_FROM = 6
 
 
 class MainScreen(Screen[None]):
-    """Draws a :class:`~hetero_tui.ui.view.View`; holds nothing but the cursor and the filter."""
+    """Draws a :class:`~hetero_tui.ui.view.View`; holds nothing but the cursor and the filter.
 
-    def __init__(self, view: Callable[[], View]) -> None:
+    When it needs a frame of its own it calls ``redraw``, which draws all screens and survives a mistake in one.
+    """
+
+    def __init__(self, redraw: Callable[[], None]) -> None:
         super().__init__()
-        self._view = view
+        self._redraw = redraw
         self._drawn = Size(0, 0)
         self._arranged: tuple[Arrangement, bool] | None = None
         self._titles: dict[str, tuple[str, str]] = {}
@@ -70,18 +72,16 @@ class MainScreen(Screen[None]):
             self.query_one(f"#{name}").border_title = title
         self.hosts.rows.focus()
         # Before the first layout, with the terminal's size: laying out and painting once is what makes it quick.
-        self.draw(self._view(), *self.app.size)
+        self._redraw()
 
-    def on_resize(self, event: events.Resize) -> None:
-        if event.size != self._drawn:
-            self.draw(self._view(), *event.size)
+    def on_resize(self) -> None:
+        if self.app.size != self._drawn:
+            self._redraw()
 
-    def draw(self, view: View, width: int = 0, height: int = 0) -> None:
-        """Draw everything that changed; the size is the screen's own unless it is given."""
-        width, height = width or self.size.width, height or self.size.height
-        if width <= 0 or height <= 0:
-            return
-        self._drawn = Size(width, height)
+    def draw(self, view: View) -> None:
+        """Draw everything that changed, for the terminal's size."""
+        self._drawn = self.app.size
+        width, height = self._drawn
         state, run, palette = view.state, view.state.run, view.palette
         times = recent_times(run) if run is not None else ()
         first_steps = tutorial_lines(view.inventory_path, palette)
@@ -195,10 +195,10 @@ class MainScreen(Screen[None]):
         details.styles.width = arranged.details_width
 
     def on_hosts_filtered(self) -> None:
-        self.draw(self._view())
+        self._redraw()
 
     def on_host_lines_marked(self) -> None:
-        self.draw(self._view())
+        self._redraw()
 
 
 def _loss_title(run: RunView, *, with_speed: bool) -> str:

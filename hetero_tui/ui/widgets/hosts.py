@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from rich.style import Style
 from rich.text import Text
@@ -13,14 +13,12 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.message import Message
 from textual.strip import Strip
+from textual.widgets import Input
 
 from hetero_tui.state import HostView
 from hetero_tui.ui import cells, columns
 from hetero_tui.ui.view import View
 from hetero_tui.ui.widgets.lines import Lines
-
-if TYPE_CHECKING:
-    from textual.widgets import Input
 
 _CURSOR = 2
 """Cells left of the first column, for the cursor's mark."""
@@ -141,8 +139,6 @@ class Hosts(Vertical):
 
     def start_filter(self) -> None:
         """Ask for the text to filter by; it filters while it is typed."""
-        from textual.widgets import Input  # not needed for the first paint
-
         existing = self.query("#filter")
         field = existing.first(Input) if existing else None
         if field is None:

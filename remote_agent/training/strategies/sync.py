@@ -9,9 +9,9 @@ computed, step ``t + 1`` is submitted already, naming the weights of ``t`` as an
 moment its arguments are there, so the coordinator's own work (events, shares) is off the path. The price: a change of
 shares takes effect one step later.
 
-When a worker dies, or its slice misses its deadline, the slice is issued again, whole, to a living worker: same samples,
-same weights, same random numbers; the calls that waited for the lost answer are dropped and submitted anew. The server
-takes exactly one gradient for each slice, so a late answer changes nothing.
+When a worker dies, or its slice misses its deadline, the slice is issued again, whole, to a living worker: same
+samples, same weights, same random numbers; the calls that waited for the lost answer are dropped and submitted anew.
+The server takes exactly one gradient for each slice, so a late answer changes nothing.
 """
 
 from __future__ import annotations
