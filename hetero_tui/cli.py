@@ -6,8 +6,6 @@ behind, 130 interrupted. Without a command the terminal app opens.
 
 from __future__ import annotations
 
-import asyncio
-import signal
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -16,22 +14,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hetero_tui import __version__
-from hetero_tui.errors import HeteroTuiError, HostKeyUnknown, UsageError
-from hetero_tui.narration import (
-    Narrator,
-    Output,
-    StepPrinter,
-    error_document,
-    probe_document,
-    probe_rows,
-    status_document,
-    teardown_document,
+from hetero_tui.errors import HostKeyUnknown, UsageError
+from hetero_tui.launcher import (
+    DONE,
+    FAILED,
+    INVENTORY,
+    INVENTORY_VARIABLE,
+    LEFT_BEHIND,
+    PARTLY,
+    open_app,
+    run_to_end,
 )
+from hetero_tui.narration import Narrator, Output, StepPrinter
 
 if TYPE_CHECKING:  # asyncssh takes a while to import: `--help` does without
     from hetero_tui.session import Session
-
-DONE, FAILED, USAGE, PARTLY, LEFT_BEHIND, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 application = typer.Typer(
     name="hetero-tui",
@@ -58,8 +55,8 @@ Settings = Annotated[
 def _start(
     context: typer.Context,
     inventory: Annotated[
-        Path, typer.Option("--inventory", "-i", envvar="HETERO_TUI_INVENTORY", help="The file that names the machines.")
-    ] = Path("inventory.yaml"),
+        Path, typer.Option("--inventory", "-i", envvar=INVENTORY_VARIABLE, help="The file that names the machines.")
+    ] = Path(INVENTORY),
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
     accept: AcceptKeys = False,
 ) -> None:
@@ -69,7 +66,7 @@ def _start(
         print(__version__)
         raise typer.Exit(DONE)
     if context.invoked_subcommand is None:
-        raise typer.Exit(_application(inventory, accept))
+        raise typer.Exit(open_app(inventory, accept_new_host_keys=accept))
 
 
 @application.command()
@@ -91,11 +88,13 @@ def demo(
         async with demo_fleet(log_errors=in_app) as fleet:
             session = fleet.session
             if in_app:
+                from hetero_tui.ui.app import HeteroApp
                 from hetero_tui.ui.keys import QUIT_FOR_GOOD
 
-                code = await _run_app(
-                    session, on_start=("probe", "up", "train"), job=job, settings=wanted, quit_key=QUIT_FOR_GOOD
-                )
+                start = ("probe", "up", "train")
+                app = HeteroApp(session, on_start=start, job=job, settings=wanted, quit_key=QUIT_FOR_GOOD)
+                await app.run_async()
+                code = app.return_code or DONE
                 output.say("tearing the demo down ...")
             else:
                 session.subscribe(Narrator(output))
@@ -108,7 +107,7 @@ def demo(
             output.data("the demo is taken down: no process, port or folder of it is left")
         return LEFT_BEHIND if fleet.report.leftovers else code
 
-    raise typer.Exit(run_to_end(whole, output, interrupted="interrupted; the demo is taken down"))
+    raise typer.Exit(run_to_end(whole, output.complain, interrupted="interrupted; the demo is taken down"))
 
 
 @application.command()
@@ -116,11 +115,13 @@ def probe(context: typer.Context, as_json: Json = False, plain: Plain = False, a
     """Say what every machine is, what it has, and what it lacks."""
 
     async def work(session: Session, output: Output) -> int:
+        from hetero_tui import reports
+
         await _probe(session, output)
         if as_json:
-            output.document(probe_document(session.probed))
+            output.document(reports.probe_document(session.probed))
         else:
-            rows = probe_rows(session.inventory, session.probed)
+            rows = reports.probe_rows(session.inventory, session.probed)
             if rows:
                 output.table(["HOST", "DEVICES", "MEMORY", "PYTHON", "VERDICT"], rows)
         failed = [entry.error for entry in session.probed if entry.error is not None]
@@ -136,24 +137,14 @@ def up(context: typer.Context, as_json: Json = False, plain: Plain = False, acce
     """Start one Ray cluster over all machines that are fit. What runs already is left alone."""
 
     async def work(session: Session, output: Output) -> int:
+        from hetero_tui import reports
+
         await session.up()
         report = session.up_report
         assert report is not None
         state = session.state
         if as_json:
-            output.document(
-                {
-                    "cluster": {"state": str(state.cluster_state), "head": state.head},
-                    "hosts": [
-                        {
-                            "name": host.name,
-                            "state": str(host.state),
-                            "error": error_document(report.failed.get(host.name)),
-                        }
-                        for host in state.hosts
-                    ],
-                }
-            )
+            output.document(reports.up_document(state, report))
         else:
             output.data(f"cluster {state.cluster} is {state.cluster_state}, head {state.head}")
         for error in report.failed.values():
@@ -227,8 +218,10 @@ def status(context: typer.Context, as_json: Json = False, plain: Plain = False, 
     """Say what of ours is running, and where."""
 
     async def work(session: Session, output: Output) -> int:
+        from hetero_tui import reports
+
         runs = await session.status()
-        document = status_document(session.state, runs)
+        document = reports.status_document(session.state, runs)
         if as_json:
             output.document(document)
         else:
@@ -263,11 +256,13 @@ def down(
     """Stop everything of ours on every machine, and prove that nothing is left."""
 
     async def work(session: Session, output: Output) -> int:
+        from hetero_tui import reports
+
         if not yes and not _asks(f"Tear down {session.inventory.cluster} on {len(session.inventory.hosts)} host(s)?"):
             raise UsageError("nothing was done", step="down", hint="a script has to pass --yes")
         report = await session.down()
         if as_json:
-            output.document(teardown_document(report))
+            output.document(reports.teardown_document(report))
         else:
             for removed in report.removed:
                 output.data(f"{removed.host}: {removed.kind} {removed.detail} is gone")
@@ -347,67 +342,4 @@ def _in_session(
                 session.subscribe(Narrator(output))
             return await work(session, output)
 
-    raise typer.Exit(run_to_end(whole, output))
-
-
-def run_to_end(
-    work: Callable[[], Coroutine[Any, Any, int]],
-    output: Output,
-    *,
-    interrupted: str = "interrupted; what runs on the hosts goes on (`hetero-tui status`)",
-) -> int:
-    """Run ``work`` on an event loop of its own; errors become one clear line, signals a clean end."""
-
-    async def guarded() -> int:
-        task = asyncio.current_task()
-        assert task is not None
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, task.cancel)
-        return await work()
-
-    try:
-        return asyncio.run(guarded())
-    except HeteroTuiError as error:
-        output.error(error)
-        return error.exit_code
-    except (asyncio.CancelledError, KeyboardInterrupt):
-        output.say(interrupted)
-        return INTERRUPTED
-    except BrokenPipeError:
-        return FAILED
-
-
-def _application(path: Path, accept: bool) -> int:
-    """Open the terminal app on an inventory."""
-    output = Output()
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        output.say("hetero-tui: the app needs a terminal; `hetero-tui --help` lists the commands for scripts")
-        return USAGE
-
-    async def whole() -> int:
-        from hetero_tui.inventory.file import load
-        from hetero_tui.session import Session
-
-        async with Session(load(path), path, accept_new_host_keys=accept) as session:
-            return await _run_app(session)
-
-    return run_to_end(whole, output)
-
-
-async def _run_app(session: Session, **options: Any) -> int:
-    """The terminal app on a session, until the user leaves it."""
-    from hetero_tui.ui.app import HeteroApp
-
-    app = HeteroApp(session, **options)
-    await app.run_async()
-    return app.return_code or DONE
-
-
-def main() -> None:
-    """The console script ``hetero-tui``."""
-    application()
-
-
-if __name__ == "__main__":
-    main()
+    raise typer.Exit(run_to_end(whole, output.complain))

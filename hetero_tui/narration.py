@@ -1,4 +1,4 @@
-"""What the command line prints: data on stdout, narration on stderr; JSON for scripts, lines or tables for people.
+"""How the command line prints: data on stdout, narration on stderr; JSON for scripts, lines or tables for people.
 
 Nothing that is not a terminal ever gets an escape code, and ``--plain`` gives none to a terminal either.
 """
@@ -9,7 +9,6 @@ import json
 import sys
 import time
 from dataclasses import dataclass
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -17,11 +16,6 @@ from rich.text import Text
 
 from hetero_tui.errors import HeteroTuiError
 from hetero_tui.events import Level
-from hetero_tui.facts import HostFacts
-from hetero_tui.fleet.preflight import judge
-from hetero_tui.fleet.probing import Probed
-from hetero_tui.intents import TeardownReport
-from hetero_tui.inventory import Inventory
 from hetero_tui.state import LogLine, State
 from remote_agent import protocol
 
@@ -64,9 +58,13 @@ class Output:
         """One line on stderr."""
         self._console(stderr=True).print(Text(text, style=style), soft_wrap=True)
 
+    def complain(self, text: str) -> None:
+        """Something that went wrong, on stderr."""
+        self.say(text, "bold red")
+
     def error(self, error: HeteroTuiError) -> None:
-        """An error for people, on stderr; with JSON as a document there too."""
-        self.say(f"hetero-tui: {error}", "bold red")
+        """An error for people, on stderr."""
+        self.complain(f"hetero-tui: {error}")
 
     def table(self, headings: list[str], rows: list[list[str]]) -> None:
         """Aligned columns on stdout, without boxes."""
@@ -147,73 +145,3 @@ class StepPrinter:
             f"step {event.step:>{width},}/{self._iterations:,}  loss {loss}  {rate:>8,.0f} samples/s  {shares}"
         )
         self._printed, self._samples, self._began = event.time, 0, event.time
-
-
-def probe_document(probed: tuple[Probed, ...]) -> dict[str, Any]:
-    """The JSON of ``probe``."""
-    return {
-        "hosts": [
-            {
-                "name": entry.host,
-                "status": entry.status,
-                "facts": None if entry.facts is None else entry.facts.model_dump(mode="json"),
-                "error": error_document(entry.error),
-            }
-            for entry in probed
-        ]
-    }
-
-
-def error_document(error: HeteroTuiError | None) -> dict[str, str] | None:
-    """An error as JSON: step, cause, hint."""
-    return None if error is None else {"step": error.step, "cause": error.cause, "hint": error.hint}
-
-
-def probe_rows(inventory: Inventory, probed: tuple[Probed, ...]) -> list[list[str]]:
-    """The table of ``probe``: one line for each host that answered."""
-    rows = []
-    for entry in probed:
-        host = inventory.host(entry.host)
-        if entry.facts is None or host is None:
-            continue
-        facts = entry.facts
-        problems = judge(host, facts)
-        verdict = "fit" if not problems else f"{problems[0].cause} -> {problems[0].hint}"
-        rows.append([entry.host, _devices(facts), _gigabytes(facts), facts.python.version, verdict])
-    return rows
-
-
-def teardown_document(report: TeardownReport) -> dict[str, Any]:
-    """The JSON of ``down``."""
-    return {
-        "removed": [{"host": entry.host, "kind": entry.kind, "detail": entry.detail} for entry in report.removed],
-        "leftovers": [{"host": entry.host, "kind": entry.kind, "detail": entry.detail} for entry in report.leftovers],
-    }
-
-
-def status_document(state: State, runs: tuple[tuple[str, protocol.RunSummary], ...]) -> dict[str, Any]:
-    """The JSON of ``status``."""
-    return {
-        "cluster": {"state": str(state.cluster_state), "head": state.head},
-        "hosts": [{"name": host.name, "state": str(host.state), "detail": host.detail} for host in state.hosts],
-        "runs": [
-            {
-                "id": run.id,
-                "job": run.job,
-                "state": run.state,
-                "step": run.step,
-                "loss": run.loss,
-                "started": run.started,
-                "host": host,
-            }
-            for host, run in runs
-        ],
-    }
-
-
-def _devices(facts: HostFacts) -> str:
-    return ", ".join(facts.device_name(device) for device in facts.devices)
-
-
-def _gigabytes(facts: HostFacts) -> str:
-    return f"{facts.memory.total_bytes / 1e9:.1f} GB"

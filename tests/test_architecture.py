@@ -31,7 +31,7 @@ def loaded_after(statements: str) -> set[str]:
     [
         "import hetero_tui.cli",
         "import hetero_tui.session, hetero_tui.narration, hetero_tui.demo",
-        "sys.argv = ['hetero-tui', '--help']; import hetero_tui.cli; hetero_tui.cli.main()",
+        "sys.argv = ['hetero-tui', '--help']; import hetero_tui.__main__ as program; program.main()",
     ],
 )
 def test_the_command_line_starts_without_torch_ray_or_textual(statements: str) -> None:

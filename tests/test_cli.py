@@ -23,7 +23,7 @@ class CommandLine:
     def __call__(self, *words: str, deadline: float = 120) -> subprocess.CompletedProcess[str]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "XDG_"))}
         return subprocess.run(
-            [sys.executable, "-m", "hetero_tui.cli", "--inventory", str(self.inventory), *words],
+            [sys.executable, "-m", "hetero_tui", "--inventory", str(self.inventory), *words],
             env=environment | {"HOME": str(self.home), "TERM": "xterm-256color"},
             stdin=subprocess.DEVNULL,
             capture_output=True,

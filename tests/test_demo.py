@@ -20,7 +20,7 @@ CLEANED_WITHIN = 60.0
 
 def demo(*words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "hetero_tui.cli", "demo", *words],
+        [sys.executable, "-m", "hetero_tui", "demo", *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -82,6 +82,7 @@ def question_lines(preview: TeardownPreview, width: int, palette: Palette) -> li
         paragraphs.append(("" if index else "Will stop", stop, palette.foreground))
     if not preview.stops:
         paragraphs.append(("Will stop", "nothing is known to run; every machine is looked at", palette.foreground))
+    paragraphs.append(("Will stay", "the runs' records and checkpoints, and every Python environment", palette.muted))
     if preview.unreachable:
         names = ", ".join(preview.unreachable)
         word = "is" if len(preview.unreachable) == 1 else "are"
