@@ -238,7 +238,7 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
             text = f"{event.samples} samples of step {event.step:,} went from {event.worker} to {event.to}{stall}"
             return run, Level.GOOD, f"{text}, nothing lost"
         case protocol.CheckpointSaved():
-            run = replace(run, checkpoint=event.path)
+            run = replace(run, checkpoint=event.path, checkpoint_step=event.step)
             return run, Level.INFO, f"checkpoint of step {event.step:,} saved on {event.host}"
         case protocol.ServerLost() | protocol.HeadLost():
             return run, Level.BAD, f"{event.host} lost at step {event.step:,}: {event.cause}"

@@ -200,13 +200,17 @@ class Session:
     def teardown_preview(self) -> TeardownPreview:
         """What :meth:`down` would do now."""
         run = self._state.run
-        live = "" if run is None or run.state.final else f"{run.run} at step {run.step:,}"
+        live = ""
+        if run is not None and not run.state.final:
+            saved = f"last checkpoint: step {run.checkpoint_step:,}" if run.checkpoint else "no checkpoint yet"
+            live = f"{run.run} at step {run.step:,} ({saved})"
         touched = {entry.host.name for entry in self._ledger.entries()}
-        stops = tuple(
+        with_ray = [
             host.name
             for host in self._state.hosts
             if host.state in (HostState.UP, HostState.TRAINING, HostState.SLOW, HostState.STARTING, HostState.FAILED)
-        )
+        ]
+        stops = (f"Ray on {', '.join(with_ray)}",) if with_ray else ()
         away = tuple(
             host.name for host in self._state.hosts if host.state is HostState.UNREACHABLE and host.name in touched
         )

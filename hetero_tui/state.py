@@ -85,6 +85,7 @@ class RunView:
     recent: tuple[protocol.Step, ...] = ()
     markers: tuple[Marker, ...] = ()
     checkpoint: str = ""
+    checkpoint_step: int = 0
     evaluation: dict[str, float] = field(default_factory=dict)
 
     @property
