@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 CONNECT = 10.0
 """TCP connection, key exchange and login of one SSH connection."""
 
@@ -49,3 +51,11 @@ CLOSE = 5.0
 
 COMMAND_END = 0.5
 """From asking a command to end (SIGTERM) until it is killed; added to a command's deadline, so it stays short."""
+
+
+def reconnect_pauses() -> Iterator[float]:
+    """Seconds to wait before each further attempt to reach a host: doubling, up to the longest pause, for ever."""
+    pause = RECONNECT_FIRST
+    while True:
+        yield pause
+        pause = min(pause * 2, RECONNECT_LONGEST)

@@ -23,7 +23,7 @@ async def watch(cluster: str, transport: Transport, emit: Emit) -> None:
 
     Ends by itself when the host refuses our key or login: that needs a person.
     """
-    pause = deadlines.RECONNECT_FIRST
+    pauses = deadlines.reconnect_pauses()
     while True:
         try:
             await transport.connect()
@@ -39,7 +39,7 @@ async def watch(cluster: str, transport: Transport, emit: Emit) -> None:
                 async for line in lines:
                     with suppress(protocol.ProtocolError):  # a login shell's banner, an empty heartbeat
                         sample = protocol.decode(protocol.HostSample, line)
-                        pause = deadlines.RECONNECT_FIRST
+                        pauses = deadlines.reconnect_pauses()
                         if time.monotonic() - measured > ROUND_TRIP_EVERY:
                             round_trip = await transport.round_trip()
                             measured = time.monotonic()
@@ -55,5 +55,4 @@ async def watch(cluster: str, transport: Transport, emit: Emit) -> None:
             pass  # the agent is being replaced, or the node's environment is: the next attempt tells
         except HostError as error:
             emit(events.HostLost(time=time.time(), host=transport.host, cause=error.cause))
-        await asyncio.sleep(pause)
-        pause = min(pause * 2, deadlines.RECONNECT_LONGEST)
+        await asyncio.sleep(next(pauses))

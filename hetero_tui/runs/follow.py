@@ -29,7 +29,7 @@ async def follow(
         HostKeyChanged, HostKeyUnknown: the host is not the one it was.
     """
     folder = agent.home_folder(cluster)
-    offset, last_seq, pause = 0, 0, deadlines.RECONNECT_FIRST
+    offset, last_seq, pauses = 0, 0, deadlines.reconnect_pauses()
     while True:
         try:
             await transport.connect()
@@ -45,7 +45,7 @@ async def follow(
             ) as lines:
                 bad, damaged = 0, 0
                 async for line in lines:
-                    pause = deadlines.RECONNECT_FIRST
+                    pauses = deadlines.reconnect_pauses()
                     if not line:
                         continue  # a heartbeat
                     try:
@@ -90,5 +90,4 @@ async def follow(
             why = error.cause
         if on_break is not None:
             on_break(why)
-        await asyncio.sleep(pause)
-        pause = min(pause * 2, deadlines.RECONNECT_LONGEST)
+        await asyncio.sleep(next(pauses))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,19 +26,11 @@ from hetero_tui.transport.ssh_command import SshCommand, command_line
 _NOLOGIN = "this account is currently not available"
 
 
-def reconnect_pauses() -> Iterator[float]:
-    """Seconds to wait before each further attempt to reach a host: doubling, up to a longest pause, for ever."""
-    pause = deadlines.RECONNECT_FIRST
-    while True:
-        yield pause
-        pause = min(pause * 2, deadlines.RECONNECT_LONGEST)
-
-
 class SshTransport(CommandTransport):
     """See :class:`~hetero_tui.transport.base.Transport`.
 
     Nothing here waits between attempts: whoever follows a stream opens it again after
-    :func:`reconnect_pauses`, and a single command fails at once with the reason.
+    :func:`hetero_tui.deadlines.reconnect_pauses`, and a single command fails at once with the reason.
 
     Attributes:
         offered: The key of a host that was never seen, after HostKeyUnknown; :meth:`OfferedKey.accept` trusts it.

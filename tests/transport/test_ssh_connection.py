@@ -8,9 +8,9 @@ import time
 
 import pytest
 
+from hetero_tui import deadlines
 from hetero_tui.errors import AuthenticationFailed, HostError, HostKeyChanged, HostKeyUnknown, Unreachable
 from hetero_tui.inventory import Host
-from hetero_tui.transport.ssh import reconnect_pauses
 
 DEAD = Host(name="dead", address="127.0.0.1", user="nobody")
 
@@ -207,7 +207,7 @@ async def test_a_closed_transport_says_so_and_closing_twice_is_fine(server, conn
 
 
 async def test_pauses_between_attempts_double_up_to_ten_seconds():
-    pauses = reconnect_pauses()
+    pauses = deadlines.reconnect_pauses()
     assert [next(pauses) for _ in range(7)] == [0.5, 1, 2, 4, 8, 10, 10]
 
 
