@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -57,6 +56,12 @@ def link_to(machines: EmbeddedMachines) -> Transport:
     return open_transport(inventory.hosts[0], inventory)
 
 
+async def collect(transport: Transport, run: str, seen: list[int]) -> None:
+    async with asyncio.timeout(deadlines.RUN_START + 30):
+        async for _, event in follow(transport, CLUSTER, run):
+            seen.append(event.seq)
+
+
 async def test_a_connection_that_breaks_twice_loses_no_event_and_doubles_none(machines: EmbeddedMachines) -> None:
     transport = link_to(machines)
     name = machines.machines[0].name
@@ -82,8 +87,9 @@ async def test_attaching_later_gives_the_whole_history_from_the_first_event(mach
     try:
         await start_writer(transport, 3, last_word=True)
         for _ in range(2):
-            async with asyncio.timeout(60):
-                assert [event.seq async for _, event in follow(transport, CLUSTER, "r")] == [1, 2, 3, 4]
+            seen: list[int] = []
+            await collect(transport, "r", seen)
+            assert seen == [1, 2, 3, 4]
     finally:
         await transport.close()
 
@@ -94,23 +100,19 @@ async def test_a_coordinator_that_dies_without_a_last_word_is_said_to_be_gone(ma
     try:
         await start_writer(transport, 3, last_word=False)
         with pytest.raises(RunError, match="without a last word"):
-            async with asyncio.timeout(60):
-                async for _, event in follow(transport, CLUSTER, "r"):
-                    seen.append(event.seq)
+            await collect(transport, "r", seen)
     finally:
         await transport.close()
     assert seen == [1, 2, 3]
 
 
 async def test_a_run_that_does_not_exist_is_a_clear_error_and_not_a_wait_without_end(
-    machines: EmbeddedMachines, tmp_path: Path
+    machines: EmbeddedMachines,
 ) -> None:
     transport = link_to(machines)
     try:
         await agent.ship(transport, CLUSTER, sys.executable)
         with pytest.raises(RunError, match="nosuch"):
-            async with asyncio.timeout(deadlines.RUN_START + 30):
-                async for _ in follow(transport, CLUSTER, "nosuch"):
-                    raise AssertionError("an event of a run that does not exist")
+            await collect(transport, "nosuch", [])
     finally:
         await transport.close()
