@@ -1,6 +1,10 @@
 """What tests of several packages share: facts of a machine, and embedded machines to connect to."""
 
+import os
 import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -53,3 +57,33 @@ def make_facts() -> MakeFacts:
         return parse_facts(raw | changes)
 
     return make
+
+
+class CommandLine:
+    """``hetero-tui`` with a home folder of its own; Ray's sockets need a short one."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.inventory = home / "inventory.yaml"
+        self.inventory.write_text("cluster: {name: here}\nhosts:\n  laptop: {connection: local}\n")
+
+    def __call__(self, *words: str, deadline: float = 120) -> subprocess.CompletedProcess[str]:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "XDG_"))}
+        return subprocess.run(
+            [sys.executable, "-m", "hetero_tui", "--inventory", str(self.inventory), *words],
+            env=environment | {"HOME": str(self.home), "TERM": "xterm-256color"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=deadline,
+            check=False,
+        )
+
+
+@pytest.fixture
+def cli() -> Iterator[CommandLine]:
+    home = Path(tempfile.mkdtemp(prefix="ht", dir="/tmp"))
+    try:
+        yield CommandLine(home)
+    finally:
+        shutil.rmtree(home)

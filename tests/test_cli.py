@@ -1,48 +1,12 @@
 """The command line as scripts see it: exit codes, what is on stdout and what on stderr, and no escape codes."""
 
 import json
-import os
-import shutil
 import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 
-class CommandLine:
-    """``hetero-tui`` with a home folder of its own; Ray's sockets need a short one."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.inventory = home / "inventory.yaml"
-        self.inventory.write_text("cluster: {name: here}\nhosts:\n  laptop: {connection: local}\n")
-
-    def __call__(self, *words: str, deadline: float = 120) -> subprocess.CompletedProcess[str]:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "XDG_"))}
-        return subprocess.run(
-            [sys.executable, "-m", "hetero_tui", "--inventory", str(self.inventory), *words],
-            env=environment | {"HOME": str(self.home), "TERM": "xterm-256color"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=deadline,
-            check=False,
-        )
-
-
-@pytest.fixture
-def cli() -> Iterator[CommandLine]:
-    home = Path(tempfile.mkdtemp(prefix="ht", dir="/tmp"))
-    try:
-        yield CommandLine(home)
-    finally:
-        shutil.rmtree(home)
-
-
-def test_every_mistake_of_an_inventory_is_told_at_once_with_its_line(cli: CommandLine) -> None:
+def test_every_mistake_of_an_inventory_is_told_at_once_with_its_line(cli) -> None:
     cli.inventory.write_text("hosts:\n  nas: {adress: nas.local}\n  mercer: {address: m, port: 99999}\n")
     done = cli("probe", "--json")
     assert done.returncode == 2
@@ -52,7 +16,7 @@ def test_every_mistake_of_an_inventory_is_told_at_once_with_its_line(cli: Comman
     assert "line 3" in done.stderr
 
 
-def test_a_missing_inventory_says_how_to_make_one(cli: CommandLine) -> None:
+def test_a_missing_inventory_says_how_to_make_one(cli) -> None:
     cli.inventory.unlink()
     done = cli("probe")
     assert done.returncode == 2
@@ -71,27 +35,27 @@ def test_a_missing_inventory_says_how_to_make_one(cli: CommandLine) -> None:
         (),
     ],
 )
-def test_wrong_usage_is_exit_code_2_and_no_traceback(cli: CommandLine, words: tuple[str, ...]) -> None:
+def test_wrong_usage_is_exit_code_2_and_no_traceback(cli, words: tuple[str, ...]) -> None:
     done = cli(*words)
     assert done.returncode == 2, done.stderr
     assert done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_script_that_does_not_say_yes_tears_nothing_down(cli: CommandLine) -> None:
+def test_a_script_that_does_not_say_yes_tears_nothing_down(cli) -> None:
     done = cli("down")
     assert done.returncode == 2
     assert "--yes" in done.stderr
 
 
-def test_a_pipe_gets_no_escape_codes(cli: CommandLine) -> None:
+def test_a_pipe_gets_no_escape_codes(cli) -> None:
     done = cli("probe")
     assert done.returncode == 0
     assert "\x1b" not in done.stdout + done.stderr
     assert "laptop" in done.stdout
 
 
-def test_without_a_cluster_there_is_nothing_to_attach_to_or_to_stop(cli: CommandLine) -> None:
+def test_without_a_cluster_there_is_nothing_to_attach_to_or_to_stop(cli) -> None:
     for words in (("attach",), ("attach", "text-0000"), ("stop", "text-0000")):
         done = cli(*words)
         assert done.returncode == 1
@@ -99,14 +63,14 @@ def test_without_a_cluster_there_is_nothing_to_attach_to_or_to_stop(cli: Command
         assert "Traceback" not in done.stderr
 
 
-def test_down_where_nothing_was_ever_started_is_done_at_once(cli: CommandLine) -> None:
+def test_down_where_nothing_was_ever_started_is_done_at_once(cli) -> None:
     done = cli("down", "--yes", "--json")
     assert done.returncode == 0
     assert json.loads(done.stdout) == {"removed": [], "leftovers": []}
 
 
 @pytest.mark.ray
-def test_up_twice_status_and_down_on_this_computer(cli: CommandLine) -> None:
+def test_up_twice_status_and_down_on_this_computer(cli) -> None:
     try:
         first = cli("up", "--json")
         assert first.returncode == 0, first.stderr
