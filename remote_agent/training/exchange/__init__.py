@@ -1,0 +1,43 @@
+"""The data plane of the sharded parameter server: gradients in, new weights out, over plain TCP, both ways at once.
+
+::
+
+    worker 1 ──┐ gradient chunks ▸   ┌── shard A: chunks 0, 3, 6, ...
+    worker 2 ──┼─────────────────────┼── shard B: chunks 1, 4, 7, ...
+    worker 3 ──┘   ◂ weight chunks   └── shard C: chunks 2, 5, 8, ...
+
+One flat float32 buffer is cut into chunks (``layout``). Each worker has one connection to each shard (``link``,
+``client``); each shard adds a chunk's gradient sums as they stream in, counting each (step, slice, chunk) once
+(``sums``), makes the optimizer's step on the chunk as soon as its last slice is in (``update``, ``shard``), and streams
+it back to everybody (``outbox``, ``server``). Nothing waits for a whole step, so every link is busy in both directions
+from the first chunk to the last.
+
+The bytes are described in ``frames``, who may connect in ``handshake``. Needs torch, not Ray: a shard runs in any
+process.
+"""
+
+from remote_agent.training.exchange.agreement import Codecs
+from remote_agent.training.exchange.client import ExchangeClient
+from remote_agent.training.exchange.errors import ExchangeError
+from remote_agent.training.exchange.exchanging import Exchanging
+from remote_agent.training.exchange.layout import Layout, plan_layout
+from remote_agent.training.exchange.server import ShardServer
+from remote_agent.training.exchange.shard import Shard, ShardState
+from remote_agent.training.exchange.steps import Contribution, Timings
+from remote_agent.training.exchange.update import OptimizerUpdate, Update
+
+__all__ = [
+    "Codecs",
+    "Contribution",
+    "ExchangeClient",
+    "ExchangeError",
+    "Exchanging",
+    "Layout",
+    "OptimizerUpdate",
+    "Shard",
+    "ShardServer",
+    "ShardState",
+    "Timings",
+    "Update",
+    "plan_layout",
+]

@@ -1,0 +1,101 @@
+"""One step's exchange, as the trainer holds it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from remote_agent.training.codecs import Codec
+from remote_agent.training.exchange.deadlines import STEP_S
+from remote_agent.training.exchange.frames import Header, Kind
+from remote_agent.training.exchange.layout import Layout
+from remote_agent.training.exchange.steps import Contribution, NewWeights, Timings
+
+
+class Carrier(Protocol):
+    """The client, as a step's exchange uses it."""
+
+    @property
+    def layout(self) -> Layout:
+        """The run's."""
+
+    @property
+    def gradient_codec(self) -> Codec:
+        """The run's."""
+
+    def feedback_for(self, gradient: Tensor) -> Tensor:
+        """The residual that belongs to gradients like this one."""
+
+    def push(self, contribution: Contribution, chunks: Sequence[int]) -> None:
+        """Send these chunks."""
+
+    def wait(self, incoming: NewWeights, deadline: float) -> None:
+        """Until the weights are whole; raises ExchangeError."""
+
+    def bytes_moved(self) -> tuple[int, int]:
+        """Bytes (out, in) so far."""
+
+    def last_sent(self) -> float:
+        """When the last chunk of a gradient was on its way, on the monotonic clock."""
+
+
+class Exchanging:
+    """From :meth:`ExchangeClient.begin` until :meth:`finish` returns.
+
+    Attributes:
+        contributed: the slices that this worker sends.
+        incoming: the new weights.
+    """
+
+    def __init__(self, carrier: Carrier, incoming: NewWeights, slices: int, samples: int) -> None:
+        self.contributed: tuple[Contribution, ...] = ()
+        self.incoming = incoming
+        self._carrier, self._slices, self._samples = carrier, slices, samples
+        self._begun = time.monotonic()
+        self._bytes = carrier.bytes_moved()
+
+    def contribute(self, index: int, gradient: Tensor, *, feedback: bool = True) -> Contribution:
+        """Send a slice's gradient, as it is offered. Any number of slices; none is a worker that only listens.
+
+        Args:
+            index: the slice's number, from 0.
+            gradient: the SUM of the gradients of its samples: float32, shape ``(layout.numel,)``; not to be changed
+                before :meth:`finish` has returned.
+            feedback: False for a slice that another worker may have sent in part: what of this gradient is not
+                counted must not leave an error behind to be made up for.
+        """
+        layout, codec = self._carrier.layout, self._carrier.gradient_codec
+        if gradient.shape != (layout.numel,) or gradient.dtype != torch.float32:
+            raise ValueError(f"a gradient is one flat float32 buffer of {layout.numel} numbers")
+        residual = self._carrier.feedback_for(gradient) if codec.feedback and feedback else None
+        about = Header(Kind.GRADIENT, step=self.incoming.step, slice=index, slices=self._slices, samples=self._samples)
+        contribution = Contribution(layout, about, gradient, codec, residual)
+        contribution.ready = partial(self._carrier.push, contribution)
+        self.contributed = (*self.contributed, contribution)
+        return contribution
+
+    def finish(self, deadline: float = STEP_S) -> Timings:
+        """Wait until all new weights are here.
+
+        Raises:
+            StepIncomplete: they are not within ``deadline`` seconds; the exchange stays open, to contribute the slice
+                that is missing and to wait again.
+            FellBehind: the shards went on without this worker.
+            ShardUnreachable: a shard is gone.
+        """
+        self._carrier.wait(self.incoming, deadline)
+        now = time.monotonic()
+        begun = min((one.begun for one in self.contributed if one.begun is not None), default=None)
+        pushed = self._begun if begun is None else min(max(self._carrier.last_sent(), begun), now)
+        before, after = self._bytes, self._carrier.bytes_moved()
+        return Timings(
+            push_s=0.0 if begun is None else pushed - begun,
+            pull_s=now - pushed,
+            bytes_out=after[0] - before[0],
+            bytes_in=after[1] - before[1],
+        )

@@ -1,0 +1,77 @@
+"""What a shard does with a chunk's mean gradient: the optimizer's step, one chunk at a time.
+
+An optimizer whose rule is elementwise (SGD, Adam, AdamW, RMSprop, Adagrad, Lion, ...) gives the same numbers chunk by
+chunk as for the whole model. One that looks at a parameter's shape or at all of it (LBFGS, Shampoo, LAMB, Adafactor,
+Muon) does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from remote_agent.training.exchange.layout import Layout
+
+MakeOptimizer = Callable[[int, nn.Parameter], torch.optim.Optimizer]
+"""From a parameter group's number and one chunk of it to an optimizer over that chunk."""
+
+
+class Update(Protocol):
+    """Changes weights. A shard calls it for one chunk from one thread at a time, for several chunks at once."""
+
+    def bind(self, chunk: int, weights: Tensor) -> None:
+        """``weights`` (float32, flat) is where the chunk lies from now on; before the first step."""
+
+    def apply(self, chunk: int, step: int, gradient: Tensor) -> None:
+        """Change the chunk's weights in place by its mean ``gradient`` (float32, flat; may be overwritten)."""
+
+    def state(self, chunk: int) -> Mapping[str, Tensor]:
+        """All that :meth:`apply` remembers about the chunk, by name."""
+
+    def load_state(self, chunk: int, state: Mapping[str, Tensor]) -> None:
+        """Remember what :meth:`state` gave elsewhere."""
+
+
+class OptimizerUpdate:
+    """A torch optimizer for each chunk.
+
+    Args:
+        layout: how the buffer is cut.
+        make: makes an optimizer for a chunk of a parameter group.
+        learning_rate: for a schedule: the learning rate of (group, step), steps counted from 1; default: the
+            optimizer's own.
+    """
+
+    def __init__(
+        self, layout: Layout, make: MakeOptimizer, learning_rate: Callable[[int, int], float] | None = None
+    ) -> None:
+        self._layout = layout
+        self._make = make
+        self._learning_rate = learning_rate
+        self._chunks: dict[int, tuple[nn.Parameter, torch.optim.Optimizer]] = {}
+
+    def bind(self, chunk: int, weights: Tensor) -> None:
+        parameter = nn.Parameter(weights)
+        self._chunks[chunk] = (parameter, self._make(self._layout.chunks[chunk].group, parameter))
+
+    def apply(self, chunk: int, step: int, gradient: Tensor) -> None:
+        parameter, optimizer = self._chunks[chunk]
+        if self._learning_rate is not None:
+            for options in optimizer.param_groups:
+                options["lr"] = self._learning_rate(self._layout.chunks[chunk].group, step)
+        parameter.grad = gradient
+        optimizer.step()
+        parameter.grad = None
+
+    def state(self, chunk: int) -> Mapping[str, Tensor]:
+        entries: Mapping[str, Any] = self._chunks[chunk][1].state_dict()["state"].get(0, {})
+        return {name: torch.as_tensor(value).detach().clone() for name, value in entries.items() if value is not None}
+
+    def load_state(self, chunk: int, state: Mapping[str, Tensor]) -> None:
+        optimizer = self._chunks[chunk][1]
+        document = optimizer.state_dict()
+        document["state"] = {0: {name: tensor.clone() for name, tensor in state.items()}} if state else {}
+        optimizer.load_state_dict(document)
