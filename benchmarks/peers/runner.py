@@ -1,0 +1,148 @@
+"""Runs a peer on the hosts of a lab: brings the scripts there, starts one process a host, and reads what they print."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from benchmarks.lab import SETUP_DEADLINE, Fleet, Outcome, Plan, Point, last_line
+from benchmarks.peers import PEERS, Peer, environment
+from benchmarks.peers.task import Settings
+from remote_agent.training.shares import DeviceProfile
+from tests.lab.machines import Host
+
+_REPOSITORY = Path(__file__).resolve().parents[2]
+_SHIPPED = "bench"
+_ENVIRONMENT = ("GLOO_SOCKET_IFNAME=eth0", "OMP_NUM_THREADS=1", "PYTHONWARNINGS=ignore")
+_NO_PROFILE = DeviceProfile(1.0)
+
+
+def run(fleet: Fleet, peer: Peer, plan: Plan, reference: DeviceProfile) -> Outcome:
+    """Run a peer on the lab's hosts to its end. What goes wrong is the outcome's ``error``."""
+    about = peer.about.format(h=plan.round_steps)
+    python, missing = environment.python_with(peer.package)
+    if missing:
+        return Outcome(name=peer.name, about=about, error=missing)
+    hosts = fleet.lab.hosts[: peer.hosts]
+    module = f"benchmarks.peers.{peer.module}"
+
+    def one(rank: int) -> subprocess.CompletedProcess[str]:
+        settings = settings_of(fleet, plan, reference, hosts=len(hosts), rank=rank, variant=peer.variant)
+        return start(hosts[rank], python, module, settings, plan.seconds + SETUP_DEADLINE)
+
+    try:
+        with ThreadPoolExecutor(len(hosts)) as pool:
+            done = list(pool.map(one, range(len(hosts))))
+    except subprocess.TimeoutExpired as late:
+        said = last_line((late.stderr or b"").decode(errors="replace"))
+        return Outcome(name=peer.name, about=about, error=f"did not end within {late.timeout:.0f} s: {said}")
+    finally:
+        for host in hosts:
+            end_processes(host, module)
+    return outcome_of(peer.name, about, done)
+
+
+def calibrate(fleet: Fleet, plan: Plan) -> DeviceProfile:
+    """This computer's speed with the plan's job, measured on the first host as our own workers measure it.
+
+    Raises:
+        RuntimeError: the measurement failed; the text says why.
+    """
+    python, _ = environment.python_with("")
+    settings = settings_of(fleet, plan, _NO_PROFILE, hosts=len(fleet.speeds), rank=0, variant="")
+    done = start(fleet.lab.hosts[0], python, "benchmarks.peers.reference", settings, SETUP_DEADLINE)
+    if done.returncode:
+        raise RuntimeError(f"this computer's speed could not be measured: {last_line(done.stderr)}")
+    return DeviceProfile(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def settings_of(fleet: Fleet, plan: Plan, reference: DeviceProfile, *, hosts: int, rank: int, variant: str) -> Settings:
+    """What one process of a peer is told."""
+    return Settings(
+        job=plan.job_class,
+        variant=variant,
+        rank=rank,
+        addresses=tuple(host.address for host in fleet.lab.hosts[:hosts]),
+        speeds=fleet.speeds,
+        reference_speed=reference.speed,
+        reference_overhead_s=reference.overhead_s,
+        batch=plan.batch,
+        seed=plan.seed,
+        steps=plan.steps,
+        seconds=plan.seconds,
+        snapshot_every=plan.snapshot_every,
+        round_steps=plan.round_steps,
+    )
+
+
+def start(
+    host: Host, python: str, module: str, settings: Settings, deadline: float
+) -> subprocess.CompletedProcess[str]:
+    """Bring the scripts to the host and run one there to its end.
+
+    Raises:
+        subprocess.TimeoutExpired: it took longer than ``deadline`` seconds.
+    """
+    ship(host)
+    path = f"PYTHONPATH={Path.home() / _SHIPPED}"
+    return host.exec(["env", path, *_ENVIRONMENT, python, "-m", module, settings.encode()], deadline=deadline)
+
+
+def ship(host: Host) -> None:
+    """Bring the peers' scripts, and what they share with ours, to the host."""
+    target = host.home / _SHIPPED
+    for package in ("remote_agent", "benchmarks"):
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(_REPOSITORY / package, target / package, dirs_exist_ok=True, ignore=ignore)
+
+
+def end_processes(host: Host, module: str) -> None:
+    """End what a peer left on a host: its script, and what that started from the peers' environment."""
+    for process in host.processes():
+        if module in process.argv or (process.argv[:1] and process.argv[0].startswith(str(environment.folder()))):
+            host.exec(["kill", "-KILL", str(process.pid)])
+
+
+def outcome_of(name: str, about: str, done: Sequence[subprocess.CompletedProcess[str]]) -> Outcome:
+    """The outcome in what a peer's processes printed; the first host's stands first."""
+    points: list[Point] = []
+    ends: list[dict[str, Any]] = []
+    for process in done:
+        lines = [line for line in process.stdout.splitlines() if line.startswith("{")]
+        documents = [json.loads(line) for line in lines]
+        points += [Point(**document) for document in documents if "validation_loss" in document]
+        ends += [document["end"] for document in documents if "end" in document]
+    if len(ends) < len(done):
+        silent = next(one for one in done if '"end"' not in one.stdout)
+        return Outcome(name=name, about=about, error=f"exit code {silent.returncode}: {last_line(silent.stderr)}")
+    return Outcome(
+        name=name,
+        about=about,
+        points=tuple(points),
+        seconds=float(ends[0]["seconds"]),
+        steps=int(ends[0]["steps"]),
+        samples=sum(int(end["samples"]) for end in ends),
+        # Where hosts keep their own pace, each one's last step ends at its own time.
+        samples_per_second=sum(end["samples"] / end["seconds"] for end in ends if end["seconds"]),
+        sent=tuple(int(end["sent"]) for end in ends),
+    )
+
+
+def chosen_peers(names: str) -> tuple[Peer, ...]:
+    """Peers by their names, with commas between; "all" for all, "none" for none.
+
+    Raises:
+        ValueError: there is no such peer.
+    """
+    if names in ("all", "none"):
+        return PEERS if names == "all" else ()
+    known = {peer.name: peer for peer in PEERS}
+    unknown = [name for name in names.split(",") if name not in known]
+    if unknown:
+        raise ValueError(f"no peer {', '.join(unknown)}; there are {', '.join(known)}")
+    return tuple(known[name] for name in names.split(","))
