@@ -107,6 +107,8 @@ class SshCommand:
                             line, encoding=None, request_pty=False, term_type=None
                         )
                     await self._process.wait_closed()
+                    if killer is not None:
+                        await killer.wait_closed()  # so that nothing of ours is left once this returns
             if self._process.returncode is None:
                 with contextlib.suppress(OSError):
                     self._process.kill()
