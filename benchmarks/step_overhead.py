@@ -3,8 +3,9 @@
 ``python -m benchmarks.step_overhead [--csv FILE] [--json FILE] [--rounds N]``
 
 Multilayer perceptrons of 0.10, 3.26 and 26 million parameters, batch 64, SGD with momentum, two workers on this
-computer with one torch thread each. One run, interleaved: a block of steps of each in turn, several rounds, medians
-over all steps. Three ways:
+computer with one torch thread each. One run, interleaved: in each round a block of steps of each way in turn, and the
+median of its steps. Figures are medians over the rounds; the ratio is the median of the rounds' own, so that what
+disturbs the computer for a while disturbs both its sides. Three ways:
 
 - *plain*: a torch loop in one process, one thread, the whole batch;
 - *naive*: a parameter-server actor as commonly written on Ray: the driver fetches a dict of tensors, sends it by value
@@ -34,11 +35,11 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from remote_agent.protocol import DeviceSpec
-from remote_agent.training import TrainingConfig, placement
-from remote_agent.training.engine import Request, session_of
+from remote_agent.training import TrainingConfig, placement, strategies
+from remote_agent.training.actors import Request
+from remote_agent.training.engine import session_of
 from remote_agent.training.job import Job
 from remote_agent.training.journal import Journal
-from remote_agent.training.strategies.sync import Sync
 
 BATCH, INPUTS, CLASSES, WORKERS = 64, 784, 10, 2
 WIDTHS = {"0.10M": (128,), "3.26M": (1536, 1312), "26M": (4096, 4096, 1450)}
@@ -179,7 +180,7 @@ def our_steps(widths: tuple[int, ...], folder: Path) -> Iterator[float]:
         folder=folder,
     )
     with session_of(request, Journal(folder / "events.jsonl"), lambda: False) as (session, _):
-        for report in Sync().steps(session):
+        for report in strategies.create(config.strategy, session).steps(session):
             yield report.seconds
 
 
@@ -188,7 +189,7 @@ def our_steps(widths: tuple[int, ...], folder: Path) -> Iterator[float]:
 
 @dataclass(frozen=True)
 class Row:
-    """Median milliseconds of a step."""
+    """Milliseconds of a step, and the computer's load (processes that want to run) meanwhile."""
 
     model: str
     parameters: int
@@ -196,6 +197,7 @@ class Row:
     naive_ms: float
     ours_ms: float
     naive_over_ours: float
+    load: float
 
 
 def compare(model: str, rounds: int) -> Row:
@@ -216,13 +218,14 @@ def compare(model: str, rounds: int) -> Row:
             way(3)
         for _ in range(rounds):
             for name, way in ways.items():
-                times[name] += way(steps + 1)[1:]
+                times[name].append(statistics.median(way(steps + 1)[1:]) * 1e3)
         engine.close()  # type: ignore[attr-defined]
         for actor in (plain, server, *workers):
             ray.kill(actor)
-    medians = {name: statistics.median(values) * 1e3 for name, values in times.items()}
-    ratio = medians["naive"] / medians["ours"]
-    return Row(model, parameters, medians["plain"], medians["naive"], medians["ours"], ratio)
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    ratio = statistics.median(naive / ours for naive, ours in zip(times["naive"], times["ours"], strict=True))
+    load = os.getloadavg()[0]
+    return Row(model, parameters, medians["plain"], medians["naive"], medians["ours"], ratio, load)
 
 
 def main() -> None:
@@ -230,7 +233,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.step_overhead", description=__doc__.splitlines()[0])
     parser.add_argument("--csv", type=Path, help="also write the table to this file")
     parser.add_argument("--json", type=Path, help="also write the table to this file")
-    parser.add_argument("--rounds", type=int, default=3, help="blocks of steps of each way, per size (default: 3)")
+    parser.add_argument("--rounds", type=int, default=5, help="blocks of steps of each way, per size (default: 5)")
     parser.add_argument("--sizes", nargs="+", choices=list(WIDTHS), default=list(WIDTHS))
     options = parser.parse_args()
     os.environ["RAY_enable_metrics_collection"] = "0"  # noqa: SIM112 - Ray spells it so
@@ -245,14 +248,16 @@ def main() -> None:
         runtime_env={"env_vars": {"PYTHONPATH": root}},
     )
     print(f"batch {BATCH}, {WORKERS} workers with 1 thread each, torch {torch.__version__}, ray {ray.__version__}")
-    print(f"{'model':>6} {'parameters':>11} {'plain ms':>9} {'naive ms':>9} {'ours ms':>9} {'naive/ours':>11}")
+    print(
+        f"{'model':>6} {'parameters':>11} {'plain ms':>9} {'naive ms':>9} {'ours ms':>9} {'naive/ours':>11} {'load':>5}"
+    )
     rows = []
     for model in options.sizes:
         row = compare(model, options.rounds)
         rows.append(row)
         print(
             f"{row.model:>6} {row.parameters:>11,} {row.plain_ms:>9.2f} {row.naive_ms:>9.1f} {row.ours_ms:>9.2f}"
-            f" {row.naive_over_ours:>10.1f}x",
+            f" {row.naive_over_ours:>10.1f}x {row.load:>5.1f}",
             flush=True,
         )
     if options.csv:

@@ -230,6 +230,9 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
             workers = _change_worker(run, event.worker, alive=False, samples=0, fraction=0.0)
             run = replace(run, workers=workers, markers=(*run.markers[-19:], marker))
             return run, Level.WARNING, f"{event.host} lost at step {event.step:,}: {event.cause}"
+        case protocol.WorkerSlow() if event.factor >= 1:
+            run = replace(run, workers=_change_worker(run, event.worker, slow_factor=None))
+            return run, Level.GOOD, f"{event.host} is back at its usual speed"
         case protocol.WorkerSlow():
             run = replace(run, workers=_change_worker(run, event.worker, slow_factor=event.factor))
             return run, Level.WARNING, f"{event.host} slowed to ×{event.factor:.2f}"

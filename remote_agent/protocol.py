@@ -293,7 +293,7 @@ class WorkerLost(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSlow(Event):
-    """``factor`` is the speed now over the speed before (0.6: it does 60 % of what it did)."""
+    """``factor`` is the speed now over the usual one (0.6: it does 60 % of what it did); 1: the speed is back."""
 
     kind: ClassVar[str] = "worker_slow"
     worker: str

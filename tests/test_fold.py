@@ -84,6 +84,14 @@ def test_a_lost_worker_is_marked_on_the_curve_and_its_host_no_longer_trains() ->
     assert state.log[-1].level is Level.WARNING
 
 
+def test_a_device_that_is_back_at_its_speed_is_slow_no_more() -> None:
+    slow = protocol.WorkerSlow(seq=3, time=1.0, worker="nas/cpu", host="nas", step=1, factor=0.62)
+    back = protocol.WorkerSlow(seq=4, time=2.0, worker="nas/cpu", host="nas", step=30, factor=1.0)
+    nas = run_of(started(), plan(), slow, back, start=both_up()).host("nas")
+    assert nas is not None
+    assert nas.state is HostState.TRAINING
+
+
 def test_a_slow_device_is_shown_by_its_factor() -> None:
     slow = protocol.WorkerSlow(seq=3, time=1.0, worker="nas/cpu", host="nas", step=1, factor=0.62)
     nas = run_of(started(), plan(), slow, start=both_up()).host("nas")

@@ -1,8 +1,9 @@
 """The training engine: one PyTorch model on devices of unlike speed, through a parameter server on Ray actors.
 
 Reading order: ``job`` and ``config`` (what is trained and how), ``shares``, ``measure`` and ``balance`` (who gets how
-much), ``worker``, ``server`` and ``strategies`` (a step), ``engine`` (a run), ``run`` (the coordinator), ``trainer``
-(the API below).
+much), ``dataplane`` (which way gradients and weights go: streamed through ``exchange`` or ``lane``, or as Ray objects),
+``worker``, ``streaming``, ``server`` and ``strategies`` (a step), ``actors`` and ``engine`` (a run), ``run`` (the
+coordinator), ``trainer`` (the API below).
 """
 
 from remote_agent.training.config import TrainingConfig

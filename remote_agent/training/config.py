@@ -10,10 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from remote_agent.training.codecs import CODECS
 from remote_agent.training.errors import ConfigError
 
-STRATEGIES = ("sync",)
+STRATEGIES = ("sync", "local_sgd")
 """Strategies that exist; see :mod:`remote_agent.training.strategies`."""
+
+STREAMS = ("auto", "network", "off")
+"""Values of ``stream``."""
+
+OUTER_OPTIMIZERS = ("none", "nesterov")
+"""Values of ``outer``."""
 
 _TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
 
@@ -23,15 +30,26 @@ class TrainingConfig:
     """How a run trains. All fields have defaults; a value out of range raises :class:`ConfigError` with every mistake.
 
     Attributes:
-        num_iterations: optimizer steps to make.
-        batch_size: samples of one step, over all devices together.
+        num_iterations: optimizer steps to make; with ``local_sgd`` rounds, each of many local steps.
+        batch_size: samples of one step, over all devices together; with ``local_sgd`` each device's local steps use an
+            equal part of it.
         learning_rate: handed to the job's ``create_optimizer``.
         seed: of the initial weights, the order of the samples and each slice's randomness (dropout).
-        strategy: how the workers train together; ``sync`` is exact.
+        strategy: how the workers train together; ``sync`` is exact, ``local_sgd`` exchanges weights once a round.
         checkpoint_every: also save a checkpoint after every this many steps; 0 saves only the last one.
         measure_seconds: time limit for the measurement of one device before training, without its warm-up.
         rebalance: follow changes in the devices' speed during the run; False keeps the first cut.
         slice_deadline_s: a slice that takes this much longer than ten times the usual is given to another device.
+        stream: how gradients and weights travel: ``auto`` streams them where that is exact (through memory where worker
+            and server share a computer), ``network`` never through memory, ``off`` never: as Ray objects.
+        codec: how streamed numbers travel over a network, both ways: ``fp32``, ``bf16``, ``int8`` or ``topk``. What a
+            codec loses is made up for later (error feedback). Through memory numbers go as they are.
+        topk_fraction: part of the numbers that ``topk`` sends. The others wait, for about 1 / fraction steps: the
+            learning rate has to be small beside that, or training diverges, with ``local_sgd`` above all.
+        local_steps: of the fastest device in a round of ``local_sgd``; the others make as many as take the same time.
+        outer: how a round of ``local_sgd`` ends: ``none`` (mean of the weights, by samples) or ``nesterov`` (DiLoCo).
+        outer_learning_rate: of ``nesterov``.
+        outer_momentum: of ``nesterov``.
         num_gpu_workers: script API only: GPUs to train on; None means all when ``num_cpu_workers`` is None too, else 0.
         num_cpu_workers: script API only: CPU workers; None means one on each node without a GPU, or 0 as above.
     """
@@ -45,6 +63,13 @@ class TrainingConfig:
     measure_seconds: float = 0.5
     rebalance: bool = True
     slice_deadline_s: float = 60.0
+    stream: str = "auto"
+    codec: str = "fp32"
+    topk_fraction: float = 0.01
+    local_steps: int = 20
+    outer: str = "none"
+    outer_learning_rate: float = 0.7
+    outer_momentum: float = 0.9
     num_gpu_workers: int | None = None
     num_cpu_workers: int | None = None
 
@@ -128,12 +153,13 @@ def _out_of_range(config: Any) -> tuple[str, ...]:
     """One sentence for each field of ``config`` that is out of range."""
     mistakes = [
         f"{name}={getattr(config, name)}: must be at least {least}"
-        for name, least in (("num_iterations", 1), ("batch_size", 1), ("seed", 0), ("checkpoint_every", 0))
+        for least, names in ((1, ("num_iterations", "batch_size", "local_steps")), (0, ("seed", "checkpoint_every")))
+        for name in names
         if getattr(config, name) < least
     ]
     mistakes += [
         f"{name}={getattr(config, name)}: must be greater than 0 and finite"
-        for name in ("learning_rate", "measure_seconds", "slice_deadline_s")
+        for name in ("learning_rate", "measure_seconds", "slice_deadline_s", "outer_learning_rate")
         if not 0 < getattr(config, name) < float("inf")
     ]
     mistakes += [
@@ -141,6 +167,20 @@ def _out_of_range(config: Any) -> tuple[str, ...]:
         for name in ("num_gpu_workers", "num_cpu_workers")
         if getattr(config, name) is not None and getattr(config, name) < 0
     ]
-    if config.strategy not in STRATEGIES:
-        mistakes.append(f"strategy={config.strategy}: valid: " + ", ".join(STRATEGIES))
+    if not 0 <= config.outer_momentum < 1:
+        mistakes.append(f"outer_momentum={config.outer_momentum}: must be at least 0 and below 1")
+    if not 0 < config.topk_fraction <= 1:
+        mistakes.append(f"topk_fraction={config.topk_fraction}: must be above 0 and at most 1")
+    choices = (("stream", STREAMS), ("strategy", STRATEGIES), ("codec", CODECS), ("outer", OUTER_OPTIMIZERS))
+    mistakes += [
+        f"{name}={getattr(config, name)}: valid: " + ", ".join(valid)
+        for name, valid in choices
+        if getattr(config, name) not in valid
+    ]
+    if config.stream == "off":
+        mistakes += [
+            f"{name}={getattr(config, name)}: needs stream=auto or stream=network"
+            for name, without in (("strategy", "sync"), ("codec", "fp32"))
+            if getattr(config, name) != without
+        ]
     return tuple(mistakes)

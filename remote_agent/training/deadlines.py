@@ -28,3 +28,12 @@ CLOSE_S = 5.0
 
 PING_S = 10.0
 """Until a living actor must answer when something is wrong elsewhere."""
+
+HEARTBEAT_S = 5.0
+"""Until a worker whose slice is overdue must say that it lives."""
+
+EXCHANGE_S = 24 * 3600.0
+"""Until a worker must have a step's new weights; the coordinator, which sees all workers, gives up far sooner."""
+
+REPAIR_S = 3600.0
+"""Until a worker that is to do a lost slice must have come to its step; it is one step behind at most."""

@@ -12,55 +12,22 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import safetensors.torch
 import torch
 from torch import nn
 
 from remote_agent import protocol
-from remote_agent.protocol import DeviceSpec
-from remote_agent.training import checkpoint, data, flat, job, placement, rpc, strategies
+from remote_agent.training import actors, checkpoint, data, flat, job, rpc, strategies, transfer
+from remote_agent.training.actors import Request
 from remote_agent.training.balance import SpeedTrack
-from remote_agent.training.config import TrainingConfig
-from remote_agent.training.deadlines import OPEN_S, PLACEMENT_S, TRANSFER_S
-from remote_agent.training.errors import JobError, PlacementError, ServerGone, TrainingError
+from remote_agent.training.dataplane import OptimizerFacts
+from remote_agent.training.errors import JobError, ServerGone, TrainingError
 from remote_agent.training.flat import Payload
-from remote_agent.training.job import Job
 from remote_agent.training.journal import Journal
 from remote_agent.training.measure import Candidate, Measurements, measure
-from remote_agent.training.messages import Failed, Opened
 from remote_agent.training.order import SampleOrder
-from remote_agent.training.rpc import Actor, Ref
-from remote_agent.training.server import ParameterServer
+from remote_agent.training.rpc import Actor
 from remote_agent.training.session import Member, Session, StepReport
-from remote_agent.training.shares import split, step_seconds
-from remote_agent.training.worker import Worker
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What is to be run, and where its files go.
-
-    Attributes:
-        run: the run's id.
-        job: what is trained.
-        config: how.
-        devices: on which devices.
-        server_host: host of the parameter server.
-        host: the coordinator's own host, for events.
-        folder: the run's folder; ``checkpoints/`` is made in it.
-        gpus: GPU slots that a worker on a GPU asks Ray for; see :class:`~remote_agent.training.placement.Seat`.
-    """
-
-    run: str
-    job: Job
-    config: TrainingConfig
-    devices: tuple[DeviceSpec, ...]
-    server_host: str
-    host: str
-    folder: Path
-    gpus: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +111,7 @@ def session_of(request: Request, journal: Journal, stopping: Callable[[], bool])
             f"the dataset has {len(dataset)} samples, fewer than one batch of {config.batch_size}",
             hint=f"set batch_size to {len(dataset)} or less, or bring more data",
         )
-    with _actors(request, model, dataset) as (server, candidates):
+    with actors.started(request, model, dataset) as (server, optimizer, candidates):
         for candidate in candidates:
             spec = candidate.seat.spec
             journal.write(
@@ -155,103 +122,44 @@ def session_of(request: Request, journal: Journal, stopping: Callable[[], bool])
                 name=spec.name,
             )
         measured = measure(candidates, config.batch_size, config.measure_seconds)
-        session = _session(request, journal, stopping, server, candidates, measured, len(dataset))
+        session = _session(request, journal, stopping, model, server, optimizer, candidates, measured, len(dataset))
         _plan(session, journal)
         yield session, model
 
 
-# --- Actors ----------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _actors(request: Request, model: nn.Module, dataset: Any) -> Iterator[tuple[Actor, list[Candidate]]]:
-    """Server and workers, opened on their hosts; they end when the block does."""
-    nodes = placement.living_nodes()
-    seats = placement.seats(request.devices, nodes, request.gpus)
-    home = placement.node_of(request.server_host, nodes)
-    blob = job.dumps(request.job.factory)
-    state = rpc.put(safetensors.torch.save(checkpoint.portable_state(model)))
-    try:
-        samples = rpc.put(dataset)
-    except (TypeError, AttributeError) as error:
-        raise JobError(f"the data can't be sent to the workers: {error}", hint=data.HINT) from error
-    # Beside workers on the same host the server takes its part of the cores only: threads that spin cost the others.
-    sharing = sum(seat.node == home for seat in seats) + 1
-    # A step whose slice is overdue must not hold up the same step submitted anew; data keeps the order of the rest.
-    options = placement.actor_options(home) | {"allow_out_of_order_execution": True}
-    server = rpc.start(ParameterServer, options, max(1, int(home.cpus) // sharing))
-    workers = [(seat, rpc.start(Worker, seat.options(), seat.spec.device, seat.threads)) for seat in seats]
-    try:
-        opening = server.call("open", blob, state, request.config)
-        opened = [
-            worker.call("open", blob, samples, state, request.config, seat.spec.max_batch) for seat, worker in workers
-        ]
-        deadline = time.monotonic() + PLACEMENT_S + OPEN_S
-        _opened(opening, "the parameter server", request.server_host, deadline)
-        candidates = []
-        for (seat, worker), ref in zip(workers, opened, strict=True):
-            answer = _opened(ref, f"worker {seat.worker}", seat.spec.host, deadline)
-            assert isinstance(answer, Opened)
-            candidates.append(Candidate(seat, worker, answer))
-        yield server, candidates
-    finally:
-        for actor in (server, *(worker for _, worker in workers)):
-            actor.kill()
-
-
-def _opened(ref: Ref[Any], who: str, host: str, deadline: float) -> object:
-    """An ``open`` call's answer.
-
-    Raises:
-        PlacementError: the actor did not start in time, or died.
-        JobError: the job's code failed there, or the device is not there.
-    """
-    hint = "look at the host's Ray log and free memory, or leave the host out of the run"
-    try:
-        answer = rpc.get(ref, max(0.0, deadline - time.monotonic()))
-    except rpc.Timeout:
-        limit = PLACEMENT_S + OPEN_S
-        raise PlacementError(f"{who} did not start within {limit:.0f} s", hint=hint, host=host) from None
-    except (*rpc.Lost, rpc.CallFailed) as error:
-        raise PlacementError(f"{who} did not start: {rpc.describe(error)}", hint=hint, host=host) from error
-    if isinstance(answer, Failed):
-        raise answer.error(host)
-    return answer
+# --- Before the first step -------------------------------------------------------------------------------------------
 
 
 def _session(
     request: Request,
     journal: Journal,
     stopping: Callable[[], bool],
+    model: nn.Module,
     server: Actor,
+    optimizer: OptimizerFacts,
     candidates: list[Candidate],
     measured: Measurements,
     size: int,
 ) -> Session:
-    names = measured.changed_buffers
-    for candidate in candidates:
-        candidate.actor.call("prepare", names, measured.reference)
-    weights: Ref[Payload] = server.call("begin", names)
-    try:
-        payload_bytes = flat.size_bytes(rpc.get(weights, TRANSFER_S))
-    except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
-        cause = f"the parameter server was lost: {rpc.describe(error)}"
-        raise ServerGone(cause, hint="look at the host's memory", host=request.server_host) from error
     crew = [
         Member(candidate.seat, candidate.actor, SpeedTrack(profile), candidate.opened.simulated_speed)
         for candidate, profile in zip(candidates, measured.profiles, strict=True)
     ]
+    for candidate in candidates:
+        candidate.actor.call("prepare", sorted(measured.usage.buffers), measured.reference)
+    path = transfer.open_path(request.config, model, optimizer, measured.usage, server, request.server_host, crew)
     return Session(
         config=request.config,
         crew=crew,
         server=server,
         server_host=request.server_host,
         order=SampleOrder(request.config.seed, size, request.config.batch_size),
-        weights=weights,
-        payload_bytes=payload_bytes,
-        buffer_names=names,
+        weights=path.weights,
+        payload_bytes=path.payload_bytes,
+        buffer_names=tuple(sorted(measured.usage.buffers)),
         journal=journal,
         stopping=stopping,
+        reasons=path.reasons,
     )
 
 
@@ -259,17 +167,18 @@ def _plan(session: Session, journal: Journal) -> None:
     """Write how the batch is cut and why."""
     profiles = [member.track.current for member in session.crew]
     try:
-        cut = split(session.config.batch_size, profiles)
+        cut, seconds, about = strategies.first_cut(session.config, profiles)
     except ValueError as error:
         raise TrainingError(str(error), hint="lower batch_size, or raise the hosts' max_batch") from None
     reasons = [
-        f"{member.name}: {samples} of {session.config.batch_size} samples, measured {profile.speed:.0f} samples/s"
+        f"{member.name}: {samples} of {sum(cut)} samples, measured {profile.speed:.0f} samples/s"
         f" + {profile.overhead_s * 1e3:.1f} ms a step"
         + (f" (simulated at {member.simulated_speed:g} of this computer)" if member.simulated_speed else "")
         + (", left out: the others are done before it starts" if not samples else "")
         + (", limited by max_batch" if samples and samples == profile.max_batch else "")
         for member, samples, profile in zip(session.crew, cut, profiles, strict=True)
     ]
+    reasons += [*about, *session.reasons]
     if session.buffer_names:
         reasons.append(
             f"{len(session.buffer_names)} buffers change in training (batch normalisation?): each slice uses its own"
@@ -279,7 +188,7 @@ def _plan(session: Session, journal: Journal) -> None:
         protocol.PlanMade,
         strategy=session.config.strategy,
         shares=tuple(member.share(samples) for member, samples in zip(session.crew, cut, strict=True)),
-        predicted_step_s=step_seconds(cut, profiles),
+        predicted_step_s=seconds,
         reasons=tuple(reasons),
     )
 
@@ -295,7 +204,7 @@ def _train(request: Request, model: nn.Module, session: Session, progress: _Prog
     samples = 0
     saved: Path | None = None
     last: StepReport | None = None
-    for report in strategies.create(config.strategy).steps(session):
+    for report in strategies.create(config.strategy, session).steps(session):
         journal.write(protocol.Step, **report.fields())
         samples += report.samples
         last, saved = report, None
@@ -325,7 +234,7 @@ def _save(request: Request, model: nn.Module, session: Session, report: StepRepo
     """Bring the weights after ``report.step`` to the coordinator's model and save it."""
     step = report.step
     try:
-        payload = rpc.get(report.weights, TRANSFER_S)
+        payload = report.weights()
     except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
         cause = f"the weights of step {step} can't be fetched: {rpc.describe(error)}"
         raise ServerGone(cause, hint="look at the server's host", host=session.server_host) from error

@@ -62,6 +62,15 @@ class ClusterUnreachable(TrainingError):
 class LossNotFinite(TrainingError):
     """A slice's loss is NaN or infinite."""
 
+    @classmethod
+    def of(cls, loss: float, samples: int, host: str = "") -> LossNotFinite:
+        """The error for a slice of ``samples`` samples."""
+        return cls(
+            f"the loss is {loss} in a slice of {samples} samples",
+            hint="lower the learning rate, or look for a division by zero or a logarithm of zero in the loss",
+            host=host,
+        )
+
 
 class ServerGone(TrainingError):
     """The parameter server died or stopped answering."""

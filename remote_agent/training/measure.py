@@ -6,10 +6,13 @@ different computers at the same time.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from remote_agent.training import rpc, shares
+from remote_agent.training.dataplane import Usage
 from remote_agent.training.deadlines import MEASURE_S
 from remote_agent.training.errors import PlacementError
 from remote_agent.training.messages import Failed, Measured, Opened
@@ -33,10 +36,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Measurements:
-    """A profile for each candidate, the buffers that training changes, and what simulated devices refer to."""
+    """A profile for each candidate, what the model does with its tensors, and what simulated devices refer to."""
 
     profiles: tuple[DeviceProfile, ...]
-    changed_buffers: tuple[str, ...]
+    usage: Usage
     reference: DeviceProfile | None
 
 
@@ -87,8 +90,8 @@ def measure(candidates: Sequence[Candidate], batch: int, seconds: float) -> Meas
             profiles.append(DeviceProfile(stretched.speed, stretched.overhead_s, limit))
         else:
             profiles.append(shares.fit(results[candidate].points, limit))
-    changed = {name for result in results.values() for name in result.changed_buffers}
-    return Measurements(tuple(profiles), tuple(sorted(changed)), reference)
+    usage = functools.reduce(operator.or_, (result.usage for result in results.values()))
+    return Measurements(tuple(profiles), usage, reference)
 
 
 def _result(candidate: Candidate, ref: Ref[Measured | Failed] | None) -> Measured:

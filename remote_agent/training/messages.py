@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from remote_agent.training.errors import JobError, TrainingError
+from remote_agent.training.dataplane import Usage
+from remote_agent.training.errors import JobError, LossNotFinite, TrainingError
 from remote_agent.training.order import Indices
 
 
@@ -19,15 +20,17 @@ class Failed:
     cause: str
     hint: str = ""
     detail: str = ""
+    kind: type[TrainingError] = JobError
 
     @classmethod
     def of(cls, error: TrainingError) -> Failed:
         """The failure that ``error`` describes."""
-        return cls(cause=error.cause, hint=error.hint, detail=error.detail)
+        kind = LossNotFinite if isinstance(error, LossNotFinite) else JobError
+        return cls(cause=error.cause, hint=error.hint, detail=error.detail, kind=kind)
 
     def error(self, host: str) -> TrainingError:
         """The failure as an error of ``host``."""
-        return JobError(self.cause, hint=self.hint, host=host, detail=self.detail)
+        return self.kind(self.cause, hint=self.hint, host=host, detail=self.detail)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +44,10 @@ class Opened:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Measured ``(samples, seconds)`` and the names of the buffers that a training step changed."""
+    """Measured ``(samples, seconds)``, and what the model did with its parameters and buffers."""
 
     points: tuple[tuple[int, float], ...]
-    changed_buffers: tuple[str, ...] = ()
+    usage: Usage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +92,64 @@ class SliceResult:
     pack_s: float
     unused: tuple[int, ...]
     stamps: Stamps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slice:
+    """The samples at ``indices``; ``index`` numbers the step's slices."""
+
+    index: int
+    indices: Indices
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamedTask:
+    """A worker's part in a streamed step that has ``slices`` slices of ``samples`` samples together.
+
+    ``own`` is what the worker computes; None: it only takes the new weights. In a round of local SGD ``local_batch`` is
+    how many of its samples the worker uses in each of its own steps; 0: the slice is one gradient.
+    """
+
+    step: int
+    slices: int
+    samples: int
+    own: Slice | None
+    local_batch: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamedResult:
+    """A worker's part in a streamed step is done; the new weights are with it.
+
+    Attributes:
+        step: as in the task.
+        loss: mean over the slice's samples; 0 without a slice.
+        compute_s: fetching the samples, forward, backward.
+        pushed: when the gradient was on its way, on the worker's monotonic clock, in seconds.
+        bytes_out: of gradients, sent or handed over.
+        bytes_in: of weights.
+        stamps: from the beginning until all weights were here.
+    """
+
+    step: int
+    loss: float
+    compute_s: float
+    pushed: float
+    bytes_out: int
+    bytes_in: int
+    stamps: Stamps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """A slice that was to be repaired had been counted before its worker was lost."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unlinked:
+    """The worker can't exchange gradients and weights with a shard."""
+
+    cause: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,10 @@ class SampleOrder:
 
     def step(self, step: int) -> Indices:
         """Indices of step ``step`` (from 1), int64 of shape ``(batch,)``."""
-        start, end = (step - 1) * self.batch, step * self.batch
+        return self.take((step - 1) * self.batch, step * self.batch)
+
+    def take(self, start: int, end: int) -> Indices:
+        """Indices number ``start`` to ``end`` of the endless sequence (from 0), int64 of shape ``(end - start,)``."""
         parts = []
         while start < end:
             epoch, position = divmod(start, self.size)

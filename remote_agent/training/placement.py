@@ -23,6 +23,11 @@ INLINE_BYTES = 1_000_000
 """Results up to this size ride in Ray's replies, not in its object store, which for them costs more than it saves."""
 
 
+KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_ARENA_MAX": "1"}
+"""glibc's malloc keeps what was freed, as torch's allocators on GPUs do: a step's tensors have the sizes of the last
+step's, and to get fresh pages for them from the kernel can cost as much as to compute them. (See mallopt(3).)"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Node:
     """A living Ray node: its host's name, its label selector, and the CPU and GPU slots that Ray hands out there."""
@@ -65,7 +70,7 @@ def actor_options(node: Node) -> dict[str, Any]:
         "label_selector": {key: value},
         "max_restarts": 0,
         "max_task_retries": 0,
-        "runtime_env": {"env_vars": {"RAY_max_direct_call_object_size": str(INLINE_BYTES)}},
+        "runtime_env": {"env_vars": {"RAY_max_direct_call_object_size": str(INLINE_BYTES)} | KEEP_MEMORY},
     }
 
 

@@ -81,9 +81,18 @@ def describe(error: Exception) -> str:
     return lines[0][:300] if lines else type(error).__name__
 
 
-def start(cls: type, options: dict[str, Any], *arguments: Any) -> Actor:
-    """Start an actor of ``cls``; it may not be placed yet when this returns."""
-    return Actor(ray.remote(cls).options(**options).remote(*arguments))
+def start(cls: type, options: dict[str, Any], *arguments: Any, groups: Sequence[str] = ()) -> Actor:
+    """Start an actor of ``cls``; it may not be placed yet when this returns.
+
+    Args:
+        cls: the actor's class.
+        options: Ray's.
+        arguments: the constructor's.
+        groups: names for :meth:`Actor.call_in`: calls of one group are carried out one after the other, beside all
+            others.
+    """
+    remote = ray.remote(concurrency_groups=dict.fromkeys(groups, 1)) if groups else ray.remote
+    return Actor(remote(cls).options(**options).remote(*arguments))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -95,6 +104,10 @@ class Actor:
     def call(self, method: str, *arguments: Any) -> Ref[Any]:
         """Call ``method``."""
         return Ref(getattr(self.raw, method).remote(*_unwrap(arguments)))
+
+    def call_in(self, group: str, method: str, *arguments: Any) -> Ref[Any]:
+        """Call ``method`` in a group of its own; see :func:`start`."""
+        return Ref(getattr(self.raw, method).options(concurrency_group=group).remote(*_unwrap(arguments)))
 
     def call_pair(self, method: str, *arguments: Any) -> tuple[Ref[Any], Ref[Any]]:
         """Call a ``method`` that returns two values, each with a ref of its own."""

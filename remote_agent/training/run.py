@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _coordinate(folder: Path, stop: threading.Event) -> int:
-    from remote_agent.training import cluster, engine, job
+    from remote_agent.training import actors, cluster, engine, job
     from remote_agent.training.config import TrainingConfig
     from remote_agent.training.errors import JobError, TrainingError
     from remote_agent.training.journal import Journal
@@ -58,7 +58,7 @@ def _coordinate(folder: Path, stop: threading.Event) -> int:
         engine.fail(journal, error, host, 0)
         raise
     _stop_on_signals(stop)  # connecting to Ray put its own handler in place
-    request = engine.Request(
+    request = actors.Request(
         run=spec.run,
         job=loaded,
         config=config,

@@ -1,8 +1,9 @@
 """The parameter server: a Ray actor with the weights and the job's optimizer.
 
-A step is one call, :meth:`ParameterServer.apply`, with exactly one gradient for each of the step's slices; it changes
-all or nothing. Following Li et al., "Scaling Distributed Machine Learning with the Parameter Server" (OSDI 2014), in
-its synchronous form.
+Where gradients and weights are streamed, it serves a shard of them (:meth:`ParameterServer.serve`) and is not called
+any more. Else a step is one call, :meth:`ParameterServer.apply`, with exactly one gradient for each of the step's
+slices; it changes all or nothing. Both follow Li et al., "Scaling Distributed Machine Learning with the Parameter
+Server" (OSDI 2014), in its synchronous form.
 """
 
 from __future__ import annotations
@@ -12,13 +13,19 @@ import time
 import warnings
 from collections.abc import Sequence
 
+import ray
 import safetensors.torch
 import torch
 
-from remote_agent.training import flat, job
+from remote_agent.training import dataplane, flat, job
+from remote_agent.training.channels import Door, place
 from remote_agent.training.config import TrainingConfig
+from remote_agent.training.dataplane import OptimizerFacts, StreamPlan
 from remote_agent.training.errors import TrainingError
+from remote_agent.training.exchange import Codecs, Layout, OptimizerUpdate, Shard, ShardServer
 from remote_agent.training.flat import Payload
+from remote_agent.training.lane import Board, LaneServer, available
+from remote_agent.training.local_rounds import outer_optimizer
 from remote_agent.training.messages import Applied, Failed, Refused, Skipped, SliceResult, Stamps
 
 PIECE = 1 << 15
@@ -32,7 +39,7 @@ class ParameterServer:
         torch.set_num_threads(max(1, threads))
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
-    def open(self, blob: bytes, state: bytes, config: TrainingConfig) -> Failed | None:
+    def open(self, blob: bytes, state: bytes, config: TrainingConfig) -> Failed | OptimizerFacts:
         """Build model and optimizer, with the run's initial ``state`` (safetensors)."""
         try:
             factory = job.guard("loading the job", job.loads, blob)
@@ -42,19 +49,59 @@ class ParameterServer:
             self._optimizer = job.create_optimizer(factory, self._model, config)
         except TrainingError as error:
             return Failed.of(error)
+        self._config = config
+        self._step = 0
+        self._applied: Applied | None = None
+        self._streams: list[ShardServer | LaneServer] = []
+        return dataplane.facts(self._model, self._optimizer)
+
+    def ping(self) -> Failed | None:
+        """Answer, and say why the streams ended, if they did."""
+        failures = [stream.failure for stream in self._streams if stream.failure is not None]
+        return Failed.of(failures[0]) if failures else None
+
+    def place(self) -> str:
+        """Where this process is; see :func:`~remote_agent.training.channels.place`."""
+        return place()
+
+    def serve(
+        self, plan: StreamPlan, layout: Layout, number: int, secret: bytes, memory: bool, codecs: Codecs
+    ) -> Door | Failed:
+        """Serve shard ``number`` of the streamed buffer from now on, in the background; and through ``memory``?"""
+        parameters = flat.trained(self._model)
+        weights = torch.cat([parameters[name].detach().reshape(-1) for name in plan.names])
+        update = OptimizerUpdate(layout, self._optimizer_of)
+        shares_memory = memory and available() and layout.shards == 1
+        try:
+            board = Board(layout, weights) if shares_memory else None
+            shard = Shard(layout, number, weights, update, codecs, keep=board.keep if board else None)
+            network = ShardServer(shard, secret, ray.util.get_node_ip_address())
+            self._streams.append(network)
+            if board is not None:
+                self._streams.append(LaneServer(shard, board))
+        except OSError as error:
+            cause = f"the parameter server can't listen: {error}"
+            return Failed(cause=cause, hint="look at the host's memory and addresses")
+        self._weights.flats.clear()  # the shard has its own
+        for parameter in parameters.values():
+            parameter.data = torch.empty(0)
+        for stream in self._streams:
+            stream.start()
+        lanes = [stream.address for stream in self._streams if isinstance(stream, LaneServer)]
+        return Door(address=network.address, place=place(), lane="".join(lanes))
+
+    def _optimizer_of(self, group: int, part: torch.nn.Parameter) -> torch.optim.Optimizer:
+        """What changes a part of parameter group ``group``."""
+        if self._config.strategy == "local_sgd":
+            return outer_optimizer(self._config, part)
+        return dataplane.part_of(self._optimizer, group, part)
+
+    def begin(self, buffer_names: Sequence[str]) -> Payload:
+        """Before the first step: the buffers that training changes travel with the weights. Returns both."""
         self._gradients = [group.allocate() for group in self._weights.groups]
         self._gradient_views = [
             group.views(buffer) for group, buffer in zip(self._weights.groups, self._gradients, strict=True)
         ]
-        self._step = 0
-        self._applied: Applied | None = None
-        return None
-
-    def ping(self) -> None:
-        """Answer."""
-
-    def begin(self, buffer_names: Sequence[str]) -> Payload:
-        """Before the first step: the buffers that training changes travel with the weights. Returns both."""
         self._buffers = flat.buffers(self._model, buffer_names)
         self._buffer_groups = flat.group(self._buffers)
         return self._published()

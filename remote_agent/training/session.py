@@ -63,18 +63,23 @@ class Member:
 
 @dataclass
 class Session:
-    """One run's moving parts. ``crew`` holds the living; a strategy removes those that it lost."""
+    """One run's moving parts. ``crew`` holds the living; a strategy removes those that it lost.
+
+    ``weights`` are the server's first ones; None where the workers have them already, since they are streamed.
+    ``reasons`` say which way weights and gradients go, and why.
+    """
 
     config: TrainingConfig
     crew: list[Member]
     server: Actor
     server_host: str
     order: SampleOrder
-    weights: Ref[Payload]
+    weights: Ref[Payload] | None
     payload_bytes: int
     buffer_names: tuple[str, ...]
     journal: Journal
     stopping: Callable[[], bool]
+    reasons: tuple[str, ...] = ()
     server_clock: ClockOffset = field(default_factory=ClockOffset)
 
     @property
@@ -85,7 +90,10 @@ class Session:
 
 @dataclass(frozen=True, kw_only=True)
 class StepReport:
-    """A step that is applied; ``weights`` are those after it. Times in seconds, sizes in bytes."""
+    """A step that is applied. Times in seconds, sizes in bytes.
+
+    ``weights`` fetches the weights after the step, until the next report is asked for; it raises one of Ray's errors.
+    """
 
     step: int
     loss: float
@@ -94,7 +102,7 @@ class StepReport:
     bytes_pushed: int
     bytes_pulled: int
     workers: tuple[WorkerStep, ...]
-    weights: Ref[Payload]
+    weights: Callable[[], Payload]
 
     def fields(self) -> dict[str, object]:
         """The fields of the protocol's ``Step`` event."""

@@ -20,7 +20,7 @@ from typing import Any
 from torch import Tensor
 
 from remote_agent import protocol
-from remote_agent.training import checkpoint, cluster, engine, placement
+from remote_agent.training import actors, checkpoint, cluster, engine, placement
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.job import Job
 from remote_agent.training.journal import Journal
@@ -86,7 +86,7 @@ class DistributedTrainer:
         try:
             nodes = placement.living_nodes()
             devices = placement.choose(config, nodes)
-            request = engine.Request(
+            request = actors.Request(
                 run=run,
                 job=Job(name, self.model_factory, lambda: self.data_loader, evaluate, config),
                 config=config,

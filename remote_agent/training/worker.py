@@ -17,20 +17,46 @@ from torch import Tensor
 from remote_agent.training import data as datasets
 from remote_agent.training import device as devices
 from remote_agent.training import flat, job
+from remote_agent.training.channels import Door, open_channel, place
 from remote_agent.training.config import TrainingConfig
+from remote_agent.training.dataplane import StreamPlan, Usage
 from remote_agent.training.errors import TrainingError
+from remote_agent.training.exchange import Codecs, Layout
 from remote_agent.training.flat import Payload
-from remote_agent.training.messages import Failed, Measured, Opened, Skipped, SliceResult, SliceTask, Stamps
+from remote_agent.training.local_rounds import LocalRounds
+from remote_agent.training.messages import (
+    Counted,
+    Failed,
+    Measured,
+    Opened,
+    Skipped,
+    SliceResult,
+    SliceTask,
+    Stamps,
+    StreamedResult,
+    StreamedTask,
+    Unlinked,
+)
 from remote_agent.training.order import Indices
 from remote_agent.training.shares import DeviceProfile
 from remote_agent.training.simulation import SimulatedDevice, simulated_speed
+from remote_agent.training.streaming import Streaming
 
 MEASUREMENTS_PER_SIZE = 3
 """Times that each size is measured, within the time limit; the fastest counts."""
 
 
+REPAIR, PING = "repair", "ping"
+GROUPS = (REPAIR, PING)
+"""Calls that are carried out while a step is under way: :meth:`Worker.repair` and :meth:`Worker.ping`."""
+
+
 class Worker:
-    """Stateless between slices as far as results go: weights and changed buffers arrive with every call."""
+    """One device's worker.
+
+    A slice is computed by :meth:`compute`, with weights that arrive with the call, or (when weights and gradients are
+    streamed) as a part of :meth:`step`, with the weights that the step before brought.
+    """
 
     def __init__(self, device: str, threads: int) -> None:
         torch.set_num_threads(max(1, threads))
@@ -39,6 +65,7 @@ class Worker:
         self._wanted = device
         self._simulated: SimulatedDevice | None = None
         self._buffer_names: tuple[str, ...] = ()
+        self._streaming: Streaming | None = None
 
     def open(
         self, blob: bytes, data: Any, state: bytes, config: TrainingConfig, max_batch: int | None
@@ -51,6 +78,7 @@ class Worker:
             model.load_state_dict(safetensors.torch.load(state), strict=False)
             self._model = model.to(self._device).train()
             self._loss = job.loss_function(factory)
+            self._factory = factory
             speed = simulated_speed()
         except TrainingError as error:
             return Failed.of(error)
@@ -67,24 +95,34 @@ class Worker:
     def measure(self, sizes: Sequence[int], seconds: float) -> Measured | Failed:
         """Time slices of these sizes on real samples, after a warm-up, within about ``seconds``."""
         before = {name: tensor.clone() for name, tensor in self._model.named_buffers()}
+        weights = [buffer.clone() for buffer in self._weights.flats]
         points: list[tuple[int, float]] = []
+        unused: list[frozenset[str]] = []
         try:
             for size in sizes:
                 self._timed(np.arange(size) % len(self._data))
+                unused.append(self._without_gradient())
             deadline = time.perf_counter() + seconds
             for _ in range(MEASUREMENTS_PER_SIZE):
                 for size in sizes:
                     if len(points) >= len(sizes) and time.perf_counter() > deadline:
                         break
                     points.append((size, self._timed(np.arange(size) % len(self._data))))
+                    unused.append(self._without_gradient())
         except TrainingError as error:
             return Failed.of(error)
         after = dict(self._model.named_buffers())
-        changed = tuple(name for name, tensor in after.items() if not torch.equal(tensor, before[name]))
-        return Measured(points=tuple(points), changed_buffers=changed)
+        usage = Usage(
+            never=frozenset.intersection(*unused),
+            sometimes=frozenset.union(*unused) - frozenset.intersection(*unused),
+            changed=self._changed(weights),
+            buffers=frozenset(name for name, tensor in after.items() if not torch.equal(tensor, before[name])),
+        )
+        return Measured(points=tuple(points), usage=usage)
 
-    def ping(self) -> None:
-        """Answer."""
+    def ping(self) -> int:
+        """Answer with the last streamed step that this worker has done its part of."""
+        return self._streaming.contributed if self._streaming is not None else 0
 
     def prepare(self, buffer_names: Sequence[str], reference: DeviceProfile | None) -> None:
         """Before the first slice: the buffers that travel with the weights, and a simulated device's reference."""
@@ -112,14 +150,10 @@ class Worker:
         devices.synchronize(self._device)
         started = time.perf_counter()
         load_s = time.monotonic() - entered
-        torch.manual_seed(slice_seed(self._config.seed, task.step, task.index))
         try:
-            loss = self._forward_backward(task.indices)
+            loss = self._compute_slice(task.step, task.index, task.indices)
         except TrainingError as error:
             return None, Failed.of(error)
-        devices.synchronize(self._device)
-        if self._simulated is not None:
-            self._simulated.sleep_until_target(len(task.indices), started)
         computed = time.perf_counter()
         payload, unused = self._pack()
         return payload, SliceResult(
@@ -132,6 +166,71 @@ class Worker:
             pack_s=time.perf_counter() - computed,
             unused=unused,
             stamps=Stamps(entered=entered, left=time.monotonic()),
+        )
+
+    # --- Streamed ----------------------------------------------------------------------------------------------------
+
+    def place(self) -> str:
+        """Where this process is; see :func:`~remote_agent.training.channels.place`."""
+        return place()
+
+    def join(
+        self, plan: StreamPlan, layout: Layout, doors: Sequence[Door], secret: bytes, codecs: Codecs
+    ) -> str | Failed:
+        """Connect to the shards, before the first step. Returns the kind of channel, in words."""
+        parameters = flat.trained(self._model)
+        weights = torch.cat([parameters[name].detach().reshape(-1) for name in plan.names])
+        self._weights.flats.clear()  # the channel has its own, and for gradients too
+        self._gradients, self._gradient_views = [], []
+        for parameter in parameters.values():
+            parameter.grad = None
+        try:
+            channel = open_channel(layout, doors, secret, weights, codecs)
+            parts = (self._model, plan.names, plan.watched, channel, self._compute_slice)
+            if self._config.strategy == "local_sgd":
+                optimizer = job.create_optimizer(self._factory, self._model, self._config)
+                self._streaming = LocalRounds(*parts, optimizer)
+            else:
+                self._streaming = Streaming(*parts)
+        except TrainingError as error:
+            return Failed.of(error)
+        return channel.kind
+
+    def step(self, task: StreamedTask) -> StreamedResult | Failed | Unlinked:
+        """This worker's part in a streamed step; see :meth:`Streaming.step`."""
+        assert self._streaming is not None, "the worker has joined"
+        return self._streaming.step(task)
+
+    def repair(self, task: StreamedTask) -> StreamedResult | Counted | Failed | Unlinked:
+        """A slice that another worker has lost; see :meth:`Streaming.repair`."""
+        assert self._streaming is not None, "the worker has joined"
+        return self._streaming.repair(task)
+
+    def weights(self) -> Payload:
+        """The trained parameters as they are now, by dtype."""
+        return flat.gather(flat.trained(self._model))
+
+    def _compute_slice(self, step: int, index: int, indices: Indices) -> float:
+        started = time.perf_counter()
+        torch.manual_seed(slice_seed(self._config.seed, step, index))
+        loss = self._forward_backward(indices)
+        devices.synchronize(self._device)
+        if self._simulated is not None:
+            self._simulated.sleep_until_target(len(indices), started)
+        return loss
+
+    # --- Computing ---------------------------------------------------------------------------------------------------
+
+    def _without_gradient(self) -> frozenset[str]:
+        return frozenset(name for name, parameter in flat.trained(self._model).items() if parameter.grad is None)
+
+    def _changed(self, before: Sequence[Tensor]) -> frozenset[str]:
+        """The parameters that are not what they were."""
+        return frozenset(
+            name
+            for group, now, then in zip(self._weights.groups, self._weights.flats, before, strict=True)
+            for name, new, old in zip(group.names, group.views(now), group.views(then), strict=True)
+            if not torch.equal(new, old)
         )
 
     def _timed(self, indices: Indices) -> float:

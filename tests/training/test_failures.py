@@ -124,6 +124,31 @@ def test_a_server_that_dies_is_named(launch: Any) -> None:
     assert len(run.of_kind("server_lost")) == 1
 
 
+def test_a_server_that_dies_while_weights_are_streamed_is_named(launch: Any) -> None:
+    source = job("time.sleep(0.02)") + (
+        "\n    def create_optimizer(self, model, config):"
+        "\n        import threading"
+        "\n        threading.Timer(8, os._exit, (1,)).start()"
+        "\n        return torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    )
+    run = launch(source, "ab", server="c", batch_size=12, num_iterations=100_000)
+    event = failure(run)
+    assert event["host"] == "c"
+    assert "parameter server" in event["cause"]
+    assert event["step"] > 1
+
+
+def test_a_parameter_that_gets_its_first_gradient_late_is_named_and_not_trained_wrongly(launch: Any) -> None:
+    source = job("if Job.calls > 12: loss = loss + model.late.sum()").replace(
+        "return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))",
+        "model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))"
+        "; model.register_parameter('late', nn.Parameter(torch.ones(2))); return model",
+    )
+    event = failure(launch(source, "ab", batch_size=12))
+    assert "late" in event["cause"]
+    assert "stream=off" in event["hint"]
+
+
 def test_losing_every_worker_ends_the_run(launch: Any) -> None:
     event = failure(launch(job("if Job.calls > 10: os._exit(1)"), "ab", batch_size=12))
     assert "last worker" in event["cause"]

@@ -16,7 +16,7 @@ The bytes are described in ``frames``, who may connect in ``handshake``. Needs t
 process.
 """
 
-from remote_agent.training.exchange.agreement import Codecs
+from remote_agent.training.exchange.agreement import EXACT, Codecs
 from remote_agent.training.exchange.client import ExchangeClient
 from remote_agent.training.exchange.errors import ExchangeError
 from remote_agent.training.exchange.exchanging import Exchanging
@@ -27,6 +27,7 @@ from remote_agent.training.exchange.steps import Contribution, Timings
 from remote_agent.training.exchange.update import OptimizerUpdate, Update
 
 __all__ = [
+    "EXACT",
     "Codecs",
     "Contribution",
     "ExchangeClient",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from remote_agent.training.codecs import Codec
+from remote_agent.training.codecs import Codec, Float32
 from remote_agent.training.exchange.errors import MalformedFrame
 from remote_agent.training.exchange.layout import Layout
 
@@ -24,6 +24,10 @@ class Codecs:
         """Bytes that are the same at both ends of a connection if they agree on the cut and the codecs."""
         sizes = f"{self.gradients.size(_PROBE)},{self.weights.size(_PROBE)}"
         return layout.digest + f"{self.gradients.name},{self.weights.name},{sizes}".encode()
+
+
+EXACT = Codecs(Float32(), Float32())
+"""Numbers travel as they are."""
 
 
 def decode(codec: Codec, payload: Tensor, out: Tensor) -> None:

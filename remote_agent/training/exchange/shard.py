@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from remote_agent.training.exchange import frames
-from remote_agent.training.exchange.agreement import Codecs
+from remote_agent.training.exchange.agreement import EXACT, Codecs
 from remote_agent.training.exchange.errors import ConnectionRefused, ExchangeError, FellBehind, MalformedFrame
 from remote_agent.training.exchange.frames import Header, Kind
 from remote_agent.training.exchange.layout import Layout
@@ -71,11 +71,11 @@ class Shard:
         number: which shard this is.
         weights: the whole flat buffer after ``step`` (float32, shape ``(layout.numel,)``); own chunks are copied.
         update: what is done with a mean gradient; its chunks are bound here.
-        codecs: the run's.
+        codecs: the run's, for what travels over a network; a gradient that comes through memory may be exact as well.
         most_norm: clip the gradient to this global norm.
         step: how many steps are in the weights.
-        keep: from (chunk, step, weights) to a copy that stays as it is until the chunk's next step but one; default: in
-            memory of its own.
+        keep: from (chunk, step, weights as all workers hold them) to a copy that stays as it is until the chunk's next
+            step but one; default: in memory of its own.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Shard:
         step: int = 0,
         keep: Callable[[int, int, Tensor], Tensor] | None = None,
     ) -> None:
-        self._keep = keep or (lambda _chunk, _step, tensor: _copy(tensor))
+        self._keep = keep
         self.layout, self.number, self.codecs = layout, number, codecs
         self.chunks = layout.by_shard[number]
         self._places = {chunk: place for place, chunk in enumerate(self.chunks)}
@@ -144,7 +144,7 @@ class Shard:
             ExchangeError: the optimizer failed.
         """
         chunk = header.chunk
-        codec = self.codecs.gradients
+        codec = self.codecs.gradients if header.codec == self.codecs.gradients.code else EXACT.gradients
         entry = self._sums[chunk]
         with entry.lock:
             new = entry.add(header.step, header.slice, header.slices, header.samples, codec, payload, scratch)
@@ -222,8 +222,10 @@ class Shard:
             payload = codec.encode(difference)
             codec.decode(payload, difference)
             replica.add_(difference)
-        else:
-            payload = codec.encode(self._keep(chunk, step, weights))  # the next step must not change what is on its way
+            if self._keep is not None:
+                self._keep(chunk, step, replica)
+        else:  # the next step must not change what is on its way
+            payload = codec.encode(_copy(weights) if self._keep is None else self._keep(chunk, step, weights))
         entry.applied()
         header = Header(Kind.WEIGHTS, step=step, chunk=chunk, codec=codec.code, length=len(payload))
         frame = Frame(header, payload.numpy().data)

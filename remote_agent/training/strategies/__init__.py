@@ -1,5 +1,8 @@
 """How the workers train together; each strategy is one file behind one small interface.
 
+``sync`` has two forms that give the same weights: ``streamed`` wherever ``dataplane`` allows it, else ``sync``, over
+Ray objects.
+
 A strategy turns a :class:`~remote_agent.training.session.Session` into a sequence of applied steps. It writes the
 events of its own decisions (who was lost, what was issued again, how shares moved); the engine writes the steps,
 checkpoints and the end.
@@ -7,10 +10,15 @@ checkpoints and the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from remote_agent.training.config import TrainingConfig
 from remote_agent.training.session import Session, StepReport
+from remote_agent.training.shares import DeviceProfile, split, step_seconds
+from remote_agent.training.strategies import local_sgd
+from remote_agent.training.strategies.local_sgd import LocalSgd
+from remote_agent.training.strategies.streamed import Streamed
 from remote_agent.training.strategies.sync import Sync
 
 
@@ -26,6 +34,26 @@ class Strategy(Protocol):
         ...
 
 
-def create(name: str) -> Strategy:
+def create(name: str, session: Session) -> Strategy:
     """The strategy of that name; :class:`TrainingConfig` has checked that it exists."""
-    return {"sync": Sync}[name]()
+    sync: type[Strategy] = Sync if session.weights is not None else Streamed
+    kinds: dict[str, type[Strategy]] = {"sync": sync, "local_sgd": LocalSgd}
+    return kinds[name]()
+
+
+def first_cut(
+    config: TrainingConfig, profiles: Sequence[DeviceProfile]
+) -> tuple[tuple[int, ...], float, tuple[str, ...]]:
+    """For the plan: samples of each device in the first step, its predicted seconds, and what else is to be said.
+
+    Raises:
+        ValueError: the batch does not fit into the devices' memory.
+    """
+    if config.strategy == "local_sgd":
+        batch = local_sgd.local_batch(config.batch_size, len(profiles))
+        steps = local_sgd.local_steps(config.local_steps, batch, profiles)
+        cut = tuple(batch * count for count in steps)
+        about = f"a round is {', '.join(map(str, steps))} local steps of {batch} samples; outer={config.outer}"
+        return cut, local_sgd.round_seconds(cut, batch, profiles), (about,)
+    cut = split(config.batch_size, profiles)
+    return cut, step_seconds(cut, profiles), ()

@@ -1,4 +1,4 @@
-"""Synchronous training, exact: after each step the weights are those of one process on the same batches.
+"""Synchronous training over Ray objects, exact: after each step the weights are those of one process.
 
 Step ``t``: its samples are cut into slices by the workers' speed; each worker computes the gradient sum of its slice
 with the weights of step ``t - 1``; the server adds the sums, divides by the number of samples, and makes the
@@ -21,16 +21,21 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from remote_agent.protocol import Rebalanced, SliceReissued, WorkerLost, WorkerSlow, WorkerStep
-from remote_agent.training import balance, rpc, shares
-from remote_agent.training.deadlines import PING_S, SERVER_S, SLICE_FACTOR
-from remote_agent.training.errors import LossNotFinite, ServerGone, TrainingError, WorkersGone
+from remote_agent.protocol import SliceReissued, WorkerStep
+from remote_agent.training import rpc
+from remote_agent.training.deadlines import HEARTBEAT_S, PING_S, SERVER_S, SLICE_FACTOR, TRANSFER_S
+from remote_agent.training.errors import LossNotFinite, ServerGone, TrainingError
 from remote_agent.training.flat import Payload
 from remote_agent.training.messages import Applied, Failed, Refused, Skipped, SliceResult, SliceTask
 from remote_agent.training.rpc import Ref
 from remote_agent.training.session import Member, Session, StepReport
+from remote_agent.training.strategies.crew import Crew
+from remote_agent.training.worker import PING
 
 SERVER_HINT = "look at the host's memory and its log, then start the run again"
+
+MOST_LATE = 3
+"""Times that a step's deadline may pass for a worker whose process answers."""
 
 MOST_REPAIRS = 20
 """Times that one step is repaired before the run gives up."""
@@ -69,16 +74,19 @@ class Sync:
     def steps(self, session: Session) -> Iterator[StepReport]:
         """Train; see :class:`~remote_agent.training.strategies.Strategy`."""
         self._session = session
-        self._cut = self._fresh_cut()
-        self._cut_at = 0
+        self._crew = Crew(session)
         self._published = time.monotonic()
+        assert session.weights is not None, "the server has published the first weights"
         turn: Turn | None = self._issue(1, session.weights)
         while turn is not None:
             following = self._following(turn)
             planned = turn.new_weights
             applied = self._settle(turn)
             results = self._results(turn)
-            self._adapt(turn, results)
+            observed = zip(turn.tickets, results, strict=True)
+            self._crew.adapt(
+                turn.step, ((ticket.member, result.samples, result.compute_s) for ticket, result in observed)
+            )
             if following is not None and turn.new_weights is not planned:
                 following = self._issue(turn.step + 1, turn.new_weights)
             yield self._report(turn, results, applied)
@@ -96,12 +104,9 @@ class Sync:
         """Submit a step: a slice for each worker with a share, and their application."""
         indices = self._session.order.step(step)
         turn = Turn(step, weights, [])
-        begin = 0
-        for member, samples in zip(self._session.crew, self._cut, strict=True):
-            if samples:
-                task = SliceTask(step=step, index=len(turn.tickets), indices=indices[begin : begin + samples])
-                turn.tickets.append(self._submit(turn, task, member))
-                begin += samples
+        for index, (member, begin, end) in enumerate(self._crew.slices()):
+            task = SliceTask(step=step, index=index, indices=indices[begin:end])
+            turn.tickets.append(self._submit(turn, task, member))
         self._submit_application(turn)
         return turn
 
@@ -123,6 +128,7 @@ class Sync:
         Raises:
             TrainingError: it can't be: the job failed, or server or workers are gone.
         """
+        late = 0
         for _ in range(MOST_REPAIRS):
             expected = max(
                 max(ticket.member.usual_call_s, ticket.member.track.current.seconds(len(ticket.task.indices)))
@@ -139,19 +145,27 @@ class Sync:
                     raise answer.error(self._session.server_host)
                 if isinstance(answer, Applied):
                     return answer
-            self._repair(turn, time.monotonic() - began, began + patience <= time.monotonic())
+            waited = time.monotonic() - began
+            late = late + 1 if waited >= patience else 0
+            self._repair(turn, waited, late)
         raise TrainingError(
             f"step {turn.step} failed {MOST_REPAIRS} times", hint="look at the hosts' logs and the network between them"
         )
 
-    def _repair(self, turn: Turn, waited: float, overdue: bool) -> None:
-        """Find what the step failed of, take it out, and submit the step's missing parts again."""
+    def _repair(self, turn: Turn, waited: float, late: int) -> None:
+        """Find what the step failed of, take it out, and submit the step's missing parts again.
+
+        ``late`` is how many times in a row the deadline has passed: a worker whose process answers is given
+        :data:`MOST_LATE` of them, since a step can be late for reasons that are not its own.
+        """
         lost: dict[Member, str] = {}
-        doubtful = False
+        doubtful, slow = False, False
+        silence = f"no answer to a slice within {waited:.0f} s"
         for ticket in turn.tickets:
             if rpc.first_ready([ticket.outcome], 0.0) is None:
-                if overdue:
-                    lost.setdefault(ticket.member, f"no answer to a slice within {waited:.0f} s")
+                if late and (late >= MOST_LATE or not _answers(ticket.member)):
+                    lost.setdefault(ticket.member, silence)
+                slow |= late > 0
                 continue
             try:
                 self._check(ticket.member, rpc.get(ticket.outcome, PING_S))
@@ -159,14 +173,16 @@ class Sync:
                 doubtful |= not isinstance(error, rpc.ActorLost)  # it may be the weights that are gone
                 lost.setdefault(ticket.member, rpc.describe(error))
         if doubtful or not lost:
-            self._check_server(overdue and not lost)
+            self._check_server(late > 0 and not lost and not slow)
         if not lost:
             silent = [ticket.member for ticket in turn.tickets if not _answers(ticket.member)]
-            lost = dict.fromkeys(silent, "its host or process is gone")
+            lost = dict.fromkeys(silent, silence if late else "its host or process is gone")
+        if slow and not lost:
+            return
         # Without anyone lost a gradient was: with no way to tell whose, all slices are computed again.
         orphans = [ticket for ticket in turn.tickets if not lost or ticket.member in lost]
         for member, cause in lost.items():
-            self._lose(turn, member, cause)
+            self._crew.lose(turn.step, member, cause)
         for orphan in orphans:
             turn.tickets.remove(orphan)
             turn.tickets.append(self._reissue(turn, orphan))
@@ -178,11 +194,7 @@ class Sync:
         if isinstance(outcome, Failed):
             raise outcome.error(member.host)
         if isinstance(outcome, SliceResult) and not math.isfinite(outcome.loss):
-            raise LossNotFinite(
-                f"the loss is {outcome.loss} in a slice of {outcome.samples} samples",
-                hint="lower the learning rate, or look for a division by zero or a logarithm of zero in the loss",
-                host=member.host,
-            )
+            raise LossNotFinite.of(outcome.loss, outcome.samples, member.host)
 
     def _check_server(self, overdue: bool) -> None:
         """Raise when the server is gone, or when all slices are there and it is ``overdue`` all the same."""
@@ -196,71 +208,11 @@ class Sync:
                 return
         raise ServerGone(f"the parameter server was lost: {cause}", hint=SERVER_HINT, host=self._session.server_host)
 
-    def _lose(self, turn: Turn, gone: Member, cause: str) -> None:
-        """Go on without a worker: what it had goes to the living."""
-        session = self._session
-        if gone not in session.crew:
-            return
-        session.crew.remove(gone)
-        session.journal.write(
-            WorkerLost, worker=gone.name, host=gone.host, device=gone.device, step=turn.step, cause=cause
-        )
-        gone.actor.kill()
-        if not session.crew:
-            raise WorkersGone(
-                f"the last worker was lost: {cause}", hint="look at the host, then start the run again", host=gone.host
-            )
-        room = sum(member.track.profile.max_batch or math.inf for member in session.crew)
-        if room < session.config.batch_size:
-            # A worker takes more than fits in several parts: slower than a cut within the limits, better than none.
-            for member in session.crew:
-                member.track = member.track.without_limit()
-        self._cut, self._cut_at = self._fresh_cut(), turn.step
-        self._announce(turn.step, f"{gone.name} was lost")
-
     def _reissue(self, turn: Turn, orphan: Ticket) -> Ticket:
-        """Give a slice to the living worker that will have done it soonest; one with room for it whole is preferred."""
-        size = len(orphan.task.indices)
+        """Give a slice to another worker."""
         busy = {ticket.member: ticket.member.track.current.seconds(len(ticket.task.indices)) for ticket in turn.tickets}
-
-        def cost(member: Member) -> tuple[bool, float]:
-            profile = member.track.current
-            small = profile.max_batch is not None and profile.max_batch < size
-            return small, busy.get(member, 0.0) + profile.seconds(size)
-
-        return self._submit(turn, orphan.task, min(self._session.crew, key=cost), orphan.member.name)
-
-    # --- Shares ------------------------------------------------------------------------------------------------------
-
-    def _fresh_cut(self) -> tuple[int, ...]:
-        session = self._session
-        try:
-            return shares.split(session.config.batch_size, [member.track.current for member in session.crew])
-        except ValueError as error:
-            raise TrainingError(str(error), hint="lower batch_size, or raise the hosts' max_batch") from None
-
-    def _adapt(self, turn: Turn, results: list[SliceResult]) -> None:
-        """Learn from the step's compute times; cut again where it pays, and name who became slow."""
-        session = self._session
-        for ticket, result in zip(turn.tickets, results, strict=True):
-            member = ticket.member
-            if member not in session.crew:
-                continue
-            member.observe(result.samples, result.compute_s)
-            factor = member.track.slowdown()
-            if factor is not None:
-                session.journal.write(WorkerSlow, worker=member.name, host=member.host, step=turn.step, factor=factor)
-                member.track = member.track.accepted()
-        if not session.config.rebalance:
-            return
-        better = balance.recut(session.config.batch_size, self._cut, session.tracks, turn.step - self._cut_at)
-        if better is not None:
-            self._cut, self._cut_at = better, turn.step
-            self._announce(turn.step, "the devices' speeds changed")
-
-    def _announce(self, step: int, reason: str) -> None:
-        cut = tuple(member.share(samples) for member, samples in zip(self._session.crew, self._cut, strict=True))
-        self._session.journal.write(Rebalanced, step=step, shares=cut, reason=reason)
+        substitute = self._crew.substitute(len(orphan.task.indices), busy)
+        return self._submit(turn, orphan.task, substitute, orphan.member.name)
 
     # --- Accounting --------------------------------------------------------------------------------------------------
 
@@ -323,13 +275,13 @@ class Sync:
             bytes_pushed=len(results) * session.payload_bytes,
             bytes_pulled=turn.pulls * session.payload_bytes,
             workers=tuple(workers),
-            weights=turn.new_weights,
+            weights=lambda: rpc.get(turn.new_weights, TRANSFER_S),
         )
 
 
 def _answers(member: Member) -> bool:
     try:
-        rpc.get(member.actor.call("ping"), PING_S)
+        rpc.get(member.actor.call_in(PING, "ping"), HEARTBEAT_S)
     except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
         return False
     return True

@@ -1,0 +1,143 @@
+"""How a worker's gradients get to the shards and new weights back: over the network, or through shared memory.
+
+Both ways are one interface, :class:`Channel`, so that a worker does not care where the shards are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from remote_agent.training.exchange import EXACT, Codecs, ExchangeClient, Exchanging, Layout, Timings
+from remote_agent.training.lane import LaneClient, available
+
+
+@dataclass(frozen=True, kw_only=True)
+class Door:
+    """Where a shard can be reached.
+
+    Attributes:
+        address: (host, port) of its :class:`~remote_agent.training.exchange.ShardServer`.
+        place: of its process, see :func:`place`.
+        lane: of its :class:`~remote_agent.training.lane.LaneServer`; empty when it has none.
+    """
+
+    address: tuple[str, int]
+    place: str
+    lane: str = ""
+
+
+class Channel(Protocol):
+    """A worker's way to all shards. One thread begins and finishes steps; another may contribute spares meanwhile.
+
+    Attributes:
+        kind: in words.
+        step: the newest step whose weights are here as a whole.
+        gradient: float32, shape ``(numel,)``, on the worker's device: where a gradient SUM is put to be contributed.
+        weights: float32, shape ``(numel,)`` each: those of step t are in ``weights[t % 2]`` until step t + 1 is whole.
+    """
+
+    kind: str
+    step: int
+    gradient: Tensor
+    weights: tuple[Tensor, Tensor]
+
+    def begin(self, step: int, slices: int, samples: int) -> None:
+        """Open ``step``, the one after :attr:`step`, with this many slices and samples over all workers."""
+
+    def contribute(self, index: int) -> None:
+        """Slice ``index`` is in :attr:`gradient`, which stays as it is until the step is whole."""
+
+    def spare(self) -> Tensor:
+        """Memory like :attr:`gradient` for a slice that another worker should have done."""
+
+    def contribute_spare(self, index: int, gradient: Tensor) -> None:
+        """Slice ``index`` is in ``gradient``, which :meth:`spare` gave."""
+
+    def finish(self, deadline: float) -> Timings:
+        """Wait, at most ``deadline`` seconds, until all weights of the step are here.
+
+        Raises:
+            TrainingError: a shard is gone, or has failed.
+        """
+
+    def close(self) -> None:
+        """Leave."""
+
+
+class NetworkChannel:
+    """A :class:`Channel` over TCP.
+
+    Args:
+        layout: the run's.
+        doors: the shards, in the layout's order.
+        secret: what both ends must know.
+        weights: the first weights, those of step 0, the same to the bit as the shards'; on the worker's device.
+        codecs: the run's.
+    """
+
+    kind = "network"
+
+    def __init__(
+        self, layout: Layout, doors: Sequence[Door], secret: bytes, weights: Tensor, codecs: Codecs = EXACT
+    ) -> None:
+        self.step = 0
+        self.gradient = torch.zeros_like(weights)
+        self.weights = (weights.clone(), torch.zeros_like(weights))
+        self._client = ExchangeClient(layout, [door.address for door in doors], secret, codecs, step=0)
+        self._client.start()
+        self._numel = layout.numel
+        self._now: Exchanging | None = None
+
+    def begin(self, step: int, slices: int, samples: int) -> None:
+        before, after = self.weights[(step - 1) % 2], self.weights[step % 2]
+        self._now = self._client.begin(step, slices, samples, before, after)
+
+    def contribute(self, index: int) -> None:
+        assert self._now is not None, "a step has begun"
+        self._now.contribute(index, self.gradient).offer(0, self._numel)
+
+    def spare(self) -> Tensor:
+        return torch.empty_like(self.gradient)
+
+    def contribute_spare(self, index: int, gradient: Tensor) -> None:
+        assert self._now is not None, "a step has begun"
+        self._now.contribute(index, gradient, feedback=False).offer(0, self._numel)
+
+    def finish(self, deadline: float) -> Timings:
+        assert self._now is not None, "a step has begun"
+        timings = self._now.finish(deadline)
+        self.step = self._now.incoming.step
+        return timings
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def place() -> str:
+    """Names this process's computer and network name space: equal for two processes that no network lies between."""
+    if not available():
+        return ""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}/{Path('/proc/self/ns/net').stat().st_ino}"
+
+
+def open_channel(
+    layout: Layout, doors: Sequence[Door], secret: bytes, weights: Tensor, codecs: Codecs = EXACT
+) -> Channel:
+    """The shortest way to the shards: shared memory when there is one shard and it is here, else the network.
+
+    ``codecs`` are for the network alone: through memory numbers go as they are.
+
+    Raises:
+        TrainingError: the shard is here, and refuses this worker.
+    """
+    here = place()
+    if here and len(doors) == 1 and doors[0].lane and doors[0].place == here:
+        return LaneClient(doors[0].lane, layout, EXACT.signature(layout), weights.device)
+    return NetworkChannel(layout, doors, secret, weights, codecs)

@@ -1,0 +1,140 @@
+"""The worker's end of the lane."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+
+import torch
+from torch import Tensor
+
+from remote_agent.training.exchange.layout import Layout
+from remote_agent.training.exchange.steps import Timings
+from remote_agent.training.lane import memory, messages
+from remote_agent.training.lane.deadlines import JOIN_S
+from remote_agent.training.lane.messages import Kind, LaneError, Message
+
+_HINT = "look at the parameter server's host"
+
+
+class LaneClient:
+    """One worker's part of the shared memory; a :class:`~remote_agent.training.channels.Channel`.
+
+    Args:
+        address: of the :class:`~remote_agent.training.lane.server.LaneServer`.
+        layout: the run's.
+        signature: what both ends must have in common.
+        device: of the worker. On the CPU gradient and weights are the shared memory itself; elsewhere they are copied.
+
+    Raises:
+        LaneError: nobody serves at the address here, or it refuses this worker.
+    """
+
+    kind = "shared memory"
+
+    def __init__(self, address: str, layout: Layout, signature: bytes, device: torch.device) -> None:
+        self._layout = layout
+        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._sock.settimeout(JOIN_S)
+        try:
+            self._sock.connect("\0" + address)
+            messages.check_peer(self._sock)
+            self._shared_gradient, sides, self.step = self._join(signature)
+        except OSError as error:
+            self._sock.close()
+            raise LaneError(f"the shard can't be reached through shared memory: {error}", hint=_HINT) from error
+        except LaneError:
+            self._sock.close()
+            raise
+        self._shared = sides
+        same = device.type == "cpu"
+        self.gradient = self._shared_gradient if same else torch.zeros(layout.numel, device=device)
+        self.weights = sides if same else (sides[0].to(device), sides[1].to(device))
+        self._opened = (0, 0, 0)
+        self._offered: float | None = None
+        self._contributed = 0
+
+    def _join(self, signature: bytes) -> tuple[Tensor, tuple[Tensor, Tensor], int]:
+        numel = self._layout.numel
+        descriptor, gradient = memory.allocate(numel)
+        try:
+            messages.send(self._sock, Message(Kind.JOIN, text=signature), (descriptor,))
+        finally:
+            os.close(descriptor)
+        message, descriptors = messages.receive(self._sock)
+        try:
+            if message.kind is not Kind.WELCOME or len(descriptors) != 2:
+                raise LaneError("the shard refused this worker")
+            even, odd = (memory.attach(each, numel) for each in descriptors)
+        finally:
+            messages.close(descriptors)
+        return gradient, (even, odd), message.step
+
+    def begin(self, step: int, slices: int, samples: int) -> None:
+        """Open ``step``, the one after :attr:`step`, with this many slices and samples over all workers."""
+        if step != self.step + 1:
+            raise LaneError(f"step {step} can't begin: step {self.step} is the last one that is whole here")
+        self._opened = (step, slices, samples)
+        self._offered, self._contributed = None, 0
+
+    def contribute(self, index: int) -> None:
+        """Slice ``index`` of the step is in :attr:`gradient`, which stays as it is until the step is whole."""
+        if self.gradient is not self._shared_gradient:
+            self._shared_gradient.copy_(self.gradient)
+        self._offered = time.monotonic()
+        self._send(index)
+
+    def spare(self) -> Tensor:
+        """Memory for the gradient of a slice that another worker should have done."""
+        return torch.empty(self._layout.numel, device=self.gradient.device)
+
+    def contribute_spare(self, index: int, gradient: Tensor) -> None:
+        """Slice ``index`` of the step is in ``gradient``, which :meth:`spare` gave."""
+        descriptor, shared = memory.allocate(self._layout.numel)
+        try:
+            shared.copy_(gradient)
+            self._send(index, (descriptor,))
+        except OSError as error:
+            raise LaneError(f"there is no shared memory for another slice: {error}", hint="free memory") from error
+        finally:
+            os.close(descriptor)
+
+    def finish(self, deadline: float) -> Timings:
+        """Wait until all weights of the step are in ``weights[step % 2]``.
+
+        Raises:
+            LaneError: the shard is gone, has failed, or was not done within ``deadline`` seconds.
+        """
+        waiting = time.monotonic()
+        step = self._opened[0]
+        self._sock.settimeout(deadline)
+        while self.step < step:
+            try:
+                message, descriptors = messages.receive(self._sock)
+            except TimeoutError:
+                raise LaneError(f"step {step} was not whole within {deadline:g} s", hint=_HINT) from None
+            except OSError as error:
+                raise LaneError(f"the shard is gone: {error}", hint=_HINT) from error
+            messages.close(descriptors)
+            if message.kind is Kind.FAILURE:
+                raise LaneError(message.text.decode(errors="replace"), hint=_HINT)
+            if message.kind is Kind.WHOLE:
+                self.step = message.step
+        if self.weights is not self._shared:
+            self.weights[step % 2].copy_(self._shared[step % 2])
+        now, size = time.monotonic(), 4 * self._layout.numel
+        sent_at = self._offered or waiting
+        return Timings(push_s=0.0, pull_s=now - sent_at, bytes_out=self._contributed * size, bytes_in=size)
+
+    def close(self) -> None:
+        """Leave."""
+        self._sock.close()
+
+    def _send(self, index: int, descriptors: tuple[int, ...] = ()) -> None:
+        step, slices, samples = self._opened
+        try:
+            messages.send(self._sock, Message(Kind.GRADIENT, step, index, slices, samples), descriptors)
+        except OSError as error:
+            raise LaneError(f"the shard is gone: {error}", hint=_HINT) from error
+        self._contributed += 1

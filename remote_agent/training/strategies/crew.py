@@ -1,0 +1,108 @@
+"""What synchronous strategies decide about their workers: who is in, who gets how much, who has become slow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from remote_agent.protocol import Rebalanced, WorkerLost, WorkerSlow
+from remote_agent.training import balance, shares
+from remote_agent.training.errors import TrainingError, WorkersGone
+from remote_agent.training.session import Member, Session
+
+
+class Crew:
+    """The living workers of a session with the cut of the next step's batch.
+
+    Attributes:
+        cut: samples for each living worker, in the session's order.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.cut = self._fresh_cut()
+        self._cut_at = balance.FIRST_STEPS - balance.STEPS_BETWEEN
+
+    def slices(self) -> list[tuple[Member, int, int]]:
+        """(worker, begin, end) of each slice of the batch that is not empty, in order."""
+        result, begin = [], 0
+        for member, samples in zip(self._session.crew, self.cut, strict=True):
+            if samples:
+                result.append((member, begin, begin + samples))
+                begin += samples
+        return result
+
+    def lose(self, step: int, gone: Member, cause: str) -> None:
+        """Go on without a worker: what it had goes to the living.
+
+        Raises:
+            WorkersGone: it was the last one.
+            TrainingError: the batch does not fit into the others' memory.
+        """
+        session = self._session
+        if gone not in session.crew:
+            return
+        session.crew.remove(gone)
+        session.journal.write(WorkerLost, worker=gone.name, host=gone.host, device=gone.device, step=step, cause=cause)
+        gone.actor.kill()
+        if not session.crew:
+            raise WorkersGone(
+                f"the last worker was lost: {cause}", hint="look at the host, then start the run again", host=gone.host
+            )
+        room = sum(member.track.profile.max_batch or math.inf for member in session.crew)
+        if room < session.config.batch_size:
+            # A worker takes more than fits in several parts: slower than a cut within the limits, better than none.
+            for member in session.crew:
+                member.track = member.track.without_limit()
+        self.cut, self._cut_at = self._fresh_cut(), step
+        self._announce(step, f"{gone.name} was lost")
+
+    def substitute(self, size: int, busy: dict[Member, float]) -> Member:
+        """The living worker that will have done a lost slice of ``size`` samples soonest; one with room for it if any.
+
+        Args:
+            size: samples of the slice.
+            busy: seconds that a worker has to do before.
+        """
+
+        def cost(member: Member) -> tuple[bool, float]:
+            profile = member.track.current
+            small = profile.max_batch is not None and profile.max_batch < size
+            return small, busy.get(member, 0.0) + profile.seconds(size)
+
+        return min(self._session.crew, key=cost)
+
+    def adapt(self, step: int, observed: Iterable[tuple[Member, int, float]]) -> None:
+        """Learn from a step: (worker, samples, compute seconds). Cut again where it pays, and name who became slow."""
+        session = self._session
+        for member, samples, seconds in observed:
+            if member not in session.crew:
+                continue
+            was_slow = member.track.slow
+            member.observe(samples, seconds)
+            if member.track.slow is not was_slow:
+                factor = member.track.speed if member.track.slow else 1.0
+                session.journal.write(WorkerSlow, worker=member.name, host=member.host, step=step, factor=factor)
+        if not session.config.rebalance:
+            return
+        better = self._better_cut(step - self._cut_at)
+        for member in session.crew:
+            member.track = member.track.heeded()
+        if better is not None:
+            self.cut, self._cut_at = better, step
+            self._announce(step, "the devices' speeds changed")
+
+    def _fresh_cut(self) -> tuple[int, ...]:
+        session = self._session
+        try:
+            return shares.split(session.config.batch_size, [member.track.current for member in session.crew])
+        except ValueError as error:
+            raise TrainingError(str(error), hint="lower batch_size, or raise the hosts' max_batch") from None
+
+    def _better_cut(self, steps_since: int) -> tuple[int, ...] | None:
+        """A cut that is better than the present one, which is ``steps_since`` old; None if that is good enough."""
+        return balance.recut(self._session.config.batch_size, self.cut, self._session.tracks, steps_since)
+
+    def _announce(self, step: int, reason: str) -> None:
+        cut = tuple(member.share(samples) for member, samples in zip(self._session.crew, self.cut, strict=True))
+        self._session.journal.write(Rebalanced, step=step, shares=cut, reason=reason)

@@ -1,0 +1,108 @@
+"""Local SGD: the workers make many steps on their own, and exchange weights once a round. For slow links.
+
+A round takes the place of a step: ``num_iterations`` counts rounds, and each has one ``step`` event (its loss is the
+mean over the samples of all local steps). A local step on one device uses ``b = batch_size / devices`` samples, at
+least one, fixed for the run. The fastest device makes ``local_steps`` of them in a round; a slower one makes as many as
+fit into the same time, at least one. So all finish together, and a round takes the next ``sum(H_i * b)`` samples of the
+global order. Each sample is still used once an epoch. What is exchanged is told in ``local_rounds``.
+
+With ``outer=none``, ``local_steps=1`` and plain SGD a round is a step of ``sync``.
+
+A round that a worker is lost in is not cut short: its slice is issued again, whole, to a living worker, which makes the
+same local steps from the same weights (with its own optimizer's moments, as those of the lost worker are gone with it).
+So no sample is left out; the price is that this round lasts up to twice as long.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from remote_agent.training import balance
+from remote_agent.training.order import Indices
+from remote_agent.training.session import Member, Session
+from remote_agent.training.shares import DeviceProfile
+from remote_agent.training.strategies.crew import Crew
+from remote_agent.training.strategies.streamed import Streamed
+
+ROUNDS_BETWEEN = 4
+"""Rounds from one cut to the next, unless a device's speed changed by :data:`~balance.LARGE_CHANGE`."""
+
+
+def local_batch(batch: int, devices: int) -> int:
+    """Samples of one local step on one device."""
+    return max(1, batch // devices)
+
+
+def local_steps(most: int, batch: int, profiles: Sequence[DeviceProfile]) -> tuple[int, ...]:
+    """Local steps of each device in a round, so that all finish at about the same time.
+
+    Args:
+        most: those of the fastest device.
+        batch: samples of one local step.
+        profiles: of the devices.
+    """
+    times = [profile.seconds(batch) for profile in profiles]
+    return tuple(max(1, math.floor(most * min(times) / time + 0.5)) for time in times)
+
+
+def better_rounds(
+    most: int, batch: int, cut: Sequence[int], profiles: Sequence[DeviceProfile]
+) -> tuple[int, ...] | None:
+    """Samples of each device in the next rounds, or None where the present ``cut`` does nearly as many a second."""
+    fresh = tuple(batch * steps for steps in local_steps(most, batch, profiles))
+    gain = _rate(fresh, batch, profiles) / _rate(cut, batch, profiles)
+    return fresh if gain > 1 / (1 - balance.LEAST_GAIN) else None
+
+
+def round_seconds(cut: Sequence[int], batch: int, profiles: Sequence[DeviceProfile]) -> float:
+    """Predicted compute time of a round: that of the device that ends last."""
+    return max(samples // batch * profile.seconds(batch) for samples, profile in zip(cut, profiles, strict=True))
+
+
+def _rate(cut: Sequence[int], batch: int, profiles: Sequence[DeviceProfile]) -> float:
+    return sum(cut) / round_seconds(cut, batch, profiles)
+
+
+class RoundCrew(Crew):
+    """The living workers, with the samples of each one's next round.
+
+    Attributes:
+        batch: samples of one local step.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.batch = local_batch(session.config.batch_size, len(session.crew))
+        super().__init__(session)
+
+    def adapt(self, step: int, observed: Iterable[tuple[Member, int, float]]) -> None:
+        """Learn from a round, as of a step of one local batch."""
+        super().adapt(
+            step, ((member, self.batch, seconds * self.batch / samples) for member, samples, seconds in observed)
+        )
+
+    def _fresh_cut(self) -> tuple[int, ...]:
+        most, profiles = self._session.config.local_steps, [track.current for track in self._session.tracks]
+        return tuple(self.batch * steps for steps in local_steps(most, self.batch, profiles))
+
+    def _better_cut(self, steps_since: int) -> tuple[int, ...] | None:
+        tracks = self._session.tracks
+        if steps_since < ROUNDS_BETWEEN and not any(track.jumped for track in tracks):
+            return None
+        most, profiles = self._session.config.local_steps, [track.current for track in tracks]
+        return better_rounds(most, self.batch, self.cut, profiles)
+
+
+class LocalSgd(Streamed):
+    """See the module."""
+
+    def _new_crew(self, session: Session) -> Crew:
+        crew = RoundCrew(session)
+        self._local_batch = crew.batch
+        self._taken = 0
+        return crew
+
+    def _samples(self, step: int) -> Indices:
+        """The next samples of the order; rounds are issued one after the other, each once."""
+        begin, self._taken = self._taken, self._taken + sum(self._crew.cut)
+        return self._session.order.take(begin, self._taken)

@@ -1,0 +1,224 @@
+"""Local SGD: the weights are those of the textbook's algorithm, and every sample is used once, whoever dies."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from remote_agent.training import checkpoint, data
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.errors import ConfigError
+from remote_agent.training.job import create_model, loss_function
+from remote_agent.training.order import SampleOrder
+from remote_agent.training.shares import DeviceProfile
+from remote_agent.training.strategies.local_sgd import better_rounds, local_batch, local_steps
+
+ROUNDS, BATCH = 8, 30
+
+JOB = """
+import os
+import signal
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Job:
+    calls = 0
+
+    def create_model(self):
+        return nn.Sequential(nn.Linear(20, 16), MIDDLE, nn.Linear(16, 5))
+
+    def loss(self, model, batch):
+        # The measurement calls this 8 times at most, so that this is in the middle of a round.
+        Job.calls += 1
+        if os.environ.get("TEST_HOST") == "b" and Job.calls == FAIL_AT:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return F.cross_entropy(model(batch[0]), batch[1])
+
+    def create_optimizer(self, model, config):
+        return OPTIMIZER
+
+    def create_data(self):
+        generator = torch.Generator().manual_seed(5)
+        x = torch.randn(100, 20, generator=generator)
+        return x, (x[:, :5] + 0.3 * x[:, 5:10]).argmax(1)
+"""
+SGD = "torch.optim.SGD(model.parameters(), lr=0.2)"
+ADAMW = "torch.optim.AdamW(model.parameters(), lr=0.003, weight_decay=0.1)"
+
+
+def job_source(optimizer: str, fail_at: int = 0, middle: str = "nn.Tanh()") -> str:
+    return JOB.replace("OPTIMIZER", optimizer).replace("FAIL_AT", str(fail_at)).replace("MIDDLE", middle)
+
+
+# --- Decisions -------------------------------------------------------------------------------------------------------
+
+
+def test_slower_devices_make_fewer_local_steps_in_the_same_time_and_at_least_one() -> None:
+    profiles = [DeviceProfile(100.0, 0.01), DeviceProfile(50.0, 0.02), DeviceProfile(1.0)]
+    assert local_steps(20, 10, profiles) == (20, 10, 1)
+    assert local_steps(1, 10, profiles) == (1, 1, 1)
+    assert local_batch(32, 3) == 10
+    assert local_batch(2, 3) == 1
+
+
+def test_rounds_are_cut_again_only_where_it_pays() -> None:
+    profiles = [DeviceProfile(100.0), DeviceProfile(52.0)]
+    assert better_rounds(20, 10, (200, 100), profiles) is None
+    assert better_rounds(20, 10, (200, 100), [DeviceProfile(100.0), DeviceProfile(25.0)]) == (200, 50)
+
+
+def test_settings_that_local_sgd_cannot_have_are_named() -> None:
+    with pytest.raises(ConfigError) as caught:
+        TrainingConfig(strategy="local_sgd", stream="off", outer="adam", local_steps=0, codec="gzip", outer_momentum=1)
+    text = str(caught.value)
+    for part in ("strategy=local_sgd: needs stream", "outer=adam", "local_steps=0", "codec=gzip", "outer_momentum=1"):
+        assert part in text
+
+
+# --- Runs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.ray
+def test_one_local_step_with_plain_averaging_is_synchronous_sgd(launch: Any, tmp_path: Path) -> None:
+    source = job_source(SGD)
+    run = launch(source, strategy="local_sgd", num_iterations=ROUNDS, batch_size=BATCH, seed=3, local_steps=1)
+    assert run.finish() == (0, "")
+    assert [step["samples"] for step in run.of_kind("step")] == [BATCH] * ROUNDS
+    assert [[worker["samples"] for worker in step["workers"]] for step in run.of_kind("step")] == [[10] * 3] * ROUNDS
+    sync = TrainingConfig(num_iterations=ROUNDS, batch_size=BATCH, seed=3)
+    assert_weights(run, reference(source, tmp_path, sync, [[BATCH]] * ROUNDS, BATCH))
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(
+    ("stream", "codec", "reason"),
+    [("network", "fp32", "2 over network"), ("auto", "int8", "codec=int8 has no effect: through shared memory")],
+)
+def test_rounds_are_those_of_diloco(launch: Any, tmp_path: Path, stream: str, codec: str, reason: str) -> None:
+    source = job_source(ADAMW)
+    settings = {"strategy": "local_sgd", "batch_size": 20, "local_steps": 5, "outer": "nesterov"}
+    run = launch(source, "ab", num_iterations=ROUNDS, seed=3, rebalance=False, stream=stream, codec=codec, **settings)
+    assert run.finish() == (0, "")
+    assert any(reason in each for each in run.of_kind("plan")[0]["reasons"])
+    config = TrainingConfig(num_iterations=ROUNDS, seed=3, **settings)
+    rounds = [[worker["samples"] for worker in step["workers"]] for step in run.of_kind("step")]
+    assert max(rounds[0]) == 5 * 10
+    assert_weights(run, reference(source, tmp_path, config, rounds, 10))
+
+
+@pytest.mark.ray
+def test_a_worker_killed_in_a_round_changes_nothing_about_its_samples(launch: Any, tmp_path: Path) -> None:
+    source = job_source(SGD, fail_at=14)
+    settings = {"strategy": "local_sgd", "batch_size": BATCH, "local_steps": 6}
+    run = launch(source, num_iterations=ROUNDS, seed=3, rebalance=False, **settings)
+    assert run.finish() == (0, "")
+    (lost,) = run.of_kind("worker_lost")
+    assert lost["host"] == "b"
+    assert {event["worker"] for event in run.of_kind("slice_reissued")} == {"b/cpu"}
+    steps = run.of_kind("step")
+    assert [step["step"] for step in steps] == list(range(1, ROUNDS + 1))
+    before = [share["samples"] for share in run.of_kind("plan")[0]["shares"]]
+    after = [share["samples"] for share in run.of_kind("rebalanced")[0]["shares"]]
+    # The round that was issued ahead had been cut for all three as well.
+    rounds = [before if step["step"] <= lost["step"] + 1 else after for step in steps]
+    assert [step["samples"] for step in steps] == [sum(samples) for samples in rounds]
+    config = TrainingConfig(num_iterations=ROUNDS, seed=3, **settings)
+    assert_weights(run, reference(source, tmp_path, config, rounds, BATCH // 3))
+
+
+@pytest.mark.ray
+def test_a_worker_killed_in_a_compressed_round_leaves_the_others_learning(launch: Any) -> None:
+    settings = {"codec": "int8", "stream": "network", "strategy": "local_sgd", "local_steps": 4}
+    run = launch(job_source(ADAMW, fail_at=14), num_iterations=20, batch_size=BATCH, seed=3, **settings)
+    assert run.finish() == (0, "")
+    assert len(run.of_kind("worker_lost")) == 1
+    steps = run.of_kind("step")
+    assert len(steps) == 20
+    assert steps[-1]["loss"] < 0.8 * steps[0]["loss"]
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("simulated")
+def test_unequal_workers_train_to_a_falling_loss_in_int8(launch: Any) -> None:
+    run = launch(
+        "digits", "xy", strategy="local_sgd", codec="int8", stream="network", num_iterations=12, local_steps=8, seed=1
+    )
+    assert run.finish() == (0, "")
+    plan, steps = run.of_kind("plan")[0], run.of_kind("step")
+    assert "codec=int8 over the network, gradients and weights" in plan["reasons"]
+    fast, slow = (share["samples"] for share in plan["shares"])
+    assert fast == 8 * 128
+    assert 3 * 128 <= slow <= 5 * 128
+    assert steps[-1]["loss"] < 0.6 * steps[0]["loss"]
+    parameters = run.of_kind("run_started")[0]["parameters"]
+    for way in ("bytes_pushed", "bytes_pulled"):  # a byte a number; what is sent may be counted a step late
+        assert 0.9 < sum(step[way] for step in steps) / (2 * len(steps) * parameters) < 1.05
+    times = [sum(step["workers"][number]["compute_s"] for step in steps) for number in range(2)]
+    assert min(times) > 0.7 * max(times)
+
+
+@pytest.mark.ray
+def test_a_model_whose_buffers_change_is_refused_with_the_reason(launch: Any) -> None:
+    run = launch(job_source(SGD, middle="nn.BatchNorm1d(16)"), "a", strategy="local_sgd", batch_size=BATCH)
+    code, errors = run.finish()
+    assert (code, "Traceback" in errors) == (1, False)
+    (failed,) = run.of_kind("run_failed")
+    assert "buffers" in failed["cause"]
+    assert "strategy=sync" in failed["hint"]
+
+
+def assert_weights(run: Any, expected: dict[str, torch.Tensor]) -> None:
+    trained = checkpoint.load(Path(run.of_kind("run_finished")[0]["checkpoint"]))
+    assert trained.keys() == expected.keys()
+    for name, value in expected.items():
+        error = (trained[name] - value).norm() / value.norm()
+        assert error <= 1e-5, f"{name}: {error:.2e}"
+
+
+def reference(
+    source: str, folder: Path, config: TrainingConfig, rounds: Sequence[Sequence[int]], batch: int
+) -> dict[str, torch.Tensor]:
+    """The textbook's algorithm in this process: `rounds` holds each worker's samples of each round."""
+    path = folder / "plain_job.py"
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location("plain_local_job", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    job = module.Job()
+    common = create_model(job, config.seed)
+    replicas = [copy.deepcopy(common) for _ in rounds[0]]
+    inner = [job.create_optimizer(replica, config) for replica in replicas]
+    velocities = [torch.zeros_like(parameter) for parameter in common.parameters()]
+    samples, loss = data.as_dataset(job.create_data()), loss_function(job)
+    order = SampleOrder(config.seed, len(samples), batch)
+    taken = 0
+    for sizes in rounds:
+        total = [torch.zeros_like(parameter) for parameter in common.parameters()]
+        for replica, optimizer, size in zip(replicas, inner, sizes, strict=False):
+            replica.load_state_dict(common.state_dict())
+            for begin in range(taken, taken + size, batch):
+                optimizer.zero_grad()
+                loss(replica, data.fetch(samples, order.take(begin, begin + batch))).backward()
+                optimizer.step()
+            for entry, start, own in zip(total, common.parameters(), replica.parameters(), strict=True):
+                entry.add_(start.detach() - own.detach(), alpha=size / sum(sizes))
+            taken += size
+        with torch.no_grad():
+            for parameter, difference, velocity in zip(common.parameters(), total, velocities, strict=True):
+                if config.outer == "none":
+                    parameter.sub_(difference)
+                else:
+                    velocity.mul_(config.outer_momentum).add_(difference)
+                    parameter.sub_(config.outer_learning_rate * (difference + config.outer_momentum * velocity))
+    return checkpoint.portable_state(common)
