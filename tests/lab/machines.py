@@ -201,7 +201,9 @@ class Host(Machine):
                 process = psutil.Process(pid)
                 if process.status() == psutil.STATUS_ZOMBIE or Path(process.exe()).name in ("sshd", "sshd-session"):
                     continue
-                found.append(HostProcess(_pid_on_host(pid), tuple(word for word in process.cmdline() if word)))
+                argv = tuple(word for word in process.cmdline() if word)
+                if argv:  # one that ends right now has let go of its memory, and of its command line with it
+                    found.append(HostProcess(_pid_on_host(pid), argv))
             except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
                 continue  # it ended while we looked
         return tuple(found)
