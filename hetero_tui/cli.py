@@ -28,6 +28,7 @@ from hetero_tui.launcher import (
 from hetero_tui.narration import Narrator, Output, StepPrinter
 
 if TYPE_CHECKING:  # asyncssh takes a while to import: `--help` does without
+    from hetero_tui.intents import TeardownReport
     from hetero_tui.session import Session
 
 application = typer.Typer(
@@ -46,6 +47,7 @@ AcceptKeys = Annotated[
     bool,
     typer.Option("--accept-new-host-keys", help="Trust hosts that were never seen; a changed key is refused even so."),
 ]
+Run = Annotated[str | None, typer.Argument(help="The run's name; the newest if not given.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a TrainingConfig field; repeatable.")
 ]
@@ -101,11 +103,8 @@ def demo(
                 await session.up()
                 code = await _follow(session, output, await session.launch(chosen, wanted))
         assert fleet.report is not None
-        for left in fleet.report.leftovers:
-            output.say(f"{left.host}: left behind: {left.kind} {left.detail}", "bold red")
-        if not fleet.report.leftovers and not as_json:
-            output.data("the demo is taken down: no process, port or folder of it is left")
-        return LEFT_BEHIND if fleet.report.leftovers else code
+        clean = "the demo is taken down: no process, port or folder of it is left"
+        return _report_leftovers(output, fleet.report, clean) or code
 
     raise typer.Exit(run_to_end(whole, output.complain, interrupted="interrupted; the demo is taken down"))
 
@@ -177,7 +176,7 @@ def train(
 @application.command()
 def attach(
     context: typer.Context,
-    run: Annotated[str | None, typer.Argument(help="The run's name; the newest if not given.")] = None,
+    run: Run = None,
     as_json: Json = False,
     plain: Plain = False,
     accept: AcceptKeys = False,
@@ -193,7 +192,7 @@ def attach(
 @application.command()
 def stop(
     context: typer.Context,
-    run: Annotated[str | None, typer.Argument(help="The run's name; the newest if not given.")] = None,
+    run: Run = None,
     as_json: Json = False,
     plain: Plain = False,
     accept: AcceptKeys = False,
@@ -266,11 +265,7 @@ def down(
         else:
             for removed in report.removed:
                 output.data(f"{removed.host}: {removed.kind} {removed.detail} is gone")
-        for left in report.leftovers:
-            output.say(f"{left.host}: left behind: {left.kind} {left.detail}", "bold red")
-        if not report.leftovers and not as_json:
-            output.data("nothing is left")
-        return LEFT_BEHIND if report.leftovers else DONE
+        return _report_leftovers(output, report, "nothing is left")
 
     _in_session(context, Output(as_json, plain), accept, work)
 
@@ -305,6 +300,15 @@ async def _follow(session: Session, output: Output, run: str | None) -> int:
             printer(event)
         last = event
     return DONE if isinstance(last, protocol.RunFinished) else FAILED
+
+
+def _report_leftovers(output: Output, report: TeardownReport, clean: str) -> int:
+    """Say what a teardown left behind, or ``clean`` when it left nothing; the exit code that follows from it."""
+    for left in report.leftovers:
+        output.complain(f"{left.host}: left behind: {left.kind} {left.detail}")
+    if not report.leftovers and not output.as_json:
+        output.data(clean)
+    return LEFT_BEHIND if report.leftovers else DONE
 
 
 def _code(*, done: list[Any], failed: list[Any]) -> int:
