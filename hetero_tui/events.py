@@ -23,6 +23,7 @@ class HostState(StrEnum):
     READY = "ready"  # probed, fit, not in a cluster
     UNFIT = "unfit"  # reachable, but something that is needed is missing
     STARTING = "starting"
+    RESTARTING = "restarting"  # Ray ended there, and the host itself is bringing it back
     UP = "up"  # Ray runs and has joined
     TRAINING = "training"
     SLOW = "slow"

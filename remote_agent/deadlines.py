@@ -8,6 +8,31 @@ POLL_SECONDS = 0.05
 LAUNCH_SECONDS = 20.0
 """From starting a program until it runs and its record is written; a small busy machine needs seconds for a Python."""
 
+CONNECT_SECONDS = 3.0
+"""One attempt to connect to the head; without an answer in this time a firewall is dropping the packets."""
+
+HEAD_POLL_SECONDS = 0.25
+"""Between two attempts."""
+
+HEAD_POLL_LONGEST_SECONDS = 1.0
+"""Between two attempts when the head has been away for long; the pause doubles from :data:`HEAD_POLL_SECONDS`."""
+
+WATCH_SECONDS = 2.0
+"""Between two looks of the supervisor at a Ray that runs and at the head's port. On Linux Ray's end is seen at once."""
+
+CUT_OFF_SECONDS = 10.0
+"""Without an answer from the head's port for so long, this machine has left the cluster: the head declares a silent
+machine dead within 6 s, for good. Its Ray is ended then, so that the next one can start once the head answers."""
+
+RESTART_FIRST_SECONDS = 1.0
+"""Pause before the second attempt in a row to start Ray; it doubles up to :data:`RESTART_LONGEST_SECONDS`."""
+
+RESTART_LONGEST_SECONDS = 10.0
+"""Longest pause between two attempts to start Ray."""
+
+STABLE_SECONDS = 30.0
+"""Ray that ran for so long has recovered: when it ends, the pauses begin anew."""
+
 STOP_SECONDS = 10.0
 """From SIGTERM to SIGKILL, for one process of ours."""
 
@@ -17,17 +42,14 @@ KILL_SECONDS = 5.0
 STRAY_STOP_SECONDS = 2.0
 """From SIGTERM to SIGKILL, for what is left of ours once Ray and the runs have been stopped."""
 
+SUPERVISOR_STOP_SECONDS = STOP_SECONDS + STRAY_STOP_SECONDS + CONNECT_SECONDS
+"""The supervisor's time, from SIGTERM, to end Ray and what Ray started; it may be looking for the head just then."""
+
 RUN_STOP_SECONDS = 10.0
 """A run's time to save its checkpoint after SIGTERM, unless the caller says otherwise."""
 
 HEAD_REACHABLE_SECONDS = 45.0
 """How long a worker waits for the head's port: both start at the same time, and the head has to come first."""
-
-CONNECT_SECONDS = 3.0
-"""One attempt to connect to the head; without an answer in this time a firewall is dropping the packets."""
-
-HEAD_POLL_SECONDS = 0.25
-"""Between two attempts."""
 
 JOIN_SECONDS = 60.0
 """From starting Ray until this machine is a node of the cluster."""

@@ -9,6 +9,9 @@ from remote_agent.protocol import NodeSpec, ProtocolError, decode, run_process_n
 RAY = "ray"
 """Name of Ray's process among the records."""
 
+SUPERVISOR = "supervisor"
+"""Name of the process that keeps Ray running; it is ended before Ray, which it would start again."""
+
 RUN_PREFIX = run_process_name("")
 """Names of training runs begin with it; they are ended before Ray, so that they can save a checkpoint."""
 
@@ -21,6 +24,11 @@ def token_path(folder: Path) -> Path:
 def log_path(folder: Path) -> Path:
     """The log of this machine's ``ray start``."""
     return folder / "logs" / "ray.log"
+
+
+def supervisor_log_path(folder: Path) -> Path:
+    """The log of this machine's supervisor: when Ray ended, why, and when it was back."""
+    return folder / "logs" / "supervisor.log"
 
 
 def spec_path(folder: Path) -> Path:

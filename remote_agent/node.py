@@ -1,4 +1,4 @@
-"""Owns this machine's Ray: starts it, says how it is, and has it stopped so that nothing is left.
+"""This machine's node: starts Ray and its supervisor, says how they are, and has them stopped so that nothing is left.
 
 On the command line (one JSON line on stdout, exit code 0 or 1)::
 
@@ -8,22 +8,23 @@ On the command line (one JSON line on stdout, exit code 0 or 1)::
 
 Each can be killed at any moment: the next one goes on from what lies on disk (the processes' records and ``node.json``,
 both written before what they describe) and from the mark that every process of ours carries. ``start`` leaves a node
-alone that already runs as wanted. ``stop`` ends only processes of this cluster, by PID; another Ray of the same user,
-which ``ray stop`` would take down, is not touched.
+alone that already runs as wanted, and gives it a new supervisor (:mod:`remote_agent.supervisor`) where it has lost its
+own. ``stop`` ends only processes of this cluster, by PID; another Ray of the same user, which ``ray stop`` would take
+down, is not touched.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import socket
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from remote_agent import deadlines, layout, probe, process_table, processes, ray_command, teardown
+from remote_agent import deadlines, layout, processes, ray_command, ray_node, supervision, supervisor, teardown
 from remote_agent.protocol import (
     NodeReport,
     NodeSpec,
@@ -32,16 +33,7 @@ from remote_agent.protocol import (
     decode,
     encode,
 )
-
-
-class NodeError(Exception):
-    """This machine could not become a node: ``cause`` is what happened, ``hint`` what to do about it."""
-
-    def __init__(self, cause: str, hint: str = "") -> None:
-        super().__init__(cause)
-        self.cause = cause
-        self.hint = hint
-
+from remote_agent.ray_node import NodeError
 
 # --- Start ---------------------------------------------------------------------------------------------------------
 
@@ -67,54 +59,59 @@ def start(spec: NodeSpec) -> NodeReport:
 
 
 def _start(folder: Path, spec: NodeSpec) -> NodeReport:
-    token = _check_token(folder)
+    ray_node.check_token(folder)
+    pause = partial(_pause, folder)
     record = processes.read_record(folder, layout.RAY)
-    if record is not None and processes.find_ours(folder, record) is not None and _same(layout.read_spec(folder), spec):
-        _await_join(folder, record)
-        return NodeReport(host=spec.host, state="running", pid=record.pid, already=True, spec=spec)
+    watched = processes.find_named(folder, layout.SUPERVISOR) is not None
+    if _same(layout.read_spec(folder), spec):
+        if watched:
+            record = _await_supervisor(folder, pause)
+            return NodeReport(host=spec.host, state="running", pid=record.pid, already=True, spec=spec)
+        if record is not None and processes.find_ours(folder, record) is not None:
+            ray_node.await_join(folder, record, pause)
+            supervisor.launch(folder)
+            return NodeReport(host=spec.host, state="running", pid=record.pid, already=True, spec=spec)
+    supervisor.stop(folder)
     if record is not None:
-        _stop_ray(folder, record)
-    log = layout.log_path(folder)
-    if log.exists():
-        log.replace(log.with_name("ray.previous.log"))
+        ray_node.stop(folder, record)
     if spec.role == "head":
         _check_port_is_free(spec.gcs_port)
     else:
-        _await_head(folder, spec)
-    ray_folder = ray_command.ray_folder(folder)
+        _await_head(spec, pause)
     processes.write_private(layout.spec_path(folder), encode(spec) + "\n")
-    ray_command.private_folder(ray_folder.parent)
-    argv = ray_command.arguments(spec, ray_folder, _object_store(), dashboard=ray_command.dashboard_installed())
-    record = processes.launch(folder, layout.RAY, argv, log, ray_command.environment(os.environ, token))
+    record = ray_node.launch(folder, spec)
     try:
-        _await_join(folder, record)
+        ray_node.await_join(folder, record, pause)
     except NodeError:
-        _stop_ray(folder, record)
+        ray_node.stop(folder, record)
         raise
+    supervisor.launch(folder)
     return NodeReport(host=spec.host, state="running", pid=record.pid, spec=spec)
+
+
+def _await_supervisor(folder: Path, pause: ray_node.Pause) -> ProcessRecord:
+    """The record of Ray once it runs and has joined; a supervisor that is bringing it back gets to do so."""
+    ends = time.monotonic() + deadlines.JOIN_SECONDS
+    failures: int | None = None
+    while True:
+        word, record = supervision.read(folder), processes.read_record(folder, layout.RAY)
+        ray = None if record is None else processes.find_ours(folder, record)
+        if record is not None and ray is not None and word is not None and word.phase == supervision.WATCHING:
+            return record
+        if processes.find_named(folder, layout.SUPERVISOR) is None:
+            raise NodeError(word.cause if word and word.cause else "Ray's supervisor has ended", "run `up` again")
+        if word is not None:
+            failures = word.failures if failures is None else failures
+            if word.failures > failures or time.monotonic() >= ends:
+                raise NodeError(word.cause or "Ray did not come back", word.hint or "see logs/supervisor.log there")
+        elif time.monotonic() >= ends:
+            raise NodeError("Ray's supervisor does not say how it is", "run `down`, then `up`")
+        pause(deadlines.POLL_SECONDS)
 
 
 def _same(running: NodeSpec | None, wanted: NodeSpec) -> bool:
     """Whether a node that runs is the one that is wanted; the dashboard's port is not worth a restart."""
     return running is not None and replace(running, dashboard_port=wanted.dashboard_port) == wanted
-
-
-def _check_token(folder: Path) -> Path:
-    """The cluster's token, which the laptop wrote; only this user may be able to read it."""
-    token = layout.token_path(folder)
-    try:
-        status = token.lstat()
-        text = token.read_text().strip()
-    except (OSError, UnicodeDecodeError):
-        text = ""
-    if not text:
-        raise NodeError(f"the cluster's token is missing ({token})", "run `up` again: it sends the token first")
-    if status.st_uid != os.getuid() or status.st_mode & 0o077 or token.is_symlink():
-        raise NodeError(
-            f"the cluster's token may be read by other users ({token} has mode {status.st_mode & 0o777:04o})",
-            "run `down`, then `up`: that makes a new token which only you may read",
-        )
-    return token
 
 
 def _check_port_is_free(port: int) -> None:
@@ -130,68 +127,25 @@ def _check_port_is_free(port: int) -> None:
             ) from None
 
 
-def _await_head(folder: Path, spec: NodeSpec) -> None:
+def _await_head(spec: NodeSpec, pause: ray_node.Pause) -> None:
     """Wait until the head's port answers: both machines start at the same time."""
     ends = time.monotonic() + deadlines.HEAD_REACHABLE_SECONDS
     where = ray_command.join_address(spec.head_address, spec.gcs_port)
-    while True:
-        try:
-            socket.create_connection((spec.head_address, spec.gcs_port), deadlines.CONNECT_SECONDS).close()
-        except OSError as error:
-            why = "no answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
-        else:
-            return
+    while silence := ray_node.head_silence(spec):
         if time.monotonic() >= ends:
             seconds = f"{deadlines.HEAD_REACHABLE_SECONDS:.0f} s"
             raise NodeError(
-                f"the head's Ray at {where} could not be reached from this machine within {seconds}: {why}",
+                f"the head's Ray at {where} could not be reached from this machine within {seconds}: {silence}",
                 f"see that the head is up and that no firewall closes port {spec.gcs_port} between the two",
             )
-        _give_way_to_stop(folder)
-        time.sleep(deadlines.HEAD_POLL_SECONDS)
+        pause(deadlines.HEAD_POLL_SECONDS)
 
 
-def _await_join(folder: Path, record: ProcessRecord) -> None:
-    """Wait until Ray says that this machine is a node, or ends."""
-    ends = time.monotonic() + deadlines.JOIN_SECONDS
-    log = Path(record.log)
-    while True:
-        alive = processes.find_ours(folder, record) is not None
-        text = log.read_text(errors="replace") if log.exists() else ""
-        if not alive:
-            raise NodeError(*ray_command.explain(text))
-        if ray_command.STARTED_LINE in text:
-            return
-        if time.monotonic() >= ends:
-            raise NodeError(
-                f"Ray did not join the cluster within {deadlines.JOIN_SECONDS:.0f} s",
-                f"see that the head's Ray still runs (`status`); this machine's log is {log}",
-            )
-        _give_way_to_stop(folder)
-        time.sleep(deadlines.POLL_SECONDS)
-
-
-def _give_way_to_stop(folder: Path) -> None:
+def _pause(folder: Path, seconds: float) -> None:
+    """Wait, and give way to a ``stop`` that waits for this machine."""
     if layout.stop_flag(folder).exists():
         raise NodeError("the cluster was taken down while this machine was joining it")
-
-
-def _object_store() -> int:
-    memory = probe.read_memory(probe.Commands(deadlines.VENDOR_COMMAND_SECONDS))
-    available = memory["available_bytes"] or memory["total_bytes"] or 0
-    simulated = ray_command.is_simulated(os.environ)
-    return ray_command.object_store_bytes(available, ray_command.shared_memory_bytes(), simulated=simulated)
-
-
-def _stop_ray(folder: Path, record: ProcessRecord) -> None:
-    """End a Ray that is not wanted any more, with all that it started: they share its session."""
-    ray = processes.find_ours(folder, record)
-    if ray is not None:
-        processes.stop_processes(folder, [ray], deadlines.STOP_SECONDS)
-    orphans = [process for process in process_table.find_marked(folder) if process.session == record.pid]
-    left = processes.stop_processes(folder, orphans, deadlines.STRAY_STOP_SECONDS)
-    if left:
-        raise NodeError(processes.leftover(left[0]).detail, "restart this machine: a process hangs in a driver")
+    time.sleep(seconds)
 
 
 # --- Status --------------------------------------------------------------------------------------------------------
@@ -199,21 +153,43 @@ def _stop_ray(folder: Path, record: ProcessRecord) -> None:
 
 def status(folder: Path) -> NodeReport:
     """Whether this machine's Ray runs. Whether the cluster counts it as alive is the head's to say."""
-    spec = layout.read_spec(folder)
-    host = spec.host if spec else ""
-    process = processes.find_named(folder, layout.RAY)
-    if process is not None:
-        return NodeReport(host=host, state="running", pid=process.pid, spec=spec)
-    cause = "Ray has ended on this machine" if processes.read_record(folder, layout.RAY) else "Ray was not started here"
-    return NodeReport(host=host, state="stopped", cause=cause, hint="run `up`", spec=spec)
+    spec, word = layout.read_spec(folder), supervision.read(folder)
+    report = NodeReport(
+        host=spec.host if spec else "", state="stopped", restarts=word.restarts if word else 0, spec=spec
+    )
+    match ray_state(folder):
+        case supervision.RESTARTING:
+            cause, hint = (word.cause, word.hint) if word is not None else ("", "")
+            return replace(report, state=supervision.RESTARTING, cause=cause or "Ray has just ended", hint=hint)
+        case "running":
+            process = processes.find_named(folder, layout.RAY)
+            report = replace(report, state="running", pid=process.pid if process else None)
+            if word is None or processes.find_named(folder, layout.SUPERVISOR) is not None:
+                return report  # without a word yet, it is just being started
+            return replace(report, cause="should Ray end, it stays so: its supervisor has ended", hint="run `up`")
+        case "none":
+            return replace(report, cause="Ray was not started here", hint="run `up`")
+        case _ if word is not None and word.phase == supervision.ENDED:
+            return replace(report, cause=word.cause, hint=word.hint)
+        case _:
+            record = processes.read_record(folder, layout.RAY)
+            why = ray_command.explain_end(ray_node.said(record)) if record is not None else "it left no record"
+            return replace(report, cause=f"Ray has ended on this machine: {why}", hint="run `up`")
 
 
 def ray_state(folder: Path) -> str:
-    """``running``, ``stopped`` (it was started and has ended) or ``none``: the word of a :class:`HostSample`."""
-    record = processes.read_record(folder, layout.RAY)
+    """``running``, ``restarting``, ``stopped`` (it has ended) or ``none``: the word of a :class:`HostSample`."""
+    word, record = supervision.read(folder), processes.read_record(folder, layout.RAY)
+    watched = processes.find_named(folder, layout.SUPERVISOR) is not None
+    if watched and word is not None and word.phase == supervision.RESTARTING:
+        return supervision.RESTARTING
     if record is None:
         return "none"
-    return "stopped" if processes.find_ours(folder, record) is None else "running"
+    if processes.find_ours(folder, record) is not None:
+        return "running"
+    spec = layout.read_spec(folder)
+    # It ended this very moment: its supervisor is about to say so.
+    return supervision.RESTARTING if watched and spec is not None and spec.role != "head" else "stopped"
 
 
 # --- Command line --------------------------------------------------------------------------------------------------

@@ -4,7 +4,8 @@ Pure except for :func:`private_folder`. The choices follow what Ray 2.60 does:
 
 - Its token and ports are set on every node. A ``ray start`` without them turns authentication on by itself when the
   user happens to have a token in ``~/.ray``, and falls back to ports that other clusters use.
-- Silence is noticed after 3 x 1 s, not after a minute, so that a pulled cable is a short pause.
+- Silence is noticed after 3 x 1 s, not after a minute, so that a pulled cable is a short pause. A machine
+  that is back after a silence asks within 1 s, not 5, whether it was declared dead meanwhile.
 - Its metrics are off: those ports are open to the whole network and know no token.
 - Its unix sockets lie below the temporary folder, and the kernel allows about a hundred bytes for such a path.
 """
@@ -70,6 +71,7 @@ def environment(base: Mapping[str, str], token: Path) -> dict[str, str]:
         "RAY_health_check_period_ms": "1000",
         "RAY_health_check_timeout_ms": "1000",
         "RAY_health_check_failure_threshold": "3",
+        "RAY_raylet_liveness_self_check_interval_ms": "1000",
         "RAY_enable_metrics_collection": "0",
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",
         "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL": "minor",
@@ -205,3 +207,18 @@ def explain(log: str) -> tuple[str, str]:
         cause = cause[:_CAUSE_LENGTH].rpartition(" ")[0] + " ..."
     hint = next((hint for pattern, hint in _HINTS if re.search(pattern, log)), "the log says more: logs/ray.log")
     return cause, hint
+
+
+_ENDED = re.compile(r"\b([a-z_]+)(?:\.(?:out|err) tail)? [\[(]exit code(?:\(s\))?=(-?\d+)")
+
+
+def explain_end(log: str) -> str:
+    """Why a Ray that had joined is no more, from the log of its ``ray start --block``."""
+    if "marked as dead by the GCS" in log:
+        return "the head had declared this machine dead after it was silent"
+    found = _ENDED.search(log)
+    if found is None:
+        return "Ray was killed" if STARTED_LINE in log else explain(log)[0]
+    name, status = found[1], int(found[2])
+    how = f"was killed by signal {-status}" if status < 0 else f"ended with exit status {status}"
+    return f"Ray's {name} {how}"

@@ -6,14 +6,14 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from remote_agent import deadlines, layout, processes, ray_command
+from remote_agent import deadlines, layout, processes, ray_command, supervision, supervisor
 from remote_agent.protocol import Leftover, StopReport
 
 
 def stop(folder: Path, run_grace: float = deadlines.RUN_STOP_SECONDS) -> StopReport:
-    """End the runs, then Ray, then whatever else carries this cluster's mark, and remove what they need to run.
+    """End the runs, then the supervisor and with it Ray, then whatever else carries this cluster's mark.
 
-    The environment, the runs' folders, the logs and the agent itself stay.
+    What they need to run is removed. The environment, the runs' folders, the logs and the agent itself stay.
     """
     if not folder.is_dir():
         stopped, left = _stop_strays(folder)
@@ -31,6 +31,7 @@ def _stop(folder: Path, run_grace: float) -> StopReport:
     runs = {name: process for name, process in alive.items() if process and name.startswith(layout.RUN_PREFIX)}
     others = {name: process for name, process in alive.items() if process and name not in runs}
     processes.stop_processes(folder, runs.values(), run_grace)
+    supervisor.stop(folder)
     processes.stop_processes(folder, others.values(), deadlines.STOP_SECONDS)
     strays, leftovers = _stop_strays(folder)
     ended = [name for name in (*runs, *others) if processes.find_named(folder, name) is None]
@@ -59,7 +60,7 @@ def _with_removals(report: StopReport, folder: Path) -> StopReport:
             leftovers.append(Leftover(kind="folder", detail=f"{path} could not be removed"))
         else:
             removed.append(str(path))
-    for path in (layout.token_path(folder), layout.spec_path(folder)):
+    for path in (layout.token_path(folder), layout.spec_path(folder), supervision.path(folder)):
         if path.exists() or path.is_symlink():
             path.unlink(missing_ok=True)
             removed.append(str(path))

@@ -113,6 +113,13 @@ def _running_head_name(running: protocol.NodeSpec | None, surveyed: Mapping[str,
         return None
     name = head_name(surveyed)
     if name is None:
+        for found in surveyed.values():
+            if found.node is not None and found.node.spec is not None and found.node.spec.role == "head":
+                raise ClusterError(
+                    f"a cluster runs, but Ray has ended on its head {found.host}: {found.node.cause}",
+                    step="plan cluster",
+                    hint="run `hetero-tui down` and then `hetero-tui up`: runs and checkpoints stay on the hosts",
+                )
         raise ClusterError(
             f"a cluster runs, but its head ({running.head_address}) does not answer",
             step="plan cluster",

@@ -7,11 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hetero_tui.errors import CommandFailed, HostError
+from hetero_tui.events import HostState
 from hetero_tui.fleet import agent
 from hetero_tui.transport import Transport
 from remote_agent import protocol
 
 STEP = "status"
+
+_NODE_STATES = {"running": HostState.UP, "restarting": HostState.RESTARTING}
+"""With any other word, a node that was started there has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,18 @@ class Surveyed:
         """Whether a node of this cluster runs there."""
         return self.node is not None and self.node.state == "running"
 
+    @property
+    def restarts_ray(self) -> bool:
+        """Whether a node of this cluster ended there, and the host itself is bringing it back."""
+        return self.node is not None and self.node.state == "restarting"
+
+    @property
+    def node_state(self) -> HostState | None:
+        """How the host stands by its node; None where none was started, or it was taken down, or nothing is known."""
+        if self.node is None or self.node.spec is None:
+            return None
+        return _NODE_STATES.get(self.node.state, HostState.FAILED)
+
 
 async def survey(cluster: str, transports: Mapping[str, Transport]) -> dict[str, Surveyed]:
     """Ask every host at once; never raises for what a host does."""
@@ -36,7 +52,8 @@ async def survey(cluster: str, transports: Mapping[str, Transport]) -> dict[str,
 
 def running_head(found: Mapping[str, Surveyed]) -> protocol.NodeSpec | None:
     """The head's specification if a cluster runs: the head's own word, else what a worker was told of it."""
-    specs = [entry.node.spec for entry in found.values() if entry.runs_ray and entry.node and entry.node.spec]
+    members = [entry.node for entry in found.values() if entry.node and (entry.runs_ray or entry.restarts_ray)]
+    specs = [node.spec for node in members if node.spec]
     return next((spec for spec in specs if spec.role == "head"), specs[0] if specs else None)
 
 

@@ -22,7 +22,7 @@ _WORTH_A_NUMBER = 2.0
 """Seconds from which it is said how long something has been going on."""
 
 _AWAY = (HostState.UNREACHABLE, HostState.REFUSED)
-_TRANSIENT = (HostState.STARTING, HostState.STOPPING, HostState.CONNECTING)
+_TRANSIENT = (HostState.STARTING, HostState.RESTARTING, HostState.STOPPING, HostState.CONNECTING)
 _WITH_REASON = (HostState.UNFIT, HostState.REFUSED, HostState.FAILED)
 
 
@@ -202,7 +202,7 @@ def _link(host: HostView, style: str, away: bool, palette: Palette) -> Text:
 
 def _ray(host: HostView, style: str, palette: Palette) -> Text:
     version = host.facts.packages.get("ray") if host.facts is not None else None
-    word = {"running": "running", "stopped": "ended", "none": "not started"}.get(
+    word = {"running": "running", "restarting": "restarting", "stopped": "ended", "none": "not started"}.get(
         host.sample.ray if host.sample is not None else "", ""
     )
     if word == "running":

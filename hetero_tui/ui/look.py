@@ -27,6 +27,7 @@ HOST: dict[HostState, Look] = {
     HostState.READY: Look("◇", "foreground"),
     HostState.UNFIT: Look("▲", "warning"),
     HostState.STARTING: Look("◔", "foreground"),
+    HostState.RESTARTING: Look("◔", "warning"),
     HostState.UP: Look("◉", "accent"),
     HostState.TRAINING: Look("●", "accent"),
     HostState.SLOW: Look("◐", "warning"),

@@ -18,10 +18,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from remote_agent import layout, node, process_table, processes, ray_command
+from remote_agent import layout, node, process_table, processes, ray_command, supervision
 from remote_agent.protocol import NodeReport, NodeSpec, StopReport, decode, encode
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="macOS has one loopback address")
+FIRST = supervision.Supervision(phase=supervision.WATCHING, since=0.0)
 TOKEN = secrets.token_hex(32)
 
 
@@ -111,8 +112,8 @@ def _assert_nothing_left(spec: NodeSpec) -> None:
 
 @linux_only
 @pytest.mark.ray
-def test_a_cluster_of_two_machines_comes_up_is_left_alone_by_a_second_start_and_goes_without_a_trace(
-    machine, start, stop, agent, tmp_path
+def test_a_cluster_of_two_machines_comes_up_keeps_together_and_goes_without_a_trace(
+    machine, start, stop, agent, tmp_path, wait_until
 ):
     port = _free_port()
     head = machine("mercer", "head", "127.0.0.2", port, short=True)
@@ -152,9 +153,21 @@ def test_a_cluster_of_two_machines_comes_up_is_left_alone_by_a_second_start_and_
         status = decode(NodeReport, agent("node", "status", "--folder", worker.folder).stdout)
         assert (status.state, status.pid, status.spec) == ("running", worker_report.pid, worker)
 
-        # A killed parent leaves its daemons: they carry the mark, and stop finds them.
+        # A node whose Ray was killed is back by itself, without what the old one left; `up` has nothing to do.
         assert worker_report.pid is not None
         os.kill(worker_report.pid, signal.SIGKILL)
+        worker_folder = Path(worker.folder)
+        wait_until(lambda: (supervision.read(worker_folder) or FIRST).restarts == 1, 30)
+        back = start(worker)
+        assert (back.state, back.already) == ("running", True)
+        assert back.pid != worker_report.pid
+        sessions = {process.session for process in process_table.find_marked(worker_folder)}
+        assert sessions == {back.pid, processes.find_named(worker_folder, layout.SUPERVISOR).pid}
+
+        # A stop that comes while it is joining again finds all of it: what was left, and what is new.
+        assert back.pid is not None
+        os.kill(back.pid, signal.SIGKILL)
+        wait_until(lambda: processes.read_record(worker_folder, layout.RAY).pid != back.pid, 15)
         for spec in (worker, head):
             report = stop(spec)
             assert report.leftovers == ()
@@ -206,7 +219,7 @@ def test_a_start_with_another_port_replaces_the_node_and_a_killed_start_is_conti
     assert moved.pid != continued.pid
     assert process_table.find(continued.pid) is None
     assert node.ray_state(folder) == "running"
-    assert len({process.session for process in process_table.find_marked(folder)}) == 1
+    assert len({process.session for process in process_table.find_marked(folder)}) == 2, "Ray's, and its supervisor's"
 
     halfway = subprocess.Popen(
         [sys.executable, "-m", "remote_agent.node", "stop", "--folder", spec.folder],
