@@ -42,6 +42,8 @@ class Plan:
         seconds: longest time of training.
         snapshot_every: steps from one evaluated copy of the weights to the next; 0: none.
         round_steps: inner steps of a round, for peers that train in rounds.
+        local_batch: samples of one inner step on one host, for those who make steps of their own; 0: ``batch`` / hosts.
+        learning_rate: for everybody; 0: the job's own.
     """
 
     job: str
@@ -52,6 +54,12 @@ class Plan:
     seconds: float
     snapshot_every: int
     round_steps: int
+    local_batch: int = 0
+    learning_rate: float = 0.0
+
+    def step_samples(self, hosts: int, *, local: bool) -> int:
+        """Samples of one step over so many hosts, for who makes (``local``) steps of its own or common ones."""
+        return self.local_batch * hosts if local and self.local_batch else self.batch
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from tests.lab.product import HeteroTui
 
 @dataclass(frozen=True)
 class OurWay:
-    """A strategy of ours with its settings: on a command line ``local_sgd:inner_steps=20:codec=int8``."""
+    """A strategy of ours with its settings: on a command line ``local_sgd:local_steps=20:codec=int8``."""
 
     strategy: str
     settings: Mapping[str, str]
@@ -49,7 +49,7 @@ class OurWay:
     def about(self) -> str:
         """Its settings in words."""
         chosen = ", ".join(f"{key}={value}" for key, value in self.settings.items()) or "defaults"
-        return f"hetero-tui train, strategy {self.strategy}, {chosen}; slices by speed"
+        return f"hetero-tui train, strategy {self.strategy}, {chosen}; samples by speed"
 
 
 def chosen_ways(text: str) -> tuple[OurWay, ...]:
@@ -87,7 +87,11 @@ def _train(fleet: Fleet, product: HeteroTui, way: OurWay, plan: Plan) -> Outcome
         "seed": plan.seed,
         "num_iterations": plan.steps,
         "checkpoint_every": plan.snapshot_every,
-    } | dict(way.settings)
+        "local_batch": plan.local_batch,
+    }
+    if plan.learning_rate:
+        settings["learning_rate"] = plan.learning_rate
+    settings |= way.settings
     arguments = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     follower = Follower(fleet, product, plan)
     with product.start("train", plan.job, "--json", *arguments) as train:
@@ -155,7 +159,7 @@ class Follower:
         self._copies += 1
         copy = self._fleet.lab.folder / f"checkpoint-{self._run}-{self._copies}.safetensors"
         shutil.copyfile(host.home / inside, copy)
-        self._saved.append((at, event.step, event.step * self._plan.batch, copy))
+        self._saved.append((at, event.step, self._samples, copy))
 
     def outcome(self, way: OurWay, stderr: str) -> Outcome:
         """What the run gave, with its checkpoints evaluated now."""

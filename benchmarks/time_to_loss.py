@@ -3,10 +3,12 @@
 ``python -m benchmarks.time_to_loss --rate 100 --seeds 3 --target 2.6 [--peers ddp,single] [--ours sync] [--csv FILE]``
 
 The ready job ``text`` on hosts of unlike simulated speed. Everybody trains the same model from the same weights on the
-same order of samples, with the same samples of a step over all hosts together, and is evaluated on the same held-out
-text by the same function. One after the other, in an order that is rotated from seed to seed. The clock runs
-from the first step (measuring the devices before it is not counted, nor is a peer's start). Copies of the weights are
-evaluated after the clock has stopped; for ours they are its checkpoints, whose writing is counted against it.
+same order of samples, with the same learning rate, and is evaluated on the same held-out text by the same function. A
+common step has the same samples over all hosts for all; a step that a host makes alone has ``--local-batch`` samples,
+ours and the peers', wherever they make such steps (a single process is shown with both). One after the other, in an
+order that is rotated from seed to seed. The clock runs from the first step (measuring the devices before it is not
+counted, nor is a peer's start). Copies of the weights are evaluated after the clock has stopped; for ours they are its
+checkpoints, whose writing is counted against it.
 """
 
 from __future__ import annotations
@@ -25,6 +27,11 @@ from benchmarks.ours import OurWay, chosen_ways
 from benchmarks.peers import Peer, runner
 from benchmarks.peers.runner import chosen_peers
 from remote_agent.training.shares import DeviceProfile
+
+PEERS_SHOWN = "single,single-local,ddp,torchft-localsgd,hivemind"
+"""By default: with three seeds the others would take too long."""
+
+OURS_SHOWN = "local_sgd:local_steps=20:overlap=true:codec=int8"
 
 DRIFT = 0.1
 """Difference of a run's own measurement of this computer from the peers' reference that is worth a warning."""
@@ -145,14 +152,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rate", type=float, default=100.0, metavar="MBIT", help="speed of each link (default: 100)")
     parser.add_argument("--speeds", default="1,0.4,0.2", help="the hosts' simulated speeds (default: 1,0.4,0.2)")
     parser.add_argument("--seeds", type=int, default=3, help="how many seeds (default: 3)")
-    parser.add_argument("--target", type=float, required=True, help="the validation loss")
-    parser.add_argument("--seconds", type=float, default=120.0, help="longest training of each (default: 120)")
+    parser.add_argument("--target", type=float, default=2.6, help="the validation loss (default: 2.6)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="longest training of each (default: 60)")
     parser.add_argument("--steps", type=int, default=100_000, help="most steps of each (default: as many as fit)")
     parser.add_argument("--batch", type=int, default=48, help="samples of a step, over all hosts (default: 48)")
     parser.add_argument("--every", type=int, default=5, help="steps between two evaluations (default: 5)")
     parser.add_argument("--round", type=int, default=10, help="inner steps of the peers' rounds (default: 10)")
-    parser.add_argument("--peers", default="all", help="names with commas between, all or none")
-    parser.add_argument("--ours", default="all", help="strategy[:setting=value…] with commas between, all or none")
+    parser.add_argument(
+        "--local-batch", type=int, default=2, help="samples of a step that a host makes alone (default: 2; 0: its part)"
+    )
+    parser.add_argument("--learning-rate", type=float, default=5e-4, help="everybody's (default: 0.0005)")
+    parser.add_argument("--peers", default=PEERS_SHOWN, help=f"names with commas between, all or none ({PEERS_SHOWN})")
+    parser.add_argument(
+        "--ours", default=OURS_SHOWN, help=f"strategy[:setting=value…] with commas between, all or none ({OURS_SHOWN})"
+    )
     parser.add_argument("--csv", type=Path, help="write every evaluation to this file")
     parser.add_argument("--plot", type=Path, help="draw validation loss over time into this file (needs matplotlib)")
     options = parser.parse_args(arguments)
@@ -172,6 +185,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             seconds=options.seconds,
             snapshot_every=options.every,
             round_steps=options.round,
+            local_batch=options.local_batch,
+            learning_rate=options.learning_rate,
         )
         reference = runner.calibrate(fleet, plan)
         for seed in range(options.seeds):
@@ -184,7 +199,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     medians = [row.median for row in rows if row.name.startswith("ours:") and row.median is not None]
     best = min(medians, default=None)
     print("\n".join(table(rows, options.target, best)))
-    print(f"\ntext job, 1.03M parameters, {options.batch} samples a step over all hosts, {options.seeds} seeds")
+    print(f"\ntext job, 1.03M parameters, {options.batch} samples a step over all hosts, {options.seeds} seeds,")
+    print(
+        f"learning rate {options.learning_rate:g} for all, {options.local_batch} samples a step that a host makes alone"
+    )
     notes = simulated_notes(options.rate, speeds, reference)
     print("\n".join(notes + drift([one for _, one in outcomes], plan, reference)))
     print("\n".join(f"{row.name}: {row.about}" for row in rows))

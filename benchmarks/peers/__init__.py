@@ -17,9 +17,13 @@ class Peer:
         name: as on the command line and in the tables.
         module: the script, in this package.
         variant: which of the script's ways.
-        about: its settings, in words for the table; ``{h}`` stands for the inner steps of a round.
+        about: its settings, in words for the table; ``{h}`` stands for the inner steps of a round, ``{b}`` for the
+            samples of one of its steps on one host.
         package: what must be installed beside torch; see :mod:`benchmarks.peers.environment`.
         hosts: how many of the hosts it uses; None means all.
+        local: whether it makes steps of its own, so that their size is free (``Plan.local_batch``).
+        long_rounds: whether a round keeps its samples when its steps become smaller: hivemind needs seconds to find
+            partners, and stands still when its rounds are shorter than that.
     """
 
     name: str
@@ -28,11 +32,23 @@ class Peer:
     about: str
     package: str = ""
     hosts: int | None = None
+    local: bool = False
+    long_rounds: bool = False
 
 
 PEERS = (
-    Peer(name="single", module="single", variant="", about="one process on the fastest host, whole batch", hosts=1),
-    Peer(name="ddp", module="ddp", variant="fp32", about="torch DDP over gloo, even split, fp32, overlapped buckets"),
+    Peer(
+        name="single", module="single", variant="", about="one process on the fastest host, {b} samples a step", hosts=1
+    ),
+    Peer(
+        name="single-local",
+        module="single",
+        variant="",
+        about="one process on the fastest host, {b} samples a step, as the local steps of the others",
+        hosts=1,
+        local=True,
+    ),
+    Peer(name="ddp", module="ddp", variant="fp32", about="torch DDP over gloo, {b} samples a host, fp32"),
     Peer(
         name="ddp-bf16",
         module="ddp",
@@ -49,22 +65,27 @@ PEERS = (
         name="torchft-localsgd",
         module="torchft_rounds",
         variant="localsgd",
-        about="torchft 0.2.0 LocalSGD, even split, fp32, parameters averaged every {h} steps",
+        about="torchft 0.2.0 LocalSGD, {b} samples a step and host, fp32, parameters averaged every {h} steps",
         package="torchft",
+        local=True,
     ),
     Peer(
         name="torchft-diloco",
         module="torchft_rounds",
         variant="diloco",
-        about="torchft 0.2.0 DiLoCo, even split, fp32 in buckets, outer Nesterov 0.7/0.9 every {h} steps",
+        about="torchft 0.2.0 DiLoCo, {b} samples a step and host, fp32, outer Nesterov 0.7/0.9 every {h} steps",
         package="torchft",
+        local=True,
     ),
     Peer(
         name="hivemind",
         module="hivemind_rounds",
         variant="",
-        about="hivemind 1.1.12 local updates, fp16 on the wire, averaged in the background every {h} x batch samples",
+        about="hivemind 1.1.12 local updates, {b} samples a step and host, fp16, averaged in the background every {h}"
+        " steps of all",
         package="hivemind",
+        local=True,
+        long_rounds=True,
     ),
 )
 """All peers, in the order of the tables."""

@@ -22,8 +22,8 @@ POLL_S = 0.2
 
 def main() -> None:
     """Train."""
-    import hivemind  # type: ignore[import-not-found,unused-ignore]
-    from hivemind.compression import Float16Compression  # type: ignore[import-not-found,unused-ignore]
+    import hivemind  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    from hivemind.compression import Float16Compression  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     settings = Settings.from_command_line()
     task = Task(settings)
@@ -75,7 +75,7 @@ def _wait_for_partners(dht: Any, settings: Settings) -> None:
     Raises:
         TimeoutError: it found fewer at the deadline.
     """
-    from hivemind.utils import get_dht_time  # type: ignore[import-not-found,unused-ignore]
+    from hivemind.utils import get_dht_time  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     deadline = time.monotonic() + START_DEADLINE
     there: set[str] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -24,11 +25,20 @@ _NO_PROFILE = DeviceProfile(1.0)
 
 def run(fleet: Fleet, peer: Peer, plan: Plan, reference: DeviceProfile) -> Outcome:
     """Run a peer on the lab's hosts to its end. What goes wrong is the outcome's ``error``."""
-    about = peer.about.format(h=plan.round_steps)
+    hosts = fleet.lab.hosts[: peer.hosts]
+    batch = plan.step_samples(len(hosts), local=peer.local)
+    round_steps = plan.round_steps * plan.batch // batch if peer.long_rounds else plan.round_steps
+    about = peer.about.format(h=round_steps, b=batch // len(hosts))
+    plan = dataclasses.replace(
+        plan,
+        batch=batch,
+        round_steps=round_steps,
+        steps=-(-plan.steps * plan.batch // batch),
+        snapshot_every=plan.snapshot_every * plan.batch // batch,  # the same samples apart
+    )
     python, missing = environment.python_with(peer.package)
     if missing:
         return Outcome(name=peer.name, about=about, error=missing)
-    hosts = fleet.lab.hosts[: peer.hosts]
     module = f"benchmarks.peers.{peer.module}"
 
     def one(rank: int) -> subprocess.CompletedProcess[str]:
@@ -77,6 +87,7 @@ def settings_of(fleet: Fleet, plan: Plan, reference: DeviceProfile, *, hosts: in
         seconds=plan.seconds,
         snapshot_every=plan.snapshot_every,
         round_steps=plan.round_steps,
+        learning_rate=plan.learning_rate,
     )
 
 

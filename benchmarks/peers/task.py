@@ -67,6 +67,7 @@ class Settings:
         seconds: longest time of training.
         snapshot_every: steps from one copy of the weights to the next; 0: none, and no evaluation.
         round_steps: inner steps of a round, for peers that train in rounds.
+        learning_rate: in the place of the job's own; 0: that.
     """
 
     job: str
@@ -82,6 +83,7 @@ class Settings:
     seconds: float
     snapshot_every: int
     round_steps: int
+    learning_rate: float = 0.0
 
     def encode(self) -> str:
         """As JSON, for a command line."""
@@ -118,6 +120,8 @@ class Task:
         torch.manual_seed(settings.seed)
         self.model: torch.nn.Module = self.job.create_model()
         config = dataclasses.replace(self.job.config, batch_size=settings.batch, seed=settings.seed)
+        if settings.learning_rate:
+            config = dataclasses.replace(config, learning_rate=settings.learning_rate)
         self.optimizer: torch.optim.Optimizer = self.job.create_optimizer(self.model, config)
         reference = DeviceProfile(settings.reference_speed, settings.reference_overhead_s)
         self.device = SimulatedDevice(settings.speeds[settings.rank], reference)

@@ -28,8 +28,8 @@ JOIN_MS = 10_000
 
 def main() -> None:
     """Train."""
-    from torchft import Manager, ProcessGroupGloo  # type: ignore[import-not-found,unused-ignore]
-    from torchft.coordination import LighthouseServer  # type: ignore[import-not-found,unused-ignore]
+    from torchft import Manager, ProcessGroupGloo  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    from torchft.coordination import LighthouseServer  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     settings = Settings.from_command_line()
     task = Task(settings)
@@ -76,7 +76,7 @@ def main() -> None:
 
 def _rounds(settings: Settings, task: Task, manager: Any) -> AbstractContextManager[Any]:
     """The context of torchft, which averages from within ``optimizer.step()``."""
-    from torchft.local_sgd import DiLoCo, LocalSGD  # type: ignore[import-not-found,unused-ignore]
+    from torchft.local_sgd import DiLoCo, LocalSGD  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     if settings.variant == "localsgd":
         context: AbstractContextManager[Any] = LocalSGD(manager, task.model, task.optimizer, settings.round_steps)
