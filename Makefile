@@ -56,7 +56,7 @@ clean:
 
 .venv/for-development: pyproject.toml constraints.txt .venv/python
 	@echo "Installing hetero-tui with all that its tests need into .venv; the first time takes some minutes."
-	@$(PIP_INSTALL) -e '.[node,dev]'
+	@$(PIP_INSTALL) -e '.[node,data,dev]'
 	@touch $@ .venv/for-use
 
 .venv/python:

@@ -213,6 +213,44 @@ def stop(
 
 
 @application.command()
+def resume(
+    context: typer.Context,
+    run: Run = None,
+    as_json: Json = False,
+    plain: Plain = False,
+    accept: AcceptKeys = False,
+) -> None:
+    """Let a run that failed, was stopped or was lost go on from its newest checkpoint, and follow it."""
+
+    async def work(session: Session, output: Output) -> int:
+        resumed = await session.resume_run(run)
+        output.say(f"{resumed} goes on; see it again with `hetero-tui attach {resumed}`")
+        return await _follow(session, output, resumed)
+
+    _in_session(context, Output(as_json, plain), accept, work)
+
+
+@application.command()
+def runs(context: typer.Context, as_json: Json = False, plain: Plain = False, accept: AcceptKeys = False) -> None:
+    """List the runs on all hosts, oldest first."""
+
+    async def work(session: Session, output: Output) -> int:
+        from hetero_tui import reports
+
+        found = await session.status()
+        if as_json:
+            output.document(reports.runs_document(found))
+        else:
+            output.table(["RUN", "JOB", "STATE", "STEP", "LOSS", "STARTED"], reports.run_rows(found))
+        failed = [entry.error for entry in session.surveyed.values() if entry.error is not None]
+        for error in failed:
+            output.error(error)
+        return _code(done=[entry for entry in session.surveyed.values() if entry.error is None], failed=failed)
+
+    _in_session(context, Output(as_json, plain), accept, work, narrate=False)
+
+
+@application.command()
 def status(context: typer.Context, as_json: Json = False, plain: Plain = False, accept: AcceptKeys = False) -> None:
     """Say what of ours is running, and where."""
 

@@ -29,6 +29,7 @@ _LEVELS = {
     HostState.UP: Level.GOOD,
     HostState.READY: Level.GOOD,
     HostState.UNFIT: Level.WARNING,
+    HostState.RESTARTING: Level.WARNING,
     HostState.UNREACHABLE: Level.BAD,
     HostState.REFUSED: Level.BAD,
     HostState.FAILED: Level.BAD,
@@ -110,7 +111,9 @@ def _host_sampled(state: State, event: events.HostSampled) -> State:
     now = host.state
     if ray_runs and host.state not in _BUSY:
         now = HostState.TRAINING if _trains(state, host.name) else HostState.UP
-    elif not ray_runs and host.state in (*_BUSY, HostState.UNREACHABLE):
+    elif event.sample.ray == "restarting":
+        now = HostState.RESTARTING
+    elif not ray_runs and host.state in (*_BUSY, HostState.UNREACHABLE, HostState.RESTARTING):
         now = HostState.FAILED if event.sample.ray == "stopped" else HostState.READY
     if now is host.state:
         return state
@@ -174,6 +177,8 @@ def _run_changed(state: State, event: events.RunChanged) -> State:
     if run is None or run.run != event.run:
         run = RunView(run=event.run, job=event.job, started=event.time)
         state = replace(state, run=run)
+    elif run.state.final and event.state is RunState.STARTING:
+        run = RunView(run=event.run, job=event.job, started=event.time)  # it is resumed: its events come from the first
     elif run.state.final:
         return state  # the run's own last word stands
     state = replace(state, run=replace(run, state=event.state, detail=one_line(event.detail)))
@@ -215,7 +220,8 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
             )
             return run, Level.INFO, f"{event.job}: {event.parameters:,} parameters, {event.iterations:,} steps"
         case protocol.PlanMade():
-            run = replace(run, workers=_workers(run, event.shares), detail="")
+            iterations = event.iterations or run.iterations
+            run = replace(run, workers=_workers(run, event.shares), detail="", iterations=iterations)
             shares = ", ".join(f"{share.host} {share.samples}" for share in event.shares)
             return run, Level.INFO, f"samples of a step: {shares}"
         case protocol.Rebalanced():
@@ -246,7 +252,24 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
         case protocol.ServerLost() | protocol.HeadLost():
             return run, Level.BAD, f"{event.host} lost at step {event.step:,}: {event.cause}"
         case protocol.RunResumed():
-            return run, Level.GOOD, f"resumed on {event.host} after step {event.step:,}"
+            # What was known of later steps is superseded: they are made again.
+            run = replace(
+                run,
+                state=run.state if run.state is RunState.STOPPING else RunState.RUNNING,
+                ended=None,
+                detail="measuring devices",
+                step=event.step,
+                samples=event.samples or run.samples,
+                iterations=event.iterations or run.iterations,
+                losses=tuple(point for point in run.losses if point[0] <= event.step),
+                recent=(),
+                checkpoint=event.checkpoint,
+                checkpoint_step=event.step,
+                markers=(*run.markers[-19:], Marker(step=event.step, text="resumed")),
+            )
+            why = f" (it had {event.cause})" if event.cause else ""
+            notes = "".join(f"; {note}" for note in event.notes)
+            return run, Level.GOOD, f"resumed on {event.host} after step {event.step:,}{why}{notes}"
         case protocol.RunFinished():
             run = replace(
                 run,

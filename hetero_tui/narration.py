@@ -116,6 +116,11 @@ class StepPrinter:
         match event:
             case protocol.RunStarted():
                 self._iterations = event.iterations
+            case protocol.PlanMade():
+                self._iterations = event.iterations or self._iterations
+            case protocol.RunResumed():
+                self._iterations = event.iterations or self._iterations
+                self._output.data(f"resumed after step {event.step:,}")
             case protocol.Step():
                 self._samples += event.samples
                 due = event.time - self._printed >= STEP_LINE_EVERY or event.step == self._iterations

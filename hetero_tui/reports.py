@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from hetero_tui.errors import HeteroTuiError
@@ -73,6 +74,13 @@ def status_document(state: State, runs: tuple[tuple[str, protocol.RunSummary], .
     return {
         "cluster": {"state": str(state.cluster_state), "head": state.head},
         "hosts": [{"name": host.name, "state": str(host.state), "detail": host.detail} for host in state.hosts],
+        **runs_document(runs),
+    }
+
+
+def runs_document(runs: tuple[tuple[str, protocol.RunSummary], ...]) -> dict[str, Any]:
+    """The JSON of ``runs``."""
+    return {
         "runs": [
             {
                 "id": run.id,
@@ -84,8 +92,23 @@ def status_document(state: State, runs: tuple[tuple[str, protocol.RunSummary], .
                 "host": host,
             }
             for host, run in runs
-        ],
+        ]
     }
+
+
+def run_rows(runs: tuple[tuple[str, protocol.RunSummary], ...]) -> list[list[str]]:
+    """The table of ``runs``."""
+    return [
+        [
+            run.id,
+            run.job,
+            run.state,
+            f"{run.step:,}",
+            "n/a" if run.loss is None else f"{run.loss:.4f}",
+            "n/a" if run.started is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(run.started)),
+        ]
+        for _, run in runs
+    ]
 
 
 def _devices(facts: HostFacts) -> str:

@@ -29,11 +29,21 @@ from hetero_tui.fold import apply
 from hetero_tui.intents import TeardownPreview, TeardownReport
 from hetero_tui.inventory import Inventory
 from hetero_tui.runs import launch as launching
+from hetero_tui.runs import resume as resuming
 from hetero_tui.runs.follow import follow
 from hetero_tui.runs.listing import FINAL_STATES, find_run, list_runs, stop_run
 from hetero_tui.state import State, initial
 from hetero_tui.transport import Transport, open_transport
 from remote_agent import protocol
+
+_WITH_RAY = (
+    HostState.UP,
+    HostState.TRAINING,
+    HostState.SLOW,
+    HostState.STARTING,
+    HostState.RESTARTING,
+    HostState.FAILED,
+)
 
 
 class Session:
@@ -143,6 +153,30 @@ class Session:
                 self.emit(events.RunChanged(time=time.time(), run=run, job=job.reference, state=RunState.STARTING))
                 return run
 
+    async def resume_run(self, run: str | None = None) -> str:
+        """Let a run (None: the newest) go on from its newest checkpoint; a cluster that is down is brought up first.
+
+        Returns:
+            Its name.
+
+        Raises:
+            RunError: it can't go on.
+        """
+        async with self._operation:
+            with self._working("resuming"):
+                live = self._state.run
+                if live is not None and not live.state.final:
+                    raise UsageError(f"{live.run} is under way", step="resume run", hint="stop it first")
+                await self._look()
+                if head_name(self.surveyed) is None:
+                    await self._up()
+                self._run_host, summary = await resuming.resume(
+                    self.inventory, self._transports, self.surveyed, self._facts(), run
+                )
+                now = time.time()
+                self.emit(events.RunChanged(time=now, run=summary.id, job=summary.job, state=RunState.STARTING))
+                return summary.id
+
     async def events_of(self, run: str | None) -> AsyncIterator[tuple[str, protocol.Event]]:
         """(line as written, event) of a run from seq 1 to its end; None is the newest run. Each is folded as well.
 
@@ -205,11 +239,7 @@ class Session:
             saved = f"last checkpoint: step {run.checkpoint_step:,}" if run.checkpoint else "no checkpoint yet"
             live = f"{run.run} at step {run.step:,} ({saved})"
         touched = {entry.host.name for entry in self._ledger.entries()}
-        with_ray = [
-            host.name
-            for host in self._state.hosts
-            if host.state in (HostState.UP, HostState.TRAINING, HostState.SLOW, HostState.STARTING, HostState.FAILED)
-        ]
+        with_ray = [host.name for host in self._state.hosts if host.state in _WITH_RAY]
         stops = (f"Ray on {', '.join(with_ray)}",) if with_ray else ()
         away = tuple(
             host.name for host in self._state.hosts if host.state is HostState.UNREACHABLE and host.name in touched
@@ -266,9 +296,12 @@ class Session:
         await self._survey({entry.host for entry in self.probed if entry.facts is not None})
         for name, facts in self._facts().items():
             host = self.inventory.host(name)
-            if host is None or (name in self.surveyed and self.surveyed[name].runs_ray):
+            found = self.surveyed.get(name)
+            if host is None or (found is not None and (found.runs_ray or found.restarts_ray)):
                 continue
             problems = judge(host, facts)
+            if not problems and found is not None and found.node_state is not None:
+                continue  # fit, but its Ray has ended, which was said
             state = HostState.UNFIT if problems else HostState.READY
             detail = problems[0].cause if problems else ""
             self.emit(events.HostChanged(time=time.time(), host=name, state=state, detail=detail))
@@ -279,8 +312,8 @@ class Session:
         self.surveyed = await survey(self.inventory.cluster, asked)
         now = time.time()
         for name, found in self.surveyed.items():
-            if found.runs_ray:
-                self.emit(events.HostChanged(time=now, host=name, state=HostState.UP))
+            if found.node is not None and found.node_state is not None:
+                self.emit(events.HostChanged(time=now, host=name, state=found.node_state, detail=found.node.cause))
             elif found.error is not None:
                 if isinstance(found.error, HostKeyUnknown):
                     self.emit(events.HostKeyOffered(time=now, host=name, fingerprint=found.error.fingerprint))
@@ -290,7 +323,7 @@ class Session:
             if found.node is not None:
                 self._watch(name)
         running = [name for name, found in self.surveyed.items() if found.runs_ray]
-        if running:
+        if running or any(found.restarts_ray for found in self.surveyed.values()):
             whole = len(running) == len(self.inventory.hosts)
             state = ClusterState.UP if whole else ClusterState.DEGRADED
         else:

@@ -43,6 +43,9 @@ FOLLOW_NO_FILE = 4
 FOLLOW_FILE_SHORTER = 5
 """Exit status of ``remote_agent.follow``: the file ends before the offset, so it is not the one read before."""
 
+RUN_NOT_RESUMABLE = 6
+"""Exit status of ``remote_agent.runs --reopen``: the run can't go on; stderr says why."""
+
 
 def run_process_name(run: str) -> str:
     """The name under which the coordinator of a run is recorded on its host."""
@@ -101,6 +104,8 @@ class RunSpec:
 
     ``job`` is a ready job's name or ``file.py:Name`` (the file lies beside ``run.json``). ``config`` holds the
     ``TrainingConfig`` fields that were set; the rest keep their defaults. ``server_host`` holds the parameter server.
+    ``resume`` is the path of a checkpoint, or of a run's folder, on the head host, that the run goes on from; ``ended``
+    says how it had ended before.
     """
 
     run: str
@@ -112,6 +117,8 @@ class RunSpec:
     devices: tuple[DeviceSpec, ...]
     server_host: str
     config: dict[str, Any] = field(default_factory=dict)
+    resume: str = ""
+    ended: str = ""
 
 
 # --- What a host answers ---------------------------------------------------------------------------------------------
@@ -133,10 +140,12 @@ class ProcessRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeReport:
-    """Answer of ``node start`` and ``node status``: ``state`` is ``running``, ``stopped`` or ``failed``.
+    """Answer of ``node start`` and ``node status``.
 
-    ``cause`` and ``hint`` say why it failed and what to do; ``already`` is true when it ran before and was left alone.
-    ``spec`` is the specification in force, which tells any laptop how the cluster was made.
+    ``state`` is ``running``, ``restarting`` (Ray ended, and the machine's supervisor is bringing it back), ``stopped``
+    or ``failed``; ``restarts`` counts how often it was brought back. ``cause`` and ``hint`` say why it does not run
+    and what to do; ``already`` is true when it ran before and was left alone. ``spec`` is the specification in force,
+    which tells any laptop how the cluster was made.
     """
 
     host: str
@@ -145,6 +154,7 @@ class NodeReport:
     cause: str = ""
     hint: str = ""
     already: bool = False
+    restarts: int = 0
     spec: NodeSpec | None = None
 
 
@@ -206,7 +216,10 @@ class DeviceSample:
 
 @dataclass(frozen=True, kw_only=True)
 class HostSample:
-    """Live use of one host, about once a second. ``ray`` is ``running``, ``stopped`` or ``none`` (never started)."""
+    """Live use of one host, about once a second.
+
+    ``ray`` is ``running``, ``restarting``, ``stopped`` or ``none`` (never started).
+    """
 
     time: float
     cpu_use: float | None
@@ -259,13 +272,17 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanMade(Event):
-    """How the batch is cut after the devices were measured, and why."""
+    """How the batch is cut after the devices were measured, and why.
+
+    ``iterations`` is the last step, which can follow from how fast the devices are; 0: as it was said before.
+    """
 
     kind: ClassVar[str] = "plan"
     strategy: str
     shares: tuple[Share, ...]
     predicted_step_s: float | None = None
     reasons: tuple[str, ...] = ()
+    iterations: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -388,19 +405,28 @@ class HeadLost(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RunResumed(Event):
-    """The run goes on from ``checkpoint``, after its step ``step``."""
+    """The run goes on from ``checkpoint``, after its step ``step``; events of later steps before this are superseded.
+
+    ``samples`` were used up to then, ``iterations`` is the last step to come, ``cause`` says how the run had ended
+    before (empty: without a last event), and ``notes`` what is not as it was.
+    """
 
     kind: ClassVar[str] = "run_resumed"
     step: int
     host: str
     checkpoint: str
+    samples: int = 0
+    iterations: int = 0
+    cause: str = ""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFinished(Event):
-    """The run ended well. ``stopped`` is true when the user ended it early; ``evaluation`` holds the job's own figures.
+    """The run ended well. ``stopped`` is true when it ended early; ``evaluation`` holds the job's own figures.
 
-    For example ``{"test_accuracy": 0.973}``: fractions and losses, as the job's ``evaluate`` gave them.
+    For example ``{"test_accuracy": 0.973}``: fractions and losses, as the job's ``evaluate`` gave them. ``steps`` is
+    the last step; ``samples`` are those of all steps, before a checkpoint that the run went on from as well.
     """
 
     kind: ClassVar[str] = "run_finished"

@@ -1,15 +1,20 @@
 """Which runs lie in a cluster's folder, and how each one stands: ``python -m remote_agent.runs --folder FOLDER``.
 
+With ``--reopen RUN`` one of them is made ready to go on from its newest checkpoint: its last event is taken back, and
+its ``run.json`` gets the hosts and addresses of the specification on stdin; its coordinator can then be started again.
+Exit status :data:`~remote_agent.protocol.RUN_NOT_RESUMABLE` and a sentence on stderr: it can't go on.
+
 Read from the runs' own files (``runs/<id>/run.json`` and ``events.jsonl``), so it needs no running coordinator.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from pathlib import Path
 
-from remote_agent import protocol
+from remote_agent import protocol, reopening
 from remote_agent.processes import absolute_path, find_named
 
 TAIL_BYTES = 1 << 20
@@ -37,6 +42,8 @@ def summarize(folder: Path, spec: protocol.RunSpec, events: Path) -> protocol.Ru
     for event in last:
         if isinstance(event, protocol.Step):
             step, loss = event.step, event.loss
+        elif isinstance(event, protocol.RunResumed):
+            step = event.step
         elif event.kind in protocol.FINAL_KINDS:
             final = event
     alive = find_named(folder, protocol.run_process_name(spec.run)) is not None
@@ -51,6 +58,52 @@ def summarize(folder: Path, spec: protocol.RunSpec, events: Path) -> protocol.Ru
             state = "running" if first is not None else "starting"
     started = None if first is None else first.time
     return protocol.RunSummary(id=spec.run, job=spec.job, state=state, step=step, loss=loss, started=started)
+
+
+class NotResumable(Exception):
+    """The run can't go on; the text says why."""
+
+
+def reopen(folder: Path, run: str, now: protocol.RunSpec) -> None:
+    """Make a run ready to go on from its newest checkpoint: with its own job and settings, on the cluster as it is now.
+
+    Args:
+        folder: the cluster's.
+        run: which.
+        now: the devices, the server's host and the addresses that it is to use.
+
+    Raises:
+        NotResumable: it does not exist, still runs, is finished, or has no checkpoint.
+    """
+    place = folder / "runs" / run
+    try:
+        known = protocol.decode(protocol.RunSpec, (place / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise NotResumable(f"there is no run {run}") from error
+    state = summarize(folder, known, place / "events.jsonl").state
+    if state in ("starting", "running"):
+        raise NotResumable(f"{run} is running")
+    if state == "finished":
+        raise NotResumable(f"{run} is finished")
+    if not any((place / "checkpoints").glob("step-*.json")):
+        raise NotResumable(f"{run} has no checkpoint")
+    try:
+        ended = reopening.reopen(place / "events.jsonl").ended
+    except (OSError, protocol.ProtocolError) as error:
+        raise NotResumable(f"the events of {run} can't be continued: {error}") from error
+    spec = dataclasses.replace(
+        known,
+        host=now.host,
+        ray_address=now.ray_address,
+        node_address=now.node_address,
+        devices=now.devices,
+        server_host=now.server_host,
+        resume=str(place),
+        ended=ended or known.ended,
+    )
+    draft = place / "run.json.part"
+    draft.write_text(protocol.encode(spec) + "\n", encoding="utf-8")
+    draft.replace(place / "run.json")
 
 
 def _first_and_last(path: Path) -> tuple[protocol.Event | None, list[protocol.Event]]:
@@ -74,10 +127,19 @@ def _event(line: bytes) -> protocol.Event | None:
 
 
 def main() -> int:
-    """Print the RunList."""
+    """Print the RunList, or reopen a run."""
     parser = argparse.ArgumentParser(prog="remote_agent.runs")
-    parser.add_argument("--folder", required=True)
-    print(protocol.encode(list_runs(absolute_path(parser.parse_args().folder))))
+    parser.add_argument("--folder", required=True, type=absolute_path)
+    parser.add_argument("--reopen", metavar="RUN")
+    options = parser.parse_args()
+    if options.reopen is None:
+        print(protocol.encode(list_runs(options.folder)))
+        return 0
+    try:
+        reopen(options.folder, options.reopen, protocol.decode(protocol.RunSpec, sys.stdin.readline()))
+    except NotResumable as error:
+        print(error, file=sys.stderr)
+        return protocol.RUN_NOT_RESUMABLE
     return 0
 
 

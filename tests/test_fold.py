@@ -121,6 +121,19 @@ def test_a_host_that_answers_again_is_what_it_says_it_is() -> None:
     assert back.cluster_state is ClusterState.UP
 
 
+def test_a_host_that_brings_its_ray_back_is_restarting_until_it_has() -> None:
+    gone = apply(both_up(), sampled("nas", "restarting", time=60.0))
+    back = apply(gone, sampled("nas", "running", time=66.0))
+    never = apply(gone, sampled("nas", "stopped", time=66.0))
+    assert [state.hosts[1].state for state in (gone, back, never)] == [
+        HostState.RESTARTING,
+        HostState.UP,
+        HostState.FAILED,
+    ]
+    assert gone.log[-1].level is Level.WARNING
+    assert (gone.cluster_state, back.cluster_state) == (ClusterState.DEGRADED, ClusterState.UP)
+
+
 def test_a_run_that_said_its_last_word_is_not_called_lost_afterwards() -> None:
     finished = protocol.RunFinished(
         seq=2, time=200.0, steps=1, samples=64, final_loss=None, samples_per_second=64.0, checkpoint="/c"
@@ -135,6 +148,37 @@ def test_a_failed_run_says_where_why_and_what_to_do() -> None:
     state = run_of(started(), failed)
     assert state.log[-1].text == "text-1 failed on nas at step 7: loss is NaN -> lower learning_rate"
     assert state.log[-1].level is Level.BAD
+
+
+def test_a_resumed_run_shows_its_steps_once_though_some_were_made_again() -> None:
+    before = [step(number, seq=number + 1, loss=float(number)) for number in range(1, 8)]
+    resumed = protocol.RunResumed(
+        seq=9,
+        time=200.0,
+        step=4,
+        host="nas",
+        checkpoint="c",
+        samples=256,
+        iterations=120,
+        cause="failed at step 8: power",
+    )
+    again = [step(number, seq=number + 5, loss=-float(number)) for number in (5, 6)]
+    state = run_of(started(), *before, resumed, *again)
+    assert state.run is not None
+    assert state.run.losses == ((1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0), (5, -5.0), (6, -6.0))
+    assert (state.run.step, state.run.samples, state.run.iterations) == (6, 256 + 2 * 64, 120)
+    assert state.run.state is RunState.RUNNING
+    assert any("resumed on nas after step 4 (it had failed at step 8: power)" in line.text for line in state.log)
+
+
+def test_a_run_that_failed_and_is_resumed_is_shown_from_its_first_event() -> None:
+    failed = protocol.RunFailed(seq=3, time=2.0, step=7, host="nas", cause="the power went")
+    state = run_of(started(), step(1, seq=2), failed)
+    state = apply(state, events.RunChanged(time=3.0, run="text-1", job="text", state=RunState.STARTING))
+    resumed = protocol.RunResumed(seq=3, time=4.0, step=1, host="nas", checkpoint="c")
+    state = run_of(started(), step(1, seq=2), resumed, step(2, seq=4), start=state)
+    assert state.run is not None
+    assert (state.run.state, state.run.step) == (RunState.RUNNING, 2)
 
 
 def test_text_from_hosts_is_plain_in_the_log() -> None:

@@ -116,15 +116,40 @@ async def launch(
         RunError: no cluster runs, or it has no device that trains.
         HostError: the head failed at it.
     """
+    run = f"{job.slug}-{secrets.token_hex(2)}"
+    document = specification(inventory, members, facts, run, job.reference, settings)
+    head = document.host
+    transport = transports[head]
+    place = f"{agent.folder(inventory.cluster)}/runs/{run}"
+    if job.file is not None:
+        await transport.put(job.file.read_bytes(), f"{place}/{job.file.name}", step=STEP, deadline=deadlines.SHIP_AGENT)
+    written = protocol.encode(document).encode() + b"\n"
+    await transport.put(written, f"{place}/run.json", step=STEP, deadline=deadlines.COMMAND)
+    await start_coordinator(transport, inventory.cluster, run)
+    return run, head
+
+
+def specification(
+    inventory: Inventory,
+    members: Mapping[str, Surveyed],
+    facts: Mapping[str, HostFacts],
+    run: str,
+    job: str,
+    settings: Mapping[str, str],
+) -> protocol.RunSpec:
+    """A run on the cluster as it is now.
+
+    Raises:
+        RunError: no cluster runs, or it has no device that trains.
+    """
     head, spec = head_name(members), running_head(members)
     if head is None or spec is None:
         raise RunError("the cluster is down", step=STEP, hint="run `hetero-tui up` first")
     devices = plan_devices(inventory, facts, members)
-    run = f"{job.slug}-{secrets.token_hex(2)}"
     servers = [host.name for host in inventory.hosts if host.role == "server" and members[host.name].runs_ray]
-    document = protocol.RunSpec(
+    return protocol.RunSpec(
         run=run,
-        job=job.reference,
+        job=job,
         cluster=inventory.cluster,
         host=head,
         ray_address=f"{spec.head_address}:{spec.gcs_port}",
@@ -133,17 +158,14 @@ async def launch(
         server_host=servers[0] if servers else head,
         config=dict(settings),
     )
-    transport = transports[head]
-    place = f"{agent.folder(inventory.cluster)}/runs/{run}"
-    if job.file is not None:
-        await transport.put(job.file.read_bytes(), f"{place}/{job.file.name}", step=STEP, deadline=deadlines.SHIP_AGENT)
-    written = protocol.encode(document).encode() + b"\n"
-    await transport.put(written, f"{place}/run.json", step=STEP, deadline=deadlines.COMMAND)
-    await _start_coordinator(transport, inventory.cluster, run)
-    return run, head
 
 
-async def _start_coordinator(transport: Transport, cluster: str, run: str) -> None:
+async def start_coordinator(transport: Transport, cluster: str, run: str) -> None:
+    """Start the coordinator of a run whose files are on the host, apart from this laptop.
+
+    Raises:
+        CommandFailed: it did not start.
+    """
     # The agent starts programs in the cluster's folder; the secret goes by file, never by a command line.
     program = (
         'export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$PWD/token" RAY_USAGE_STATS_ENABLED=0; '

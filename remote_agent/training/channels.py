@@ -5,7 +5,9 @@ Both ways are one interface, :class:`Channel`, so that a worker does not care wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -13,7 +15,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from remote_agent.training.exchange import EXACT, Codecs, ExchangeClient, Exchanging, Layout, Timings
+from remote_agent.training.exchange import EXACT, Codecs, ExchangeClient, Exchanging, Layout, NewWeights, Timings
+from remote_agent.training.gradients import Offer
 from remote_agent.training.lane import LaneClient, available
 
 
@@ -47,6 +50,13 @@ class Channel(Protocol):
     gradient: Tensor
     weights: tuple[Tensor, Tensor]
 
+    @property
+    def offering(self) -> Callable[[int], Offer] | None:
+        """From a slice's number to what is told which parts of :attr:`gradient` are final, while others are computed.
+
+        None: slices go whole, by :meth:`contribute`. A slice that is offered is not contributed as well.
+        """
+
     def begin(self, step: int, slices: int, samples: int) -> None:
         """Open ``step``, the one after :attr:`step`, with this many slices and samples over all workers."""
 
@@ -59,8 +69,13 @@ class Channel(Protocol):
     def contribute_spare(self, index: int, gradient: Tensor) -> None:
         """Slice ``index`` is in ``gradient``, which :meth:`spare` gave."""
 
+    def ready(self) -> bool:
+        """Whether :meth:`finish` would not have to wait."""
+
     def finish(self, deadline: float) -> Timings:
         """Wait, at most ``deadline`` seconds, until all weights of the step are here.
+
+        What it returns counts ``push_s`` from the moment when all of this worker's own gradient was there.
 
         Raises:
             TrainingError: a shard is gone, or has failed.
@@ -77,30 +92,53 @@ class NetworkChannel:
         layout: the run's.
         doors: the shards, in the layout's order.
         secret: what both ends must know.
-        weights: the first weights, those of step 0, the same to the bit as the shards'; on the worker's device.
+        weights: the first weights, those of ``step``, the same to the bit as the shards'; on the worker's device.
         codecs: the run's.
+        step: how many steps are in them.
     """
 
     kind = "network"
 
     def __init__(
-        self, layout: Layout, doors: Sequence[Door], secret: bytes, weights: Tensor, codecs: Codecs = EXACT
+        self,
+        layout: Layout,
+        doors: Sequence[Door],
+        secret: bytes,
+        weights: Tensor,
+        codecs: Codecs = EXACT,
+        step: int = 0,
     ) -> None:
-        self.step = 0
+        self.step = step
         self.gradient = torch.zeros_like(weights)
-        self.weights = (weights.clone(), torch.zeros_like(weights))
-        self._client = ExchangeClient(layout, [door.address for door in doors], secret, codecs, step=0)
+        self.weights = (torch.zeros_like(weights), torch.zeros_like(weights))
+        self.weights[step % 2].copy_(weights)
+        self._client = ExchangeClient(layout, [door.address for door in doors], secret, codecs, step=step)
         self._client.start()
         self._numel = layout.numel
-        self._now: Exchanging | None = None
+        self._now: Exchanging[NewWeights] | None = None
+        self._whole_at: float | None = None
 
     def begin(self, step: int, slices: int, samples: int) -> None:
         before, after = self.weights[(step - 1) % 2], self.weights[step % 2]
         self._now = self._client.begin(step, slices, samples, before, after)
+        self._whole_at = None
 
     def contribute(self, index: int) -> None:
+        self.offering(index)(0, self._numel)
+
+    def offering(self, index: int) -> Offer:
         assert self._now is not None, "a step has begun"
-        self._now.contribute(index, self.gradient).offer(0, self._numel)
+        contribution = self._now.contribute(index, self.gradient)
+        left = self._numel
+
+        def offer(begin: int, end: int) -> None:
+            nonlocal left
+            left -= end - begin
+            if not left:
+                self._whole_at = time.monotonic()
+            contribution.offer(begin, end)
+
+        return offer
 
     def spare(self) -> Tensor:
         return torch.empty_like(self.gradient)
@@ -109,11 +147,17 @@ class NetworkChannel:
         assert self._now is not None, "a step has begun"
         self._now.contribute(index, gradient, feedback=False).offer(0, self._numel)
 
+    def ready(self) -> bool:
+        return self._now is not None and self._now.incoming.whole
+
     def finish(self, deadline: float) -> Timings:
         assert self._now is not None, "a step has begun"
         timings = self._now.finish(deadline)
         self.step = self._now.incoming.step
-        return timings
+        begun = min((one.begun for one in self._now.contributed if one.begun is not None), default=None)
+        if begun is None or self._whole_at is None:
+            return timings
+        return dataclasses.replace(timings, push_s=max(0.0, begun + timings.push_s - self._whole_at))
 
     def close(self) -> None:
         self._client.close()
@@ -128,11 +172,11 @@ def place() -> str:
 
 
 def open_channel(
-    layout: Layout, doors: Sequence[Door], secret: bytes, weights: Tensor, codecs: Codecs = EXACT
+    layout: Layout, doors: Sequence[Door], secret: bytes, weights: Tensor, codecs: Codecs = EXACT, step: int = 0
 ) -> Channel:
     """The shortest way to the shards: shared memory when there is one shard and it is here, else the network.
 
-    ``codecs`` are for the network alone: through memory numbers go as they are.
+    ``codecs`` are for the network alone: through memory numbers go as they are. ``step`` steps are in ``weights``.
 
     Raises:
         TrainingError: the shard is here, and refuses this worker.
@@ -140,4 +184,4 @@ def open_channel(
     here = place()
     if here and len(doors) == 1 and doors[0].lane and doors[0].place == here:
         return LaneClient(doors[0].lane, layout, EXACT.signature(layout), weights.device)
-    return NetworkChannel(layout, doors, secret, weights, codecs)
+    return NetworkChannel(layout, doors, secret, weights, codecs, step)

@@ -13,14 +13,39 @@ from typing import Any
 from remote_agent.training.codecs import CODECS
 from remote_agent.training.errors import ConfigError
 
-STRATEGIES = ("sync", "local_sgd")
+STRATEGIES = ("sync", "ssp", "async", "local_sgd", "allreduce")
 """Strategies that exist; see :mod:`remote_agent.training.strategies`."""
+
+STALE_STRATEGIES = ("ssp", "async")
+"""Those where no worker waits for a whole step."""
 
 STREAMS = ("auto", "network", "off")
 """Values of ``stream``."""
 
 OUTER_OPTIMIZERS = ("none", "nesterov")
 """Values of ``outer``."""
+
+SCHEDULES = ("constant", "linear", "cosine")
+"""Values of ``schedule``."""
+
+PRECISIONS = ("fp32", "bf16", "fp16")
+"""Values of ``precision``."""
+
+_LEAST = {
+    "num_iterations": 1,
+    "batch_size": 1,
+    "local_steps": 1,
+    "keep_checkpoints": 1,
+    "epochs": 0,
+    "micro_batch": 0,
+    "warmup_steps": 0,
+    "staleness": 0,
+    "shards": 0,
+    "seed": 0,
+    "checkpoint_every": 0,
+    "local_batch": 0,
+}
+"""The least value of each whole number."""
 
 _TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
 
@@ -31,12 +56,24 @@ class TrainingConfig:
 
     Attributes:
         num_iterations: optimizer steps to make; with ``local_sgd`` rounds, each of many local steps.
-        batch_size: samples of one step, over all devices together; with ``local_sgd`` each device's local steps use an
-            equal part of it.
+        epochs: train until every sample was used this often, instead of ``num_iterations`` steps; 0: steps count.
+        batch_size: samples of one step, over all devices together.
+        micro_batch: the most samples that a device takes at a time; a larger slice is accumulated. 0: what fits.
         learning_rate: handed to the job's ``create_optimizer``.
+        schedule: of the learning rate, from warm-up to the run's end: ``constant``, ``linear`` (to 0) or ``cosine`` (to
+            0); a job with a ``create_scheduler(optimizer, config)`` of its own brings its own.
+        warmup_steps: first steps, over which the learning rate rises to its full value.
+        clip_norm: the most that the gradient's global norm may be, as ``torch.nn.utils.clip_grad_norm_``; 0: any.
+        precision: of forward and backward: ``fp32``, or autocast to ``bf16`` or ``fp16`` (with loss scaling) on each
+            device that can; weights, gradients and optimizer stay fp32.
+        activation_checkpointing: keep no activations inside repeated blocks, compute them again in backward.
         seed: of the initial weights, the order of the samples and each slice's randomness (dropout).
-        strategy: how the workers train together; ``sync`` is exact, ``local_sgd`` exchanges weights once a round.
+        strategy: how the workers train together. ``sync`` is exact; so is ``allreduce``, without a server; ``ssp`` and
+            ``async`` do not wait for each other; ``local_sgd`` exchanges weights once a round.
+        staleness: of ``ssp``: steps that a worker may be ahead of the slowest.
+        shards: parts of the parameter server, each on a host of its own; 0: as many as make a step shortest.
         checkpoint_every: also save a checkpoint after every this many steps; 0 saves only the last one.
+        keep_checkpoints: newest checkpoints that are kept.
         measure_seconds: time limit for the measurement of one device before training, without its warm-up.
         rebalance: follow changes in the devices' speed during the run; False keeps the first cut.
         slice_deadline_s: a slice that takes this much longer than ten times the usual is given to another device.
@@ -47,6 +84,9 @@ class TrainingConfig:
         topk_fraction: part of the numbers that ``topk`` sends. The others wait, for about 1 / fraction steps: the
             learning rate has to be small beside that, or training diverges, with ``local_sgd`` above all.
         local_steps: of the fastest device in a round of ``local_sgd``; the others make as many as take the same time.
+        local_batch: samples of one local step; 0: ``batch_size`` / devices.
+        overlap: a round of ``local_sgd`` is exchanged while the next one is computed: hides the network, and what comes
+            back is one round old.
         outer: how a round of ``local_sgd`` ends: ``none`` (mean of the weights, by samples) or ``nesterov`` (DiLoCo).
         outer_learning_rate: of ``nesterov``.
         outer_momentum: of ``nesterov``.
@@ -55,11 +95,21 @@ class TrainingConfig:
     """
 
     num_iterations: int = 100
+    epochs: int = 0
     batch_size: int = 64
+    micro_batch: int = 0
     learning_rate: float = 1e-3
+    schedule: str = "constant"
+    warmup_steps: int = 0
+    clip_norm: float = 0.0
+    precision: str = "fp32"
+    activation_checkpointing: bool = False
     seed: int = 0
     strategy: str = "sync"
+    staleness: int = 3
+    shards: int = 0
     checkpoint_every: int = 0
+    keep_checkpoints: int = 3
     measure_seconds: float = 0.5
     rebalance: bool = True
     slice_deadline_s: float = 60.0
@@ -67,6 +117,8 @@ class TrainingConfig:
     codec: str = "fp32"
     topk_fraction: float = 0.01
     local_steps: int = 20
+    local_batch: int = 0
+    overlap: bool = False
     outer: str = "none"
     outer_learning_rate: float = 0.7
     outer_momentum: float = 0.9
@@ -153,8 +205,7 @@ def _out_of_range(config: Any) -> tuple[str, ...]:
     """One sentence for each field of ``config`` that is out of range."""
     mistakes = [
         f"{name}={getattr(config, name)}: must be at least {least}"
-        for least, names in ((1, ("num_iterations", "batch_size", "local_steps")), (0, ("seed", "checkpoint_every")))
-        for name in names
+        for name, least in _LEAST.items()
         if getattr(config, name) < least
     ]
     mistakes += [
@@ -167,20 +218,29 @@ def _out_of_range(config: Any) -> tuple[str, ...]:
         for name in ("num_gpu_workers", "num_cpu_workers")
         if getattr(config, name) is not None and getattr(config, name) < 0
     ]
+    if not 0 <= config.clip_norm < float("inf"):
+        mistakes.append(f"clip_norm={config.clip_norm}: must be at least 0 and finite")
     if not 0 <= config.outer_momentum < 1:
         mistakes.append(f"outer_momentum={config.outer_momentum}: must be at least 0 and below 1")
     if not 0 < config.topk_fraction <= 1:
         mistakes.append(f"topk_fraction={config.topk_fraction}: must be above 0 and at most 1")
-    choices = (("stream", STREAMS), ("strategy", STRATEGIES), ("codec", CODECS), ("outer", OUTER_OPTIMIZERS))
+    choices = (
+        ("stream", STREAMS),
+        ("strategy", STRATEGIES),
+        ("codec", CODECS),
+        ("outer", OUTER_OPTIMIZERS),
+        ("schedule", SCHEDULES),
+        ("precision", PRECISIONS),
+    )
     mistakes += [
         f"{name}={getattr(config, name)}: valid: " + ", ".join(valid)
         for name, valid in choices
         if getattr(config, name) not in valid
     ]
-    if config.stream == "off":
-        mistakes += [
-            f"{name}={getattr(config, name)}: needs stream=auto or stream=network"
-            for name, without in (("strategy", "sync"), ("codec", "fp32"))
-            if getattr(config, name) != without
-        ]
+    if config.stream == "off" and config.strategy in ("ssp", "async", "local_sgd"):
+        mistakes.append(f"strategy={config.strategy}: needs stream=auto or stream=network")
+    if config.stream == "off" and config.codec != "fp32":
+        mistakes.append(f"codec={config.codec}: needs stream=auto or stream=network")
+    if config.strategy == "allreduce" and config.codec != "fp32":
+        mistakes.append(f"codec={config.codec}: strategy=allreduce sends fp32 only")
     return tuple(mistakes)

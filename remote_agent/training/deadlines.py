@@ -17,6 +17,9 @@ MEASURE_S = 120.0
 SERVER_S = 120.0
 """Until the server must have applied a step, beyond what the transfer of the gradients took so far."""
 
+DATA_S = 300.0
+"""Until data that is read from its beginning must have given the next sample."""
+
 TRANSFER_S = 300.0
 """Until weights or the initial state must have reached the coordinator."""
 
@@ -37,3 +40,21 @@ EXCHANGE_S = 24 * 3600.0
 
 REPAIR_S = 3600.0
 """Until a worker that is to do a lost slice must have come to its step; it is one step behind at most."""
+
+LINK_S = 0.6
+"""Of one transfer in the measurement of links."""
+
+LINK_CONNECT_S = 2.0
+"""Until another host must have let us connect in the measurement of links."""
+
+LINK_NONCE_S = 0.5
+"""Until whoever connects in the measurement of links must have shown that it belongs to the run."""
+
+LINK_ANSWER_S = 60.0
+"""Until an actor must have answered in the measurement of links."""
+
+GROUP_S = 20.0
+"""Until the members of a group for all-reduce must have found and connected each other."""
+
+REDUCE_S = 60.0
+"""Until a piece of an all-reduce must have come through gloo; who waits for it is freed sooner, by the coordinator."""

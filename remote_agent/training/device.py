@@ -1,7 +1,8 @@
-"""What differs from one kind of device to the next: is it there, move a batch, wait for it, say its memory."""
+"""What differs from one kind of device to the next: is it there, move a batch, wait for it, which numbers it takes."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,10 +55,56 @@ def synchronize(device: torch.device) -> None:
         torch.mps.synchronize()
 
 
-def memory_bytes(device: torch.device) -> int | None:
-    """Memory in use by this process's tensors on ``device``; None for the CPU, where torch does not count it."""
+def autocast_dtype(device: torch.device, precision: str) -> tuple[torch.dtype | None, str]:
+    """What forward and backward compute in on ``device``, and why, for the plan.
+
+    Args:
+        device: where.
+        precision: what is asked for; one of the configuration's ``PRECISIONS``.
+
+    Returns:
+        The dtype to autocast to; None: float32, as the weights. And a sentence; empty when float32 was asked for.
+    """
+    if precision == "fp32":
+        return None, ""
+    if precision == "fp16" and device.type == "cpu":
+        return torch.bfloat16, "autocast to bf16: a CPU has no fast fp16"
+    if not torch.amp.is_autocast_available(device.type):
+        return None, f"computes in fp32: torch {torch.__version__} has no autocast for {device.type}"
+    if precision == "bf16" and not _has_bfloat16(device):
+        return None, f"computes in fp32: {_name(device)} has no bf16; precision=fp16 may be faster there"
+    if precision == "bf16":
+        return torch.bfloat16, "autocast to bf16"
+    return torch.float16, "autocast to fp16, with its own loss scaling"
+
+
+def _has_bfloat16(device: torch.device) -> bool:
     if device.type == "cuda":
-        return torch.cuda.memory_allocated(device)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if device.type == "mps":
-        return torch.mps.current_allocated_memory()
-    return None
+        return bool(torch.backends.mps.is_macos_or_newer(14, 0))
+    return True
+
+
+def _name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"this {device.type} device"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether ``error`` says that a device's or the host's memory is full."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    # The CPU's allocator and MPS raise a plain RuntimeError.
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _FULL)
+
+
+_FULL = ("can't allocate memory", "not enough memory", "bad_alloc", "MPS backend out of memory", "CUDA out of memory")
+
+
+def release_memory(device: torch.device) -> None:
+    """Give back what is no longer in use: cycles of Python objects, and what torch keeps for later."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    elif device.type == "mps":
+        torch.mps.empty_cache()

@@ -7,36 +7,34 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 
-import torch
 from torch import nn
 
 from remote_agent import protocol
-from remote_agent.training import actors, checkpoint, data, flat, job, rpc, strategies, transfer
+from remote_agent.training import (
+    actors,
+    extent,
+    flat,
+    job,
+    resuming,
+    rpc,
+    snapshots,
+    sources,
+    strategies,
+    transfer,
+)
 from remote_agent.training.actors import Request
 from remote_agent.training.balance import SpeedTrack
-from remote_agent.training.dataplane import OptimizerFacts
-from remote_agent.training.errors import JobError, ServerGone, TrainingError
-from remote_agent.training.flat import Payload
+from remote_agent.training.checkpoint import Checkpoint
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.errors import ServerGone, TrainingError
 from remote_agent.training.journal import Journal
+from remote_agent.training.loop import Outcome, Progress, train
 from remote_agent.training.measure import Candidate, Measurements, measure
-from remote_agent.training.order import SampleOrder
-from remote_agent.training.rpc import Actor
-from remote_agent.training.session import Member, Session, StepReport
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """A run that ended well: the model has the trained weights."""
-
-    model: nn.Module
-    final_loss: float
-    checkpoint: Path
+from remote_agent.training.optimizer_state import Resumption
+from remote_agent.training.session import Member, Session
+from remote_agent.training.shares import DeviceProfile
 
 
 def run(request: Request, journal: Journal, stopping: Callable[[], bool] = lambda: False) -> Outcome:
@@ -50,7 +48,7 @@ def run(request: Request, journal: Journal, stopping: Callable[[], bool] = lambd
     Raises:
         TrainingError: it can't go on; ``run_failed`` is written already.
     """
-    progress = _Progress()
+    progress = Progress()
     try:
         return _run(request, journal, stopping, progress)
     except TrainingError as error:
@@ -74,16 +72,9 @@ def fail(journal: Journal, error: TrainingError, host: str, step: int) -> None:
         )
 
 
-@dataclass
-class _Progress:
-    """The step that is under way, for the event of a failure; 0 before the first."""
-
-    step: int = 0
-
-
-def _run(request: Request, journal: Journal, stopping: Callable[[], bool], progress: _Progress) -> Outcome:
+def _run(request: Request, journal: Journal, stopping: Callable[[], bool], progress: Progress) -> Outcome:
     with session_of(request, journal, stopping) as (session, model):
-        return _train(request, model, session, progress)
+        return train(request, model, session, progress)
 
 
 @contextlib.contextmanager
@@ -93,83 +84,106 @@ def session_of(request: Request, journal: Journal, stopping: Callable[[], bool])
     Yields:
         The session for a strategy, and the coordinator's own copy of the model (on the CPU, with the first weights).
     """
-    config = request.config
-    model = job.create_model(request.job.factory, config.seed)
-    journal.write(
-        protocol.RunStarted,
-        run=request.run,
-        job=request.job.name,
-        host=request.host,
-        iterations=config.num_iterations,
-        batch_size=config.batch_size,
-        parameters=sum(parameter.numel() for parameter in flat.trained(model).values()),
-        config=dataclasses.asdict(config),
-    )
-    dataset = data.as_dataset(job.guard("create_data", request.job.create_data))
-    if len(dataset) < config.batch_size:
-        raise JobError(
-            f"the dataset has {len(dataset)} samples, fewer than one batch of {config.batch_size}",
-            hint=f"set batch_size to {len(dataset)} or less, or bring more data",
-        )
-    with actors.started(request, model, dataset) as (server, optimizer, candidates):
-        for candidate in candidates:
-            spec = candidate.seat.spec
-            journal.write(
-                protocol.WorkerJoined,
-                worker=candidate.seat.worker,
-                host=spec.host,
-                device=candidate.opened.device,
-                name=spec.name,
+    model = job.create_model(request.job.factory, request.config.seed)
+    found = resuming.find(request.resume, request.folder)
+    given = job.guard("create_data", request.job.create_data)
+    with contextlib.closing(sources.source_of(given)) as source:
+        config = resuming.settings(request.config, found, source.size)
+        done, start = (found.step, found.position) if found is not None else (0, 0)
+        config, order = source.open(config, done, start)
+        request = dataclasses.replace(request, config=config)
+        resumed = _begin(request, journal, model, found)
+        with actors.started(request, model, source.for_workers()) as (servers, optimizer, candidates):
+            for candidate in candidates:
+                spec = candidate.seat.spec
+                journal.write(
+                    protocol.WorkerJoined,
+                    worker=candidate.seat.worker,
+                    host=spec.host,
+                    device=candidate.opened.device,
+                    name=spec.name,
+                )
+            measured = measure(candidates, config.batch_size, config.measure_seconds)
+            first, _, _ = _cut(config, measured.profiles)
+            config = extent.in_rounds(config, order, sum(first))
+            crew = _crew(candidates, measured, config.num_iterations)
+            if resumed is not None:
+                snapshots.restore(servers, crew, resumed)
+            path = transfer.open_path(config, model, optimizer, measured.usage, servers, crew)
+            session = Session(
+                config=config,
+                crew=crew,
+                servers=path.servers,
+                order=order,
+                source=source,
+                weights=path.weights,
+                payload_bytes=path.payload_bytes,
+                buffer_names=tuple(sorted(measured.usage.buffers)),
+                journal=journal,
+                stopping=stopping,
+                reasons=(*path.reasons, *measured.notes),
+                shapes={name: flat.trained(model)[name].shape for name in path.names},
             )
-        measured = measure(candidates, config.batch_size, config.measure_seconds)
-        session = _session(request, journal, stopping, model, server, optimizer, candidates, measured, len(dataset))
-        _plan(session, journal)
-        yield session, model
+            _plan(session, journal)
+            yield session, model
 
 
 # --- Before the first step -------------------------------------------------------------------------------------------
 
 
-def _session(
-    request: Request,
-    journal: Journal,
-    stopping: Callable[[], bool],
-    model: nn.Module,
-    server: Actor,
-    optimizer: OptimizerFacts,
-    candidates: list[Candidate],
-    measured: Measurements,
-    size: int,
-) -> Session:
-    crew = [
+def _begin(request: Request, journal: Journal, model: nn.Module, found: Checkpoint | None) -> Resumption | None:
+    """Write that the run begins or goes on, and have its first weights in ``model``; the state that goes with them."""
+    config = request.config
+    if found is None or not journal.continued:
+        journal.write(
+            protocol.RunStarted,
+            run=request.run,
+            job=request.job.name,
+            host=request.host,
+            iterations=config.num_iterations,
+            batch_size=config.batch_size,
+            parameters=sum(parameter.numel() for parameter in flat.trained(model).values()),
+            config=dataclasses.asdict(config),
+        )
+    if found is None:
+        return None
+    resuming.into_model(found, model)
+    state = resuming.usable(config, found)
+    journal.write(
+        protocol.RunResumed,
+        step=found.step,
+        host=request.host,
+        checkpoint=str(found.path),
+        samples=found.position,
+        iterations=config.num_iterations,
+        cause=journal.ended,
+        notes=resuming.notes(found, state, len(request.devices)),
+    )
+    return Resumption(step=found.step, state=state)
+
+
+def _crew(candidates: list[Candidate], measured: Measurements, iterations: int) -> list[Member]:
+    """The workers as measured; each is told what the measurement means for it."""
+    for candidate in candidates:
+        candidate.actor.call("prepare", sorted(measured.usage.buffers), measured.reference, iterations)
+    return [
         Member(candidate.seat, candidate.actor, SpeedTrack(profile), candidate.opened.simulated_speed)
         for candidate, profile in zip(candidates, measured.profiles, strict=True)
     ]
-    for candidate in candidates:
-        candidate.actor.call("prepare", sorted(measured.usage.buffers), measured.reference)
-    path = transfer.open_path(request.config, model, optimizer, measured.usage, server, request.server_host, crew)
-    return Session(
-        config=request.config,
-        crew=crew,
-        server=server,
-        server_host=request.server_host,
-        order=SampleOrder(request.config.seed, size, request.config.batch_size),
-        weights=path.weights,
-        payload_bytes=path.payload_bytes,
-        buffer_names=tuple(sorted(measured.usage.buffers)),
-        journal=journal,
-        stopping=stopping,
-        reasons=path.reasons,
-    )
+
+
+def _cut(config: TrainingConfig, profiles: Sequence[DeviceProfile]) -> tuple[tuple[int, ...], float, tuple[str, ...]]:
+    """The first cut; see :func:`strategies.first_cut`."""
+    try:
+        return strategies.first_cut(config, profiles)
+    except ValueError as error:
+        raise TrainingError(str(error), hint="lower batch_size, or raise the hosts' max_batch") from None
 
 
 def _plan(session: Session, journal: Journal) -> None:
     """Write how the batch is cut and why."""
     profiles = [member.track.current for member in session.crew]
-    try:
-        cut, seconds, about = strategies.first_cut(session.config, profiles)
-    except ValueError as error:
-        raise TrainingError(str(error), hint="lower batch_size, or raise the hosts' max_batch") from None
+    cut, seconds, about = _cut(session.config, profiles)
     reasons = [
         f"{member.name}: {samples} of {sum(cut)} samples, measured {profile.speed:.0f} samples/s"
         f" + {profile.overhead_s * 1e3:.1f} ms a step"
@@ -181,91 +195,15 @@ def _plan(session: Session, journal: Journal) -> None:
     reasons += [*about, *session.reasons]
     if session.buffer_names:
         reasons.append(
-            f"{len(session.buffer_names)} buffers change in training (batch normalisation?): each slice uses its own"
-            " statistics and their mean is kept; GroupNorm would make the result independent of the cut"
+            f"{len(session.buffer_names)} buffers change in training (batch normalisation?): each slice is normalised"
+            " by its own statistics, as there is no SyncBatchNorm here, and the buffers' mean by samples is kept;"
+            " with GroupNorm the result does not depend on the cut"
         )
     journal.write(
         protocol.PlanMade,
         strategy=session.config.strategy,
         shares=tuple(member.share(samples) for member, samples in zip(session.crew, cut, strict=True)),
+        iterations=session.config.num_iterations,
         predicted_step_s=seconds,
         reasons=tuple(reasons),
     )
-
-
-# --- Training --------------------------------------------------------------------------------------------------------
-
-
-def _train(request: Request, model: nn.Module, session: Session, progress: _Progress) -> Outcome:
-    """The loop over applied steps, then the end: last checkpoint, evaluation, final event."""
-    config, journal = request.config, session.journal
-    begun = time.monotonic()
-    progress.step = 1
-    samples = 0
-    saved: Path | None = None
-    last: StepReport | None = None
-    for report in strategies.create(config.strategy, session).steps(session):
-        journal.write(protocol.Step, **report.fields())
-        samples += report.samples
-        last, saved = report, None
-        if config.checkpoint_every and report.step % config.checkpoint_every == 0:
-            saved = _save(request, model, session, report)
-        progress.step = report.step + 1
-    seconds = time.monotonic() - begun
-    assert last is not None, "a strategy makes at least one step"
-    progress.step = last.step
-    if saved is None:
-        saved = _save(request, model, session, last)
-    evaluation = _evaluate(request, model)
-    journal.write(
-        protocol.RunFinished,
-        steps=last.step,
-        samples=samples,
-        final_loss=last.loss,
-        samples_per_second=samples / seconds,
-        checkpoint=str(saved),
-        evaluation=evaluation,
-        stopped=last.step < config.num_iterations,
-    )
-    return Outcome(model=model, final_loss=last.loss, checkpoint=saved)
-
-
-def _save(request: Request, model: nn.Module, session: Session, report: StepReport) -> Path:
-    """Bring the weights after ``report.step`` to the coordinator's model and save it."""
-    step = report.step
-    try:
-        payload = report.weights()
-    except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
-        cause = f"the weights of step {step} can't be fetched: {rpc.describe(error)}"
-        raise ServerGone(cause, hint="look at the server's host", host=session.server_host) from error
-    load_payload(model, payload, session.buffer_names)
-    about = {"run": request.run, "job": request.job.name, "config": dataclasses.asdict(request.config)}
-    path, size = checkpoint.save(request.folder / "checkpoints", step, model, about)
-    session.journal.write(protocol.CheckpointSaved, step=step, path=str(path), host=request.host, size=size)
-    return path
-
-
-def load_payload(model: nn.Module, payload: Payload, buffer_names: tuple[str, ...]) -> None:
-    """Copy published weights and changed buffers into ``model`` (on the CPU)."""
-    tensors: list[dict[str, torch.Tensor]] = [dict(flat.trained(model)), flat.buffers(model, buffer_names)]
-    arrays = iter(payload)
-    with torch.no_grad():
-        for members in tensors:
-            for entry in flat.group(members):
-                source = flat.from_bytes(next(arrays).copy(), entry.dtype)
-                for name, view in zip(entry.names, entry.views(source), strict=True):
-                    members[name].copy_(view)
-
-
-def _evaluate(request: Request, model: nn.Module) -> dict[str, float]:
-    """The job's own figures, on this host's CPU, without those that are not finite; empty when it has none."""
-    if request.job.evaluate is None:
-        return {}
-    model.eval()
-    with torch.no_grad():
-        figures = job.guard("evaluate", request.job.evaluate, model)
-    model.train()
-    if not isinstance(figures, dict):
-        raise JobError(f"evaluate gave a {type(figures).__name__}", hint="return a dict of names to numbers")
-    numbers = {str(name): job.guard("evaluate", float, value) for name, value in figures.items()}
-    return {name: number for name, number in numbers.items() if math.isfinite(number)}

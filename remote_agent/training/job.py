@@ -4,6 +4,7 @@ A job is any object (or class without arguments) with::
 
     create_model() -> nn.Module
     create_optimizer(model, config) -> Optimizer    # optional; default: AdamW at config.learning_rate
+    create_scheduler(optimizer, config) -> LRScheduler  # optional; stepped once a step; default: the config's schedule
     loss(model, batch) -> Tensor                    # optional; mean over the samples; default: cross entropy of (x, y)
     create_data() -> dataset                        # anything data.as_dataset takes
     evaluate(model) -> dict[str, float]             # optional; on the coordinator's host when the run ends
@@ -19,7 +20,7 @@ import inspect
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -29,6 +30,7 @@ import torch
 from ray import cloudpickle
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import JobError
@@ -161,6 +163,32 @@ def create_optimizer(factory: Any, model: nn.Module, config: TrainingConfig) -> 
     return optimizer
 
 
+def has_scheduler(factory: Any) -> bool:
+    """Whether the job brings a learning rate scheduler of its own."""
+    return getattr(factory, "create_scheduler", None) is not None
+
+
+def create_scheduler(factory: Any, optimizer: torch.optim.Optimizer, config: TrainingConfig) -> LRScheduler:
+    """The job's own scheduler over ``optimizer``.
+
+    Raises:
+        JobError: the factory raised, or gave something that does not go by the number of steps alone.
+    """
+    scheduler = guard("create_scheduler", factory.create_scheduler, optimizer, config)
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise JobError(
+            "create_scheduler gave a ReduceLROnPlateau, which needs a metric of each step",
+            hint="use a scheduler that goes by the number of steps, for example CosineAnnealingLR or OneCycleLR",
+        )
+    if not isinstance(scheduler, LRScheduler):
+        raise JobError(
+            f"create_scheduler gave a {type(scheduler).__name__}", hint="return a torch LRScheduler over the optimizer"
+        )
+    if scheduler.optimizer is not optimizer:
+        raise JobError("create_scheduler's scheduler is over another optimizer", hint="use the optimizer that it gets")
+    return scheduler
+
+
 def loss_function(factory: Any) -> Callable[[nn.Module, Any], Tensor]:
     """``loss(model, batch)``: the job's own, or the mean cross entropy over ``(x, y)``."""
     own: Callable[[nn.Module, Any], Tensor] | None = getattr(factory, "loss", None)
@@ -168,7 +196,7 @@ def loss_function(factory: Any) -> Callable[[nn.Module, Any], Tensor]:
 
 
 def _cross_entropy(model: nn.Module, batch: Any) -> Tensor:
-    inputs, targets = batch
+    inputs, targets = batch.values() if isinstance(batch, Mapping) else batch
     return functional.cross_entropy(model(inputs), targets)
 
 

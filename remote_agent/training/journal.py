@@ -7,23 +7,38 @@ import time
 from pathlib import Path
 from typing import Any
 
-from remote_agent.protocol import FINAL_KINDS, Event, encode
+from remote_agent import reopening
+from remote_agent.protocol import FINAL_KINDS, Event, ProtocolError, encode
 from remote_agent.training.errors import StorageError
 
 
 class Journal:
-    """Appends events to a file. After the first final event nothing more is written."""
+    """Appends events to a file. After the first final event nothing more is written.
+
+    A file that is there is continued: its numbers go on, and a final event in it is taken back (``reopening``).
+
+    Attributes:
+        path: the file.
+        continued: whether it has events from before.
+        ended: how the run in it had ended, in words; empty when it had not, or there was none.
+        closed: a final event was written.
+
+    Raises:
+        StorageError: the file can't be written, or it is no file of events.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.closed = False
-        self._next = 1
-        self._whole = 0
         try:
             self._file = path.open("ab", buffering=0)
-            self._whole = self._file.tell()
+            found = reopening.reopen(path)
         except OSError as error:
             raise _storage(path, error) from error
+        except ProtocolError as error:
+            raise StorageError(f"{path} is no file of events: {error}", hint="choose another folder") from error
+        self.continued, self.ended = found.seq > 0, found.ended
+        self._next, self._whole = found.seq + 1, found.size
 
     def write(self, kind: type[Event], **fields: Any) -> None:
         """Number, stamp and append one event.

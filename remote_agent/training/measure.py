@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from remote_agent.training import rpc, shares
@@ -36,11 +36,15 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Measurements:
-    """A profile for each candidate, what the model does with its tensors, and what simulated devices refer to."""
+    """A profile for each candidate, what the model does with its tensors, and what simulated devices refer to.
+
+    ``notes`` say for the plan how the devices compute, and what fits into their memory.
+    """
 
     profiles: tuple[DeviceProfile, ...]
     usage: Usage
     reference: DeviceProfile | None
+    notes: tuple[str, ...] = ()
 
 
 def sizes(batch: int, workers: int, max_batch: int | None) -> tuple[int, ...]:
@@ -91,7 +95,16 @@ def measure(candidates: Sequence[Candidate], batch: int, seconds: float) -> Meas
         else:
             profiles.append(shares.fit(results[candidate].points, limit))
     usage = functools.reduce(operator.or_, (result.usage for result in results.values()))
-    return Measurements(tuple(profiles), usage, reference)
+    return Measurements(tuple(profiles), usage, reference, _notes(results))
+
+
+def _notes(results: Mapping[Candidate, Measured]) -> tuple[str, ...]:
+    """What workers have to say, each sentence once, after the names of those who say it."""
+    saying: dict[str, list[str]] = {}
+    for candidate, result in results.items():
+        for note in (*candidate.opened.notes, *result.notes):
+            saying.setdefault(note, []).append(candidate.seat.worker)
+    return tuple(f"{', '.join(sorted(workers))}: {note}" for note, workers in saying.items())
 
 
 def _result(candidate: Candidate, ref: Ref[Measured | Failed] | None) -> Measured:

@@ -35,28 +35,37 @@ class Failed:
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """A worker is ready: ``machine`` names the physical computer, ``simulated_speed`` labels a simulated device."""
+    """A worker is ready: ``machine`` names the physical computer, ``simulated_speed`` labels a simulated device.
+
+    ``notes`` say how the device computes, for the plan.
+    """
 
     machine: str
     device: str
     simulated_speed: float | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Measured ``(samples, seconds)``, and what the model did with its parameters and buffers."""
+    """Measured ``(samples, seconds)``, what the model did with its parameters and buffers, and notes for the plan."""
 
     points: tuple[tuple[int, float], ...]
     usage: Usage
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class SliceTask:
-    """One slice: the samples of ``step`` at ``indices``; ``index`` numbers the step's slices."""
+    """One slice: the samples of ``step`` at ``indices``; ``index`` numbers the step's slices.
+
+    ``begin`` is the position of its first sample in the run's global order.
+    """
 
     step: int
     index: int
     indices: Indices
+    begin: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +90,7 @@ class SliceResult:
         pack_s: copying the gradient into the flat buffer.
         unused: positions of trained parameters that got no gradient.
         stamps: of the call.
+        at_most: samples that the device computes at a time from now on, since its memory was full; 0: as before.
     """
 
     step: int
@@ -92,14 +102,19 @@ class SliceResult:
     pack_s: float
     unused: tuple[int, ...]
     stamps: Stamps
+    at_most: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slice:
-    """The samples at ``indices``; ``index`` numbers the step's slices."""
+    """The samples at ``indices``; ``index`` numbers the step's slices.
+
+    ``begin`` is the position of its first sample in the run's global order.
+    """
 
     index: int
     indices: Indices
+    begin: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +122,8 @@ class StreamedTask:
     """A worker's part in a streamed step that has ``slices`` slices of ``samples`` samples together.
 
     ``own`` is what the worker computes; None: it only takes the new weights. In a round of local SGD ``local_batch`` is
-    how many of its samples the worker uses in each of its own steps; 0: the slice is one gradient.
+    how many of its samples the worker uses in each of its own steps; 0: the slice is one gradient. The new weights of a
+    ``delayed`` round are waited for in the next one.
     """
 
     step: int
@@ -115,6 +131,7 @@ class StreamedTask:
     samples: int
     own: Slice | None
     local_batch: int = 0
+    delayed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +146,7 @@ class StreamedResult:
         bytes_out: of gradients, sent or handed over.
         bytes_in: of weights.
         stamps: from the beginning until all weights were here.
+        at_most: samples that the device computes at a time from now on, since its memory was full; 0: as before.
     """
 
     step: int
@@ -138,6 +156,47 @@ class StreamedResult:
     bytes_out: int
     bytes_in: int
     stamps: Stamps
+    at_most: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaleTask:
+    """A slice that waits for no others; ``own.index`` is its number in the run, from 1.
+
+    Weights that hold all slices up to ``needs`` are fresh enough for it, and so are any that are fetched after it was
+    issued (see ``strategies.pacing``). It is issued ``again`` if another worker may have sent a part of its gradient.
+    """
+
+    own: Slice
+    needs: int = 0
+    again: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaleResult:
+    """A slice that waited for no others is applied on all shards.
+
+    Attributes:
+        number: of the slice.
+        loss: mean over its samples.
+        compute_s: fetching the samples, forward, backward.
+        push_s: until its gradient was on its way.
+        pull_s: from then until all fresh weights were here, and before it, where it had to wait for fresher weights.
+        bytes_out: sent since the result before.
+        bytes_in: received since then.
+        stamps: from the beginning until all fresh weights were here.
+        at_most: as in :class:`SliceResult`.
+    """
+
+    number: int
+    loss: float
+    compute_s: float
+    push_s: float
+    pull_s: float
+    bytes_out: int
+    bytes_in: int
+    stamps: Stamps
+    at_most: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,3 +230,81 @@ class Refused:
     """A slice failed, its loss is not finite, or it is not this step's turn; the weights are as they were."""
 
     step: int
+
+
+# --- All-reduce ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Membership:
+    """A worker's place in one group of ``size`` workers, which find each other through a store of the coordinator's.
+
+    Attributes:
+        number: of the group, among those of this coordinator.
+        run: keeps apart coordinators that had the same address and port one after the other.
+        address: of the store.
+        port: of the store.
+        rank: of the worker, from 0.
+        size: workers of the group.
+    """
+
+    number: int
+    run: str
+    address: str
+    port: int
+    rank: int
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReductionTask:
+    """A worker's part in a step: commit the step before, compute, and reduce with the others of the group.
+
+    Attributes:
+        step: which; the same one again when its reduction was broken: what was computed for it counts still.
+        committed: the step whose reduction was whole everywhere: it is applied now, where it is not yet.
+        slices: what the worker computes, beside what it has computed for this step before.
+        group: with whom it reduces; None: it is alone.
+    """
+
+    step: int
+    committed: int
+    slices: tuple[Slice, ...]
+    group: Membership | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Computed:
+    """A slice that a worker has computed, and the seconds for fetching its samples, forward and backward."""
+
+    index: int
+    samples: int
+    compute_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reduced:
+    """The gradient of all slices is with the worker; nothing is applied yet.
+
+    Attributes:
+        step: as in the task.
+        samples: of all slices of all workers.
+        loss: mean over these samples.
+        computed: the slices that this worker has added.
+        ready: when it was ready to reduce, on its monotonic clock, in seconds.
+        stamps: of the call.
+    """
+
+    step: int
+    samples: int
+    loss: float
+    computed: tuple[Computed, ...]
+    ready: float
+    stamps: Stamps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broken:
+    """The reduction did not come about; what the worker has computed for the step it keeps."""
+
+    cause: str

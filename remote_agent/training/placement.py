@@ -142,6 +142,20 @@ def seats(devices: Sequence[DeviceSpec], nodes: Sequence[Node], gpus: int = 0) -
     return tuple(result)
 
 
+def check_shards(count: int, hosts: Sequence[str]) -> None:
+    """Raise when a run on these hosts can't have ``count`` shards, each on a host of its own.
+
+    Raises:
+        PlacementError: there are fewer hosts.
+    """
+    names = list(dict.fromkeys(hosts))
+    if count > len(names):
+        raise PlacementError(
+            f"shards={count}, but the run has {len(names)} host{'s' if len(names) > 1 else ''}: {', '.join(names)}",
+            hint=f"set shards to {len(names)} or less, or to 0 to let the links decide",
+        )
+
+
 def choose(config: TrainingConfig, nodes: Sequence[Node]) -> tuple[DeviceSpec, ...]:
     """Devices for a script that names only numbers of workers: GPUs first, CPU workers over the nodes in turn.
 

@@ -1,9 +1,9 @@
 """The coordinator: ``python -m remote_agent.training.run RUN_DIR``, a Ray driver on the head host.
 
-Reads ``run.json`` (:class:`~remote_agent.protocol.RunSpec`) from the run's folder and writes ``events.jsonl`` and
-``checkpoints/`` there. SIGTERM (or SIGINT) ends the run early: the step is finished and a checkpoint saved. Exit code
-0: the run finished or was stopped; 1: it failed, and ``run_failed`` says why; 2: called wrongly. Ray's token comes from
-the environment.
+Reads ``run.json`` (:class:`~remote_agent.protocol.RunSpec`) from the run's folder and writes ``events.jsonl``,
+``slices.jsonl`` and ``checkpoints/`` there; with ``resume`` in it, the run goes on from a checkpoint. SIGTERM (or
+SIGINT) ends the run early: the step is finished and a checkpoint saved. Exit code 0: the run finished or was stopped;
+1: it failed, and ``run_failed`` says why; 2: called wrongly. Ray's token comes from the environment.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ def _coordinate(folder: Path, stop: threading.Event) -> int:
         except (OSError, ProtocolError) as error:
             raise JobError(f"can't read {RUN_FILE}: {error}", hint="start the run again") from error
         host = spec.host
+        journal.ended = journal.ended or spec.ended
         loaded = job.load(spec.job, folder)
         config = TrainingConfig.from_settings(spec.config, loaded.config)
         cluster.connect(spec.ray_address, spec.node_address)
@@ -66,6 +67,7 @@ def _coordinate(folder: Path, stop: threading.Event) -> int:
         server_host=spec.server_host,
         host=spec.host,
         folder=folder,
+        resume=Path(spec.resume) if spec.resume else None,
     )
     try:
         engine.run(request, journal, stop.is_set)

@@ -8,6 +8,8 @@ Server" (OSDI 2014), in its synchronous form.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import math
 import time
 import warnings
@@ -17,22 +19,40 @@ import ray
 import safetensors.torch
 import torch
 
-from remote_agent.training import dataplane, flat, job
+from remote_agent.training import dataplane, flat, job, schedule
 from remote_agent.training.channels import Door, place
-from remote_agent.training.config import TrainingConfig
+from remote_agent.training.config import STALE_STRATEGIES, TrainingConfig
 from remote_agent.training.dataplane import OptimizerFacts, StreamPlan
 from remote_agent.training.errors import TrainingError
-from remote_agent.training.exchange import Codecs, Layout, OptimizerUpdate, Shard, ShardServer
+from remote_agent.training.exchange import (
+    Codecs,
+    Layout,
+    OptimizerUpdate,
+    Shard,
+    ShardServer,
+    StaleServer,
+    StaleShard,
+)
 from remote_agent.training.flat import Payload
 from remote_agent.training.lane import Board, LaneServer, available
+from remote_agent.training.links import LinkEnd
 from remote_agent.training.local_rounds import outer_optimizer
 from remote_agent.training.messages import Applied, Failed, Refused, Skipped, SliceResult, Stamps
+from remote_agent.training.optimizer_state import (
+    Fragment,
+    NotPortable,
+    Resumption,
+    TrainingState,
+    cut,
+    into_optimizer,
+    of_optimizer,
+)
 
 PIECE = 1 << 15
 """Elements that are summed and divided at a time: they stay in a core's cache, and torch starts no threads for them."""
 
 
-class ParameterServer:
+class ParameterServer(LinkEnd):
     """Weights on this host's CPU, in one flat buffer per dtype; the optimizer works on views into them."""
 
     def __init__(self, threads: int) -> None:
@@ -47,12 +67,15 @@ class ParameterServer:
             self._model.load_state_dict(safetensors.torch.load(state), strict=False)
             self._weights = flat.FlatTensors(self._model)
             self._optimizer = job.create_optimizer(factory, self._model, config)
+            self._schedule = schedule.create(factory, self._optimizer, config)
         except TrainingError as error:
             return Failed.of(error)
         self._config = config
         self._step = 0
         self._applied: Applied | None = None
-        self._streams: list[ShardServer | LaneServer] = []
+        self._streams: list[ShardServer | StaleServer | LaneServer] = []
+        self._resumed = Resumption(step=0)
+        self._held: TrainingState | tuple[Fragment, ...] = TrainingState()
         return dataplane.facts(self._model, self._optimizer)
 
     def ping(self) -> Failed | None:
@@ -70,21 +93,41 @@ class ParameterServer:
         """Serve shard ``number`` of the streamed buffer from now on, in the background; and through ``memory``?"""
         parameters = flat.trained(self._model)
         weights = torch.cat([parameters[name].detach().reshape(-1) for name in plan.names])
-        update = OptimizerUpdate(layout, self._optimizer_of)
+        local = self._config.strategy == "local_sgd"  # the workers clip, and follow the schedule
+        options = self._schedule.options if self._schedule is not None and not local else None
+        update = OptimizerUpdate(layout, self._optimizer_of, options)
+        most_norm = self._config.clip_norm or None if not local else None
+        shapes = {name: parameters[name].shape for name in plan.names}
         shares_memory = memory and available() and layout.shards == 1
         try:
-            board = Board(layout, weights) if shares_memory else None
-            shard = Shard(layout, number, weights, update, codecs, keep=board.keep if board else None)
-            network = ShardServer(shard, secret, ray.util.get_node_ip_address())
+            done = self._resumed.step
+            board = Board(layout, weights, done) if shares_memory else None
+            keep = board.keep if board else None
+            shard: Shard | StaleShard
+            if self._config.strategy in STALE_STRATEGIES:
+                shard = StaleShard(layout, number, weights, update, codecs, batch=self._config.batch_size, step=done)
+            else:
+                shard = Shard(layout, number, weights, update, codecs, most_norm=most_norm, step=done, keep=keep)
+            for chunk in shard.chunks:
+                part = layout.chunks[chunk]
+                update.load_state(chunk, cut(self._resumed.state.optimizer, shapes, part.begin, part.end))
+            self._shard, self._update = shard, update
+            here = ray.util.get_node_ip_address()
+            network = ShardServer(shard, secret, here) if isinstance(shard, Shard) else StaleServer(shard, secret, here)
             self._streams.append(network)
-            if board is not None:
+            if board is not None and isinstance(shard, Shard):
                 self._streams.append(LaneServer(shard, board))
         except OSError as error:
             cause = f"the parameter server can't listen: {error}"
             return Failed(cause=cause, hint="look at the host's memory and addresses")
+        except NotPortable as error:
+            return _not_resumed(error)
         self._weights.flats.clear()  # the shard has its own
         for parameter in parameters.values():
             parameter.data = torch.empty(0)
+        self._resumed = Resumption(step=done)
+        del weights
+        _give_back_memory()
         for stream in self._streams:
             stream.start()
         lanes = [stream.address for stream in self._streams if isinstance(stream, LaneServer)]
@@ -96,8 +139,12 @@ class ParameterServer:
             return outer_optimizer(self._config, part)
         return dataplane.part_of(self._optimizer, group, part)
 
-    def begin(self, buffer_names: Sequence[str]) -> Payload:
+    def begin(self, buffer_names: Sequence[str]) -> Payload | Failed:
         """Before the first step: the buffers that training changes travel with the weights. Returns both."""
+        try:
+            into_optimizer(self._model, self._optimizer, self._resumed.state.optimizer)
+        except (NotPortable, ValueError) as error:
+            return _not_resumed(error)
         self._gradients = [group.allocate() for group in self._weights.groups]
         self._gradient_views = [
             group.views(buffer) for group, buffer in zip(self._weights.groups, self._gradients, strict=True)
@@ -106,10 +153,34 @@ class ParameterServer:
         self._buffer_groups = flat.group(self._buffers)
         return self._published()
 
+    # --- For checkpoints, and going on from one ----------------------------------------------------------------------
+
+    def restore(self, resumed: Resumption) -> None:
+        """Go on from a checkpoint; before :meth:`serve` or :meth:`begin`. The weights came with :meth:`open`."""
+        self._resumed, self._step = resumed, resumed.step
+
+    def snapshot(self) -> None:
+        """Keep what the optimizer remembers as it is now, between two steps; see :mod:`.optimizer_state`."""
+        if self._streams:
+            chunks = [(self._shard.layout.chunks[chunk], self._update.state(chunk)) for chunk in self._shard.chunks]
+            self._held = tuple(Fragment(begin=chunk.begin, end=chunk.end, entries=entries) for chunk, entries in chunks)
+            return
+        try:
+            self._held = TrainingState(optimizer=of_optimizer(self._model, self._optimizer))
+        except NotPortable as error:
+            self._held = TrainingState(missing=str(error))
+
+    def snapshot_taken(self) -> TrainingState | tuple[Fragment, ...]:
+        """What :meth:`snapshot` kept, once: by parameter, or of a shard the pieces that it holds."""
+        held, self._held = self._held, TrainingState()
+        return held
+
+    # --- A step over Ray objects -------------------------------------------------------------------------------------
+
     def apply(
         self, step: int, *slices: SliceResult | Failed | Skipped | Payload | None
     ) -> tuple[Payload | None, Applied | Refused | Failed]:
-        """Add the slices' gradient sums, divide by the samples, make the optimizer's step, publish the new weights.
+        """Add the slices' gradient sums, divide by the samples, clip, make the optimizer's step, publish the weights.
 
         Args:
             step: the step; it must be the one after the last that was applied.
@@ -136,6 +207,10 @@ class ParameterServer:
                 parameter.grad = None if position in unused else view
                 position += 1
         try:
+            if self._config.clip_norm:
+                torch.nn.utils.clip_grad_norm_(flat.trained(self._model).values(), self._config.clip_norm)
+            if self._schedule is not None:
+                self._schedule.set(self._optimizer, step)
             job.guard("the optimizer's step", self._optimizer.step)
         except TrainingError as error:
             return None, Failed.of(error)
@@ -174,3 +249,16 @@ class ParameterServer:
     def _published(self) -> Payload:
         arrays = [flat.to_bytes(buffer) for buffer in self._weights.flats]
         return (*arrays, *flat.gather(self._buffers))
+
+
+def _not_resumed(error: Exception) -> Failed:
+    return Failed(
+        cause=f"the checkpoint's optimizer state can't be used: {error}",
+        hint="resume with the model, the optimizer and the path (stream=...) that the checkpoint was made with",
+    )
+
+
+def _give_back_memory() -> None:
+    """The whole model was needed for a moment only; malloc, which is told to keep what was freed, lets it go once."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library than glibc does so by itself
+        ctypes.CDLL(None).malloc_trim(0)

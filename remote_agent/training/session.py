@@ -12,9 +12,20 @@ from remote_agent.training.clock import ClockOffset
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.flat import Payload
 from remote_agent.training.journal import Journal
+from remote_agent.training.optimizer_state import Shapes, Snapshot
 from remote_agent.training.order import SampleOrder
 from remote_agent.training.placement import Seat
+from remote_agent.training.record import SliceSpan
 from remote_agent.training.rpc import Actor, Ref
+from remote_agent.training.sources import Source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A parameter server's actor on ``host``: all of the parameter server, or one shard."""
+
+    host: str
+    actor: Actor
 
 
 @dataclass(eq=False)
@@ -65,22 +76,49 @@ class Member:
 class Session:
     """One run's moving parts. ``crew`` holds the living; a strategy removes those that it lost.
 
+    ``order`` says which samples are next, where the run ends, and how many steps were made before, by the run that this
+    one goes on from: the first step is ``order.done + 1``.
+    ``source`` is where the samples come from.
+    ``servers`` are the shards, in the layout's order; one that holds everything where weights are not streamed.
     ``weights`` are the server's first ones; None where the workers have them already, since they are streamed.
+    ``shapes`` are those of the streamed parameters, in the order of the flat buffer; empty when nothing is streamed.
     ``reasons`` say which way weights and gradients go, and why.
     """
 
     config: TrainingConfig
     crew: list[Member]
-    server: Actor
-    server_host: str
+    servers: tuple[Server, ...]
     order: SampleOrder
+    source: Source
     weights: Ref[Payload] | None
     payload_bytes: int
     buffer_names: tuple[str, ...]
     journal: Journal
     stopping: Callable[[], bool]
     reasons: tuple[str, ...] = ()
+    shapes: Shapes = field(default_factory=dict)
     server_clock: ClockOffset = field(default_factory=ClockOffset)
+
+    def goes_on(self, step: int, taken: int) -> bool:
+        """Whether another step follows ``step``, when the positions of the order up to ``taken`` have been used."""
+        if self.stopping() or (self.order.limit is None and step >= self.config.num_iterations):
+            return False
+        return self.order.until(taken + 1) > taken
+
+    def saves(self, step: int) -> bool:
+        """Whether a checkpoint is made after ``step``, so that it has to stay as it is until it was reported."""
+        every = self.config.checkpoint_every
+        return bool(every) and step % every == 0
+
+    @property
+    def server(self) -> Actor:
+        """The only server's, or the first shard's."""
+        return self.servers[0].actor
+
+    @property
+    def server_host(self) -> str:
+        """Where it is."""
+        return self.servers[0].host
 
     @property
     def tracks(self) -> list[SpeedTrack]:
@@ -93,6 +131,10 @@ class StepReport:
     """A step that is applied. Times in seconds, sizes in bytes.
 
     ``weights`` fetches the weights after the step, until the next report is asked for; it raises one of Ray's errors.
+    ``slices`` are the slices that were counted in the step, for the run's record (``record.SliceSpan``): together they
+    are the step's samples, each once. ``snapshot`` has what the optimizer remembers kept as it is after the step (see
+    ``optimizer_state.Snapshot``), also until the next report is asked for, and raises one of Ray's errors; None: the
+    strategy can't, and a run that goes on from its checkpoints starts with a fresh optimizer.
     """
 
     step: int
@@ -103,7 +145,10 @@ class StepReport:
     bytes_pulled: int
     workers: tuple[WorkerStep, ...]
     weights: Callable[[], Payload]
+    slices: tuple[SliceSpan, ...] = ()
+    snapshot: Callable[[], Snapshot] | None = None
 
     def fields(self) -> dict[str, object]:
         """The fields of the protocol's ``Step`` event."""
-        return {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self) if entry.name != "weights"}
+        ours = ("weights", "slices", "snapshot")
+        return {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self) if entry.name not in ours}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,19 @@ def split(batch: int, profiles: Sequence[DeviceProfile]) -> tuple[int, ...]:
         soonest = min(free, key=lambda index: profiles[index].seconds(shares[index] + 1))
         shares[soonest] += 1
     return tuple(shares)
+
+
+def scaled(shares: Sequence[int], batch: int) -> tuple[int, ...]:
+    """``shares`` in proportion for a smaller ``batch``; none becomes larger, and they sum to ``batch`` exactly."""
+    total = sum(shares)
+    if not 0 <= batch <= total:
+        raise ValueError(f"a batch of {batch} samples is not a part of one of {total}")
+    ends = [0]
+    for share in shares:
+        ends.append(ends[-1] + share)
+    # Cut at the same fractions of the batch: the rounding of one cut is made good by the next.
+    cuts = [end * batch // total if total else 0 for end in ends]
+    return tuple(right - left for left, right in pairwise(cuts))
 
 
 def step_seconds(shares: Sequence[int], profiles: Sequence[DeviceProfile]) -> float:

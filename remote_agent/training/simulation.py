@@ -35,9 +35,9 @@ class SimulatedDevice:
             self.reference.speed / stretch, self.reference.overhead_s * stretch, self.reference.max_batch
         )
 
-    def sleep_until_target(self, samples: int, started: float) -> None:
-        """Sleep until the target time of ``samples`` has passed since ``started`` (``time.perf_counter()``)."""
-        left = started + self.profile.seconds(samples) - time.perf_counter()
+    def sleep_until_target(self, samples: int, started: float, part: float = 1.0) -> None:
+        """Sleep until the ``part`` of ``samples``' target time has passed since ``started`` (by ``perf_counter``)."""
+        left = started + part * self.profile.seconds(samples) - time.perf_counter()
         if left > 0:
             time.sleep(left)
 

@@ -6,6 +6,8 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,72 +16,27 @@ from remote_agent.training import flat
 from remote_agent.training.channels import Channel
 from remote_agent.training.deadlines import EXCHANGE_S, REPAIR_S
 from remote_agent.training.errors import JobError, LossNotFinite, TrainingError
-from remote_agent.training.messages import Counted, Failed, Stamps, StreamedResult, StreamedTask, Unlinked
+from remote_agent.training.gradients import Gradients, Offer
+from remote_agent.training.messages import Counted, Failed, Slice, Stamps, StreamedResult, StreamedTask, Unlinked
 from remote_agent.training.order import Indices
-
-Compute = Callable[[int, int, Indices], float]
-"""From (step, slice, indices) to the mean loss, leaving the gradient sum with the parameters."""
+from remote_agent.training.simulation import SimulatedDevice
 
 
-class Gradients:
-    """Puts each parameter's gradient into a flat buffer the moment that backward has it, while it is in the cache.
+class Compute(Protocol):
+    """Computes slices; see :class:`~remote_agent.training.compute.SliceComputer`."""
 
-    Args:
-        parameters: in the order of the buffer.
-        watched: parameters that are not in the buffer, by name: they must not get a gradient.
-    """
+    simulated: SimulatedDevice | None
+    on_last: Callable[[float], None] | None
 
-    def __init__(self, parameters: dict[str, nn.Parameter], watched: dict[str, nn.Parameter]) -> None:
-        self._names = list(parameters)
-        self._shapes = [parameter.shape for parameter in parameters.values()]
-        self._watched = watched
-        self._views: Sequence[Tensor] = ()
-        self._written: list[bool] = []
-        for position, parameter in enumerate(parameters.values()):
-            parameter.register_post_accumulate_grad_hook(self._hook(position))  # type: ignore[no-untyped-call]
-
-    def views(self, buffer: Tensor) -> list[Tensor]:
-        """Views into ``buffer``, one for each parameter."""
-        parts = torch.split(buffer, [shape.numel() for shape in self._shapes])
-        return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
-
-    def begin(self, views: Sequence[Tensor]) -> None:
-        """The next gradients go to ``views``; further ones of the same parameter are added."""
-        self._views = views
-        self._written = [False] * len(self._names)
-        for parameter in self._watched.values():
-            parameter.grad = None
-
-    def check(self) -> None:
-        """After backward: each parameter has a gradient exactly when it had one in the measurement.
-
-        Raises:
-            JobError: it does not, and the buffer would be wrong.
-        """
-        hint = "a model that uses its parameters by turns trains with stream=off"
-        for name, written in zip(self._names, self._written, strict=True):
-            if not written:
-                raise JobError(f"the parameter {name} got no gradient, unlike in the measurement", hint=hint)
-        for name, parameter in self._watched.items():
-            if parameter.grad is not None:
-                raise JobError(f"the parameter {name} got its first gradient after the measurement", hint=hint)
-
-    def _hook(self, position: int) -> Callable[[Tensor], None]:
-        def accumulated(parameter: Tensor) -> None:
-            gradient = parameter.grad
-            assert gradient is not None, "the hook runs when there is one"
-            if self._written[position]:
-                self._views[position].add_(gradient)
-            else:
-                self._views[position].copy_(gradient)
-                self._written[position] = True
-            parameter.grad = None
-
-        return accumulated
+    def __call__(self, step: int, index: int, indices: Indices) -> float:
+        """Leave the gradient sum over ``indices`` with the parameters and return the mean loss."""
 
 
 class Streaming:
     """One worker's streamed steps. :meth:`step` is called by one thread, :meth:`repair` may be by another meanwhile.
+
+    Where the channel can, gradients are on their way while backward still computes others. The first slice is sent when
+    it is done, to see whether that is possible, and so is one that is larger than any before: its memory may not do.
 
     Args:
         model: the model; its parameters become views of the channel's weights.
@@ -101,10 +58,18 @@ class Streaming:
         self._own = self._gradients.views(channel.gradient)
         self._sides = tuple(self._gradients.views(side) for side in channel.weights)
         self._channel, self._compute = channel, compute
+        self._most_done = 0
+        self._offered = False
+        self._progress: list[float] = []
         self._computing = threading.Lock()
         self._begun = threading.Condition()
         self.contributed = channel.step
         self._flip()
+
+    @property
+    def computed(self) -> int:
+        """The last step whose slice (if it had one) this worker has computed."""
+        return self.contributed
 
     def step(self, task: StreamedTask) -> StreamedResult | Failed | Unlinked:
         """Compute the task's slice (if it has one), contribute it, and wait for the new weights."""
@@ -116,7 +81,8 @@ class Streaming:
                 with self._computing:
                     loss = self._gradient_of(task, self._own)
                     computed = time.monotonic()
-                    self._channel.contribute(task.own.index)
+                    if not self._offered:
+                        self._channel.contribute(task.own.index)
             with self._begun:
                 self.contributed = task.step
                 self._begun.notify_all()
@@ -171,14 +137,58 @@ class Streaming:
             stamps=Stamps(entered=entered, left=time.monotonic()),
         )
 
+    def again(self) -> None:
+        """The slice under way is computed again from its beginning, by the thread that computes it.
+
+        Raises:
+            TrainingError: a part of it is on its way; another worker has to do it.
+        """
+        if self._offered:
+            raise TrainingError("memory was full when a part of the slice's gradient was sent", hint="lower max_batch")
+        self._gradients.again()
+
     def _gradient_of(self, task: StreamedTask, views: Sequence[Tensor]) -> float:
         """Leave the gradient sum of the task's slice in ``views`` and return the mean loss."""
         assert task.own is not None, "the task has a slice"
+        samples, mine = len(task.own.indices), views is self._own
         self._gradients.begin(views)
-        loss = self._compute(task.step, task.own.index, task.own.indices)
-        self._finite(loss, len(task.own.indices))
+        self._offered = False
+        began = time.perf_counter()
+        self._compute.on_last = partial(self._last, task.own, began) if mine and self._channel.offering else None
+        try:
+            loss = self._compute(task.step, task.own.index, task.own.indices)
+        finally:
+            self._compute.on_last = None
+        self._finite(loss, samples)
         self._gradients.check()
+        if self._gradients.once and not self._offered:
+            self._most_done = max(self._most_done, samples)
+            self._progress = _progress(self._gradients.moments, began)
         return loss
+
+    # --- While backward computes -------------------------------------------------------------------------------------
+
+    def _last(self, own: Slice, began: float, loss: float) -> None:
+        """The own slice's last backward begins: offer its gradients as they come, if nothing can make them void."""
+        offering = self._channel.offering
+        if offering and self._gradients.once and math.isfinite(loss) and len(own.indices) <= self._most_done:
+            self._offered = True
+            self._gradients.last(self._at_its_pace(offering(own.index), own, began))
+        else:
+            self._gradients.last(None)
+
+    def _at_its_pace(self, offer: Offer, own: Slice, began: float) -> Offer:
+        """``offer``; on a simulated device each gradient is there no sooner than it would be on a real one."""
+        device = self._compute.simulated
+        if device is None:
+            return offer
+        positions = dict(zip(self._gradients.begins, self._progress, strict=True))
+
+        def paced(begin: int, end: int) -> None:
+            device.sleep_until_target(len(own.indices), began, positions[begin])
+            offer(begin, end)
+
+        return paced
 
     def _finite(self, loss: float, samples: int) -> None:
         if not math.isfinite(loss):
@@ -190,3 +200,9 @@ class Streaming:
         views = self._sides[self._channel.step % 2]
         for parameter, view in zip(self._parameters.values(), views, strict=True):
             parameter.data = view
+
+
+def _progress(moments: Sequence[float], began: float) -> list[float]:
+    """For each gradient, which part of the slice's time had passed when it was there."""
+    whole = max(moments) - began
+    return [max(0.0, min(1.0, (moment - began) / whole)) if whole > 0 else 1.0 for moment in moments]

@@ -12,8 +12,10 @@ from typing import TypeVar
 from torch import nn
 
 from remote_agent.training import codecs, dataplane, flat, rpc
+from remote_agent.training.actors import Servers
 from remote_agent.training.channels import Door
-from remote_agent.training.config import TrainingConfig
+from remote_agent.training.codecs import BFloat16
+from remote_agent.training.config import STALE_STRATEGIES, TrainingConfig
 from remote_agent.training.dataplane import OptimizerFacts, StreamPlan, Usage
 from remote_agent.training.deadlines import TRANSFER_S
 from remote_agent.training.errors import JobError, PlacementError, ServerGone
@@ -21,8 +23,9 @@ from remote_agent.training.exchange import EXACT, Codecs, plan_layout
 from remote_agent.training.flat import Payload
 from remote_agent.training.lane import LaneClient
 from remote_agent.training.messages import Failed
-from remote_agent.training.rpc import Actor, Ref
-from remote_agent.training.session import Member
+from remote_agent.training.rpc import Ref
+from remote_agent.training.session import Member, Server
+from remote_agent.training.siting import chunk_numbers, site
 
 T = TypeVar("T")
 
@@ -38,14 +41,18 @@ class Path:
     """An open way.
 
     Attributes:
+        servers: the shards, in the layout's order; the only server where weights are not streamed.
         weights: the first weights as a Ray object; None when they are streamed.
         payload_bytes: what a worker gets and gives in a step.
         reasons: for the plan: which way it is, and why.
+        names: of the streamed parameters, in the order of the flat buffer.
     """
 
+    servers: tuple[Server, ...]
     weights: Ref[Payload] | None
     payload_bytes: int
     reasons: tuple[str, ...]
+    names: tuple[str, ...] = ()
 
 
 def open_path(
@@ -53,8 +60,7 @@ def open_path(
     model: nn.Module,
     optimizer: OptimizerFacts,
     usage: Usage,
-    server: Actor,
-    server_host: str,
+    servers: Servers,
     crew: Sequence[Member],
 ) -> Path:
     """Decide and connect, before the first step.
@@ -64,6 +70,8 @@ def open_path(
         PlacementError: a worker was lost, or can't reach the server.
         JobError: the strategy needs streams, and the model can't be streamed.
     """
+    if config.strategy == "allreduce":
+        return _among_workers(model, usage, servers, crew)
     local = config.strategy == "local_sgd"
     if local:
         # The job's optimizer works on the workers, on whole parameters; what the shards step with is elementwise.
@@ -73,33 +81,42 @@ def open_path(
     found = dataplane.obstacles(config.stream != "off", dtypes, optimizer, usage)
     if not found:
         numels = {name: parameter.numel() for name, parameter in parameters.items()}
-        return _stream(config, dataplane.plan(numels, optimizer, usage), server, server_host, crew)
-    if local:
+        return _stream(config, dataplane.plan(numels, optimizer, usage), servers, crew)
+    if local or config.strategy in STALE_STRATEGIES:
         cause = f"strategy={config.strategy} needs a model that can be streamed: {'; '.join(found)}"
         raise JobError(cause, hint=SYNC_HINT)
-    weights: Ref[Payload] = server.call("begin", sorted(usage.buffers))
-    size = flat.size_bytes(_from_server(weights, server_host))
+    server = servers.first
+    weights: Ref[Payload] = server.actor.call("begin", sorted(usage.buffers))
+    begun: Payload | Failed = _from_server(weights, server.host)
+    if isinstance(begun, Failed):
+        raise begun.error(server.host)
     reasons = [f"sent as Ray objects: {'; '.join(found)}"]
-    if config.codec != "fp32":
-        reasons.append(f"codec={config.codec} has no effect: it is for streams")
-    return Path(weights=weights, payload_bytes=size, reasons=tuple(reasons))
+    unused = (("codec", config.codec, "fp32"), ("shards", config.shards, 0))
+    reasons += [f"{name}={value} has no effect: it is for streams" for name, value, usual in unused if value != usual]
+    size = flat.size_bytes(begun)
+    return Path(servers=(server,), weights=weights, payload_bytes=size, reasons=tuple(reasons))
 
 
-def _stream(config: TrainingConfig, plan: StreamPlan, server: Actor, server_host: str, crew: Sequence[Member]) -> Path:
-    memory = config.stream == "auto"
+def _stream(config: TrainingConfig, plan: StreamPlan, servers: Servers, crew: Sequence[Member]) -> Path:
+    stale = config.strategy in STALE_STRATEGIES
+    memory = config.stream == "auto" and not stale
     chosen = codecs.create(config.codec, topk_fraction=config.topk_fraction)
-    agreed = Codecs(chosen, chosen)
-    if memory and chosen.lossy and _all_in_one_place(server, server_host, crew):
-        agreed = EXACT
+    # Without common steps there are no differences between them to send: weights go whole, rounded at most.
+    wanted = Codecs(chosen, chosen) if not stale else Codecs(chosen, BFloat16() if chosen.lossy else chosen)
+    numel = sum(plan.groups)
+    siting = site(config, numel, wanted, servers, crew)
+    agreed = EXACT if config.stream == "auto" and siting.together else wanted
     secret = secrets.token_bytes(SECRET_BYTES)
-    servers = [server]  # one shard on each of them
-    layout = plan_layout(plan.groups, [1.0] * len(servers))
-    calls = [each.call("serve", plan, layout, number, secret, memory, agreed) for number, each in enumerate(servers)]
+    layout = plan_layout(plan.groups, siting.parts, chunk_numbers(numel, len(siting.parts)))
+    calls = [
+        server.actor.call("serve", plan, layout, number, secret, memory, agreed)
+        for number, server in enumerate(siting.servers)
+    ]
     doors = []
-    for call in calls:
-        door = _from_server(call, server_host)
+    for server, call in zip(siting.servers, calls, strict=True):
+        door = _from_server(call, server.host)
         if isinstance(door, Failed):
-            raise ServerGone(door.cause, hint=door.hint, host=server_host)
+            raise ServerGone(door.cause, hint=door.hint, host=server.host)
         assert isinstance(door, Door)
         doors.append(door)
     joined = [(member, member.actor.call("join", plan, layout, doors, secret, agreed)) for member in crew]
@@ -110,23 +127,37 @@ def _stream(config: TrainingConfig, plan: StreamPlan, server: Actor, server_host
             raise kind.error(member.host)
         kinds[str(kind)] += 1
     ways = ", ".join(f"{count} over {kind}" for kind, count in sorted(kinds.items()))
-    reasons = (f"streamed to workers: {ways}", *_about_codec(config, kinds))
-    return Path(weights=None, payload_bytes=4 * layout.numel, reasons=reasons)
+    reasons = (f"streamed to workers: {ways}", *_about_codec(config, kinds, agreed), *siting.reasons)
+    return Path(servers=siting.servers, weights=None, payload_bytes=4 * layout.numel, reasons=reasons, names=plan.names)
 
 
-def _all_in_one_place(server: Actor, server_host: str, crew: Sequence[Member]) -> bool:
-    """Whether all workers reach the server through memory: then there is no network for a codec to spare."""
-    calls = [(member, member.actor.call("place")) for member in crew]
-    here = _from_server(server.call("place"), server_host)
-    return bool(here) and all(_from_worker(call, member) == here for member, call in calls)
+def _among_workers(model: nn.Module, usage: Usage, servers: Servers, crew: Sequence[Member]) -> Path:
+    """The workers reduce gradients among themselves: the parameter server has said what it knows, and ends."""
+    if usage.changed:
+        cause = f"strategy=allreduce: the model itself changes {', '.join(sorted(usage.changed))} in training"
+        raise JobError(cause, hint="train with strategy=sync, which sends the weights anew in every step")
+    buffers = rpc.put(flat.gather(flat.buffers(model, sorted(usage.buffers))))
+    calls = [(member, member.actor.call("join_reduction", buffers)) for member in crew]
+    for member, call in calls:
+        failed: Failed | None = _from_worker(call, member)
+        if failed is not None:
+            raise failed.error(member.host)
+    servers.first.actor.kill()
+    size = sum(parameter.numel() * parameter.element_size() for parameter in flat.trained(model).values())
+    reason = f"{len(crew)} workers reduce gradients among themselves (gloo), and each makes the optimizer's step"
+    return Path(servers=(servers.first,), weights=None, payload_bytes=size, reasons=(reason,))
 
 
-def _about_codec(config: TrainingConfig, kinds: Counter[str]) -> tuple[str, ...]:
+def _about_codec(config: TrainingConfig, kinds: Counter[str], agreed: Codecs) -> tuple[str, ...]:
     """What a codec that was asked for is used for."""
     if config.codec == "fp32":
         return ()
     if set(kinds) == {MEMORY}:
         return (f"codec={config.codec} has no effect: through shared memory numbers go as they are, fp32",)
+    if agreed is EXACT:
+        return (f"codec={config.codec} has no effect: no network lies between workers and shard, numbers go as fp32",)
+    if config.strategy in STALE_STRATEGIES:
+        return (f"codec={config.codec} over the network for gradients; weights go as {agreed.weights.name}",)
     exact = "; gradients through shared memory stay fp32" if MEMORY in kinds else ""
     return (f"codec={config.codec} over the network, gradients and weights{exact}",)
 

@@ -2,56 +2,69 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import uuid
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
+import ray
 import safetensors.torch
 import torch
-from torch import Tensor
 
-from remote_agent.training import data as datasets
 from remote_agent.training import device as devices
-from remote_agent.training import flat, job
-from remote_agent.training.channels import Door, open_channel, place
-from remote_agent.training.config import TrainingConfig
-from remote_agent.training.dataplane import StreamPlan, Usage
+from remote_agent.training import flat, job, recompute, schedule
+from remote_agent.training.channels import Door, NetworkChannel, open_channel, place
+from remote_agent.training.compute import SliceComputer
+from remote_agent.training.config import STALE_STRATEGIES, TrainingConfig
+from remote_agent.training.dataplane import StreamPlan
 from remote_agent.training.errors import TrainingError
-from remote_agent.training.exchange import Codecs, Layout
+from remote_agent.training.exchange import Codecs, Layout, StaleClient
 from remote_agent.training.flat import Payload
+from remote_agent.training.links import LinkEnd
 from remote_agent.training.local_rounds import LocalRounds
 from remote_agent.training.messages import (
+    Broken,
     Counted,
     Failed,
     Measured,
     Opened,
+    Reduced,
+    ReductionTask,
     Skipped,
     SliceResult,
     SliceTask,
+    StaleResult,
+    StaleTask,
     Stamps,
     StreamedResult,
     StreamedTask,
     Unlinked,
 )
-from remote_agent.training.order import Indices
+from remote_agent.training.optimizer_state import NotPortable, Resumption, TrainingState, into_optimizer, of_optimizer
+from remote_agent.training.profiling import Profiler
+from remote_agent.training.reduction import Reduction
 from remote_agent.training.shares import DeviceProfile
 from remote_agent.training.simulation import SimulatedDevice, simulated_speed
+from remote_agent.training.stale_steps import StaleSteps
 from remote_agent.training.streaming import Streaming
 
-MEASUREMENTS_PER_SIZE = 3
-"""Times that each size is measured, within the time limit; the fastest counts."""
+Answer = TypeVar(
+    "Answer",
+    StreamedResult | Failed | Unlinked,
+    StreamedResult | Counted | Failed | Unlinked,
+    StaleResult | Failed | Unlinked,
+)
+
+REPAIR, PING, EXCHANGE = "repair", "ping", "exchange"
+GROUPS = (REPAIR, PING, EXCHANGE)
+"""Calls that are carried out while a step or slice is under way: :meth:`Worker.repair`, :meth:`Worker.ping` and
+:meth:`Worker.stale_exchange`."""
 
 
-REPAIR, PING = "repair", "ping"
-GROUPS = (REPAIR, PING)
-"""Calls that are carried out while a step is under way: :meth:`Worker.repair` and :meth:`Worker.ping`."""
-
-
-class Worker:
+class Worker(LinkEnd):
     """One device's worker.
 
     A slice is computed by :meth:`compute`, with weights that arrive with the call, or (when weights and gradients are
@@ -63,9 +76,12 @@ class Worker:
         # The object store's arrays are read-only, and so are our uses of them.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         self._wanted = device
-        self._simulated: SimulatedDevice | None = None
         self._buffer_names: tuple[str, ...] = ()
         self._streaming: Streaming | None = None
+        self._reduction: Reduction | None = None
+        self._stale: StaleSteps | None = None
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._resumed, self._held = Resumption(step=0), TrainingState()
 
     def open(
         self, blob: bytes, data: Any, state: bytes, config: TrainingConfig, max_batch: int | None
@@ -77,59 +93,54 @@ class Worker:
             model = job.create_model(factory, config.seed)
             model.load_state_dict(safetensors.torch.load(state), strict=False)
             self._model = model.to(self._device).train()
-            self._loss = job.loss_function(factory)
             self._factory = factory
             speed = simulated_speed()
         except TrainingError as error:
             return Failed.of(error)
         except ValueError as error:
             return Failed(cause=str(error))
-        self._data, self._config, self._max_batch = data, config, max_batch
+        self._config = config
         self._weights = flat.FlatTensors(self._model, self._device)
+        loss = job.loss_function(factory)
+        dtype, note = devices.autocast_dtype(self._device, config.precision)
+        limits = [limit for limit in (config.micro_batch, max_batch) if limit]
+        most = min(limits, default=None)
+        self._compute_slice = SliceComputer(self._model, loss, data, self._device, config.seed, most, dtype)
+        self._profiler = Profiler(self._compute_slice, self._model, self._weights, self._device, len(data))
+        notes = [note] if note else []
+        if config.activation_checkpointing:
+            notes.append(f"activation checkpointing of {recompute.apply(self._model)} blocks")
         self._gradients = [group.allocate(self._device) for group in self._weights.groups]
         self._gradient_views = [
             group.views(buffer) for group, buffer in zip(self._weights.groups, self._gradients, strict=True)
         ]
-        return Opened(machine=machine_id(), device=str(self._device), simulated_speed=speed)
+        return Opened(machine=machine_id(), device=str(self._device), simulated_speed=speed, notes=tuple(notes))
 
     def measure(self, sizes: Sequence[int], seconds: float) -> Measured | Failed:
-        """Time slices of these sizes on real samples, after a warm-up, within about ``seconds``."""
-        before = {name: tensor.clone() for name, tensor in self._model.named_buffers()}
-        weights = [buffer.clone() for buffer in self._weights.flats]
-        points: list[tuple[int, float]] = []
-        unused: list[frozenset[str]] = []
+        """See :meth:`~remote_agent.training.profiling.Profiler.measure`."""
         try:
-            for size in sizes:
-                self._timed(np.arange(size) % len(self._data))
-                unused.append(self._without_gradient())
-            deadline = time.perf_counter() + seconds
-            for _ in range(MEASUREMENTS_PER_SIZE):
-                for size in sizes:
-                    if len(points) >= len(sizes) and time.perf_counter() > deadline:
-                        break
-                    points.append((size, self._timed(np.arange(size) % len(self._data))))
-                    unused.append(self._without_gradient())
+            return self._profiler.measure(sizes, seconds, self._config.batch_size)
         except TrainingError as error:
             return Failed.of(error)
-        after = dict(self._model.named_buffers())
-        usage = Usage(
-            never=frozenset.intersection(*unused),
-            sometimes=frozenset.union(*unused) - frozenset.intersection(*unused),
-            changed=self._changed(weights),
-            buffers=frozenset(name for name, tensor in after.items() if not torch.equal(tensor, before[name])),
-        )
-        return Measured(points=tuple(points), usage=usage)
 
     def ping(self) -> int:
         """Answer with the last streamed step that this worker has done its part of."""
-        return self._streaming.contributed if self._streaming is not None else 0
+        return self._streaming.computed if self._streaming is not None else 0
 
-    def prepare(self, buffer_names: Sequence[str], reference: DeviceProfile | None) -> None:
-        """Before the first slice: the buffers that travel with the weights, and a simulated device's reference."""
+    def prepare(self, buffer_names: Sequence[str], reference: DeviceProfile | None, iterations: int) -> None:
+        """What the measurement of all devices showed, before the first slice.
+
+        Args:
+            buffer_names: the buffers that travel with the weights.
+            reference: of a simulated device.
+            iterations: the run's last step, as far as it is known now.
+        """
         self._buffer_names = tuple(buffer_names)
+        self._config = dataclasses.replace(self._config, num_iterations=iterations)
         speed = simulated_speed()
         if speed is not None and reference is not None:
-            self._simulated = SimulatedDevice(speed, reference)
+            self._compute_slice.simulated = SimulatedDevice(speed, reference)
+        self._compute_slice.changing = self._buffer_names
 
     def compute(
         self, task: SliceTask, weights: Payload | None
@@ -166,6 +177,7 @@ class Worker:
             pack_s=time.perf_counter() - computed,
             unused=unused,
             stamps=Stamps(entered=entered, left=time.monotonic()),
+            at_most=self._compute_slice.reduced(),
         )
 
     # --- Streamed ----------------------------------------------------------------------------------------------------
@@ -184,83 +196,136 @@ class Worker:
         self._gradients, self._gradient_views = [], []
         for parameter in parameters.values():
             parameter.grad = None
+        if self._config.strategy in STALE_STRATEGIES:
+            client = StaleClient(layout, [door.address for door in doors], secret, codecs)
+            parts_of_model = (self._model, plan.names, plan.watched)
+            self._stale = StaleSteps(*parts_of_model, client, self._compute_slice, self._config.clip_norm)
+            self._compute_slice.on_repeat = self._stale.again
+            return NetworkChannel.kind
         try:
-            channel = open_channel(layout, doors, secret, weights, codecs)
+            channel = open_channel(layout, doors, secret, weights, codecs, self._resumed.step)
             parts = (self._model, plan.names, plan.watched, channel, self._compute_slice)
             if self._config.strategy == "local_sgd":
-                optimizer = job.create_optimizer(self._factory, self._model, self._config)
-                self._streaming = LocalRounds(*parts, optimizer)
+                self._optimizer = job.create_optimizer(self._factory, self._model, self._config)
+                into_optimizer(self._model, self._optimizer, self._resumed.state.optimizer)
+                options = schedule.create(self._factory, self._optimizer, self._config)
+                self._streaming = LocalRounds(*parts, self._optimizer, options, self._config.clip_norm)
             else:
                 self._streaming = Streaming(*parts)
         except TrainingError as error:
             return Failed.of(error)
+        except NotPortable as error:
+            return Failed(cause=f"the checkpoint's optimizer state can't be used: {error}")
+        self._compute_slice.on_repeat = self._streaming.again
         return channel.kind
 
     def step(self, task: StreamedTask) -> StreamedResult | Failed | Unlinked:
         """This worker's part in a streamed step; see :meth:`Streaming.step`."""
         assert self._streaming is not None, "the worker has joined"
-        return self._streaming.step(task)
+        return self._about_memory(self._streaming.step(task))
 
     def repair(self, task: StreamedTask) -> StreamedResult | Counted | Failed | Unlinked:
         """A slice that another worker has lost; see :meth:`Streaming.repair`."""
         assert self._streaming is not None, "the worker has joined"
-        return self._streaming.repair(task)
+        return self._about_memory(self._streaming.repair(task))
+
+    def stale_slice(self, task: StaleTask) -> None:
+        """Compute a slice that waits for no others; see :meth:`StaleSteps.compute`."""
+        assert self._stale is not None, "the worker has joined"
+        self._stale.compute(task)
+
+    def stale_exchange(self, number: int) -> StaleResult | Failed | Unlinked:
+        """Exchange the gradient of that slice, and tell how it went; see :meth:`StaleSteps.exchange`."""
+        assert self._stale is not None, "the worker has joined"
+        return self._about_memory(self._stale.exchange(number))
+
+    def _about_memory(self, answer: Answer) -> Answer:
+        """``answer``, which says so if the device's memory was full meanwhile."""
+        if not isinstance(answer, StreamedResult | StaleResult):
+            return answer
+        return dataclasses.replace(answer, at_most=self._compute_slice.reduced())
 
     def weights(self) -> Payload:
-        """The trained parameters as they are now, by dtype."""
+        """The trained parameters as they are now, by dtype; in an all-reduce the changed buffers too."""
+        if self._reduction is not None:
+            return self._reduction.payload()
+        if self._stale is not None:
+            return self._stale.weights()
         return flat.gather(flat.trained(self._model))
 
-    def _compute_slice(self, step: int, index: int, indices: Indices) -> float:
-        started = time.perf_counter()
-        torch.manual_seed(slice_seed(self._config.seed, step, index))
-        loss = self._forward_backward(indices)
-        devices.synchronize(self._device)
-        if self._simulated is not None:
-            self._simulated.sleep_until_target(len(indices), started)
-        return loss
+    # --- All-reduce --------------------------------------------------------------------------------------------------
 
-    # --- Computing ---------------------------------------------------------------------------------------------------
-
-    def _without_gradient(self) -> frozenset[str]:
-        return frozenset(name for name, parameter in flat.trained(self._model).items() if parameter.grad is None)
-
-    def _changed(self, before: Sequence[Tensor]) -> frozenset[str]:
-        """The parameters that are not what they were."""
-        return frozenset(
-            name
-            for group, now, then in zip(self._weights.groups, self._weights.flats, before, strict=True)
-            for name, new, old in zip(group.names, group.views(now), group.views(then), strict=True)
-            if not torch.equal(new, old)
-        )
-
-    def _timed(self, indices: Indices) -> float:
-        devices.synchronize(self._device)
-        started = time.perf_counter()
-        self._forward_backward(indices)
-        devices.synchronize(self._device)
-        return time.perf_counter() - started
-
-    def _forward_backward(self, indices: Indices) -> float:
-        """Leave the gradient sum over ``indices`` in the parameters' ``grad``; return the mean loss.
-
-        More samples than fit into memory (a reissued slice can be larger than this device's own) are accumulated.
-        """
-        for members in self._weights.parameters:
-            for parameter in members:
-                parameter.grad = None
-        total: Tensor | None = None
-        most = self._max_batch or len(indices)
+    def join_reduction(self, buffers: Payload) -> Failed | None:
+        """Take part in reductions from now on; before the first step the changed ``buffers`` are these."""
         try:
-            for begin in range(0, len(indices), most):
-                part = indices[begin : begin + most]
-                batch = devices.move(datasets.fetch(self._data, part), self._device)
-                loss = self._loss(self._model, batch) * len(part)
-                loss.backward()  # type: ignore[no-untyped-call]
-                total = loss.detach() if total is None else total + loss.detach()
-        except Exception as error:
-            raise job.as_job_error("loss", error) from error
-        assert total is not None, "a slice holds at least one sample"
-        return float(total) / len(indices)
+            optimizer = job.create_optimizer(self._factory, self._model, self._config)
+            into_optimizer(self._model, optimizer, self._resumed.state.optimizer)
+            self._reduction = Reduction(
+                self._model,
+                self._weights,
+                self._compute_slice,
+                optimizer,
+                schedule=schedule.create(self._factory, optimizer, self._config),
+                most_norm=self._config.clip_norm,
+                seed=self._config.seed,
+                first=(self._buffer_names, buffers),
+                done=self._resumed.step,
+                address=ray.util.get_node_ip_address(),
+            )
+        except TrainingError as error:
+            return Failed.of(error)
+        except (NotPortable, ValueError) as error:
+            return Failed(cause=f"the checkpoint's optimizer state can't be used: {error}")
+        self._optimizer = optimizer
+        self._gradients, self._gradient_views = [], []  # those of the reduction take their place
+        return None
+
+    def reduce(self, task: ReductionTask) -> Reduced | Broken | Failed:
+        """This worker's part in a step; see :meth:`Reduction.step`."""
+        assert self._reduction is not None, "the worker has joined"
+        return self._reduction.step(task)
+
+    def commit(self, step: int) -> Failed | None:
+        """Apply ``step``, which was reduced; see :meth:`Reduction.commit`."""
+        assert self._reduction is not None, "the worker has joined"
+        try:
+            self._reduction.commit(step)
+        except TrainingError as error:
+            return Failed.of(error)
+        return None
+
+    def give_up_group(self, number: int) -> None:
+        """Stop waiting in group ``number``; see :meth:`Reduction.give_up`."""
+        assert self._reduction is not None, "the worker has joined"
+        self._reduction.give_up(number)
+
+    def reduction_progress(self) -> tuple[int, int]:
+        """The last step whose slices this worker has computed, and how many pieces it has reduced so far."""
+        assert self._reduction is not None, "the worker has joined"
+        return self._reduction.contributed, self._reduction.moved
+
+    # --- For checkpoints, and going on from one ----------------------------------------------------------------------
+
+    def restore(self, resumed: Resumption) -> None:
+        """Go on from a checkpoint, with the state of this worker's own optimizer if it has one; before :meth:`join`."""
+        self._resumed = resumed
+
+    def snapshot(self) -> None:
+        """Keep what this worker's own optimizer remembers, between two steps; see :mod:`.optimizer_state`."""
+        self._held = TrainingState()
+        if self._optimizer is None:
+            return
+        try:
+            self._held = TrainingState(optimizer=of_optimizer(self._model, self._optimizer))
+        except NotPortable as error:
+            self._held = TrainingState(missing=str(error))
+
+    def snapshot_taken(self) -> TrainingState:
+        """What :meth:`snapshot` kept, once."""
+        held, self._held = self._held, TrainingState()
+        return held
+
+    # --- Ray objects -------------------------------------------------------------------------------------------------
 
     def _load(self, weights: Payload) -> None:
         """Copy the weights (and changed buffers) that arrived into the model."""
@@ -289,11 +354,6 @@ class Worker:
             torch._foreach_copy_(targets, sources)
         arrays = [flat.to_bytes(buffer) for buffer in self._gradients]
         return (*arrays, *flat.gather(flat.buffers(self._model, self._buffer_names))), tuple(unused)
-
-
-def slice_seed(seed: int, step: int, index: int) -> int:
-    """Seed of a slice's randomness: the same whoever computes it, and however often."""
-    return int(np.random.SeedSequence((seed, step, index)).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def machine_id() -> str:

@@ -170,6 +170,36 @@ def test_a_run_outlives_the_laptops_command_and_attach_shows_all_of_it(product: 
     assert (max(medians.values()) - min(medians.values())) / max(medians.values()) <= SPREAD, medians
 
 
+def test_a_run_whose_coordinator_was_killed_goes_on_from_its_newest_checkpoint(product: HeteroTui, fleet: Lab) -> None:
+    settings = ("num_iterations=90", "batch_size=280", "checkpoint_every=5")
+    options = [part for setting in settings for part in ("--set", setting)]
+    with product.start("train", "digits", *options, "--json") as train:
+        assert train.stdout is not None
+        seen: list[protocol.Event] = []
+        for line in train.stdout:
+            seen.append(event(line))
+            if sum(isinstance(one, protocol.CheckpointSaved) for one in seen) == 2:
+                train.kill()
+                break
+        train.stdout.close()
+    run, head = only(seen, protocol.RunStarted).run, fleet.host(only(seen, protocol.RunStarted).host)
+    (coordinator,) = [one for one in head.processes() if "remote_agent.training.run" in one.argv]
+    head.signal(coordinator.pid, signal.SIGKILL)
+    (listed,) = [one for one in product.document("runs")["runs"] if one["id"] == run]
+    assert (listed["state"], listed["job"]) == ("lost", "digits")
+
+    events = product.events("resume", run)
+    assert_whole(events)
+    resumed = only(events, protocol.RunResumed)
+    assert resumed.step >= 10
+    assert resumed.step % 5 == 0
+    assert [one.step for one in steps(events) if one.seq > resumed.seq] == list(range(resumed.step + 1, 91))
+    assert only(events, protocol.RunFinished).steps == 90
+    again = product.run("resume", run)
+    assert again.returncode == 1
+    assert f"{run} is finished" in again.stderr
+
+
 def test_another_ray_on_the_same_host_is_untouched_while_ours_runs(product: HeteroTui, theirs: OtherRay) -> None:
     product.document("up")
     assert theirs.pids <= {one.pid for one in theirs.host.processes()}

@@ -51,6 +51,34 @@ class Job:
         x = torch.randn(100, 20, generator=generator)
         return x, (x[:, :5] + 0.3 * x[:, 5:10]).argmax(1)
 """
+STRAIGHT = """
+import os
+import signal
+
+import torch
+from torch import nn
+
+
+class Job:
+    '''A loss whose gradient does not depend on the weights: a slice moves them as far whoever computes it.'''
+
+    calls = 0
+
+    def create_model(self):
+        return nn.Linear(20, 1, bias=False)
+
+    def loss(self, model, batch):
+        Job.calls += 1
+        if os.environ.get("TEST_HOST") == "b" and Job.calls == FAIL_AT:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return model(batch).mean()
+
+    def create_optimizer(self, model, config):
+        return torch.optim.SGD(model.parameters(), lr=0.2)
+
+    def create_data(self):
+        return torch.randn(100, 20, generator=torch.Generator().manual_seed(5))
+"""
 SGD = "torch.optim.SGD(model.parameters(), lr=0.2)"
 ADAMW = "torch.optim.AdamW(model.parameters(), lr=0.003, weight_decay=0.1)"
 
@@ -66,8 +94,9 @@ def test_slower_devices_make_fewer_local_steps_in_the_same_time_and_at_least_one
     profiles = [DeviceProfile(100.0, 0.01), DeviceProfile(50.0, 0.02), DeviceProfile(1.0)]
     assert local_steps(20, 10, profiles) == (20, 10, 1)
     assert local_steps(1, 10, profiles) == (1, 1, 1)
-    assert local_batch(32, 3) == 10
-    assert local_batch(2, 3) == 1
+    assert local_batch(TrainingConfig(batch_size=32), 3) == 10
+    assert local_batch(TrainingConfig(batch_size=2), 3) == 1
+    assert local_batch(TrainingConfig(batch_size=32, local_batch=4), 3) == 4
 
 
 def test_rounds_are_cut_again_only_where_it_pays() -> None:
@@ -133,6 +162,43 @@ def test_a_worker_killed_in_a_round_changes_nothing_about_its_samples(launch: An
     assert [step["samples"] for step in steps] == [sum(samples) for samples in rounds]
     config = TrainingConfig(num_iterations=ROUNDS, seed=3, **settings)
     assert_weights(run, reference(source, tmp_path, config, rounds, BATCH // 3))
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(("stream", "outer"), [("network", "nesterov"), ("auto", "none")])
+def test_with_overlap_the_common_weights_come_one_round_late(
+    launch: Any, tmp_path: Path, stream: str, outer: str
+) -> None:
+    source = job_source(ADAMW)
+    # With one local step a round there is one moment to look for the weights of the round before: after it.
+    settings = {"strategy": "local_sgd", "local_batch": 5, "local_steps": 1, "overlap": True, "outer": outer}
+    run = launch(source, num_iterations=ROUNDS, seed=3, rebalance=False, stream=stream, **settings)
+    assert run.finish() == (0, "")
+    rounds = [[worker["samples"] for worker in step["workers"]] for step in run.of_kind("step")]
+    assert rounds == [[5] * 3] * ROUNDS
+    config = TrainingConfig(num_iterations=ROUNDS, seed=3, **settings)
+    assert_weights(run, reference(source, tmp_path, config, rounds, 5))
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("fail_at", [14, 17])
+def test_a_worker_killed_with_overlap_leaves_every_sample_counted_once(
+    launch: Any, tmp_path: Path, fail_at: int
+) -> None:
+    source = STRAIGHT.replace("FAIL_AT", str(fail_at))
+    settings = {"strategy": "local_sgd", "local_batch": 10, "local_steps": 3, "overlap": True}
+    run = launch(source, num_iterations=ROUNDS, seed=3, rebalance=False, stream="network", **settings)
+    assert run.finish() == (0, "")
+    (lost,) = run.of_kind("worker_lost")
+    assert lost["host"] == "b"
+    steps = run.of_kind("step")
+    assert [step["step"] for step in steps] == list(range(1, ROUNDS + 1))
+    before = [share["samples"] for share in run.of_kind("plan")[0]["shares"]]
+    after = [share["samples"] for share in run.of_kind("rebalanced")[0]["shares"]]
+    rounds = [before if step["step"] <= lost["step"] + 1 else after for step in steps]
+    assert [step["samples"] for step in steps] == [sum(samples) for samples in rounds]
+    config = TrainingConfig(num_iterations=ROUNDS, seed=3, **settings)
+    assert_weights(run, reference(source, tmp_path, config, rounds, 10))
 
 
 @pytest.mark.ray
@@ -203,22 +269,33 @@ def reference(
     samples, loss = data.as_dataset(job.create_data()), loss_function(job)
     order = SampleOrder(config.seed, len(samples), batch)
     taken = 0
-    for sizes in rounds:
-        total = [torch.zeros_like(parameter) for parameter in common.parameters()]
+    for number, sizes in enumerate(rounds, start=1):
+        starts = [copy.deepcopy(replica) for replica in replicas]
         for replica, optimizer, size in zip(replicas, inner, sizes, strict=False):
-            replica.load_state_dict(common.state_dict())
             for begin in range(taken, taken + size, batch):
                 optimizer.zero_grad()
                 loss(replica, data.fetch(samples, order.take(begin, begin + batch))).backward()
                 optimizer.step()
-            for entry, start, own in zip(total, common.parameters(), replica.parameters(), strict=True):
-                entry.add_(start.detach() - own.detach(), alpha=size / sum(sizes))
             taken += size
+        total = [torch.zeros_like(parameter) for parameter in common.parameters()]
         with torch.no_grad():
+            for replica, start, size in zip(replicas, starts, sizes, strict=False):
+                for entry, begun, own in zip(total, start.parameters(), replica.parameters(), strict=True):
+                    entry.add_(begun - own, alpha=size / sum(sizes))
+            if config.overlap:
+                # They learn only now what the round before gave; what they have done since, they keep.
+                for replica, start in zip(replicas, starts, strict=True):
+                    for own, begun, newest in zip(
+                        replica.parameters(), start.parameters(), common.parameters(), strict=True
+                    ):
+                        own.add_(newest - begun)
             for parameter, difference, velocity in zip(common.parameters(), total, velocities, strict=True):
                 if config.outer == "none":
                     parameter.sub_(difference)
                 else:
                     velocity.mul_(config.outer_momentum).add_(difference)
                     parameter.sub_(config.outer_learning_rate * (difference + config.outer_momentum * velocity))
+        if not config.overlap or number == len(rounds):
+            for replica in replicas:
+                replica.load_state_dict(common.state_dict())
     return checkpoint.portable_state(common)

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from remote_agent.training import DistributedTrainer, TrainingError
+
 pytestmark = pytest.mark.ray
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,7 +46,7 @@ class Factory:
 config = TrainingConfig(batch_size=32, learning_rate=0.01, num_gpu_workers=GPUS, num_cpu_workers=2)
 trainer = DistributedTrainer(model_factory=Factory(), data_loader=Points(), config=config)
 try:
-    result = trainer.train(num_iterations=40)
+    result = trainer.train(num_iterations=40, resume=RESUME)
 except TrainingError as error:
     print(json.dumps({"error": str(error)}))
     sys.exit(1)
@@ -59,8 +61,8 @@ print(json.dumps({
 """
 
 
-def run_script(folder: Path, gpus: int) -> tuple[int, dict[str, Any]]:
-    (folder / "script.py").write_text(SCRIPT.replace("GPUS", str(gpus)))
+def run_script(folder: Path, gpus: int, resume: str = "None") -> tuple[int, dict[str, Any]]:
+    (folder / "script.py").write_text(SCRIPT.replace("GPUS", str(gpus)).replace("RESUME", resume))
     environment = os.environ | {"PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "disabled", "RAY_ADDRESS": "local"}
     done = subprocess.run(
         [sys.executable, "script.py"],
@@ -92,3 +94,20 @@ def test_asking_for_gpus_that_are_not_there_is_an_error_and_not_a_hang(tmp_path:
     code, result = run_script(tmp_path, gpus=99)
     assert code == 1
     assert "num_gpu_workers=99" in result["error"]
+
+
+def test_a_folder_with_a_run_is_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_text("{}\n")
+    trainer = DistributedTrainer(model_factory=object(), data_loader=[])
+    with pytest.raises(TrainingError, match="holds a run already") as error:
+        trainer.train(folder=tmp_path)
+    assert "resume=" in error.value.hint
+    assert (tmp_path / "events.jsonl").read_text() == "{}\n"
+
+
+def test_what_can_not_be_resumed_is_named_and_the_run_fails_with_an_event(tmp_path: Path) -> None:
+    code, result = run_script(tmp_path, gpus=0, resume="'nowhere'")
+    assert code == 1
+    assert "nowhere" in result["error"]
+    (events,) = (tmp_path / "runs").glob("*/events.jsonl")
+    assert json.loads(events.read_text().splitlines()[-1])["kind"] == "run_failed"

@@ -12,6 +12,10 @@ One flat float32 buffer is cut into chunks (``layout``). Each worker has one con
 it back to everybody (``outbox``, ``server``). Nothing waits for a whole step, so every link is busy in both directions
 from the first chunk to the last.
 
+Where no worker is to wait for another, ``stale_shard``, ``stale_server`` and ``stale_client`` take the place of their
+synchronous counterparts: a slice's gradient is applied as it arrives, and answered with fresh weights. A ``service`` is
+what both kinds of shard are on the network.
+
 The bytes are described in ``frames``, who may connect in ``handshake``. Needs torch, not Ray: a shard runs in any
 process.
 """
@@ -23,7 +27,10 @@ from remote_agent.training.exchange.exchanging import Exchanging
 from remote_agent.training.exchange.layout import Layout, plan_layout
 from remote_agent.training.exchange.server import ShardServer
 from remote_agent.training.exchange.shard import Shard, ShardState
-from remote_agent.training.exchange.steps import Contribution, Timings
+from remote_agent.training.exchange.stale_client import StaleClient
+from remote_agent.training.exchange.stale_server import StaleServer
+from remote_agent.training.exchange.stale_shard import StaleShard
+from remote_agent.training.exchange.steps import Contribution, NewWeights, Timings
 from remote_agent.training.exchange.update import OptimizerUpdate, Update
 
 __all__ = [
@@ -34,10 +41,14 @@ __all__ = [
     "ExchangeError",
     "Exchanging",
     "Layout",
+    "NewWeights",
     "OptimizerUpdate",
     "Shard",
     "ShardServer",
     "ShardState",
+    "StaleClient",
+    "StaleServer",
+    "StaleShard",
     "Timings",
     "Update",
     "plan_layout",

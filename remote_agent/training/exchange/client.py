@@ -58,7 +58,7 @@ class ExchangeClient:
         self.residual = residual
         self.layout, self._codecs = layout, codecs
         self._changed = threading.Condition(threading.RLock())
-        self._now: Exchanging | None = None
+        self._now: Exchanging[NewWeights] | None = None
         self._fetching: Fetching | None = None
         self._early: list[tuple[Header, Tensor]] = []
         self._norms: dict[int, dict[int, float]] = {}
@@ -123,7 +123,7 @@ class ExchangeClient:
                 self._keep(header, payload)
             return fetching.step or 0
 
-    def begin(self, step: int, slices: int, samples: int, weights: Tensor, out: Tensor) -> Exchanging:
+    def begin(self, step: int, slices: int, samples: int, weights: Tensor, out: Tensor) -> Exchanging[NewWeights]:
         """Open the exchange of ``step``, which is the one after :attr:`step`. New weights come in from now on.
 
         Args:
@@ -229,8 +229,9 @@ class ExchangeClient:
             payload = signature + frames.pack_bits(held)
             return Frame(Header(Kind.HELLO, step=step, length=len(payload)), payload), True
 
-    def wants_whole(self, held: bool) -> bool:
-        return self._fetching is not None or (self.step is not None and not held)
+    def request(self, held: bool) -> Frame | None:
+        wanted = self._fetching is not None or (self.step is not None and not held)
+        return Frame(Header(Kind.FETCH)) if wanted else None
 
     def contributions(self) -> Sequence[Contribution]:
         with self._changed:
@@ -290,7 +291,7 @@ class ExchangeClient:
         elif header.step > newest + 1:
             self.fell_behind()
 
-    def _wake_if_whole(self, now: Exchanging) -> None:
+    def _wake_if_whole(self, now: Exchanging[NewWeights]) -> None:
         if now.incoming.whole:
             with self._changed:
                 self._changed.notify_all()

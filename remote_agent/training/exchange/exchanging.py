@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,10 +14,22 @@ from remote_agent.training.codecs import Codec
 from remote_agent.training.exchange.deadlines import STEP_S
 from remote_agent.training.exchange.frames import Header, Kind
 from remote_agent.training.exchange.layout import Layout
-from remote_agent.training.exchange.steps import Contribution, NewWeights, Timings
+from remote_agent.training.exchange.steps import Contribution, Timings
 
 
-class Carrier(Protocol):
+class Incoming(Protocol):
+    """The weights that are awaited, as a step's exchange knows them."""
+
+    @property
+    def step(self) -> int:
+        """What they belong to: the number of the step, or of the slice that they answer."""
+
+
+Awaited = TypeVar("Awaited", bound=Incoming)
+AwaitedBy = TypeVar("AwaitedBy", bound=Incoming, contravariant=True)
+
+
+class Carrier(Protocol[AwaitedBy]):
     """The client, as a step's exchange uses it."""
 
     @property
@@ -34,7 +46,7 @@ class Carrier(Protocol):
     def push(self, contribution: Contribution, chunks: Sequence[int]) -> None:
         """Send these chunks."""
 
-    def wait(self, incoming: NewWeights, deadline: float) -> None:
+    def wait(self, incoming: AwaitedBy, deadline: float) -> None:
         """Until the weights are whole; raises ExchangeError."""
 
     def bytes_moved(self) -> tuple[int, int]:
@@ -44,15 +56,15 @@ class Carrier(Protocol):
         """When the last chunk of a gradient was on its way, on the monotonic clock."""
 
 
-class Exchanging:
-    """From :meth:`ExchangeClient.begin` until :meth:`finish` returns.
+class Exchanging(Generic[Awaited]):
+    """From a client's ``begin`` until :meth:`finish` returns.
 
     Attributes:
         contributed: the slices that this worker sends.
         incoming: the new weights.
     """
 
-    def __init__(self, carrier: Carrier, incoming: NewWeights, slices: int, samples: int) -> None:
+    def __init__(self, carrier: Carrier[Awaited], incoming: Awaited, slices: int, samples: int) -> None:
         self.contributed: tuple[Contribution, ...] = ()
         self.incoming = incoming
         self._carrier, self._slices, self._samples = carrier, slices, samples

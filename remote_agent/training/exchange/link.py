@@ -40,8 +40,8 @@ class Worker(Protocol):
     def hello(self, shard: int) -> tuple[Frame, bool]:
         """The HELLO frame for the shard, as things are, and whether it says that there are weights."""
 
-    def wants_whole(self, held: bool) -> bool:
-        """Whether to ask for whole weights after a HELLO that said that there were weights (``held``) or not."""
+    def request(self, held: bool) -> Frame | None:
+        """What asks for whole weights after a HELLO that said that there were weights (``held``) or not, if needed."""
 
     def contributions(self) -> Sequence[Contribution]:
         """Those of the step that is under way."""
@@ -194,8 +194,9 @@ class Link:
             self._connection = connection
             self._controls.clear()
         # Asked without our lock: the client calls us while it holds its own.
-        if self._worker.wants_whole(held):
-            self.control(Frame(Header(Kind.FETCH)))
+        request = self._worker.request(held)
+        if request is not None:
+            self.control(request)
         for contribution in self._worker.contributions():
             if contribution.sent.intersection(self._chunks):
                 self.control(Frame(Header(Kind.ASK, step=contribution.step, slice=contribution.slice)))

@@ -22,9 +22,10 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class WholeChunk:
-    """A place in the queue where the chunk, as it is when its turn comes, is sent whole."""
+    """A place in the queue where the chunk, as it is when its turn comes, is sent whole; ``asked``: by which FETCH."""
 
     chunk: int
+    asked: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,18 @@ class AllFetched:
     """A place in the queue: the last of the whole chunks is before it."""
 
 
-Item = Frame | WholeChunk | AllFetched
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A place in the queue where the chunk, as it is when its turn comes, answers slice ``slice``.
+
+    For a shard that answers each worker alone: what waits takes no memory, however many workers are slow to take it.
+    """
+
+    chunk: int
+    slice: int
+
+
+Item = Frame | WholeChunk | AllFetched | Answer
 
 
 class Outbox:

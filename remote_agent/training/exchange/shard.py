@@ -7,7 +7,7 @@ decoded difference to it. So all workers hold bit-identical weights, and what a 
 (error feedback; see Richtárik et al., "EF21", NeurIPS 2021).
 
 With ``most_norm`` the gradient is clipped by its global norm, as ``torch.nn.utils.clip_grad_norm_`` does: a shard's
-chunks then wait for each other, and for the norms of the other shards.
+chunks then wait for each other, and for the norms of the other shards. The only shard knows the norm by itself.
 
 Memory: weights, sums, the last payload of each chunk, and the replica if the codec loses something; never more for more
 workers.
@@ -171,6 +171,9 @@ class Shard:
             if len(self._norm_parts) < len(self.chunks):
                 return
             part = math.fsum(self._norm_parts[own] for own in self.chunks)
+            if self.layout.shards == 1:
+                self._clip_and_apply(part)
+                return
             payload = frames.pack_number(part)
             with self._publishing:
                 self._norm_frame = Frame(Header(Kind.NORM_PART, step=step, length=len(payload)), payload)
@@ -195,14 +198,19 @@ class Shard:
                 return
             if self._norm_frame is None or self._norm_frame.header.step != step:
                 raise MalformedFrame(f"the norm of step {step} came before its gradients")
-            self._norm_parts.clear()
-            factor = self._most_norm / (math.sqrt(total) + _CLIP_EPSILON)
-            for chunk in self.chunks:
-                with self._sums[chunk].lock:
-                    gradient = self._sums[chunk].total
-                    if not factor >= 1:  # NaN clips too: it has to stay visible
-                        gradient.mul_(factor)
-                    self._apply(chunk, gradient)
+            self._clip_and_apply(total)
+
+    def _clip_and_apply(self, total: float) -> None:
+        """Make the step of all chunks by the squared norm ``total``; the norms' lock is held."""
+        assert self._most_norm is not None, "this run clips gradients"
+        self._norm_parts.clear()
+        factor = self._most_norm / (math.sqrt(total) + _CLIP_EPSILON)
+        for chunk in self.chunks:
+            with self._sums[chunk].lock:
+                gradient = self._sums[chunk].total
+                if not factor >= 1:  # NaN clips too: it has to stay visible
+                    gradient.mul_(factor)
+                self._apply(chunk, gradient)
 
     # --- Weights out -------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,9 @@ from remote_agent.training.exchange.layout import Layout
 MakeOptimizer = Callable[[int, nn.Parameter], torch.optim.Optimizer]
 """From a parameter group's number and one chunk of it to an optimizer over that chunk."""
 
+OptionsOf = Callable[[int, int], Mapping[str, Any]]
+"""From a parameter group's number and a step to the options that a schedule has set by then."""
+
 
 class Update(Protocol):
     """Changes weights. A shard calls it for one chunk from one thread at a time, for several chunks at once."""
@@ -25,8 +28,11 @@ class Update(Protocol):
     def bind(self, chunk: int, weights: Tensor) -> None:
         """``weights`` (float32, flat) is where the chunk lies from now on; before the first step."""
 
-    def apply(self, chunk: int, step: int, gradient: Tensor) -> None:
-        """Change the chunk's weights in place by its mean ``gradient`` (float32, flat; may be overwritten)."""
+    def apply(self, chunk: int, step: int, gradient: Tensor, weight: float = 1.0) -> None:
+        """Change the chunk's weights in place by its mean ``gradient`` (float32, flat; may be overwritten).
+
+        ``weight`` is the part of a whole step that this one is: what the learning rate is multiplied by.
+        """
 
     def state(self, chunk: int) -> Mapping[str, Tensor]:
         """All that :meth:`apply` remembers about the chunk, by name."""
@@ -41,30 +47,34 @@ class OptimizerUpdate:
     Args:
         layout: how the buffer is cut.
         make: makes an optimizer for a chunk of a parameter group.
-        learning_rate: for a schedule: the learning rate of (group, step), steps counted from 1; default: the
-            optimizer's own.
+        options: for a schedule: what it sets among the parameter group's options (``lr``, ``betas``, ...) in (group,
+            step), steps counted from 1; default: they stay as they are.
     """
 
-    def __init__(
-        self, layout: Layout, make: MakeOptimizer, learning_rate: Callable[[int, int], float] | None = None
-    ) -> None:
+    def __init__(self, layout: Layout, make: MakeOptimizer, options: OptionsOf | None = None) -> None:
         self._layout = layout
         self._make = make
-        self._learning_rate = learning_rate
+        self._options = options
         self._chunks: dict[int, tuple[nn.Parameter, torch.optim.Optimizer]] = {}
 
     def bind(self, chunk: int, weights: Tensor) -> None:
         parameter = nn.Parameter(weights)
         self._chunks[chunk] = (parameter, self._make(self._layout.chunks[chunk].group, parameter))
 
-    def apply(self, chunk: int, step: int, gradient: Tensor) -> None:
+    def apply(self, chunk: int, step: int, gradient: Tensor, weight: float = 1.0) -> None:
         parameter, optimizer = self._chunks[chunk]
-        if self._learning_rate is not None:
-            for options in optimizer.param_groups:
-                options["lr"] = self._learning_rate(self._layout.chunks[chunk].group, step)
+        if self._options is not None:
+            changed = self._options(self._layout.chunks[chunk].group, step)
+            for group in optimizer.param_groups:
+                group.update(changed)
+        usual = [group["lr"] for group in optimizer.param_groups] if weight != 1 else []
+        for group, rate in zip(optimizer.param_groups, usual, strict=False):
+            group["lr"] = rate * weight
         parameter.grad = gradient
         optimizer.step()
         parameter.grad = None
+        for group, rate in zip(optimizer.param_groups, usual, strict=False):
+            group["lr"] = rate
 
     def state(self, chunk: int) -> Mapping[str, Tensor]:
         entries: Mapping[str, Any] = self._chunks[chunk][1].state_dict()["state"].get(0, {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import time
 
@@ -32,6 +33,7 @@ class LaneClient:
     """
 
     kind = "shared memory"
+    offering = None  # a slice is there in one piece, without being sent
 
     def __init__(self, address: str, layout: Layout, signature: bytes, device: torch.device) -> None:
         self._layout = layout
@@ -99,6 +101,10 @@ class LaneClient:
             raise LaneError(f"there is no shared memory for another slice: {error}", hint="free memory") from error
         finally:
             os.close(descriptor)
+
+    def ready(self) -> bool:
+        """Whether the shard has said something, which :meth:`finish` is waiting for."""
+        return bool(select.select([self._sock], [], [], 0.0)[0])
 
     def finish(self, deadline: float) -> Timings:
         """Wait until all weights of the step are in ``weights[step % 2]``.

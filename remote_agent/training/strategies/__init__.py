@@ -1,7 +1,7 @@
 """How the workers train together; each strategy is one file behind one small interface.
 
 ``sync`` has two forms that give the same weights: ``streamed`` wherever ``dataplane`` allows it, else ``sync``, over
-Ray objects.
+Ray objects. ``ssp`` and ``async`` are both ``stale``, with and without a bound.
 
 A strategy turns a :class:`~remote_agent.training.session.Session` into a sequence of applied steps. It writes the
 events of its own decisions (who was lost, what was issued again, how shares moved); the engine writes the steps,
@@ -16,8 +16,10 @@ from typing import Protocol
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.session import Session, StepReport
 from remote_agent.training.shares import DeviceProfile, split, step_seconds
-from remote_agent.training.strategies import local_sgd
+from remote_agent.training.strategies import local_sgd, stale
+from remote_agent.training.strategies.allreduce import AllReduce
 from remote_agent.training.strategies.local_sgd import LocalSgd
+from remote_agent.training.strategies.stale import Stale
 from remote_agent.training.strategies.streamed import Streamed
 from remote_agent.training.strategies.sync import Sync
 
@@ -37,7 +39,13 @@ class Strategy(Protocol):
 def create(name: str, session: Session) -> Strategy:
     """The strategy of that name; :class:`TrainingConfig` has checked that it exists."""
     sync: type[Strategy] = Sync if session.weights is not None else Streamed
-    kinds: dict[str, type[Strategy]] = {"sync": sync, "local_sgd": LocalSgd}
+    kinds: dict[str, type[Strategy]] = {
+        "sync": sync,
+        "ssp": Stale,
+        "async": Stale,
+        "local_sgd": LocalSgd,
+        "allreduce": AllReduce,
+    }
     return kinds[name]()
 
 
@@ -50,10 +58,12 @@ def first_cut(
         ValueError: the batch does not fit into the devices' memory.
     """
     if config.strategy == "local_sgd":
-        batch = local_sgd.local_batch(config.batch_size, len(profiles))
+        batch = local_sgd.local_batch(config, len(profiles))
         steps = local_sgd.local_steps(config.local_steps, batch, profiles)
         cut = tuple(batch * count for count in steps)
         about = f"a round is {', '.join(map(str, steps))} local steps of {batch} samples; outer={config.outer}"
+        about += ", exchanged while the next one is computed" if config.overlap else ""
         return cut, local_sgd.round_seconds(cut, batch, profiles), (about,)
     cut = split(config.batch_size, profiles)
-    return cut, step_seconds(cut, profiles), ()
+    said = (stale.about(config),) if config.strategy in ("ssp", "async") else ()
+    return cut, step_seconds(cut, profiles), said

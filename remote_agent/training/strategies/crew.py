@@ -23,10 +23,15 @@ class Crew:
         self.cut = self._fresh_cut()
         self._cut_at = balance.FIRST_STEPS - balance.STEPS_BETWEEN
 
-    def slices(self) -> list[tuple[Member, int, int]]:
-        """(worker, begin, end) of each slice of the batch that is not empty, in order."""
+    def slices(self, total: int | None = None) -> list[tuple[Member, int, int]]:
+        """(worker, begin, end) of each slice of the batch that is not empty, in order.
+
+        Args:
+            total: samples to be cut, where they are fewer than a whole batch: the last ones of a run.
+        """
         result, begin = [], 0
-        for member, samples in zip(self._session.crew, self.cut, strict=True):
+        cut = self.cut if total is None else shares.scaled(self.cut, total)
+        for member, samples in zip(self._session.crew, cut, strict=True):
             if samples:
                 result.append((member, begin, begin + samples))
                 begin += samples
@@ -91,6 +96,10 @@ class Crew:
         if better is not None:
             self.cut, self._cut_at = better, step
             self._announce(step, "the devices' speeds changed")
+
+    def reduced(self, step: int, member: Member, at_most: int) -> None:
+        """A device's memory was full, and it takes ``at_most`` samples at a time: its share follows its speed."""
+        self._announce(step, f"{member.name}'s memory was full: it computes {at_most} samples at a time from now on")
 
     def _fresh_cut(self) -> tuple[int, ...]:
         session = self._session

@@ -6,6 +6,9 @@ least one, fixed for the run. The fastest device makes ``local_steps`` of them i
 fit into the same time, at least one. So all finish together, and a round takes the next ``sum(H_i * b)`` samples of the
 global order. Each sample is still used once an epoch. What is exchanged is told in ``local_rounds``.
 
+With ``overlap`` a round's exchange is hidden behind the next round's computation: what comes back is one round old. The
+last round, and one that a checkpoint is made of, are waited for as without.
+
 With ``outer=none``, ``local_steps=1`` and plain SGD a round is a step of ``sync``.
 
 A round that a worker is lost in is not cut short: its slice is issued again, whole, to a living worker, which makes the
@@ -18,20 +21,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from remote_agent.training import balance
-from remote_agent.training.order import Indices
+from remote_agent.training import balance, snapshots
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.optimizer_state import Snapshot
 from remote_agent.training.session import Member, Session
 from remote_agent.training.shares import DeviceProfile
 from remote_agent.training.strategies.crew import Crew
-from remote_agent.training.strategies.streamed import Streamed
+from remote_agent.training.strategies.streamed import Streamed, Turn
 
 ROUNDS_BETWEEN = 4
 """Rounds from one cut to the next, unless a device's speed changed by :data:`~balance.LARGE_CHANGE`."""
 
 
-def local_batch(batch: int, devices: int) -> int:
-    """Samples of one local step on one device."""
-    return max(1, batch // devices)
+def local_batch(config: TrainingConfig, devices: int) -> int:
+    """Samples of one local step on one of so many devices."""
+    return config.local_batch or max(1, config.batch_size // devices)
 
 
 def local_steps(most: int, batch: int, profiles: Sequence[DeviceProfile]) -> tuple[int, ...]:
@@ -72,7 +76,7 @@ class RoundCrew(Crew):
     """
 
     def __init__(self, session: Session) -> None:
-        self.batch = local_batch(session.config.batch_size, len(session.crew))
+        self.batch = local_batch(session.config, len(session.crew))
         super().__init__(session)
 
     def adapt(self, step: int, observed: Iterable[tuple[Member, int, float]]) -> None:
@@ -99,10 +103,18 @@ class LocalSgd(Streamed):
     def _new_crew(self, session: Session) -> Crew:
         crew = RoundCrew(session)
         self._local_batch = crew.batch
-        self._taken = 0
+        self._taken = session.order.start
         return crew
 
-    def _samples(self, step: int) -> Indices:
-        """The next samples of the order; rounds are issued one after the other, each once."""
-        begin, self._taken = self._taken, self._taken + sum(self._crew.cut)
-        return self._session.order.take(begin, self._taken)
+    def _span(self, step: int) -> tuple[int, int]:
+        """The next samples of the order; rounds are issued one after the other, each once; the last may be shorter."""
+        begin, self._taken = self._taken, self._session.order.until(self._taken + sum(self._crew.cut))
+        return begin, self._taken
+
+    def _is_delayed(self, turn: Turn) -> bool:
+        session = self._session
+        return session.config.overlap and session.goes_on(turn.step, turn.end) and not self._is_saved(turn)
+
+    def _snapshot(self) -> Snapshot:
+        """The outer optimizer's state, and that of each living worker's own."""
+        return snapshots.of_shards(self._session, inner=True)

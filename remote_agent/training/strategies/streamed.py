@@ -19,12 +19,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from remote_agent.protocol import SliceReissued, WorkerStep
-from remote_agent.training import rpc
+from remote_agent.training import rpc, snapshots
 from remote_agent.training.deadlines import HEARTBEAT_S, PING_S, SLICE_FACTOR, TRANSFER_S
 from remote_agent.training.errors import ServerGone
 from remote_agent.training.flat import Payload
 from remote_agent.training.messages import Counted, Failed, Slice, StreamedResult, StreamedTask, Unlinked
-from remote_agent.training.order import Indices
+from remote_agent.training.optimizer_state import Snapshot
+from remote_agent.training.record import SliceSpan
 from remote_agent.training.rpc import Ref
 from remote_agent.training.session import Member, Session, StepReport
 from remote_agent.training.strategies.crew import Crew
@@ -65,7 +66,15 @@ class Turn:
     """One step under way."""
 
     step: int
+    end: int = 0  # of the positions that were used with it
+    delayed: bool = False  # its workers have answered before it is whole; that is waited for in the next one
     parts: list[Part] = field(default_factory=list)
+    earlier: list[Part] = field(default_factory=list)  # lost slices of the delayed step before, issued again
+
+    @property
+    def awaited(self) -> list[Part]:
+        """What is not done yet."""
+        return [part for part in (*self.parts, *self.earlier) if part.result is None]
 
 
 class Streamed:
@@ -80,7 +89,8 @@ class Streamed:
         self._crew = self._new_crew(session)
         self._ended = time.monotonic()
         self._loss = math.nan
-        turn: Turn | None = self._issue(1)
+        self._before: Turn | None = None
+        turn: Turn | None = self._issue(session.order.done + 1)
         while turn is not None:
             # The weights of a step that is to be saved stay where they are until they have been fetched.
             ahead = self._issue(turn.step + 1) if self._goes_on(turn) and not self._is_saved(turn) else None
@@ -93,7 +103,11 @@ class Streamed:
                     if isinstance(part.result, StreamedResult) and part.samples
                 ),
             )
+            for part in turn.parts:
+                if isinstance(part.result, StreamedResult) and part.result.at_most:
+                    self._crew.reduced(turn.step, part.member, part.result.at_most)
             yield self._report(turn)
+            self._before = turn if turn.delayed else None
             if ahead is None and self._goes_on(turn):
                 self._ended = time.monotonic()
                 ahead = self._issue(turn.step + 1)
@@ -106,21 +120,28 @@ class Streamed:
     # --- Submitting --------------------------------------------------------------------------------------------------
 
     def _goes_on(self, turn: Turn) -> bool:
-        return turn.step < self._session.config.num_iterations and not self._session.stopping()
+        return turn.delayed or self._session.goes_on(turn.step, turn.end)
 
     def _is_saved(self, turn: Turn) -> bool:
         every = self._session.config.checkpoint_every
         return bool(every) and turn.step % every == 0
 
+    def _is_delayed(self, turn: Turn) -> bool:
+        """Whether the step's new weights are waited for in the step after it, of which there has to be one."""
+        return False
+
     def _issue(self, step: int) -> Turn:
         """Submit a step to all workers: those without a share take part to get the weights."""
         session = self._session
-        indices = self._samples(step)
-        slices = self._crew.slices()
+        first, last = self._span(step)
+        indices = session.order.take(first, last)
+        slices = self._crew.slices(last - first)
         own = {
-            member: Slice(index=index, indices=indices[begin:end]) for index, (member, begin, end) in enumerate(slices)
+            member: Slice(index=index, indices=indices[begin:end], begin=first + begin)
+            for index, (member, begin, end) in enumerate(slices)
         }
-        turn = Turn(step)
+        turn = Turn(step, last)
+        turn.delayed = self._is_delayed(turn)
         for member in session.crew:
             task = StreamedTask(
                 step=step,
@@ -128,13 +149,14 @@ class Streamed:
                 samples=len(indices),
                 own=own.get(member),
                 local_batch=self._local_batch,
+                delayed=turn.delayed,
             )
             turn.parts.append(Part(task, member, member.actor.call("step", task), time.monotonic()))
         return turn
 
-    def _samples(self, step: int) -> Indices:
-        """The samples of a step, for all workers; asked for once for each step, in order."""
-        return self._session.order.step(step)
+    def _span(self, step: int) -> tuple[int, int]:
+        """Positions (begin, end) of a step in the order, for all workers; asked for once for each step, in order."""
+        return self._session.order.span(step)
 
     # --- Waiting, and what to do when something is lost --------------------------------------------------------------
 
@@ -145,7 +167,7 @@ class Streamed:
             TrainingError: it can't be: the job failed, or server or workers are gone.
         """
         began, late = time.monotonic(), 0
-        while waiting := [part for part in turn.parts if part.result is None]:
+        while waiting := turn.awaited:
             patience = self._patience(waiting) - (time.monotonic() - began)
             position = rpc.first_ready([part.answer for part in waiting], patience)
             if position is None:
@@ -182,7 +204,7 @@ class Streamed:
         Those that have are waiting for the others: that a step is late says nothing about them.
         """
         self._check_server()
-        calls = {part.member: part.member.actor.call_in(PING, "ping") for part in turn.parts if part.result is None}
+        calls = {part.member: part.member.actor.call_in(PING, "ping") for part in turn.awaited}
         deadline = time.monotonic() + HEARTBEAT_S
         for member, call in calls.items():
             cause = f"no answer to a slice within {waited:.0f} s"
@@ -195,35 +217,47 @@ class Streamed:
                     self._lose(turn, ahead, member, f"{cause}, though its process lives")
 
     def _lose(self, turn: Turn, ahead: Turn | None, gone: Member, cause: str) -> None:
-        """Go on without a worker; its slices, of the step ahead too, are issued again."""
+        """Go on without a worker; its slices, of the step ahead too, are issued again.
+
+        So are those that were only on their way when the worker answered: they may not have come.
+        """
         self._crew.lose(turn.step, gone, cause)
         for each in (turn, ahead):
             if each is None:
                 continue
-            orphans = [part for part in each.parts if part.member is gone and part.result is None]
-            for orphan in orphans:
-                each.parts.remove(orphan)
-                if orphan.task.own is not None:
-                    each.parts.append(self._reissue(each, orphan))
+            for orphan in [part for part in each.parts if part.member is gone]:
+                if orphan.result is None or orphan.lost_by or each.delayed:
+                    self._pass_on(orphan, each.parts, each.parts)
+        for parts in (turn.earlier, [] if self._before is None else self._before.parts):
+            for orphan in [part for part in parts if part.member is gone]:
+                self._pass_on(orphan, parts, turn.earlier)
 
-    def _reissue(self, turn: Turn, orphan: Part) -> Part:
+    def _pass_on(self, orphan: Part, parts: list[Part], to: list[Part]) -> None:
+        """Take a lost worker's part out of ``parts``, and put its slice, issued again, in ``to``."""
+        parts.remove(orphan)
+        if orphan.task.own is not None:
+            to.append(self._reissue(to, orphan))
+
+    def _reissue(self, parts: list[Part], orphan: Part) -> Part:
         busy: dict[Member, float] = {}
-        for part in turn.parts:
+        for part in parts:
             busy[part.member] = busy.get(part.member, 0.0) + part.member.track.current.seconds(part.samples)
         substitute = self._crew.substitute(orphan.samples, busy)
         answer = substitute.actor.call_in(REPAIR, "repair", orphan.task)
         return Part(orphan.task, substitute, answer, time.monotonic(), orphan.lost_by or orphan.member.name)
 
     def _check_server(self) -> None:
-        """Raise when the server is gone or has failed."""
-        host = self._session.server_host
-        try:
-            failed = rpc.get(self._session.server.call("ping"), PING_S)
-        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
-            cause = f"the parameter server was lost: {rpc.describe(error)}"
-            raise ServerGone(cause, hint=SERVER_HINT, host=host) from error
-        if isinstance(failed, Failed):
-            raise failed.error(host)
+        """Raise when a shard is gone or has failed."""
+        calls = [(server.host, server.actor.call("ping")) for server in self._session.servers]
+        deadline = time.monotonic() + PING_S
+        for host, call in calls:
+            try:
+                failed = rpc.get(call, max(0.0, deadline - time.monotonic()))
+            except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+                what = "the parameter server" if len(calls) == 1 else "a shard of the parameter server"
+                raise ServerGone(f"{what} was lost: {rpc.describe(error)}", hint=SERVER_HINT, host=host) from error
+            if isinstance(failed, Failed):
+                raise failed.error(host)
 
     # --- Accounting --------------------------------------------------------------------------------------------------
 
@@ -236,6 +270,10 @@ class Streamed:
             except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
                 continue  # it is found lost in the next step
         return rpc.get(session.crew[-1].actor.call("weights"), TRANSFER_S)
+
+    def _snapshot(self) -> Snapshot:
+        """Have the shards keep what the optimizer remembers."""
+        return snapshots.of_shards(self._session)
 
     def _report(self, turn: Turn) -> StepReport:
         """The step's event: where each worker's time went, on one clock, from one step's end to the next.
@@ -251,14 +289,15 @@ class Streamed:
             results.append((part, part.result))
             stamps = part.result.stamps
             part.member.clock.bound(part.submitted, stamps.entered, stamps.left, now)
-            if part.lost_by:
+        for part in (*turn.parts, *turn.earlier):
+            if part.lost_by and isinstance(part.result, StreamedResult):
                 self._session.journal.write(
                     SliceReissued,
-                    step=turn.step,
+                    step=part.task.step,
                     worker=part.lost_by,
                     to=part.member.name,
                     samples=part.samples,
-                    stall_s=max(0.0, part.member.clock.here(stamps.left) - part.submitted),
+                    stall_s=max(0.0, part.member.clock.here(part.result.stamps.left) - part.submitted),
                 )
         self._ended = max(part.member.clock.here(result.stamps.left) for part, result in results)
         gathered = max(part.member.clock.here(result.pushed) for part, result in results)
@@ -295,4 +334,15 @@ class Streamed:
             bytes_pulled=sum(result.bytes_in for _, result in results),
             workers=tuple(workers),
             weights=self._weights,
+            slices=tuple(
+                # A slice that was counted before its worker was lost is that worker's.
+                SliceSpan(
+                    part.lost_by if isinstance(part.result, Counted) else part.member.name,
+                    part.task.own.begin,
+                    part.task.own.begin + part.samples,
+                )
+                for part in turn.parts
+                if part.task.own is not None
+            ),
+            snapshot=self._snapshot,
         )

@@ -22,11 +22,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from remote_agent.protocol import SliceReissued, WorkerStep
-from remote_agent.training import rpc
+from remote_agent.training import rpc, snapshots
 from remote_agent.training.deadlines import HEARTBEAT_S, PING_S, SERVER_S, SLICE_FACTOR, TRANSFER_S
 from remote_agent.training.errors import LossNotFinite, ServerGone, TrainingError
 from remote_agent.training.flat import Payload
 from remote_agent.training.messages import Applied, Failed, Refused, Skipped, SliceResult, SliceTask
+from remote_agent.training.record import SliceSpan
 from remote_agent.training.rpc import Ref
 from remote_agent.training.session import Member, Session, StepReport
 from remote_agent.training.strategies.crew import Crew
@@ -62,6 +63,7 @@ class Turn:
     step: int
     weights: Ref[Payload]
     tickets: list[Ticket]
+    end: int = 0  # of the positions that were used with it
     pulls: int = 0
     submitted: float = 0.0
     new_weights: Ref[Payload] = field(init=False)
@@ -77,9 +79,10 @@ class Sync:
         self._crew = Crew(session)
         self._published = time.monotonic()
         assert session.weights is not None, "the server has published the first weights"
-        turn: Turn | None = self._issue(1, session.weights)
+        turn: Turn | None = self._issue(session.order.done + 1, session.weights)
         while turn is not None:
-            following = self._following(turn)
+            # What a step that is to be saved left behind stays as it is until it has been kept.
+            following = None if session.saves(turn.step) else self._following(turn)
             planned = turn.new_weights
             applied = self._settle(turn)
             results = self._results(turn)
@@ -87,25 +90,29 @@ class Sync:
             self._crew.adapt(
                 turn.step, ((ticket.member, result.samples, result.compute_s) for ticket, result in observed)
             )
+            for ticket, result in zip(turn.tickets, results, strict=True):
+                if result.at_most:
+                    self._crew.reduced(turn.step, ticket.member, result.at_most)
             if following is not None and turn.new_weights is not planned:
                 following = self._issue(turn.step + 1, turn.new_weights)
             yield self._report(turn, results, applied)
-            turn = following
+            turn = following if following is not None else self._following(turn)
 
     # --- Submitting --------------------------------------------------------------------------------------------------
 
     def _following(self, turn: Turn) -> Turn | None:
         """The step after ``turn``, submitted on the weights that ``turn`` will give; None when ``turn`` is the last."""
-        if turn.step >= self._session.config.num_iterations or self._session.stopping():
+        if not self._session.goes_on(turn.step, turn.end):
             return None
         return self._issue(turn.step + 1, turn.new_weights)
 
     def _issue(self, step: int, weights: Ref[Payload]) -> Turn:
         """Submit a step: a slice for each worker with a share, and their application."""
-        indices = self._session.order.step(step)
-        turn = Turn(step, weights, [])
-        for index, (member, begin, end) in enumerate(self._crew.slices()):
-            task = SliceTask(step=step, index=index, indices=indices[begin:end])
+        first, last = self._session.order.span(step)
+        indices = self._session.order.take(first, last)
+        turn = Turn(step, weights, [], last)
+        for index, (member, begin, end) in enumerate(self._crew.slices(last - first)):
+            task = SliceTask(step=step, index=index, indices=indices[begin:end], begin=first + begin)
             turn.tickets.append(self._submit(turn, task, member))
         self._submit_application(turn)
         return turn
@@ -276,6 +283,11 @@ class Sync:
             bytes_pulled=turn.pulls * session.payload_bytes,
             workers=tuple(workers),
             weights=lambda: rpc.get(turn.new_weights, TRANSFER_S),
+            slices=tuple(
+                SliceSpan(ticket.member.name, ticket.task.begin, ticket.task.begin + len(ticket.task.indices))
+                for ticket in turn.tickets
+            ),
+            snapshot=lambda: snapshots.of_server(session),
         )
 
 

@@ -77,10 +77,13 @@ def test_a_worker_without_a_slice_gets_the_weights_all_the_same(fleet, together)
     assert torch.equal(listening.weights, working.weights)
 
 
+@pytest.mark.parametrize("weights", [(2, 1, 1), (1,)], ids=["three shards", "one shard"])
 @pytest.mark.parametrize("most_norm", [0.5, 1e6], ids=["clipped", "within the limit"])
-def test_clipping_is_by_the_norm_of_the_whole_gradient(fleet, together, most_norm: float) -> None:
+def test_clipping_is_by_the_norm_of_the_whole_gradient(
+    fleet, together, most_norm: float, weights: Sequence[float]
+) -> None:
     make, sizes = OPTIMIZERS["SGD with momentum"], SLICES["unequal"]
-    shards = fleet(cut(), start(), make, most_norm=most_norm)
+    shards = fleet(plan_layout([3000, 2000], weights, 300), start(), make, most_norm=most_norm)
     members = [shards.join() for _ in sizes]
     together(*(partial(train, member, worker, sizes) for worker, member in enumerate(members)))
     expected = plain(make, sizes, most_norm=most_norm)
@@ -146,7 +149,7 @@ def test_a_schedule_of_learning_rates_reaches_each_parameter_group() -> None:
     update = OptimizerUpdate(
         layout,
         lambda _group, parameter: torch.optim.SGD([parameter], lr=1.0),
-        learning_rate=lambda group, step: 10.0 * group + step,
+        options=lambda group, step: {"lr": 10.0 * group + step},
     )
     weights = torch.zeros(5)
     for number, chunk in enumerate(layout.chunks):

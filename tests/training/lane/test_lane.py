@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from remote_agent.training import dataplane
 from remote_agent.training.exchange import EXACT, Layout, OptimizerUpdate, Shard, plan_layout
 from remote_agent.training.lane import Board, LaneClient, LaneError, LaneServer, available
+from remote_agent.training.schedule import Schedule
 
 pytestmark = pytest.mark.skipif(not available(), reason="lanes are for Linux")
 
@@ -82,6 +83,44 @@ def test_all_workers_read_the_weights_that_a_plain_optimizer_gives(server: LaneS
             assert worker.step == step
     for worker in workers:
         torch.testing.assert_close(worker.weights[7 % 2], expected(weights, 7, 2, 30), rtol=1e-5, atol=1e-6)
+
+
+def test_clipping_and_a_schedule_are_those_of_a_plain_loop(weights: Tensor) -> None:
+    most_norm, steps = 1.45, 6
+
+    def cycle(over: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+        return torch.optim.lr_scheduler.OneCycleLR(over, [0.1, 0.2], total_steps=steps)
+
+    job = optimizer(weights)
+    update = OptimizerUpdate(LAYOUT, functools.partial(dataplane.part_of, job), Schedule(job, cycle).options)
+    board = Board(LAYOUT, weights)
+    served = LaneServer(Shard(LAYOUT, 0, weights, update, EXACT, most_norm=most_norm, keep=board.keep), board)
+    served.start()
+    workers = [join(served) for _ in range(2)]
+    for step in range(1, steps + 1):
+        for index, worker in enumerate(workers):
+            worker.begin(step, 2, 30)
+            worker.gradient.copy_(gradient(step, index))
+            worker.contribute(index)
+        for worker in workers:
+            worker.finish(PATIENCE_S)
+    served.close()
+
+    plain = optimizer(weights)
+    scheduler = cycle(plain)
+    parameters = [group["params"][0] for group in plain.param_groups]
+    norms = []
+    for step in range(1, steps + 1):
+        mean = (gradient(step, 0) + gradient(step, 1)) / 30
+        for parameter, part in zip(parameters, mean.split([600, 400]), strict=True):
+            parameter.grad = part
+        norms.append(nn.utils.clip_grad_norm_(parameters, most_norm).item())
+        plain.step()
+        scheduler.step()
+    assert min(norms) < most_norm < max(norms), norms
+    right = torch.cat([parameter.detach() for parameter in parameters])
+    for worker in workers:
+        torch.testing.assert_close(worker.weights[steps % 2], right, rtol=1e-5, atol=1e-6)
 
 
 def test_a_slice_counts_once_when_its_worker_and_another_one_send_it(server: LaneServer, weights: Tensor) -> None:

@@ -1,0 +1,66 @@
+"""Opening a run's ``events.jsonl`` again, so that the run can go on. Standard library only.
+
+A final event is the last line of its file; a run that goes on takes it back, and says in ``run_resumed`` what it was. A
+line that a killed coordinator left half-written goes as well. So the numbers go on without a gap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from remote_agent import protocol
+
+
+@dataclass(frozen=True)
+class Reopened:
+    """An events file that can be continued: ``seq`` is its last number, ``size`` its bytes, ``ended`` how it ended."""
+
+    seq: int
+    size: int
+    ended: str = ""
+
+
+def examine(path: Path) -> Reopened:
+    """What :func:`reopen` would leave of the file; an empty or missing one has seq 0.
+
+    Raises:
+        OSError: it can't be read.
+        protocol.ProtocolError: a line before the last one is no event.
+    """
+    if not path.is_file():
+        return Reopened(0, 0)
+    written = path.read_bytes()
+    size = written.rfind(b"\n") + 1
+    lines = written[:size].split(b"\n")[:-1]
+    ended = ""
+    if lines:
+        last = protocol.decode_event(lines[-1].decode("utf-8", "replace"))
+        if last is not None and last.kind in protocol.FINAL_KINDS:
+            ended = _words(last)
+            size -= len(lines.pop()) + 1
+    return Reopened(len(lines), size, ended)
+
+
+def reopen(path: Path) -> Reopened:
+    """Take back the final event and what was half-written.
+
+    Raises:
+        OSError: the file can't be changed.
+        protocol.ProtocolError: as :func:`examine`.
+    """
+    found = examine(path)
+    if path.is_file() and path.stat().st_size != found.size:
+        with path.open("ab") as file:
+            file.truncate(found.size)
+    return found
+
+
+def _words(event: protocol.Event) -> str:
+    match event:
+        case protocol.RunFailed():
+            return f"failed at step {event.step}: {event.cause}"
+        case protocol.RunFinished():
+            return f"{'stopped' if event.stopped else 'finished'} after step {event.steps}"
+        case _:
+            return event.kind

@@ -1,0 +1,142 @@
+"""The loop over applied steps, and what comes after it: events, the record of slices, checkpoints, evaluation."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from remote_agent import protocol
+from remote_agent.training import checkpoint, job, record, rpc, strategies
+from remote_agent.training.actors import Request
+from remote_agent.training.errors import JobError, ServerGone
+from remote_agent.training.record import SliceRecord
+from remote_agent.training.saving import Saved, Saver, load_payload
+from remote_agent.training.session import Session, StepReport
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """A run that ended well: the model has the trained weights."""
+
+    model: nn.Module
+    final_loss: float
+    checkpoint: Path
+
+
+@dataclass
+class Progress:
+    """The step that is under way, for the event of a failure; 0 before the first."""
+
+    step: int = 0
+
+
+def train(request: Request, model: nn.Module, session: Session, progress: Progress) -> Outcome:
+    """The loop over applied steps, then the end: last checkpoint, evaluation, final event."""
+    config, journal, order = session.config, session.journal, session.order
+    begun = time.monotonic()
+    progress.step = order.done + 1
+    samples = order.start
+    last: StepReport | None = None
+    about = {
+        "run": request.run,
+        "job": request.job.name,
+        "dataset_size": session.source.size,
+        "config": dataclasses.asdict(config),
+    }
+    with (
+        contextlib.closing(SliceRecord(request.folder / record.FILE, order.done or None)) as slices,
+        Saver(request.folder / checkpoint.FOLDER, config.keep_checkpoints, about) as saver,
+    ):
+        for report in strategies.create(config.strategy, session).steps(session):
+            journal.write(protocol.Step, **report.fields())
+            slices.write(report.step, report.slices)
+            session.source.counted(report.slices)
+            samples += report.samples
+            last = report
+            progress.step = report.step + 1
+            _announce(request, session, saver.poll)
+            if session.saves(report.step):
+                _save(request, model, session, saver, slices, report, samples)
+        seconds = time.monotonic() - begun
+        assert last is not None, "a strategy makes at least one step"
+        progress.step = last.step
+        if not session.saves(last.step):
+            _save(request, model, session, saver, slices, last, samples)
+        _announce(request, session, saver.finish)
+    assert saver.newest is not None, "the last one was waited for"
+    evaluation = _evaluate(request, model)
+    journal.write(
+        protocol.RunFinished,
+        steps=last.step,
+        samples=samples,
+        final_loss=last.loss,
+        samples_per_second=(samples - order.start) / seconds,
+        checkpoint=str(saver.newest.path),
+        evaluation=evaluation,
+        stopped=session.stopping() and last.step < config.num_iterations,
+    )
+    return Outcome(model=model, final_loss=last.loss, checkpoint=saver.newest.path)
+
+
+def _save(
+    request: Request,
+    model: nn.Module,
+    session: Session,
+    saver: Saver,
+    slices: SliceRecord,
+    report: StepReport,
+    samples: int,
+) -> None:
+    """Bring the weights after ``report.step`` to the coordinator's model, and begin to write them.
+
+    Training waits for a copy of the optimizer's state where it lies, and for the weights to come here.
+    """
+    _announce(request, session, saver.finish)
+    try:
+        snapshot = report.snapshot() if report.snapshot is not None else None
+        payload = report.weights()
+    except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+        raise _not_fetched(session, report.step, error) from error
+    load_payload(model, payload, session.buffer_names)
+    slices.flush()
+    saver.save(report.step, model, samples, snapshot)
+
+
+def _announce(request: Request, session: Session, ask: Callable[[], Saved | None]) -> None:
+    """Write the event of a checkpoint that has become whole."""
+    try:
+        saved = ask()
+    except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+        raise _not_fetched(session, None, error) from error
+    if saved is not None:
+        session.journal.write(
+            protocol.CheckpointSaved, step=saved.step, path=str(saved.path), host=request.host, size=saved.size
+        )
+
+
+def _not_fetched(session: Session, step: int | None, error: Exception) -> ServerGone:
+    what = "the optimizer's state" if step is None else f"the weights of step {step}"
+    cause = f"{what} can't be fetched: {rpc.describe(error)}"
+    return ServerGone(cause, hint="look at the server's host, then resume the run", host=session.server_host)
+
+
+def _evaluate(request: Request, model: nn.Module) -> dict[str, float]:
+    """The job's own figures, on this host's CPU, without those that are not finite; empty when it has none."""
+    if request.job.evaluate is None:
+        return {}
+    model.eval()
+    with torch.no_grad():
+        figures = job.guard("evaluate", request.job.evaluate, model)
+    model.train()
+    if not isinstance(figures, dict):
+        raise JobError(f"evaluate gave a {type(figures).__name__}", hint="return a dict of names to numbers")
+    numbers = {str(name): job.guard("evaluate", float, value) for name, value in figures.items()}
+    return {name: number for name, number in numbers.items() if math.isfinite(number)}

@@ -1,0 +1,372 @@
+"""Synchronous training without a server, exact: the workers add their gradients up among themselves.
+
+The samples of step ``t`` are cut into slices as in ``sync``. Each worker computes the gradient sum of its slice, all
+reduce these sums in a group (gloo's ring), and each makes the same optimizer step on its own copy of the model. Since
+an optimizer sees whole parameters, any will do, and so will any dtype. What a worker does is told in ``reduction``.
+
+A reduction is not applied before the coordinator has heard from all that it was whole. The word rides on the call of
+step ``t + 1``; after the last step, and after one that is saved, it has a call of its own.
+
+When a worker is lost, the reduction breaks for some of the others, or for all. They are freed at once, keep their own
+sums, and form a new group; a slice that was lost is issued again, whole, to one of them: same samples, same weights,
+same random numbers. Then the reduction is repeated. If it was whole for all who live, the lost worker's slice is in it.
+
+A ring carries ``2 (n - 1) / n`` times the gradient over each worker's link, each way, whichever links are slow: it
+waits for the slowest. Half of a reduction (sums to those who add them) is told as push, half (sums to all) as pull.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import ray
+
+from remote_agent.protocol import SliceReissued, WorkerStep
+from remote_agent.training import rpc, snapshots
+from remote_agent.training.deadlines import HEARTBEAT_S, PING_S, SLICE_FACTOR, TRANSFER_S
+from remote_agent.training.errors import PlacementError, TrainingError, WorkersGone
+from remote_agent.training.flat import Payload
+from remote_agent.training.messages import Broken, Failed, Membership, Reduced, ReductionTask, Slice
+from remote_agent.training.process_group import MeetingPlace
+from remote_agent.training.record import SliceSpan
+from remote_agent.training.rpc import Ref
+from remote_agent.training.session import Member, Session, StepReport
+from remote_agent.training.strategies.crew import Crew
+from remote_agent.training.worker import PING
+
+MOST_BROKEN = 3
+"""Times in a row that a reduction may break though nobody was lost."""
+
+MOST_LATE = 3
+"""Times in a row that a step's deadline may pass for a worker whose process answers, while nothing is reduced."""
+
+NETWORK_HINT = (
+    "open the hosts' firewalls to each other, or train with strategy=sync, where workers need only the server"
+)
+
+Answer = Reduced | Broken | Failed
+
+
+@dataclass(eq=False)
+class Share:
+    """A slice of a step and who computes it; ``lost_by`` had it before, ``issued`` is when it changed hands."""
+
+    part: Slice
+    member: Member
+    lost_by: str = ""
+    issued: float = 0.0
+
+
+@dataclass(eq=False)
+class Call:
+    """A worker's part in a reduction that is under way."""
+
+    answer: Ref[Answer]
+    predicted_s: float
+
+
+@dataclass(eq=False)
+class Turn:
+    """One step under way.
+
+    ``due`` are the slices that are still to be handed out. ``moved`` is how much was reduced when last asked, and
+    ``late`` how many times in a row the deadline has passed since that changed.
+    """
+
+    step: int
+    samples: int
+    end: int  # of the positions that were used with it
+    shares: list[Share]
+    due: list[Share] = field(default_factory=list)
+    calls: dict[Member, Call] = field(default_factory=dict)
+    submitted: dict[Member, float] = field(default_factory=dict)
+    moved: int | None = None
+    late: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """The workers that reduce together, and what each of them must know."""
+
+    places: dict[Member, Membership]
+
+    @property
+    def number(self) -> int:
+        """Of the group."""
+        return next(iter(self.places.values())).number
+
+
+class AllReduce:
+    """See the module."""
+
+    def steps(self, session: Session) -> Iterator[StepReport]:
+        """Train; see :class:`~remote_agent.training.strategies.Strategy`."""
+        self._session, self._crew = session, Crew(session)
+        self._group: Group | None = None
+        address = ray.util.get_node_ip_address()
+        try:
+            self._meeting = MeetingPlace(address)
+        except OSError as error:
+            cause = f"the coordinator can't listen on {address}: {error}"
+            raise PlacementError(cause, hint="look at the head host's addresses and free ports") from error
+        self._committed = session.order.done
+        self._ended = time.monotonic()
+        turn: Turn | None = self._issue(self._committed + 1)
+        while turn is not None:
+            results = self._settle(turn)
+            computed = [(member, each) for member, result in results.items() for each in result.computed]
+            self._crew.adapt(turn.step, ((member, each.samples, each.compute_s) for member, each in computed))
+            goes_on = session.goes_on(turn.step, turn.end)
+            self._committed = turn.step
+            if not goes_on or session.saves(turn.step):
+                self._commit(turn.step)
+            ahead = self._issue(turn.step + 1) if goes_on and not session.saves(turn.step) else None
+            yield self._report(turn, results)
+            if ahead is None and session.goes_on(turn.step, turn.end):
+                self._ended = time.monotonic()
+                ahead = self._issue(turn.step + 1)
+            turn = ahead
+
+    # --- Submitting --------------------------------------------------------------------------------------------------
+
+    def _issue(self, step: int) -> Turn:
+        """Submit a step to all workers: those without a share take part to get the sums."""
+        order = self._session.order
+        first, last = order.span(step)
+        indices = order.take(first, last)
+        shares = [
+            Share(Slice(index=index, indices=indices[begin:end], begin=first + begin), member)
+            for index, (member, begin, end) in enumerate(self._crew.slices(last - first))
+        ]
+        turn = Turn(step, last - first, last, shares, due=list(shares))
+        self._submit(turn)
+        return turn
+
+    def _submit(self, turn: Turn) -> None:
+        """Have all living workers compute what is due and reduce."""
+        crew = self._session.crew
+        if self._group is None or list(self._group.places) != crew:
+            self._group = None
+            if len(crew) > 1:
+                self._group = Group(dict(zip(crew, self._meeting.invite(len(crew)), strict=True)))
+        for member in crew:
+            parts = tuple(share.part for share in turn.due if share.member is member)
+            place = self._group.places[member] if self._group is not None else None
+            task = ReductionTask(step=turn.step, committed=self._committed, slices=parts, group=place)
+            predicted = sum(member.track.current.seconds(len(part.indices)) for part in parts)
+            turn.submitted[member] = time.monotonic()
+            turn.calls[member] = Call(member.actor.call("reduce", task), predicted)
+        turn.due.clear()
+
+    # --- Waiting, and what to do when something is lost --------------------------------------------------------------
+
+    def _settle(self, turn: Turn) -> dict[Member, Reduced]:
+        """Wait until the reduction is whole for every living worker.
+
+        Raises:
+            TrainingError: it can't be: the job failed, or the workers are gone or don't reach each other.
+        """
+        broken = 0
+        while True:
+            before = len(self._session.crew)
+            answers = self._answers(turn)
+            causes = [answer.cause for answer in answers.values() if isinstance(answer, Broken)]
+            if not causes:
+                return self._counted(turn, answers)
+            broken = broken + 1 if len(self._session.crew) == before else 0
+            if broken >= MOST_BROKEN:
+                cause = f"step {turn.step} could not be reduced in {broken} tries: {causes[0]}"
+                raise TrainingError(cause, hint=NETWORK_HINT)
+            self._call_off(turn)
+            self._reissue(turn)
+            self._submit(turn)
+
+    def _answers(self, turn: Turn) -> dict[Member, Answer]:
+        """What the living answer. Who does not is lost, and then the others are freed."""
+        answers: dict[Member, Answer] = {}
+        began = time.monotonic()
+        while turn.calls:
+            members = list(turn.calls)
+            patience = self._patience(turn) - (time.monotonic() - began)
+            position = rpc.first_ready([turn.calls[member].answer for member in members], patience)
+            if position is None:
+                self._overdue(turn, time.monotonic() - began)
+                began = time.monotonic()
+                continue
+            member = members[position]
+            try:
+                answer = rpc.get(turn.calls[member].answer, PING_S)
+            except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+                self._lose(turn, member, rpc.describe(error))
+                continue
+            if isinstance(answer, Failed):
+                raise answer.error(member.host)
+            if isinstance(answer, Broken):
+                self._call_off(turn)
+            del turn.calls[member]
+            answers[member] = answer
+        return answers
+
+    def _patience(self, turn: Turn) -> float:
+        expected = max(max(member.usual_call_s, call.predicted_s) for member, call in turn.calls.items())
+        return self._session.config.slice_deadline_s + SLICE_FACTOR * expected
+
+    def _overdue(self, turn: Turn, waited: float) -> None:
+        """Nothing was answered for too long. Lost is who does not answer at all and, in the end, who has not computed.
+
+        When all have computed, and nothing moves, it is the network: the reduction is tried again in a new group.
+        """
+        calls = {member: member.actor.call_in(PING, "reduction_progress") for member in turn.calls}
+        deadline = time.monotonic() + HEARTBEAT_S
+        cause = f"no answer to a slice within {waited:.0f} s"
+        idle: list[Member] = []
+        total = 0
+        for member, call in calls.items():
+            try:
+                contributed, moved = rpc.get(call, max(0.0, deadline - time.monotonic()))
+            except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
+                self._lose(turn, member, cause)
+                continue
+            total += moved
+            if contributed < turn.step:
+                idle.append(member)
+        turn.late, turn.moved = (turn.late + 1 if total == turn.moved else 1), total
+        if turn.late >= MOST_LATE:
+            for member in idle:
+                self._lose(turn, member, f"{cause}, though its process lives")
+        if turn.late > 1 and not idle:
+            self._call_off(turn)
+
+    def _lose(self, turn: Turn, gone: Member, cause: str) -> None:
+        """Go on without a worker; the others stop waiting for it."""
+        turn.calls.pop(gone, None)
+        self._crew.lose(turn.step, gone, cause)
+        self._call_off(turn)
+
+    def _call_off(self, turn: Turn) -> None:
+        """The group is no more: whoever waits in it is freed, and answers that the reduction is broken, or whole."""
+        group, self._group = self._group, None
+        if group is None:
+            return
+        self._meeting.give_up(next(iter(group.places.values())))
+        for member in turn.calls:
+            member.actor.call_in(PING, "give_up_group", group.number)
+
+    def _reissue(self, turn: Turn) -> None:
+        """Give slices of lost workers to living ones."""
+        busy: dict[Member, float] = {}
+        for share in turn.shares:
+            if share.member in self._session.crew:
+                continue
+            size = len(share.part.indices)
+            share.lost_by = share.lost_by or share.member.name
+            share.member = self._crew.substitute(size, busy)
+            share.issued = time.monotonic()
+            busy[share.member] = busy.get(share.member, 0.0) + share.member.track.current.seconds(size)
+            turn.due.append(share)
+
+    def _counted(self, turn: Turn, answers: dict[Member, Answer]) -> dict[Member, Reduced]:
+        """The answers of a reduction that was whole.
+
+        Raises:
+            TrainingError: it does not hold each of the step's samples once.
+        """
+        results: dict[Member, Reduced] = {}
+        for member in self._session.crew:
+            result = answers[member]
+            assert isinstance(result, Reduced), "no reduction was broken"
+            results[member] = result
+            if result.samples != turn.samples:
+                cause = f"step {turn.step} counted {result.samples} of {turn.samples} samples"
+                raise TrainingError(cause, hint="start the run again from its last checkpoint", host=member.host)
+        return results
+
+    def _commit(self, step: int) -> None:
+        """Have ``step`` applied now, since no call comes that would say so, or the weights are asked for first.
+
+        Raises:
+            TrainingError: the optimizer failed, or nobody is left.
+        """
+        calls = {member: member.actor.call("commit", step) for member in self._session.crew}
+        for member, call in calls.items():
+            try:
+                patience = self._session.config.slice_deadline_s + SLICE_FACTOR * member.usual_call_s
+                failed = rpc.get(call, patience)
+            except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+                self._crew.lose(step, member, rpc.describe(error))
+            else:
+                if isinstance(failed, Failed):
+                    raise failed.error(member.host)
+
+    # --- Accounting --------------------------------------------------------------------------------------------------
+
+    def _weights(self) -> Payload:
+        """The weights after the last step that is committed, from whichever living worker gives them first."""
+        cause = "there is none"
+        for member in self._session.crew:
+            try:
+                return rpc.get(member.actor.call("weights"), TRANSFER_S)
+            except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+                cause = rpc.describe(error)  # it is found lost in the next step
+        raise WorkersGone(f"no worker gave the weights: {cause}", hint="look at the hosts, then start the run again")
+
+    def _report(self, turn: Turn, results: dict[Member, Reduced]) -> StepReport:
+        """The step's event: where each worker's time went, on one clock, from one step's end to the next.
+
+        The reduction lasts from the moment that the last worker was ready until the worker had the sums; half of it is
+        push, half pull. Wait: the rest (slower workers, the optimizer).
+        """
+        begun, now = self._ended, time.monotonic()
+        for member, result in results.items():
+            stamps = result.stamps
+            member.clock.bound(turn.submitted[member], stamps.entered, stamps.left, now)
+            member.usual_call_s = max(0.9 * member.usual_call_s, stamps.left - stamps.entered)
+        for share in turn.shares:
+            if share.lost_by and share.member in results:
+                self._session.journal.write(
+                    SliceReissued,
+                    step=turn.step,
+                    worker=share.lost_by,
+                    to=share.member.name,
+                    samples=len(share.part.indices),
+                    stall_s=max(0.0, now - share.issued),
+                )
+        self._ended = max(member.clock.here(result.stamps.left) for member, result in results.items())
+        gathered = max(member.clock.here(result.ready) for member, result in results.items())
+        seconds = max(self._ended - begun, 1e-9)
+        workers = []
+        for member, result in results.items():
+            reduction = max(0.0, member.clock.here(result.stamps.left) - gathered)
+            compute = sum(each.compute_s for each in result.computed)
+            if not result.computed:
+                continue
+            workers.append(
+                WorkerStep(
+                    worker=member.name,
+                    host=member.host,
+                    device=member.device,
+                    samples=sum(each.samples for each in result.computed),
+                    compute_s=compute,
+                    push_s=reduction / 2,
+                    pull_s=reduction / 2,
+                    wait_s=max(0.0, seconds - compute - reduction),
+                )
+            )
+        one_way = (len(results) - 1) * self._session.payload_bytes
+        return StepReport(
+            step=turn.step,
+            loss=next(iter(results.values())).loss,
+            samples=turn.samples,
+            seconds=seconds,
+            bytes_pushed=one_way,
+            bytes_pulled=one_way,
+            workers=tuple(workers),
+            weights=self._weights,
+            slices=tuple(
+                SliceSpan(share.member.name, share.part.begin, share.part.begin + len(share.part.indices))
+                for share in turn.shares
+            ),
+            snapshot=lambda: snapshots.of_worker(self._session.crew[0]),
+        )

@@ -1,0 +1,101 @@
+"""A run that ended too early is made ready to go on: its events without a gap, its files whole."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from remote_agent import protocol, reopening, runs
+from remote_agent.protocol import CheckpointSaved, DeviceSpec, Event, RunFailed, RunFinished, RunSpec, encode
+
+FAILED = RunFailed(seq=3, time=3.0, step=7, host="h", cause="the power went")
+
+
+def saved(seq: int) -> CheckpointSaved:
+    return CheckpointSaved(seq=seq, time=1.0, step=seq, path="p", host="h")
+
+
+def finished(*, stopped: bool) -> RunFinished:
+    return RunFinished(
+        seq=3, time=3.0, steps=9, samples=90, final_loss=1.0, samples_per_second=1.0, checkpoint="p", stopped=stopped
+    )
+
+
+def specification(host: str = "h", run: str = "digits-1") -> RunSpec:
+    return RunSpec(
+        run=run,
+        job="digits",
+        cluster="c",
+        host=host,
+        ray_address=f"{host}:1",
+        node_address=host,
+        devices=(DeviceSpec(host=host, device="cpu", name="n"),),
+        server_host=host,
+        config={"num_iterations": "50"} if host == "h" else {},
+    )
+
+
+def run_folder(folder: Path, *last: Event, checkpoint: bool = True) -> Path:
+    place = folder / "runs" / "digits-1"
+    (place / "checkpoints").mkdir(parents=True)
+    (place / "run.json").write_text(encode(specification()))
+    (place / "events.jsonl").write_text("".join(encode(event) + "\n" for event in (saved(1), saved(2), *last)))
+    if checkpoint:
+        (place / "checkpoints" / "step-00000002.json").write_text("{}")
+    return place
+
+
+def numbers(place: Path) -> list[int]:
+    return [event.seq for line in (place / "events.jsonl").read_text().splitlines() if (event := decoded(line))]
+
+
+def decoded(line: str) -> Event | None:
+    return protocol.decode_event(line)
+
+
+def test_the_last_event_is_taken_back_and_what_it_said_is_kept(tmp_path: Path) -> None:
+    place = run_folder(tmp_path, FAILED)
+    runs.reopen(tmp_path, "digits-1", specification("new"))
+    assert numbers(place) == [1, 2]
+    spec = protocol.decode(RunSpec, (place / "run.json").read_text())
+    assert spec.ended == "failed at step 7: the power went"
+    assert spec.resume == str(place)
+    assert (spec.host, spec.ray_address, spec.devices[0].host) == ("new", "new:1", "new")
+    assert spec.config == {"num_iterations": "50"}
+
+
+def test_what_was_half_written_goes(tmp_path: Path) -> None:
+    place = run_folder(tmp_path)
+    with (place / "events.jsonl").open("a") as file:
+        file.write('{"seq":3,"ti')
+    assert reopening.reopen(place / "events.jsonl") == reopening.Reopened(2, (place / "events.jsonl").stat().st_size)
+    assert numbers(place) == [1, 2]
+
+
+def test_a_stopped_run_can_go_on(tmp_path: Path) -> None:
+    place = run_folder(tmp_path, finished(stopped=True))
+    runs.reopen(tmp_path, "digits-1", specification("new"))
+    assert numbers(place) == [1, 2]
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
+    place = run_folder(tmp_path, finished(stopped=False))
+    before = (place / "events.jsonl").read_bytes(), (place / "run.json").read_bytes()
+    with pytest.raises(runs.NotResumable, match="is finished"):
+        runs.reopen(tmp_path, "digits-1", specification("new"))
+    assert before == ((place / "events.jsonl").read_bytes(), (place / "run.json").read_bytes())
+
+
+def test_a_run_without_a_whole_checkpoint_is_refused_by_the_command_in_one_line(tmp_path: Path) -> None:
+    place = run_folder(tmp_path, FAILED, checkpoint=False)
+    (place / "checkpoints" / "step-00000002.safetensors").touch()
+    command = [sys.executable, "-m", "remote_agent.runs", "--folder", str(tmp_path), "--reopen", "digits-1"]
+    done = subprocess.run(
+        command, input=encode(specification("new")) + "\n", capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == protocol.RUN_NOT_RESUMABLE
+    assert done.stderr.strip() == "digits-1 has no checkpoint"
+    assert numbers(place) == [1, 2, 3]

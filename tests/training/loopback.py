@@ -1,0 +1,131 @@
+"""A real Ray cluster on this computer: each node a `ray start --block` of its own, on a loopback address of its own."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from remote_agent.protocol import SIMULATED_SPEED
+
+ROOT = Path(__file__).resolve().parents[2]
+START_S, STOP_S = 60.0, 20.0
+
+HEAD_ADDRESS = "127.0.0.2"
+
+
+@contextmanager
+def running(hosts: Sequence[str]) -> Iterator[Cluster]:
+    """A cluster with a node for each host, the head first; gone at the end.
+
+    Hosts get the addresses 127.0.0.2, 127.0.0.3 and so on (Linux only: macOS has no such addresses).
+    """
+    folder = Path(tempfile.mkdtemp(prefix="ht", dir="/tmp"))
+    token = folder / "token"
+    token.touch(mode=0o600)
+    token.write_text(secrets.token_hex(32))
+    environment = os.environ | {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(token),
+        "RAY_enable_metrics_collection": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "PYTHONPATH": str(ROOT),
+    }
+    environment.pop("RAY_ADDRESS", None)
+    started = Cluster(folder, environment, f"{HEAD_ADDRESS}:{free_port()}")
+    try:
+        for number, host in enumerate(hosts, start=2):
+            started.start(host, f"127.0.0.{number}")
+            if number == 2:
+                _listening(started.address)
+        started.wait(len(hosts))
+        yield started
+    finally:
+        started.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def free_port() -> int:
+    """A port outside the range that Ray gives to its workers."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.2", 0))
+            port: int = probe.getsockname()[1]
+        if not 10002 <= port <= 19999:
+            return port
+
+
+@dataclass
+class Cluster:
+    """Nodes of ours: each a `ray start --block` in its own session."""
+
+    folder: Path
+    environment: dict[str, str]
+    address: str
+    nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    addresses: dict[str, str] = field(default_factory=dict)
+
+    def start(self, host: str, address: str, speed: float | None = None) -> None:
+        port = self.address.rpartition(":")[2]
+        where = ["--address", self.address] if self.nodes else ["--head", f"--port={port}", "--include-dashboard=false"]
+        command = [str(Path(sys.executable).with_name("ray")), "start", *where, "--block", "--disable-usage-stats"]
+        command += [f"--node-ip-address={address}", f"--labels=hetero-host={host}", "--num-cpus=1"]
+        command += [f"--temp-dir={self.folder}/{host}", "--object-store-memory=300000000"]
+        environment = self.environment | {"TEST_HOST": host} | ({SIMULATED_SPEED: str(speed)} if speed else {})
+        log = (self.folder / f"{host}.log").open("wb")
+        self.nodes[host] = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+        self.addresses[host] = address
+
+    def wait(self, count: int) -> None:
+        """Until `count` nodes are known to the head."""
+        code = (
+            "import ray,sys,time,logging;"
+            f"ray.init({self.address!r},_node_ip_address='127.0.0.2',log_to_driver=False,logging_level=logging.ERROR);"
+            f"end=time.time()+{START_S / 2}\n"
+            f"while sum(n['Alive'] for n in ray.nodes())<{count}:\n"
+            " time.sleep(0.1)\n"
+            " assert time.time()<end"
+        )
+        end = time.monotonic() + START_S
+        while True:
+            done = subprocess.run([sys.executable, "-c", code], env=self.environment, capture_output=True, check=False)
+            if done.returncode == 0:
+                return
+            logs = {host: (self.folder / f"{host}.log").read_text()[-1500:] for host in self.nodes}
+            assert time.monotonic() < end, logs
+            assert all(process.poll() is None for process in self.nodes.values()), logs
+
+    def stop(self) -> None:
+        for process in reversed(self.nodes.values()):
+            process.send_signal(signal.SIGTERM)
+        for process in self.nodes.values():
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def _listening(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    end = time.monotonic() + START_S
+    while True:
+        try:
+            socket.create_connection((host, int(port)), timeout=1).close()
+        except OSError:
+            assert time.monotonic() < end, f"nothing listens on {address}"
+            time.sleep(0.1)
+        else:
+            return

@@ -1,0 +1,271 @@
+"""All-reduce without a server: the weights are those of a plain loop, with any optimizer and dtype, whoever dies."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from remote_agent.training import checkpoint, data
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.errors import ConfigError
+from remote_agent.training.job import create_model, loss_function
+from remote_agent.training.order import SampleOrder
+
+STEPS, BATCH = 12, 30
+
+JOB = """
+import os
+import signal
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Model(nn.Module):
+    '''Tied, frozen and unused parameters, and two dtypes.'''
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(20, 32)
+        self.middle = MIDDLE
+        self.tied = nn.Linear(32, 32, bias=False)
+        self.again = nn.Linear(32, 32, bias=False)
+        self.again.weight = self.tied.weight
+        self.frozen = nn.Linear(32, 32)
+        self.frozen.requires_grad_(False)
+        self.unused = nn.Linear(7, 7)
+        self.scale = nn.Parameter(torch.ones(32, dtype=torch.float64))
+        self.last = nn.Linear(32, 5)
+
+    def forward(self, x):
+        x = torch.tanh(self.middle(self.first(x)))
+        x = torch.tanh(self.again(torch.tanh(self.tied(x))))
+        x = self.frozen(x) * self.scale.float()
+        return self.last(x)
+
+
+class Job:
+    steps = 0
+
+    def create_model(self):
+        return Model()
+
+    def loss(self, model, batch):
+        fault(self, "computing")
+        return F.cross_entropy(model(batch[0]), batch[1])
+
+    def create_optimizer(self, model, config):
+        optimizer = OPTIMIZER
+        def stepped(*_):
+            self.steps += 1
+            fault(self, "committing")
+        optimizer.register_step_post_hook(stepped)
+        return optimizer
+
+    def create_data(self):
+        generator = torch.Generator().manual_seed(5)
+        x = torch.randn(100, 20, generator=generator)
+        return x, (x[:, :5] + 0.3 * x[:, 5:10]).argmax(1)
+
+
+def fault(job, place):
+    if (os.environ.get("TEST_HOST"), place, job.steps) in FAULTS:
+        os.kill(os.getpid(), signal.SIGNAL)
+"""
+OPTIMIZERS = {
+    "momentum": "torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)",
+    "adamw": "torch.optim.AdamW(model.parameters(), lr=0.003, weight_decay=0.1)",
+    # Not elementwise: it looks at whole rows and columns.
+    "adafactor": "torch.optim.Adafactor(model.parameters(), lr=0.03)",
+}
+Fault = tuple[str, str, int]
+
+
+def job_source(
+    optimizer: str, faults: tuple[Fault, ...] = (), sent: str = "SIGKILL", middle: str = "nn.Identity()"
+) -> str:
+    source = JOB.replace("OPTIMIZER", OPTIMIZERS[optimizer]).replace("MIDDLE", middle)
+    return source.replace("FAULTS", repr(faults)).replace("SIGNAL", sent)
+
+
+def test_a_lossy_codec_is_refused_with_the_reason() -> None:
+    with pytest.raises(ConfigError, match="allreduce sends fp32 only"):
+        TrainingConfig(strategy="allreduce", codec="int8")
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(
+    ("optimizer", "hosts", "extra"),
+    [
+        ("momentum", "abc", {}),
+        ("adamw", "abc", {"clip_norm": 0.5, "schedule": "cosine", "warmup_steps": 3, "checkpoint_every": 5}),
+        ("adafactor", "abc", {}),
+        ("adafactor", "a", {}),
+    ],
+)
+def test_weights_equal_those_of_a_plain_loop(
+    launch: Any, tmp_path: Path, optimizer: str, hosts: str, extra: dict[str, Any]
+) -> None:
+    source = job_source(optimizer)
+    limits = {"a": 17, "b": 9, "c": 4} if hosts == "abc" else {}
+    run = started(launch, source, hosts, limits=limits, **extra)
+    assert run.finish() == (0, "")
+    assert any("reduce gradients among themselves" in each for each in run.of_kind("plan")[0]["reasons"])
+    sizes = [worker["samples"] for worker in run.of_kind("step")[-1]["workers"]]
+    assert sizes == (list(limits.values()) or [BATCH])
+    assert_as_plain_loop(run, source, tmp_path, **extra)
+    if "checkpoint_every" in extra:
+        saved = run.of_kind("checkpoint_saved")
+        assert [each["step"] for each in saved] == [5, 10, STEPS]
+        config = TrainingConfig(batch_size=BATCH, num_iterations=STEPS, seed=3, **extra)
+        assert_close(checkpoint.load(Path(saved[0]["path"])), plain_loop(source, tmp_path, config, steps=5))
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(
+    ("faults", "lost"),
+    [
+        ((("b", "computing", 6),), {"b": 7}),
+        ((("b", "committing", 6),), {"b": 7}),
+        ((("b", "computing", 6), ("c", "computing", 6)), {"b": 7, "c": 7}),
+        ((("a", "computing", 4), ("c", "computing", 8)), {"a": 5, "c": 9}),
+    ],
+    ids=["computing", "committing", "two at once", "one after the other"],
+)
+def test_weights_are_the_same_when_workers_are_killed(
+    launch: Any, tmp_path: Path, faults: tuple[Fault, ...], lost: dict[str, int]
+) -> None:
+    source = job_source("adamw", faults)
+    run = started(launch, source, "abc", limits={"a": 12, "b": 12, "c": 12})
+    assert run.finish() == (0, "")
+    assert {event["host"]: event["step"] for event in run.of_kind("worker_lost")} == lost
+    assert sum(event["samples"] for event in run.of_kind("slice_reissued")) >= 6 * len(lost)
+    seconds = sorted(step["seconds"] for step in run.of_kind("step")[1:])
+    assert seconds[-1] < 3, "the others did not come free"
+    assert_as_plain_loop(run, source, tmp_path)
+
+
+@pytest.mark.ray
+def test_weights_are_the_same_when_a_worker_stops_answering(launch: Any, tmp_path: Path) -> None:
+    source = job_source("momentum", (("b", "computing", 6),), "SIGSTOP")
+    run = started(launch, source, "abc", slice_deadline_s=2)
+    assert run.finish() == (0, "")
+    (lost,) = run.of_kind("worker_lost")
+    assert (lost["host"], lost["step"]) == ("b", 7)
+    assert "no answer" in lost["cause"]
+    assert_as_plain_loop(run, source, tmp_path)
+
+
+@pytest.mark.ray
+def test_losing_every_worker_ends_the_run_with_one_clear_event(launch: Any) -> None:
+    run = started(launch, job_source("momentum", (("a", "computing", 3), ("b", "computing", 3))), "ab")
+    code, errors = run.finish()
+    assert (code, len(errors.splitlines())) == (1, 1)
+    assert "last worker" in run.of_kind("run_failed")[0]["cause"]
+
+
+@pytest.mark.ray
+def test_batch_normalisation_keeps_the_mean_of_the_slices_statistics(launch: Any, tmp_path: Path) -> None:
+    source = job_source("momentum", (("c", "computing", 6),), middle="nn.BatchNorm1d(32)")
+    run = started(launch, source, "abc", limits={"a": 14, "b": 12, "c": 12}, rebalance=False)
+    assert run.finish() == (0, "")
+    (lost,) = run.of_kind("worker_lost")
+    assert lost["step"] == 7
+    plan = [share["samples"] for share in run.of_kind("plan")[0]["shares"]]
+    after = [share["samples"] for share in run.of_kind("rebalanced")[0]["shares"]]
+    cuts = [plan if step <= 7 else after for step in range(1, STEPS + 1)]
+    trained = checkpoint.load(Path(run.of_kind("run_finished")[0]["checkpoint"]))
+    assert trained["middle.num_batches_tracked"] == STEPS
+    assert_close(trained, sliced_loop(source, tmp_path, cuts))
+
+
+def started(launch: Any, source: str, hosts: str, **config: Any) -> Any:
+    return launch(source, hosts, strategy="allreduce", num_iterations=STEPS, batch_size=BATCH, seed=3, **config)
+
+
+def assert_as_plain_loop(run: Any, source: str, folder: Path, **extra: Any) -> None:
+    assert [step["samples"] for step in run.of_kind("step")] == [BATCH] * STEPS
+    assert [event["seq"] for event in run.events()] == list(range(1, len(run.events()) + 1))
+    config = TrainingConfig(batch_size=BATCH, num_iterations=STEPS, seed=3, **extra)
+    trained = checkpoint.load(Path(run.of_kind("run_finished")[0]["checkpoint"]))
+    assert_close(trained, plain_loop(source, folder, config))
+
+
+def assert_close(trained: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert trained.keys() == expected.keys()
+    for name, value in expected.items():
+        error = (trained[name] - value).double().norm() / value.double().norm().clamp_min(1e-12)
+        assert error <= 1e-5, f"{name}: {error:.2e}"
+
+
+def plain_loop(source: str, folder: Path, config: TrainingConfig, steps: int | None = None) -> dict[str, torch.Tensor]:
+    """The textbook loop, in this process; after the first `steps`."""
+    job = loaded(source, folder)
+    model = create_model(job, config.seed)
+    optimizer = job.create_optimizer(model, config)
+    samples = data.as_dataset(job.create_data())
+    order = SampleOrder(config.seed, len(samples), config.batch_size)
+    scheduler = None
+    if config.schedule == "cosine":
+        warmup, rest = config.warmup_steps, config.num_iterations - config.warmup_steps
+        scheduler = torch.optim.lr_scheduler.SequentialLR(
+            optimizer,
+            [
+                torch.optim.lr_scheduler.LinearLR(optimizer, 1 / (warmup + 1), 1.0, warmup),
+                torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, rest),
+            ],
+            [warmup],
+        )
+    for step in range(1, (steps or config.num_iterations) + 1):
+        optimizer.zero_grad()
+        loss_function(job)(model, data.fetch(samples, order.step(step))).backward()
+        if config.clip_norm:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
+        optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
+    return checkpoint.portable_state(model)
+
+
+def sliced_loop(source: str, folder: Path, cuts: list[list[int]]) -> dict[str, torch.Tensor]:
+    """The loop with a gradient sum for each slice, and buffers that are averaged by samples."""
+    config = TrainingConfig(batch_size=BATCH, num_iterations=STEPS, seed=3)
+    job = loaded(source, folder)
+    model = create_model(job, config.seed)
+    optimizer = job.create_optimizer(model, config)
+    samples = data.as_dataset(job.create_data())
+    order = SampleOrder(config.seed, len(samples), config.batch_size)
+    for step, cut in enumerate(cuts, start=1):
+        optimizer.zero_grad()
+        indices, begin = order.step(step), 0
+        before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        seen = []
+        for size in cut:
+            for name, buffer in model.named_buffers():
+                buffer.copy_(before[name])
+            loss = loss_function(job)(model, data.fetch(samples, indices[begin : begin + size]))
+            (loss * size / len(indices)).backward()
+            seen.append({name: buffer.clone() for name, buffer in model.named_buffers()})
+            begin += size
+        optimizer.step()
+        for name, buffer in model.named_buffers():
+            if buffer.is_floating_point():
+                means = [each[name] * size / len(indices) for each, size in zip(seen, cut, strict=True)]
+                buffer.copy_(torch.stack(means).sum(0))
+    return checkpoint.portable_state(model)
+
+
+def loaded(source: str, folder: Path) -> Any:
+    path = folder / "plain_job.py"
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location("plain_allreduce_job", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.Job()

@@ -1,0 +1,352 @@
+"""Training without waiting for whole steps: the bound holds, every sample counts once, and it learns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+from remote_agent.training import checkpoint, record
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.job import create_model
+from remote_agent.training.order import SampleOrder
+from remote_agent.training.strategies.pacing import MOST_QUEUED, Pace
+from remote_agent.training.strategies.stale import next_goal
+
+JOB = """
+import json
+import os
+import signal
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Job:
+    calls = 0
+
+    def create_model(self):
+        return nn.Sequential(nn.Linear(20, 16), nn.Tanh(), nn.Linear(16, 5))
+
+    def loss(self, model, batch):
+        Job.calls += 1
+        host = os.environ["TEST_HOST"]
+        begun = time.time()
+        if host == "b" and Job.calls == FAIL_AT:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(SLEEP.get(host, 0))
+        if LOG:
+            with open(LOG + host, "a") as file:
+                file.write(json.dumps([begun, time.time(), len(batch[0])]) + "\\n")
+        return F.cross_entropy(model(batch[0]), batch[1])
+
+    def create_optimizer(self, model, config):
+        return torch.optim.SGD(model.parameters(), lr=0.2)
+
+    def create_data(self):
+        generator = torch.Generator().manual_seed(5)
+        x = torch.randn(100, 20, generator=generator)
+        return x, (x[:, :5] + 0.3 * x[:, 5:10]).argmax(1)
+"""
+BATCH = 30
+
+
+def job_source(fail_at: int = 0, sleep: dict[str, float] | None = None, log: str = "") -> str:
+    return JOB.replace("FAIL_AT", str(fail_at)).replace("SLEEP", repr(sleep or {})).replace("LOG", repr(log))
+
+
+# --- Decisions -------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 4), st.integers(1, 5), st.data())
+def test_nobody_gets_further_ahead_than_the_bound_and_somebody_can_always_go_on(
+    staleness: int, count: int, data: st.DataObject
+) -> None:
+    pace: Pace[int] = Pace(staleness)
+    workers = list(range(count))
+    given, done = dict.fromkeys(workers, 0), dict.fromkeys(workers, 0)
+    numbers: dict[int, list[int]] = {worker: [] for worker in workers}
+    pace.set_workers(workers)
+    number = 0
+    for _ in range(data.draw(st.integers(0, 60))):
+        free = [worker for worker in workers if pace.may_begin(worker)]
+        busy = [worker for worker in workers if given[worker] > done[worker]]
+        assert free or busy
+        for worker in workers:
+            allowed = given[worker] - min(done.values()) <= staleness and given[worker] - done[worker] < MOST_QUEUED
+            assert (worker in free) is allowed
+        if data.draw(st.booleans()) and free:
+            worker = data.draw(st.sampled_from(free))
+            number += 1
+            due = [each for own in numbers.values() for each in own[: max(0, given[worker] - staleness)]]
+            assert pace.give(worker, number) == max(due, default=0)
+            numbers[worker].append(number)
+            given[worker] += 1
+        elif busy:
+            worker = data.draw(st.sampled_from(busy))
+            pace.applied(worker)
+            done[worker] += 1
+
+
+def test_without_a_bound_a_worker_is_limited_by_its_queue_alone() -> None:
+    pace: Pace[str] = Pace(None)
+    pace.set_workers("ab")
+    for number in range(1, 101):
+        assert pace.may_begin("a")
+        assert pace.give("a", number) == 0
+        pace.applied("a")
+    for number in range(101, 101 + MOST_QUEUED):
+        pace.give("a", number)
+    assert not pace.may_begin("a")
+    assert pace.may_begin("b")
+
+
+def test_a_lost_worker_holds_up_nobody_and_a_new_one_begins_where_the_slowest_is() -> None:
+    pace: Pace[str] = Pace(1)
+    pace.set_workers("ab")
+    for number in (1, 2):
+        pace.give("a", number)
+        pace.applied("a")
+    assert not pace.may_begin("a")
+    pace.set_workers("a")
+    pace.applied("b")
+    assert pace.may_begin("a")
+    pace.set_workers("ac")
+    assert pace.may_begin("a")
+    pace.give("c", 3)
+    pace.give("c", 4)
+    assert not pace.may_begin("c")
+
+
+@given(
+    epochs=st.integers(0, 3),
+    last=st.integers(1, 12),
+    every=st.integers(0, 5),
+    done=st.integers(0, 3),
+    stop_at=st.integers(0, 400),
+)
+def test_workers_come_together_at_checkpoints_at_the_end_and_where_the_run_stops(
+    epochs: int, last: int, every: int, done: int, stop_at: int
+) -> None:
+    size, batch = 100, 32
+    limit = epochs * size or None
+    last += done
+    start = done * batch
+    if limit is not None:
+        if start >= limit:
+            return
+        last = done + -(-(limit - start) // batch)
+    order = SampleOrder(0, size, batch, limit=limit, done=done, start=start)
+    after, taken, steps = done, start, []
+    while after < last:
+        stopping = taken >= stop_at
+        goal = next_goal(order, after, taken, last, every, stopping=stopping)
+        assert after < goal.step <= last
+        assert goal.end == order.span(goal.step)[1] >= taken
+        assert not every or (goal.step - 1) // every == after // every, "no checkpoint is passed over"
+        after, taken = goal.step, goal.end
+        steps.append(after)
+        if stopping:
+            break
+    if stop_at > last * batch:
+        assert after == last
+        assert all(step in steps for step in range(done + 1, last + 1) if every and step % every == 0)
+        if limit is not None:
+            assert taken == limit
+            short = (limit - start) % batch != 0 and last - 1 > done
+            assert last - 1 in steps or not short, "no slice is in the short last step and in the one before"
+
+
+def test_settings_are_checked() -> None:
+    assert TrainingConfig(strategy="ssp", staleness=0).staleness == 0
+    with pytest.raises(Exception, match="strategy=async: needs stream"):
+        TrainingConfig(strategy="async", stream="off")
+
+
+# --- Runs ------------------------------------------------------------------------------------------------------------
+
+
+def plain_model(seed: int) -> nn.Module:
+    class Factory:
+        def create_model(self) -> nn.Module:
+            return nn.Sequential(nn.Linear(20, 16), nn.Tanh(), nn.Linear(16, 5))
+
+    return create_model(Factory(), seed)
+
+
+def plain_data() -> tuple[torch.Tensor, torch.Tensor]:
+    x = torch.randn(100, 20, generator=torch.Generator().manual_seed(5))
+    return x, (x[:, :5] + 0.3 * x[:, 5:10]).argmax(1)
+
+
+def trained(run: Any) -> dict[str, torch.Tensor]:
+    return checkpoint.load(Path(run.of_kind("run_finished")[0]["checkpoint"]))
+
+
+def counted_once(run: Any, samples: int) -> None:
+    spans = [span for spans in record.read(run.folder / record.FILE).values() for span in spans]
+    assert record.gaps_and_overlaps(spans, samples) == ()
+
+
+def assert_close(found: dict[str, torch.Tensor], expected: nn.Module) -> None:
+    for name, value in expected.state_dict().items():
+        assert (found[name] - value).norm() / value.norm() <= 1e-5, name
+
+
+@pytest.mark.ray
+def test_one_worker_in_lockstep_makes_a_step_of_sgd_with_each_slice(launch: Any) -> None:
+    run = launch(job_source(), "a", strategy="ssp", staleness=0, num_iterations=8, batch_size=BATCH, seed=3)
+    assert run.finish() == (0, "")
+    model, (x, y), order = plain_model(3), plain_data(), SampleOrder(3, 100, BATCH)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    for step in range(1, 9):
+        optimizer.zero_grad()
+        indices = torch.from_numpy(order.step(step))
+        functional.cross_entropy(model(x[indices]), y[indices]).backward()
+        optimizer.step()
+    assert_close(trained(run), model)
+
+
+@pytest.mark.ray
+def test_with_small_steps_workers_in_lockstep_move_the_weights_as_far_as_sync(launch: Any) -> None:
+    steps = 6
+    source = job_source().replace("lr=0.2", "lr=1e-4")
+    run = launch(source, strategy="ssp", staleness=0, num_iterations=steps, batch_size=BATCH, seed=3, rebalance=False)
+    assert run.finish() == (0, "")
+    counted_once(run, steps * BATCH)
+    model, (x, y), order = plain_model(3), plain_data(), SampleOrder(3, 100, BATCH)
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    for step in range(1, steps + 1):
+        optimizer.zero_grad()
+        indices = torch.from_numpy(order.step(step))
+        functional.cross_entropy(model(x[indices]), y[indices]).backward()
+        optimizer.step()
+    found = trained(run)
+    for name, value in model.state_dict().items():
+        moved, expected = found[name] - start[name], value - start[name]
+        assert (moved - expected).norm() <= 2e-3 * expected.norm(), name
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_a_slow_worker_is_not_left_behind_by_more_than_the_bound(launch: Any, tmp_path: Path, staleness: int) -> None:
+    log = str(tmp_path / "log-")
+    source = job_source(sleep={"c": 0.12}, log=log)
+    settings = {"measure_seconds": 0.01, "rebalance": False}
+    # The job is as slow on c from the first call on, so that its share is small: its slices still take longer.
+    run = launch(source, strategy="ssp", staleness=staleness, num_iterations=12, batch_size=BATCH, seed=3, **settings)
+    assert run.finish() == (0, "")
+    counted_once(run, 12 * BATCH)
+    assert lead(log, "abc", run) <= staleness
+
+
+@pytest.mark.ray
+def test_without_a_bound_a_slow_worker_is_left_behind(launch: Any, tmp_path: Path) -> None:
+    log = str(tmp_path / "log-")
+    run = launch(
+        job_source(sleep={"c": 0.12}, log=log),
+        strategy="async",
+        num_iterations=12,
+        batch_size=BATCH,
+        measure_seconds=0.01,
+        rebalance=False,
+    )
+    assert run.finish() == (0, "")
+    counted_once(run, 12 * BATCH)
+    assert lead(log, "abc", run) > 3
+
+
+def lead(log: str, hosts: str, run: Any) -> int:
+    """By how many slices any worker, when it began one, was ahead of what the slowest had computed by then."""
+    planned = run.of_kind("plan")[0]["time"]
+    calls: dict[str, Sequence[tuple[float, float]]] = {}
+    for host in hosts:
+        lines = [json.loads(line) for line in Path(log + host).read_text().splitlines()]
+        calls[host] = [(begun, ended) for begun, ended, _ in lines if begun >= planned]
+    taking_part = {host for host, own in calls.items() if own}
+    assert len(taking_part) > 1
+    most = 0
+    end = min(own[-1][1] for host, own in calls.items() if host in taking_part)
+    for host in taking_part:
+        for place, (begun, _) in enumerate(calls[host]):
+            if begun <= end:
+                done = [sum(ended <= begun for _, ended in calls[other]) for other in taking_part if other != host]
+                most = max(most, place - min(done))
+    return most
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(("strategy", "codec"), [("async", "fp32"), ("ssp", "int8")])
+def test_it_learns_nearly_as_well_as_sync(launch: Any, strategy: str, codec: str) -> None:
+    settings = {"num_iterations": 60, "batch_size": BATCH, "seed": 3}
+    runs = [
+        launch(job_source(), strategy="sync", **settings),
+        launch(job_source(), strategy=strategy, codec=codec, stream="network", shards=2, **settings),
+    ]
+    for run in runs:
+        assert run.finish() == (0, "")
+        steps = run.of_kind("step")
+        assert [step["step"] for step in steps] == list(range(1, 61))
+        assert sum(step["samples"] for step in steps) == 60 * BATCH
+    (x, y), losses = plain_data(), []
+    for run in runs:
+        model = plain_model(3)
+        before = functional.cross_entropy(model(x), y).item()
+        model.load_state_dict(trained(run))
+        losses.append(functional.cross_entropy(model(x), y).item())
+    assert losses[1] < 0.5 * before
+    assert losses[1] < 1.1 * losses[0]
+    reasons = " ".join(runs[1].of_kind("plan")[0]["reasons"])
+    assert "applied as it comes" in reasons
+    assert codec == "fp32" or "codec=int8 over the network for gradients; weights go as bf16" in reasons
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("strategy", ["ssp", "async"])
+def test_a_killed_workers_slices_are_counted_once_by_others(launch: Any, strategy: str) -> None:
+    run = launch(
+        job_source(fail_at=25), strategy=strategy, num_iterations=40, batch_size=BATCH, seed=3, checkpoint_every=15
+    )
+    assert run.finish() == (0, "")
+    (lost,) = run.of_kind("worker_lost")
+    assert lost["host"] == "b"
+    assert {event["worker"] for event in run.of_kind("slice_reissued")} == {"b/cpu"}
+    steps = run.of_kind("step")
+    assert [step["step"] for step in steps] == list(range(1, 41))
+    assert all("b/cpu" not in [row["worker"] for row in step["workers"]] for step in steps[-5:])
+    counted_once(run, 40 * BATCH)
+    done = 0
+    for step in steps:  # a checkpoint holds whole steps and nothing else
+        done += step["samples"]
+        if step["step"] in (15, 30, 40):
+            assert done == step["step"] * BATCH
+    assert [event["step"] for event in run.of_kind("checkpoint_saved")] == [15, 30, 40]
+    assert steps[-1]["loss"] < 0.7 * steps[0]["loss"]
+
+
+@pytest.mark.ray
+def test_the_last_worker_lost_ends_the_run_with_the_reason(launch: Any) -> None:
+    run = launch(job_source(fail_at=25), "b", server="a", strategy="async", num_iterations=400, batch_size=BATCH)
+    code, errors = run.finish()
+    assert (code, "Traceback" in errors) == (1, False)
+    assert "last worker was lost" in run.of_kind("run_failed")[0]["cause"]
+
+
+@pytest.mark.ray
+def test_epochs_end_with_the_last_sample_though_it_fills_no_step(launch: Any) -> None:
+    run = launch(job_source(), strategy="async", epochs=2, batch_size=BATCH, seed=3)
+    assert run.finish() == (0, "")
+    assert run.of_kind("run_finished")[0]["samples"] == 200
+    counted_once(run, 200)
+    assert [step["step"] for step in run.of_kind("step")] == list(range(1, 8))
