@@ -148,6 +148,8 @@ class Follower:
                 self._stopped = True
                 self._product.run("stop", self._run, "--json")
         elif isinstance(event, protocol.CheckpointSaved) and self._plan.snapshot_every and self._began is not None:
+            if len(event.hosts) > 1:
+                return  # it is known already, and on more hosts now
             self._keep(event, event.time - self._began)
         elif isinstance(event, protocol.RunFailed):
             self._failure = f"{event.host}, step {event.step}: {event.cause}"

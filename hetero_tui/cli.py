@@ -231,6 +231,27 @@ def resume(
 
 
 @application.command()
+def drain(
+    context: typer.Context,
+    host: Annotated[str, typer.Argument(help="The host that is to leave.")],
+    as_json: Json = False,
+    plain: Plain = False,
+    accept: AcceptKeys = False,
+) -> None:
+    """Have a host leave the run that is under way, after its step: nothing is lost, the others do its part."""
+
+    async def work(session: Session, output: Output) -> int:
+        run = await session.drain(host)
+        if as_json:
+            output.document({"run": run, "host": host})
+        else:
+            output.data(f"{host} leaves {run} after its step")
+        return DONE
+
+    _in_session(context, Output(as_json, plain), accept, work, narrate=False)
+
+
+@application.command()
 def runs(context: typer.Context, as_json: Json = False, plain: Plain = False, accept: AcceptKeys = False) -> None:
     """List the runs on all hosts, oldest first."""
 

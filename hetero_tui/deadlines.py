@@ -46,6 +46,21 @@ RECONNECT_FIRST = 0.5
 RECONNECT_LONGEST = 10.0
 """Longest pause between two attempts to reach a host again."""
 
+HEAD_LOOK_EVERY = 1.0
+"""Pause between two looks at whether the head of a run that is followed answers."""
+
+HEAD_ANSWER = 3.0
+"""A head that does not answer for so long is asked after: the other hosts are asked whether they reach it."""
+
+WITNESS = 6.0
+"""Until another host must have said whether it reaches the head; more than the attempt itself takes there."""
+
+HEAD_LOST_AFTER = 6.0
+"""A head that neither laptop nor other hosts have reached for so long is lost. A shorter break of its cable heals."""
+
+STEP_ASIDE = 45.0
+"""So long a laptop that did not start the cluster leaves it to the one that did to form it anew without its head."""
+
 CLOSE = 5.0
 """Closing a connection in good order before it is simply dropped."""
 

@@ -14,6 +14,9 @@ HeteroTuiError                      exit code 1 unless said otherwise
 │   └── DeadlineExceeded            the host did not answer in time
 ├── ClusterError                    the cluster as a whole can't do what was asked
 └── RunError                        a training run failed or does not exist
+    ├── CoordinatorGone             its process ended without a last word; its host lives
+    ├── HeadGone                    its host is lost: no other host reaches it either
+    └── NoCopy                      no host that is left holds a checkpoint of it
 """
 
 from __future__ import annotations
@@ -131,3 +134,15 @@ class ClusterError(HeteroTuiError):
 
 class RunError(HeteroTuiError):
     """A training run failed, or there is no such run."""
+
+
+class CoordinatorGone(RunError):
+    """A run's process ended without a last word (killed, out of memory), while its host lives."""
+
+
+class HeadGone(RunError):
+    """The head host is lost, and the run's coordinator with it."""
+
+
+class NoCopy(RunError):
+    """No host that is left holds a checkpoint of the run, so it can't go on without the others."""

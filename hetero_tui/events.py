@@ -148,6 +148,17 @@ class RunProgressed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunRewound:
+    """The events of a run after number ``seq``, as they were shown, are not its history any more; others follow.
+
+    A lost head wrote them, and the laptop that let the run go on had not seen them yet.
+    """
+
+    run: str
+    seq: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Notice:
     """A line for the log that changes nothing else."""
 
@@ -166,6 +177,7 @@ Event = (
     | ClusterChanged
     | RunChanged
     | RunProgressed
+    | RunRewound
     | Notice
 )
 Emit = Callable[[Event], None]

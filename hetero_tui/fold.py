@@ -61,6 +61,11 @@ def apply(state: State, event: Event) -> State:
             return _run_changed(state, event)
         case events.RunProgressed():
             return _run_progressed(state, event)
+        case events.RunRewound():
+            run = state.run
+            if run is None or run.run != event.run:
+                return state
+            return replace(state, run=replace(run, last_seq=min(run.last_seq, event.seq)))
         case events.Notice():
             text = event.text if event.host is None else f"{event.host}: {event.text}"
             return _logged(state, event.time, event.level, text)
@@ -248,7 +253,8 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
             return run, Level.GOOD, f"{text}, nothing lost"
         case protocol.CheckpointSaved():
             run = replace(run, checkpoint=event.path, checkpoint_step=event.step)
-            return run, Level.INFO, f"checkpoint of step {event.step:,} saved on {event.host}"
+            where = ", ".join(event.hosts) or event.host
+            return run, Level.INFO, f"checkpoint of step {event.step:,} saved on {where}"
         case protocol.ServerLost() | protocol.HeadLost():
             return run, Level.BAD, f"{event.host} lost at step {event.step:,}: {event.cause}"
         case protocol.RunResumed():
@@ -257,14 +263,14 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
                 run,
                 state=run.state if run.state is RunState.STOPPING else RunState.RUNNING,
                 ended=None,
-                detail="measuring devices",
+                detail="measuring devices" if event.checkpoint else "",
                 step=event.step,
                 samples=event.samples or run.samples,
                 iterations=event.iterations or run.iterations,
                 losses=tuple(point for point in run.losses if point[0] <= event.step),
                 recent=(),
-                checkpoint=event.checkpoint,
-                checkpoint_step=event.step,
+                checkpoint=event.checkpoint or run.checkpoint,
+                checkpoint_step=event.step if event.checkpoint else run.checkpoint_step,
                 markers=(*run.markers[-19:], Marker(step=event.step, text="resumed")),
             )
             why = f" (it had {event.cause})" if event.cause else ""

@@ -79,6 +79,9 @@ class Intents(Protocol):
     async def stop_run(self) -> None:
         """Ask the run on the screen to stop after its step, with a checkpoint."""
 
+    async def resume(self) -> str:
+        """Let the run on the screen, or else the newest, go on from its newest checkpoint, and follow it."""
+
     def accept_host_key(self, host: str) -> None:
         """Trust the key that ``host`` offered, from now on."""
 

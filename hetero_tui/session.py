@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from hetero_tui import deadlines, events
-from hetero_tui.errors import HeteroTuiError, HostKeyUnknown, RunError, UsageError
+from hetero_tui.errors import CommandFailed, HeteroTuiError, HostKeyUnknown, RunError, UsageError
 from hetero_tui.events import ClusterState, HostState, Level, RunState
 from hetero_tui.facts import HostFacts
 from hetero_tui.fleet import telemetry
@@ -23,15 +23,18 @@ from hetero_tui.fleet.bring_up import UpReport, bring_up
 from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fleet.preflight import judge
 from hetero_tui.fleet.probing import Probed, probe_fleet
-from hetero_tui.fleet.survey import Surveyed, head_name, survey
+from hetero_tui.fleet.survey import Surveyed, head_name, mark_replaced, running_head, survey
 from hetero_tui.fleet.teardown import tear_down
 from hetero_tui.fold import apply
 from hetero_tui.intents import TeardownPreview, TeardownReport
 from hetero_tui.inventory import Inventory
 from hetero_tui.runs import launch as launching
+from hetero_tui.runs import membership
 from hetero_tui.runs import resume as resuming
-from hetero_tui.runs.follow import follow
-from hetero_tui.runs.listing import FINAL_STATES, find_run, list_runs, stop_run
+from hetero_tui.runs.attending import attend
+from hetero_tui.runs.failover import form_anew, refuse_if_head_lives, taken_over
+from hetero_tui.runs.listing import FINAL_STATES, find_run, list_runs, live_run, stop_run
+from hetero_tui.runs.seen import Seen
 from hetero_tui.state import State, initial
 from hetero_tui.transport import Transport, open_transport
 from remote_agent import protocol
@@ -128,7 +131,9 @@ class Session:
         async with self._operation:
             with self._working("starting"):
                 await self._look()
+                before = {name for name, found in self.surveyed.items() if found.runs_ray}
                 await self._up()
+                await self._add_to_run(before)
 
     async def train(self, job: str, settings: Mapping[str, str]) -> str:
         """Start a run, bringing the cluster up first where it is down, and follow it."""
@@ -169,13 +174,49 @@ class Session:
                     raise UsageError(f"{live.run} is under way", step="resume run", hint="stop it first")
                 await self._look()
                 if head_name(self.surveyed) is None:
-                    await self._up()
-                self._run_host, summary = await resuming.resume(
-                    self.inventory, self._transports, self.surveyed, self._facts(), run
-                )
-                now = time.time()
-                self.emit(events.RunChanged(time=now, run=summary.id, job=summary.job, state=RunState.STARTING))
-                return summary.id
+                    _, summary = await find_run(self.inventory.cluster, self._answering(), run)
+                    resuming.refuse_if_done(summary)
+                    if running_head(self.surveyed) is not None:
+                        await refuse_if_head_lives(self.inventory.cluster, self._answering())
+                    run = summary.id
+                    await self._form_anew(run, self._answering())
+                return await self._resume(run)
+
+    async def resume(self) -> str:
+        """Let the run on the screen, or else the newest, go on, and follow it; the answer is its name."""
+        shown = self._state.run
+        run = await self.resume_run(shown.run if shown is not None else None)
+        self._follow(run)
+        return run
+
+    async def fail_over(self, run: str, head: str, cause: str, seen: Seen) -> str:
+        """See :class:`hetero_tui.runs.attending.Recovery`."""
+        self.emit(events.HostLost(time=time.time(), host=head, cause=cause))
+        self.notice(Level.BAD, f"the head is lost; {run} goes on on another host as soon as there is a new one")
+        others = {name: link for name, link in self._transports.items() if name != head}
+        # Who started the cluster forms it anew; a laptop that only looks on gives that one time for it.
+        patience = 0.0 if self._ledger.entries() else deadlines.STEP_ASIDE
+        there = await taken_over(self.inventory.cluster, others, run, patience)
+        if there is None:
+            async with self._operation:
+                with self._working("failing over"):
+                    await self._form_anew(run, others)
+                    there = await self._resume_unless_another_did(run, cause, seen)
+        self._run_host = there
+        self._take_back(head)
+        return there
+
+    async def restart(self, run: str, cause: str) -> str:
+        """See :class:`hetero_tui.runs.attending.Recovery`."""
+        self.notice(Level.BAD, cause)
+        async with self._operation:
+            with self._working("resuming"):
+                if self._facts():
+                    await self._survey()  # what the machines are did not change
+                else:
+                    await self._look()
+                self._run_host = await self._resume_unless_another_did(run)
+                return self._run_host
 
     async def events_of(self, run: str | None) -> AsyncIterator[tuple[str, protocol.Event]]:
         """(line as written, event) of a run from seq 1 to its end; None is the newest run. Each is folded as well.
@@ -188,22 +229,12 @@ class Session:
             run, self._run_host = summary.id, host
             self.emit(events.RunChanged(time=time.time(), run=run, job=summary.job, state=RunState(summary.state)))
         assert run is not None
-        broken = False
-
-        def lost(cause: str) -> None:
-            nonlocal broken
-            if not broken:
-                self.notice(Level.WARNING, f"lost sight of {run}: {cause}; it goes on, and so do we")
-            broken = True
-
+        cluster, head = self.inventory.cluster, self._run_host
         try:
-            async for line, event in follow(self._transports[self._run_host], self.inventory.cluster, run, lost):
-                if broken:
-                    broken = False
-                    self.notice(Level.GOOD, f"{run} is in sight again")
-                self.emit(events.RunProgressed(run=run, event=event))
-                yield line, event
-        except RunError as error:
+            async with aclosing(attend(cluster, self._transports, run, head, self.emit, self)) as coming:
+                async for line, event in coming:
+                    yield line, event
+        except HeteroTuiError as error:
             self.emit(events.RunChanged(time=time.time(), run=run, job="", state=RunState.LOST, detail=error.cause))
             raise
 
@@ -218,6 +249,21 @@ class Session:
             if current is not None and current.run == summary.id:
                 self.emit(events.RunChanged(time=time.time(), run=summary.id, job=summary.job, state=RunState.STOPPING))
             await stop_run(self.inventory.cluster, self._transports[host], summary.id)
+
+    async def drain(self, host: str) -> str:
+        """Have ``host`` leave the run that is under way, after its step and with nothing lost; the run's name.
+
+        Raises:
+            UsageError: the inventory has no such host.
+            RunError: no run is under way.
+        """
+        if self.inventory.host(host) is None:
+            known = ", ".join(entry.name for entry in self.inventory.hosts)
+            raise UsageError(f"no host {host!r} in the inventory", step="drain", hint=f"hosts: {known}")
+        with self._working("draining"):
+            run = await membership.drain(self.inventory.cluster, self._transports, host)
+            self.notice(Level.INFO, f"{host} leaves {run} after its step")
+            return run
 
     async def status(self) -> tuple[tuple[str, protocol.RunSummary], ...]:
         """Ask what of ours is on every host, without probing; the answer is the runs, oldest first."""
@@ -313,14 +359,14 @@ class Session:
         now = time.time()
         for name, found in self.surveyed.items():
             if found.node is not None and found.node_state is not None:
-                self.emit(events.HostChanged(time=now, host=name, state=found.node_state, detail=found.node.cause))
+                self.emit(events.HostChanged(time=now, host=name, state=found.node_state, detail=found.cause))
             elif found.error is not None:
                 if isinstance(found.error, HostKeyUnknown):
                     self.emit(events.HostKeyOffered(time=now, host=name, fingerprint=found.error.fingerprint))
                 self.emit(events.HostLost(time=now, host=name, cause=found.error.cause))
             elif names is None:
                 self.emit(events.HostChanged(time=now, host=name, state=HostState.READY))
-            if found.node is not None:
+            if found.node is not None and not found.replaced:  # what it says of its Ray would be of the former cluster
                 self._watch(name)
         running = [name for name, found in self.surveyed.items() if found.runs_ray]
         if running or any(found.restarts_ray for found in self.surveyed.values()):
@@ -334,9 +380,50 @@ class Session:
         report = await bring_up(self.inventory, self._transports, self.probed, self.surveyed, self._ledger, self.emit)
         self.up_report = report
         joined = {name: self._transports[name] for name in report.joined}
-        self.surveyed |= await survey(self.inventory.cluster, joined)
+        self.surveyed = mark_replaced({**self.surveyed, **await survey(self.inventory.cluster, joined)})
         for name in report.joined:
             self._watch(name)
+
+    async def _form_anew(self, run: str, transports: Mapping[str, Transport]) -> None:
+        """A cluster of those hosts, with a head that can go on with ``run``; hosts' states follow."""
+        formed = await form_anew(self.inventory, transports, self._ledger, self.emit, run)
+        self.probed, self.surveyed, self.up_report = formed.probed, dict(formed.surveyed), formed.report
+        for name, found in formed.surveyed.items():
+            if found.runs_ray:
+                self._watch(name)
+
+    async def _resume(self, run: str | None, cause: str = "", seen: Seen | None = None) -> str:
+        self._run_host, summary = await resuming.resume(
+            self.inventory, self._answering(), self.surveyed, self._facts(), run, cause=cause, seen=seen
+        )
+        now = time.time()
+        self.emit(events.RunChanged(time=now, run=summary.id, job=summary.job, state=RunState.STARTING))
+        return summary.id
+
+    async def _resume_unless_another_did(self, run: str, cause: str = "", seen: Seen | None = None) -> str:
+        """Let a run that is followed go on; the host where it does. Another laptop may do the same at this moment."""
+        try:
+            await self._resume(run, cause, seen)
+        except (RunError, CommandFailed):
+            found = await live_run(self.inventory.cluster, self._answering())
+            if found is None or found[1].id != run:
+                raise
+            return found[0]
+        assert self._run_host is not None
+        return self._run_host
+
+    def _take_back(self, host: str) -> None:
+        """Once a head that was lost can be reached again, take it into the cluster that took its place."""
+
+        async def wait() -> None:
+            for pause in deadlines.reconnect_pauses():
+                await asyncio.sleep(pause)
+                with suppress(HeteroTuiError):
+                    await self._transports[host].connect()
+                    await self.up()
+                    return
+
+        self._watchers[f"take back {host}"] = asyncio.create_task(wait(), name=f"take back {host}")
 
     def _watch(self, name: str) -> None:
         known = self._watchers.get(name)
@@ -349,16 +436,24 @@ class Session:
         known = self._state.run
         if known is not None and not known.state.final:
             return
-        runs = await list_runs(self.inventory.cluster, self._answering())
-        live = [(host, run) for host, run in runs if run.state not in FINAL_STATES]
-        if live:
-            self._run_host, summary = live[-1]
+        live = await live_run(self.inventory.cluster, self._answering())
+        if live is not None:
+            self._run_host, summary = live
             self.emit(
                 events.RunChanged(
                     time=time.time(), run=summary.id, job=summary.job, state=RunState(summary.state), detail="attached"
                 )
             )
             self._follow(summary.id)
+
+    async def _add_to_run(self, before: set[str]) -> None:
+        """Offer the devices of hosts that joined the cluster just now to the run that is under way, if there is one."""
+        new = {name: found for name, found in self.surveyed.items() if found.runs_ray and name not in before}
+        if not before or not new:
+            return
+        run = await membership.offer(self.inventory, self._answering(), self._facts(), new)
+        if run is not None:
+            self.notice(Level.INFO, f"{', '.join(sorted(new))}: to take part in {run}")
 
     def _follow(self, run: str) -> None:
         async def consume() -> None:

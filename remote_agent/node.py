@@ -4,6 +4,7 @@ On the command line (one JSON line on stdout, exit code 0 or 1)::
 
     python -m remote_agent.node start                            NodeSpec on stdin -> NodeReport
     python -m remote_agent.node status --folder F                -> NodeReport
+    python -m remote_agent.node head --folder F                  -> HeadReport
     python -m remote_agent.node stop --folder F [--run-grace S]  -> StopReport; 1 when something is left
 
 Each can be killed at any moment: the next one goes on from what lies on disk (the processes' records and ``node.json``,
@@ -11,6 +12,10 @@ both written before what they describe) and from the mark that every process of 
 alone that already runs as wanted, and gives it a new supervisor (:mod:`remote_agent.supervisor`) where it has lost its
 own. ``stop`` ends only processes of this cluster, by PID; another Ray of the same user, which ``ray stop`` would take
 down, is not touched.
+
+A cluster that lost its head is formed anew with a larger epoch. A ``start`` with that takes away what this machine has
+of the older one (its runs too, which on a head that was only cut off went on alone), and one with a smaller epoch is
+refused: it comes from a laptop that does not know of the newer cluster yet.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ from pathlib import Path
 
 from remote_agent import deadlines, layout, processes, ray_command, ray_node, supervision, supervisor, teardown
 from remote_agent.protocol import (
+    HeadReport,
     NodeReport,
     NodeSpec,
     ProcessRecord,
@@ -63,7 +69,10 @@ def _start(folder: Path, spec: NodeSpec) -> NodeReport:
     pause = partial(_pause, folder)
     record = processes.read_record(folder, layout.RAY)
     watched = processes.find_named(folder, layout.SUPERVISOR) is not None
-    if _same(layout.read_spec(folder), spec):
+    former = layout.read_spec(folder)
+    if former is not None and former.epoch > spec.epoch:
+        raise NodeError("this machine is in a newer cluster of that name", "run it again: another laptop formed one")
+    if _same(former, spec):
         if watched:
             record = _await_supervisor(folder, pause)
             return NodeReport(host=spec.host, state="running", pid=record.pid, already=True, spec=spec)
@@ -71,9 +80,12 @@ def _start(folder: Path, spec: NodeSpec) -> NodeReport:
             ray_node.await_join(folder, record, pause)
             supervisor.launch(folder)
             return NodeReport(host=spec.host, state="running", pid=record.pid, already=True, spec=spec)
-    supervisor.stop(folder)
-    if record is not None:
-        ray_node.stop(folder, record)
+    if former is not None and former.epoch < spec.epoch:
+        _leave_older(folder, record)
+    else:
+        supervisor.stop(folder)
+        if record is not None:
+            ray_node.stop(folder, record)
     if spec.role == "head":
         _check_port_is_free(spec.gcs_port)
     else:
@@ -87,6 +99,25 @@ def _start(folder: Path, spec: NodeSpec) -> NodeReport:
         raise
     supervisor.launch(folder)
     return NodeReport(host=spec.host, state="running", pid=record.pid, spec=spec)
+
+
+def _leave_older(folder: Path, record: ProcessRecord | None) -> None:
+    """End what this machine has of a cluster that was replaced: nobody waits for it, so it gets little time.
+
+    Raises:
+        NodeError: something outlived SIGKILL.
+    """
+    named = {name: processes.find_named(folder, name) for name in processes.recorded_names(folder)}
+    ours = [process for name, process in named.items() if process is not None and name != layout.RAY]
+    left = processes.stop_processes(folder, ours, deadlines.OLDER_STOP_SECONDS)
+    if left:
+        raise NodeError(processes.leftover(left[0]).detail, "restart this machine: a process hangs in a driver")
+    for name in named:
+        if name != layout.RAY:
+            processes.forget(folder, name)
+    supervision.forget(folder)
+    if record is not None:
+        ray_node.stop(folder, record, deadlines.OLDER_STOP_SECONDS)
 
 
 def _await_supervisor(folder: Path, pause: ray_node.Pause) -> ProcessRecord:
@@ -177,6 +208,15 @@ def status(folder: Path) -> NodeReport:
             return replace(report, cause=f"Ray has ended on this machine: {why}", hint="run `up`")
 
 
+def head(folder: Path) -> HeadReport:
+    """Whether the head's Ray answers this machine, now: what the laptop asks when it can't reach the head itself."""
+    spec = layout.read_spec(folder)
+    if spec is None or layout.stop_flag(folder).exists():
+        return HeadReport(answers=False, silence="no node was started here")
+    silence = ray_node.head_silence(spec)
+    return HeadReport(answers=not silence, silence=silence, epoch=spec.epoch)
+
+
 def ray_state(folder: Path) -> str:
     """``running``, ``restarting``, ``stopped`` (it has ended) or ``none``: the word of a :class:`HostSample`."""
     word, record = supervision.read(folder), processes.read_record(folder, layout.RAY)
@@ -200,7 +240,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m remote_agent.node", description="This machine's Ray node.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("start")
-    for name in ("status", "stop"):
+    for name in ("status", "head", "stop"):
         commands.add_parser(name).add_argument("--folder", required=True, type=processes.absolute_path)
     commands.choices["stop"].add_argument("--run-grace", type=float, default=deadlines.RUN_STOP_SECONDS)
     options = parser.parse_args(arguments)
@@ -208,6 +248,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stopped = teardown.stop(options.folder, options.run_grace)
         print(encode(stopped), flush=True)
         return 1 if stopped.leftovers else 0
+    if options.command == "head":
+        print(encode(head(options.folder)), flush=True)
+        return 0
     report = status(options.folder) if options.command == "status" else _start_from(sys.stdin.readline())
     print(encode(report), flush=True)
     return 1 if report.state == "failed" else 0

@@ -47,6 +47,10 @@ RUN_NOT_RESUMABLE = 6
 """Exit status of ``remote_agent.runs --reopen``: the run can't go on; stderr says why."""
 
 
+CONTROL_FILE = "control.jsonl"
+"""In a run's folder on its head host: what the user wants of the run while it is on, a :class:`RunCommand` a line."""
+
+
 def run_process_name(run: str) -> str:
     """The name under which the coordinator of a run is recorded on its host."""
     return f"run-{run}"
@@ -73,6 +77,8 @@ class NodeSpec:
 
     ``folder`` is the cluster's folder on the host (absolute, or starting with ``~/``). ``head_address`` and
     ``gcs_port`` are the head's, on every host. ``cpus`` is how many CPU slots Ray may hand out; None means all.
+    ``epoch`` tells clusters of this name apart that were formed one after the other: the larger is the newer. It is
+    the time at which it was formed, so that a cluster whose head was lost is older than the one that took its place.
     """
 
     cluster: str
@@ -86,6 +92,7 @@ class NodeSpec:
     labels: dict[str, str]
     resources: dict[str, float]
     cpus: int | None = None
+    epoch: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +112,8 @@ class RunSpec:
     ``job`` is a ready job's name or ``file.py:Name`` (the file lies beside ``run.json``). ``config`` holds the
     ``TrainingConfig`` fields that were set; the rest keep their defaults. ``server_host`` holds the parameter server.
     ``resume`` is the path of a checkpoint, or of a run's folder, on the head host, that the run goes on from; ``ended``
-    says how it had ended before.
+    says how it had ended before. ``epoch`` is that of the cluster (:class:`NodeSpec`) that it runs on: of two folders
+    of the same run, the one with the larger epoch tells how it stands.
     """
 
     run: str
@@ -119,6 +127,20 @@ class RunSpec:
     config: dict[str, Any] = field(default_factory=dict)
     resume: str = ""
     ended: str = ""
+    epoch: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunCommand:
+    """A line of :data:`CONTROL_FILE`, which the coordinator follows.
+
+    ``command`` is ``drain``: the workers of ``host`` leave after their step, and nothing is lost; or ``add``: a worker
+    is started on each of ``devices``, once its host has a living node; one that takes part already stays as it is.
+    """
+
+    command: str
+    host: str = ""
+    devices: tuple[DeviceSpec, ...] = ()
 
 
 # --- What a host answers ---------------------------------------------------------------------------------------------
@@ -159,11 +181,24 @@ class NodeReport:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HeadReport:
+    """Answer of ``node head``: whether the head's Ray answers this machine now; ``silence`` says why it does not.
+
+    ``epoch`` is the cluster's that this machine belongs to; None: no node was started here, or it is being taken down.
+    """
+
+    answers: bool
+    silence: str = ""
+    epoch: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunSummary:
     """One run as its host's files tell it; ``started`` is None until the first event.
 
     ``state`` is ``starting``, ``running``, ``finished``, ``stopped``, ``failed``, or ``lost``: no last event, and its
-    process is gone.
+    process is gone. ``host`` is the head that it was started on, which another machine's copy of it names as well;
+    ``seq`` is the last event's number there, and ``checkpoint`` the step of the newest whole checkpoint (None: none).
     """
 
     id: str
@@ -172,6 +207,10 @@ class RunSummary:
     step: int
     loss: float | None
     started: float | None
+    host: str = ""
+    epoch: int = 0
+    seq: int = 0
+    checkpoint: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -374,13 +413,18 @@ class Step(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSaved(Event):
-    """A whole checkpoint lies at ``path`` on ``host``; ``size`` in bytes."""
+    """A whole checkpoint lies at ``path`` on ``host``; ``size`` in bytes.
+
+    ``hosts`` are all that hold it whole, ``host`` the first of them. The event comes when ``host`` has it, and once
+    more whenever it has been copied to others since.
+    """
 
     kind: ClassVar[str] = "checkpoint_saved"
     step: int
     path: str
     host: str
     size: int = 0
+    hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -406,6 +450,8 @@ class HeadLost(Event):
 @dataclass(frozen=True, kw_only=True)
 class RunResumed(Event):
     """The run goes on from ``checkpoint``, after its step ``step``; events of later steps before this are superseded.
+
+    Without a checkpoint it never ended: a lost part of the parameter server was restored from its copy in memory.
 
     ``samples`` were used up to then, ``iterations`` is the last step to come, ``cause`` says how the run had ended
     before (empty: without a last event), and ``notes`` what is not as it was.

@@ -6,6 +6,7 @@ line that a killed coordinator left half-written goes as well. So the numbers go
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +55,18 @@ def reopen(path: Path) -> Reopened:
         with path.open("ab") as file:
             file.truncate(found.size)
     return found
+
+
+def say_head_lost(path: Path, host: str, step: int, cause: str) -> None:
+    """Add ``head_lost`` to a file that was reopened: the machine that wrote it until now is gone.
+
+    Raises:
+        OSError: the file can't be changed.
+        protocol.ProtocolError: as :func:`examine`.
+    """
+    event = protocol.HeadLost(seq=examine(path).seq + 1, time=time.time(), host=host, step=step, cause=cause)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(protocol.encode(event) + "\n")
 
 
 def _words(event: protocol.Event) -> str:

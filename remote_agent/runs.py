@@ -4,6 +4,8 @@ With ``--reopen RUN`` one of them is made ready to go on from its newest checkpo
 its ``run.json`` gets the hosts and addresses of the specification on stdin; its coordinator can then be started again.
 Exit status :data:`~remote_agent.protocol.RUN_NOT_RESUMABLE` and a sentence on stderr: it can't go on.
 
+With ``--tell RUN`` the command on stdin (:class:`~remote_agent.protocol.RunCommand`) is handed to its coordinator.
+
 Read from the runs' own files (``runs/<id>/run.json`` and ``events.jsonl``), so it needs no running coordinator.
 """
 
@@ -37,9 +39,10 @@ def list_runs(folder: Path) -> protocol.RunList:
 def summarize(folder: Path, spec: protocol.RunSpec, events: Path) -> protocol.RunSummary:
     """How one run stands, from the first and the last lines of its events."""
     first, last = _first_and_last(events)
-    step, loss = 0, None
+    step, loss, seq = 0, None, 0
     final: protocol.Event | None = None
     for event in last:
+        seq = event.seq
         if isinstance(event, protocol.Step):
             step, loss = event.step, event.loss
         elif isinstance(event, protocol.RunResumed):
@@ -57,7 +60,24 @@ def summarize(folder: Path, spec: protocol.RunSpec, events: Path) -> protocol.Ru
         case _:
             state = "running" if first is not None else "starting"
     started = None if first is None else first.time
-    return protocol.RunSummary(id=spec.run, job=spec.job, state=state, step=step, loss=loss, started=started)
+    return protocol.RunSummary(
+        id=spec.run,
+        job=spec.job,
+        state=state,
+        step=step,
+        loss=loss,
+        started=started,
+        host=spec.host,
+        epoch=spec.epoch,
+        seq=seq,
+        checkpoint=newest_checkpoint(events.parent),
+    )
+
+
+def newest_checkpoint(place: Path) -> int | None:
+    """The step of the newest whole checkpoint in a run's folder: one whose document is there; None: there is none."""
+    documents = sorted((place / "checkpoints").glob("step-*.json"))
+    return int(documents[-1].stem.removeprefix("step-")) if documents else None
 
 
 class NotResumable(Exception):
@@ -67,10 +87,12 @@ class NotResumable(Exception):
 def reopen(folder: Path, run: str, now: protocol.RunSpec) -> None:
     """Make a run ready to go on from its newest checkpoint: with its own job and settings, on the cluster as it is now.
 
+    Where this machine's folder is a copy of a lost head's, the events say first that the head was lost.
+
     Args:
         folder: the cluster's.
         run: which.
-        now: the devices, the server's host and the addresses that it is to use.
+        now: the devices, the server's host and the addresses that it is to use; ``ended`` says why the head was left.
 
     Raises:
         NotResumable: it does not exist, still runs, is finished, or has no checkpoint.
@@ -80,15 +102,17 @@ def reopen(folder: Path, run: str, now: protocol.RunSpec) -> None:
         known = protocol.decode(protocol.RunSpec, (place / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise NotResumable(f"there is no run {run}") from error
-    state = summarize(folder, known, place / "events.jsonl").state
-    if state in ("starting", "running"):
+    summary = summarize(folder, known, place / "events.jsonl")
+    if summary.state in ("starting", "running"):
         raise NotResumable(f"{run} is running")
-    if state == "finished":
+    if summary.state == "finished":
         raise NotResumable(f"{run} is finished")
-    if not any((place / "checkpoints").glob("step-*.json")):
+    if summary.checkpoint is None:
         raise NotResumable(f"{run} has no checkpoint")
     try:
         ended = reopening.reopen(place / "events.jsonl").ended
+        if known.host != now.host and not ended:
+            reopening.say_head_lost(place / "events.jsonl", known.host, summary.step, now.ended or "it was left")
     except (OSError, protocol.ProtocolError) as error:
         raise NotResumable(f"the events of {run} can't be continued: {error}") from error
     spec = dataclasses.replace(
@@ -100,10 +124,33 @@ def reopen(folder: Path, run: str, now: protocol.RunSpec) -> None:
         server_host=now.server_host,
         resume=str(place),
         ended=ended or known.ended,
+        epoch=now.epoch,
     )
     draft = place / "run.json.part"
     draft.write_text(protocol.encode(spec) + "\n", encoding="utf-8")
     draft.replace(place / "run.json")
+
+
+class NotRunning(Exception):
+    """The run is not under way, so it can't be told anything; the text says how it stands."""
+
+
+def tell(folder: Path, run: str, command: protocol.RunCommand) -> None:
+    """Hand a command to the coordinator of a run, which takes it up between two steps.
+
+    Args:
+        folder: the cluster's.
+        run: which.
+        command: what is wanted of it.
+
+    Raises:
+        NotRunning: it does not exist, or it is over.
+        OSError: it can't be written.
+    """
+    if find_named(folder, protocol.run_process_name(run)) is None:
+        raise NotRunning(f"{run} is not under way on this machine")
+    with (folder / "runs" / run / protocol.CONTROL_FILE).open("a", encoding="utf-8") as file:
+        file.write(protocol.encode(command) + "\n")
 
 
 def _first_and_last(path: Path) -> tuple[protocol.Event | None, list[protocol.Event]]:
@@ -127,11 +174,19 @@ def _event(line: bytes) -> protocol.Event | None:
 
 
 def main() -> int:
-    """Print the RunList, or reopen a run."""
+    """Print the RunList, reopen a run, or tell it something."""
     parser = argparse.ArgumentParser(prog="remote_agent.runs")
     parser.add_argument("--folder", required=True, type=absolute_path)
     parser.add_argument("--reopen", metavar="RUN")
+    parser.add_argument("--tell", metavar="RUN")
     options = parser.parse_args()
+    if options.tell is not None:
+        try:
+            tell(options.folder, options.tell, protocol.decode(protocol.RunCommand, sys.stdin.readline()))
+        except (NotRunning, OSError) as error:
+            print(error, file=sys.stderr)
+            return 1
+        return 0
     if options.reopen is None:
         print(protocol.encode(list_runs(options.folder)))
         return 0

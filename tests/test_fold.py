@@ -208,3 +208,15 @@ def test_throughput_and_what_is_left_follow_the_recent_steps() -> None:
     assert run is not None
     assert run.samples_per_second == 64.0
     assert run.remaining_seconds == 90.0
+
+
+def test_events_that_are_not_a_runs_history_any_more_are_replaced_by_those_that_are() -> None:
+    before = run_of(started(), step(1, 2), step(2, 3))
+    lost = protocol.HeadLost(seq=3, time=3.0, host="mercer", step=1, cause="no answer")
+    assert run_of(lost, start=before) == before
+    rewound = apply(before, events.RunRewound(run="text-1", seq=2))
+    after = run_of(lost, start=rewound)
+    assert after.run is not None
+    assert after.run.last_seq == 3
+    assert "mercer lost at step 1" in after.log[-1].text
+    assert apply(before, events.RunRewound(run="another", seq=2)) == before

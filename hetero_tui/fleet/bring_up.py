@@ -20,7 +20,7 @@ from hetero_tui.fleet import agent
 from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fleet.preflight import judge, judge_together
 from hetero_tui.fleet.probing import Probed, state_after
-from hetero_tui.fleet.survey import Surveyed, head_name, running_head
+from hetero_tui.fleet.survey import Surveyed, head_name, newest_epoch, running_head
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.planning.cluster import Candidate, ClusterPlan, PlannedNode, plan_cluster
 from hetero_tui.transport import Transport
@@ -45,8 +45,12 @@ async def bring_up(
     surveyed: Mapping[str, Surveyed],
     ledger: Ledger,
     emit: Emit,
+    holders: frozenset[str] | None = None,
 ) -> UpReport:
     """Start Ray on every host that was probed well and is fit.
+
+    ``holders`` is set where a cluster without its head is to be formed anew, to go on with a run: one of these hosts
+    becomes the head. What the hosts have of the cluster before is then taken away.
 
     Raises:
         ClusterError: no cluster is possible: no fit host, no head, no port, or the head itself did not start.
@@ -56,18 +60,20 @@ async def bring_up(
     if not candidates and failed:
         first = next(iter(failed.values()))
         raise ClusterError(f"no host can join; {first.host}: {first.cause}", step="plan cluster", hint=first.hint)
-    running = running_head(surveyed)
-    plan = plan_cluster(inventory, candidates, head=_running_head_name(running, surveyed))
+    running = running_head(surveyed) if holders is None else None
+    plan = plan_cluster(inventory, candidates, head=_running_head_name(running, surveyed), holders=holders)
     if running is not None:  # the head's address and ports stay as they are
         plan = _as_running(plan, running)
-    if not all(node.host in surveyed and surveyed[node.host].runs_ray for node in plan.nodes):
+    if running is None or not all(node.host in surveyed and surveyed[node.host].runs_ray for node in plan.nodes):
         emit(events.ClusterChanged(time=time.time(), state=ClusterState.STARTING, head=plan.head))
         for reason in plan.reasons:
             emit(events.Notice(time=time.time(), level=events.Level.INFO, text=reason))
-    token = await _token(inventory.cluster, ledger, transports[plan.head], running is not None)
+    # A machine that comes back with the replaced cluster must not get into the new one, so that has its own secret.
+    token = await _token(inventory.cluster, ledger, transports[plan.head], running is not None, new=holders is not None)
+    epoch = running.epoch if running is not None else max(newest_epoch(surveyed) + 1, int(time.time()))
     outcomes = await asyncio.gather(
         *(
-            _start(inventory, candidates[node.host], node, plan, transports[node.host], token, ledger, emit)
+            _start(inventory, candidates[node.host], node, plan, epoch, transports[node.host], token, ledger, emit)
             for node in plan.nodes
         )
     )
@@ -118,12 +124,12 @@ def _running_head_name(running: protocol.NodeSpec | None, surveyed: Mapping[str,
                 raise ClusterError(
                     f"a cluster runs, but Ray has ended on its head {found.host}: {found.node.cause}",
                     step="plan cluster",
-                    hint="run `hetero-tui down` and then `hetero-tui up`: runs and checkpoints stay on the hosts",
+                    hint="`hetero-tui resume` goes on with its run; `down` and then `up` starts afresh, runs stay",
                 )
         raise ClusterError(
             f"a cluster runs, but its head ({running.head_address}) does not answer",
             step="plan cluster",
-            hint="wait until it is back, or run `hetero-tui down` and then `hetero-tui up`",
+            hint="`hetero-tui resume` goes on with its run on the others; or wait until it is back",
         )
     return name
 
@@ -143,7 +149,7 @@ def _as_running(plan: ClusterPlan, running: protocol.NodeSpec) -> ClusterPlan:
     )
 
 
-async def _token(cluster: str, ledger: Ledger, head: Transport, running: bool) -> str:
+async def _token(cluster: str, ledger: Ledger, head: Transport, running: bool, *, new: bool) -> str:
     """The cluster's secret: the running cluster's, or a new one. It travels by stdin and files, never in a command."""
     if running:
         path = f"{agent.folder(cluster)}/token"
@@ -153,7 +159,7 @@ async def _token(cluster: str, ledger: Ledger, head: Transport, running: bool) -
             ledger.keep_token(token)
             return token
     known = ledger.token()
-    if known is not None:
+    if known is not None and not new:
         return known
     token = secrets.token_hex(32)
     ledger.keep_token(token)
@@ -165,6 +171,7 @@ async def _start(
     candidate: Candidate,
     node: PlannedNode,
     plan: ClusterPlan,
+    epoch: int,
     transport: Transport,
     token: str,
     ledger: Ledger,
@@ -185,6 +192,7 @@ async def _start(
         labels={"hetero-cluster": cluster, "hetero-role": candidate.host.role},
         resources={},
         cpus=node.cpus,
+        epoch=epoch,
     )
     try:
         ledger.intend(candidate.host, "node")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hetero_tui.errors import CommandFailed, HostError
 from hetero_tui.events import HostState
@@ -20,34 +20,66 @@ _NODE_STATES = {"running": HostState.UP, "restarting": HostState.RESTARTING}
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
-    """The outcome for one host: its node's report (None: it has no agent of this cluster), or the error."""
+    """The outcome for one host: its node's report (None: it has no agent of this cluster), or the error.
+
+    ``replaced``: its node is of a cluster that lost its head, and the others have formed a newer one since.
+    """
 
     host: str
     node: protocol.NodeReport | None = None
     error: HostError | None = None
+    replaced: bool = False
 
     @property
     def runs_ray(self) -> bool:
         """Whether a node of this cluster runs there."""
-        return self.node is not None and self.node.state == "running"
+        return self.node is not None and self.node.state == "running" and not self.replaced
 
     @property
     def restarts_ray(self) -> bool:
         """Whether a node of this cluster ended there, and the host itself is bringing it back."""
-        return self.node is not None and self.node.state == "restarting"
+        return self.node is not None and self.node.state == "restarting" and not self.replaced
+
+    @property
+    def has_node(self) -> bool:
+        """Whether a node was started there and not taken down, whatever became of it."""
+        return self.node is not None and self.node.spec is not None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the cluster that its node was started for; 0 where there is none."""
+        return self.node.spec.epoch if self.node is not None and self.node.spec is not None else 0
 
     @property
     def node_state(self) -> HostState | None:
         """How the host stands by its node; None where none was started, or it was taken down, or nothing is known."""
         if self.node is None or self.node.spec is None:
             return None
-        return _NODE_STATES.get(self.node.state, HostState.FAILED)
+        return HostState.FAILED if self.replaced else _NODE_STATES.get(self.node.state, HostState.FAILED)
+
+    @property
+    def cause(self) -> str:
+        """Why the node there does not run as it should, for people; empty where it does."""
+        if self.replaced:
+            return "left over from a cluster that was replaced: `up` takes it into the new one"
+        return self.node.cause if self.node is not None else ""
 
 
 async def survey(cluster: str, transports: Mapping[str, Transport]) -> dict[str, Surveyed]:
     """Ask every host at once; never raises for what a host does."""
     answers = await asyncio.gather(*(_survey(cluster, transport) for transport in transports.values()))
-    return {answer.host: answer for answer in answers}
+    return mark_replaced({answer.host: answer for answer in answers})
+
+
+def mark_replaced(found: Mapping[str, Surveyed]) -> dict[str, Surveyed]:
+    """The same with each host marked whose node is of an older cluster than another's."""
+    newest = newest_epoch(found)
+    return {name: replace(entry, replaced=entry.has_node and entry.epoch < newest) for name, entry in found.items()}
+
+
+def newest_epoch(found: Mapping[str, Surveyed]) -> int:
+    """The epoch of the newest cluster that any of the hosts knows of; 0: none."""
+    return max((entry.epoch for entry in found.values()), default=0)
 
 
 def running_head(found: Mapping[str, Surveyed]) -> protocol.NodeSpec | None:

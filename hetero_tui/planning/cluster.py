@@ -50,15 +50,27 @@ class ClusterPlan:
     reasons: tuple[str, ...]
 
 
-def plan_cluster(inventory: Inventory, candidates: Mapping[str, Candidate], *, head: str | None = None) -> ClusterPlan:
-    """The cluster over ``candidates``. ``head`` is set where a cluster runs already and its head has to stay.
+def plan_cluster(
+    inventory: Inventory,
+    candidates: Mapping[str, Candidate],
+    *,
+    head: str | None = None,
+    holders: frozenset[str] | None = None,
+) -> ClusterPlan:
+    """The cluster over ``candidates``.
+
+    Args:
+        inventory: says which head is wished for.
+        candidates: the hosts that may join.
+        head: set where a cluster runs already and its head has to stay.
+        holders: set where a run is to go on: the hosts that hold its newest checkpoint; one of them has to be the head.
 
     Raises:
         ClusterError: there is no candidate, or the wanted head is not one of them, or none of its ports is free.
     """
     if not candidates:
         raise ClusterError("no host can join a cluster", step=STEP, hint="`hetero-tui probe` says what each one lacks")
-    chosen, reason = _choose_head(inventory, candidates, head)
+    chosen, reason = _choose_head(inventory, candidates, head, holders)
     head_address = node_address(candidates[chosen], None)
     nodes = tuple(
         PlannedNode(
@@ -102,8 +114,20 @@ def node_address(candidate: Candidate, head_address: str | None) -> str:
     return ordered[0].address if ordered else "127.0.0.1"
 
 
-def _choose_head(inventory: Inventory, candidates: Mapping[str, Candidate], running: str | None) -> tuple[str, str]:
+def _choose_head(
+    inventory: Inventory, candidates: Mapping[str, Candidate], running: str | None, holders: frozenset[str] | None
+) -> tuple[str, str]:
     wanted = running or inventory.head
+    if holders is not None and wanted not in holders & candidates.keys():
+        fit = {name: candidate for name, candidate in candidates.items() if name in holders}
+        if not fit:
+            raise ClusterError(
+                f"no host that holds the run's newest checkpoint can join ({', '.join(sorted(holders))} hold it)",
+                step=STEP,
+                hint="see what `hetero-tui probe` says of them",
+            )
+        name = _fittest(fit)
+        return name, f"head {name}: the best connected host that holds the run's newest checkpoint"
     if wanted is not None:
         if wanted in candidates:
             why = "it is the running cluster's head" if running else "the inventory names it"
@@ -115,6 +139,12 @@ def _choose_head(inventory: Inventory, candidates: Mapping[str, Candidate], runn
             hint=f"see what `hetero-tui probe` says of {wanted}, name another head, or run `hetero-tui down` first",
         )
 
+    name = _fittest(candidates)
+    why = "it is the only machine" if len(candidates) == 1 else "best link and most memory among those that stay"
+    return name, f"head {name}: {why}"
+
+
+def _fittest(candidates: Mapping[str, Candidate]) -> str:
     def fitness(item: tuple[str, Candidate]) -> tuple[bool, bool, int, int]:
         _, candidate = item
         speed = max((address.speed_mbps or 0 for address in candidate.facts.addresses), default=0)
@@ -122,8 +152,7 @@ def _choose_head(inventory: Inventory, candidates: Mapping[str, Candidate], runn
         return (not_laptop, candidate.host.role != "worker", speed, candidate.facts.memory.total_bytes)
 
     name, _ = max(candidates.items(), key=fitness)  # the first of equals: the inventory's order
-    why = "it is the only machine" if len(candidates) == 1 else "best link and most memory among those that stay"
-    return name, f"head {name}: {why}"
+    return name
 
 
 def _usable(address: Address) -> bool:

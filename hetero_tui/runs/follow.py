@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 
 from hetero_tui import deadlines
-from hetero_tui.errors import CommandFailed, HostKeyChanged, HostKeyUnknown, RunError, Unreachable
+from hetero_tui.errors import CommandFailed, CoordinatorGone, HostKeyChanged, HostKeyUnknown, RunError, Unreachable
 from hetero_tui.fleet import agent
 from hetero_tui.transport import Transport
 from remote_agent import protocol
@@ -17,19 +17,21 @@ MOST_BAD_LINES = 20
 
 
 async def follow(
-    transport: Transport, cluster: str, run: str, on_break: Callable[[str], None] | None = None
-) -> AsyncIterator[tuple[str, protocol.Event]]:
+    transport: Transport, cluster: str, run: str, on_break: Callable[[str], None] | None = None, *, after: int = 0
+) -> AsyncGenerator[tuple[str, protocol.Event]]:
     """Yield (line as written, event) from seq 1 to the run's last event; ends after that one.
 
     A broken connection is opened again with growing pauses and the file read on from where it was: nothing is lost and
-    nothing comes twice. ``on_break`` is told why, each time. Kinds that this version does not know are skipped.
+    nothing comes twice. ``on_break`` is told why, each time. Kinds that this version does not know are skipped, and so
+    are events up to seq ``after``, which were seen before the run went on elsewhere.
 
     Raises:
-        RunError: the run does not exist, or its coordinator is gone without a last event.
+        RunError: the run does not exist.
+        CoordinatorGone: its coordinator is gone without a last event.
         HostKeyChanged, HostKeyUnknown: the host is not the one it was.
     """
     folder = agent.home_folder(cluster)
-    offset, last_seq, pauses = 0, 0, deadlines.reconnect_pauses()
+    offset, last_seq, pauses = 0, after, deadlines.reconnect_pauses()
     while True:
         try:
             await transport.connect()
@@ -70,7 +72,7 @@ async def follow(
             why = "the stream ended early"
         except CommandFailed as error:
             if error.exit_status == protocol.FOLLOW_PROCESS_GONE:
-                raise RunError(
+                raise CoordinatorGone(
                     f"{run} ended without a last word: its coordinator on {transport.host} is gone",
                     step=STEP,
                     hint=f"see {folder}/runs/{run}/coordinator.log there",

@@ -146,7 +146,8 @@ def specification(
     if head is None or spec is None:
         raise RunError("the cluster is down", step=STEP, hint="run `hetero-tui up` first")
     devices = plan_devices(inventory, facts, members)
-    servers = [host.name for host in inventory.hosts if host.role == "server" and members[host.name].runs_ray]
+    running = {name for name, found in members.items() if found.runs_ray}
+    servers = [host.name for host in inventory.hosts if host.role == "server" and host.name in running]
     return protocol.RunSpec(
         run=run,
         job=job,
@@ -157,6 +158,7 @@ def specification(
         devices=devices,
         server_host=servers[0] if servers else head,
         config=dict(settings),
+        epoch=spec.epoch,
     )
 
 

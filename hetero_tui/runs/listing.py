@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from hetero_tui import deadlines
 from hetero_tui.errors import CommandFailed, HostError, RunError
@@ -15,7 +15,33 @@ FINAL_STATES = frozenset({"finished", "stopped", "failed", "lost"})
 
 
 async def list_runs(cluster: str, transports: Mapping[str, Transport]) -> tuple[tuple[str, protocol.RunSummary], ...]:
-    """Pairs of host and run, oldest first; a host that does not answer has no runs for now."""
+    """Pairs of host and run, oldest first; a host that does not answer has no runs for now.
+
+    A run that several hosts have a folder of comes once, as the host tells it that knows best (:func:`told_best`).
+    """
+    return told_best(await list_copies(cluster, transports))
+
+
+def told_best(found: Iterable[tuple[str, protocol.RunSummary]]) -> tuple[tuple[str, protocol.RunSummary], ...]:
+    """Each run once, by the host that knows best, oldest first.
+
+    That is the one in the newest cluster where the run lives, else its own head's, else the copy with most events.
+    """
+
+    def knowledge(entry: tuple[str, protocol.RunSummary]) -> tuple[int, bool, bool, int]:
+        host, summary = entry
+        return (summary.epoch, summary.state not in FINAL_STATES, host == summary.host, summary.seq)
+
+    best: dict[str, tuple[str, protocol.RunSummary]] = {}
+    for entry in found:
+        known = best.get(entry[1].id)
+        if known is None or knowledge(entry) > knowledge(known):
+            best[entry[1].id] = entry
+    return tuple(sorted(best.values(), key=lambda entry: entry[1].started or float("inf")))
+
+
+async def list_copies(cluster: str, transports: Mapping[str, Transport]) -> tuple[tuple[str, protocol.RunSummary], ...]:
+    """Pairs of host and run for every folder of a run on every host that answers, copies included."""
 
     async def of_host(transport: Transport) -> tuple[tuple[str, protocol.RunSummary], ...]:
         try:
@@ -30,8 +56,7 @@ async def list_runs(cluster: str, transports: Mapping[str, Transport]) -> tuple[
         return tuple((transport.host, run) for run in found.runs)
 
     answers = await asyncio.gather(*(of_host(transport) for transport in transports.values()))
-    everything = [entry for answer in answers for entry in answer]
-    return tuple(sorted(everything, key=lambda entry: entry[1].started or float("inf")))
+    return tuple(entry for answer in answers for entry in answer)
 
 
 async def find_run(
@@ -42,7 +67,11 @@ async def find_run(
     Raises:
         RunError: there is no such run; the error names those that there are.
     """
-    found = await list_runs(cluster, transports)
+    return find_among(await list_runs(cluster, transports), run)
+
+
+def find_among(found: tuple[tuple[str, protocol.RunSummary], ...], run: str | None) -> tuple[str, protocol.RunSummary]:
+    """As :func:`find_run`, among runs that are known."""
     if run is None and found:
         return found[-1]
     for host, summary in found:
@@ -51,6 +80,12 @@ async def find_run(
     known = ", ".join(summary.id for _, summary in found) or "there are none"
     cause = "no run yet" if run is None else f"no run {run!r} on the hosts that answer"
     raise RunError(cause, step="find run", hint=f"runs: {known}")
+
+
+async def live_run(cluster: str, transports: Mapping[str, Transport]) -> tuple[str, protocol.RunSummary] | None:
+    """The newest run that is under way, and the host where it is; None: none is."""
+    runs = await list_runs(cluster, transports)
+    return next(((host, run) for host, run in reversed(runs) if run.state not in FINAL_STATES), None)
 
 
 async def stop_run(cluster: str, transport: Transport, run: str) -> None:

@@ -1,8 +1,9 @@
-"""Let a run that ended too early go on, in its own folder on the head host, from its newest checkpoint."""
+"""Let a run that ended too early go on from its newest checkpoint, in its folder on the head or the copy there."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from hetero_tui import deadlines
 from hetero_tui.errors import CommandFailed, RunError
@@ -10,13 +11,26 @@ from hetero_tui.facts import HostFacts
 from hetero_tui.fleet import agent
 from hetero_tui.fleet.survey import Surveyed
 from hetero_tui.inventory import Inventory
+from hetero_tui.planning.failover import holders
+from hetero_tui.runs.failover import give_back
 from hetero_tui.runs.launch import specification, start_coordinator
-from hetero_tui.runs.listing import find_run
+from hetero_tui.runs.listing import FINAL_STATES, find_among, list_copies, told_best
+from hetero_tui.runs.seen import Seen
 from hetero_tui.text import last_lines
 from hetero_tui.transport import Transport
 from remote_agent import protocol
 
 STEP = "resume run"
+
+
+def refuse_if_done(summary: protocol.RunSummary) -> None:
+    """Nothing has to be started for a run that is finished.
+
+    Raises:
+        RunError: it is.
+    """
+    if summary.state == "finished":
+        raise RunError(f"{summary.id} is finished: there is nothing left to do", step=STEP)
 
 
 async def resume(
@@ -25,31 +39,48 @@ async def resume(
     members: Mapping[str, Surveyed],
     facts: Mapping[str, HostFacts],
     run: str | None,
+    *,
+    cause: str = "",
+    seen: Seen | None = None,
 ) -> tuple[str, protocol.RunSummary]:
     """Start the coordinator of a run again (None: of the newest), with the devices that are in the cluster now.
 
+    Args:
+        inventory: of the fleet.
+        transports: to the hosts that answer.
+        members: what is on them.
+        facts: about them.
+        run: which.
+        cause: why its head was lost, where that is why it has to go on elsewhere.
+        seen: its events as this laptop has them, which can be more than its new host's copy has.
+
     Returns:
-        The head host, and the run as it stood.
+        The head host, and the run as it stood there.
 
     Raises:
-        RunError: there is no such run, it runs or is finished, it has no checkpoint, its host is not the head, or the
-            cluster is down.
+        RunError: there is no such run, it runs or is finished, it has no checkpoint, the head does not hold its newest
+            one, or the cluster is down.
         HostError: the host failed at it.
     """
-    place, summary = await find_run(inventory.cluster, transports, run)
-    if summary.state in ("starting", "running"):
+    copies = await list_copies(inventory.cluster, transports)
+    _, summary = find_among(told_best(copies), run)
+    if summary.state not in FINAL_STATES:
         hint = f"`hetero-tui attach {summary.id}` follows it"
         raise RunError(f"{summary.id} is under way", step=STEP, hint=hint)
-    if summary.state == "finished":
-        raise RunError(f"{summary.id} is finished: there is nothing left to do", step=STEP)
-    spec = specification(inventory, members, facts, summary.id, summary.job, {})
-    if spec.host != place:
+    refuse_if_done(summary)
+    spec = replace(specification(inventory, members, facts, summary.id, summary.job, {}), ended=cause)
+    able = holders(summary.id, copies)
+    if able and spec.host not in able:
         raise RunError(
-            f"{summary.id} and its checkpoints are on {place}, and the head is {spec.host}",
+            f"the newest checkpoint of {summary.id} is on {', '.join(sorted(able))}, and the head is {spec.host}",
             step=STEP,
-            hint=f"make {place} the head (`head:` in the inventory), or start the run anew",
+            hint="run `hetero-tui down`, then `hetero-tui resume`: it makes one of them the head",
         )
+    place = spec.host
     transport = transports[place]
+    if seen is not None:
+        known = next((entry.seq for host, entry in copies if host == place and entry.id == summary.id), 0)
+        await give_back(transport, inventory.cluster, summary.id, known, seen)
     done = await agent.call(
         transport,
         inventory.cluster,

@@ -199,6 +199,10 @@ class HeteroApp(App[None]):
         if not self._refused(guards.STOP):
             self._operations.begin("stop", self._intents.stop_run)
 
+    def action_resume(self) -> None:
+        if not self._refused(guards.RESUME):
+            self._operations.begin("resume", self._intents.resume)
+
     def action_key(self) -> None:
         from hetero_tui.ui.screens.host_key import HostKeyScreen
 

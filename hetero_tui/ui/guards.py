@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hetero_tui.events import ClusterState
+from hetero_tui.events import ClusterState, RunState
 from hetero_tui.state import HostView, State
 from hetero_tui.ui.opening import BUSY
 
-PROBE, UP, TRAIN, STOP, DOWN, KEY = "probe", "up", "train", "stop", "down", "key"
+PROBE, UP, TRAIN, STOP, RESUME, DOWN, KEY = "probe", "up", "train", "stop", "resume", "down", "key"
 
 
 def refusal(action: str, state: State, busy: str) -> str | None:
@@ -28,6 +28,11 @@ def refusal(action: str, state: State, busy: str) -> str | None:
         return f"The cluster is up on all {len(state.hosts)} machines already."
     if action == TRAIN and live and state.run is not None:
         return f"{state.run.run} is still training. Press s to stop it first."
+    if action == RESUME and state.run is not None:
+        if live:
+            return f"{state.run.run} is still training."
+        if state.run.state is RunState.FINISHED:
+            return f"{state.run.run} is finished. Press t to train anew."
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hetero_tui.events import ClusterState
+from hetero_tui.events import ClusterState, RunState
 from hetero_tui.state import State
 
 
@@ -26,6 +26,9 @@ KEYS = (
     Key(key="u", code="u", action="up", word="up", help="Start the cluster on every fit machine"),
     Key(key="t", code="t", action="train", word="train", help="Train a model on all of them"),
     Key(key="s", code="s", action="stop", word="stop", help="Stop the run after its step, with a checkpoint"),
+    Key(
+        key="r", code="r", action="resume", word="resume", help="Let a run that ended too early go on"
+    ),
     Key(key="k", code="k", action="key", word="accept key", help="Look at the host key that a new machine offers"),
     Key(key="/", code="slash", action="filter", word="filter", help="Show only the machines that match a text"),
     Key(key=":", code="colon", action="command_palette", word="commands", help="All commands by name (ctrl+p too)"),
@@ -34,6 +37,10 @@ KEYS = (
 
 QUIT = Key(key="q", code="q", action="detach", word="detach", help="Leave; what runs on the machines goes on")
 QUIT_FOR_GOOD = Key(key="q", code="q", action="detach", word="quit", help="Leave; the demo's machines go away")
+
+
+RESUMABLE = (RunState.LOST, RunState.FAILED, RunState.STOPPED)
+"""Where a run stands that can go on from its newest checkpoint."""
 
 
 def shown_keys(state: State, busy: str, last: Key = QUIT) -> tuple[tuple[str, str, str], ...]:
@@ -49,6 +56,8 @@ def shown_keys(state: State, busy: str, last: Key = QUIT) -> tuple[tuple[str, st
         if live:
             wanted.append("stop")
         elif not busy:
+            if state.run is not None and state.run.state in RESUMABLE:
+                wanted.append("resume")
             wanted.extend(["train"] if up else ["up", "train"])
         if not busy and not live:
             wanted.append("probe")

@@ -38,6 +38,9 @@ class Opening:
     async def stop_run(self) -> None:
         self._refuse()
 
+    async def resume(self) -> str:
+        self._refuse()
+
     def accept_host_key(self, host: str) -> None:
         self._refuse()
 

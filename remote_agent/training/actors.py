@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,14 +17,14 @@ from remote_agent.protocol import DeviceSpec
 from remote_agent.training import checkpoint, data, job, placement, rpc
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.dataplane import OptimizerFacts
-from remote_agent.training.deadlines import OPEN_S, PLACEMENT_S
+from remote_agent.training.deadlines import OPEN_S, PLACEMENT_S, PULSE_S
 from remote_agent.training.errors import JobError, PlacementError
 from remote_agent.training.job import Job
 from remote_agent.training.measure import Candidate
 from remote_agent.training.messages import Failed, Opened
 from remote_agent.training.optimizer_state import Resumption
 from remote_agent.training.placement import Node, Seat
-from remote_agent.training.rpc import Ref
+from remote_agent.training.rpc import Actor, Ref
 from remote_agent.training.server import ParameterServer
 from remote_agent.training.session import Server
 from remote_agent.training.worker import GROUPS, Worker
@@ -61,6 +62,7 @@ class Servers:
 
     Attributes:
         first: on the host that the request names.
+        spare: a process without a model, for a server that is lost later; None: there is none.
     """
 
     def __init__(self, request: Request, nodes: Sequence[Node], seats: Sequence[Seat], blob: bytes, state: Ref[bytes]):
@@ -68,6 +70,7 @@ class Servers:
         self._blob, self._state = blob, state
         self._resumed: Ref[Resumption] | None = None
         self._started: list[tuple[Server, Ref[Any]]] = []
+        self.spare: Server | None = None
         self.first = self._start(request.server_host)
 
     def opened(self) -> OptimizerFacts:
@@ -107,26 +110,107 @@ class Servers:
         by_host = {server.host: server for server, _ in self._started}
         return tuple(by_host[host] for host in hosts)
 
+    def further(self, host: str, count: int) -> tuple[Server, ...]:
+        """So many more on one host, started and opened, for those that were lost.
+
+        Raises:
+            PlacementError: the host has no node, or a server did not start.
+            JobError: the job's code failed there.
+        """
+        self._nodes = placement.living_nodes()
+        known = len(self._started)
+        servers = tuple(self._start(host) for _ in range(count))
+        deadline = time.monotonic() + PLACEMENT_S + OPEN_S
+        for _, opening in self._started[known:]:
+            _opened(opening, "a shard of the parameter server", host, deadline)
+        return servers
+
+    def have_spare(self, host: str) -> None:
+        """Have a process ready on ``host``, without a model, for a server that is lost later. Waits for nothing.
+
+        To start one and to load its libraries takes longer than all else that the loss of a shard costs.
+
+        Raises:
+            PlacementError: the host has no node.
+        """
+        self._nodes = placement.living_nodes()
+        self.spare = Server(host=host, actor=self._process(host))
+        self.spare.actor.call("warm_up", self._blob)
+
     def kill(self) -> None:
         """End them all."""
-        for server, _ in self._started:
+        for server in (*(server for server, _ in self._started), *([] if self.spare is None else [self.spare])):
             server.actor.kill()
 
     def _start(self, host: str) -> Server:
+        spare, self.spare = self.spare, None
+        useful = spare is not None and spare.host == host and not _has_ended(spare)
+        if spare is not None and not useful:
+            spare.actor.kill()
+        server = spare if spare is not None and useful else Server(host=host, actor=self._process(host))
+        self._started.append((server, server.actor.call("open", self._blob, self._state, self._request.config)))
+        return server
+
+    def _process(self, host: str) -> Actor:
         node = placement.node_of(host, self._nodes)
         # Beside workers on the same host a server takes its part of the cores only: threads that spin cost the others.
         sharing = sum(seat.node == node for seat in self._seats) + 1
         # A step whose slice is overdue must not hold up the same step submitted anew; data keeps the order of the rest.
         options = placement.actor_options(node) | {"allow_out_of_order_execution": True}
-        server = Server(host=host, actor=rpc.start(ParameterServer, options, max(1, int(node.cpus) // sharing)))
-        self._started.append((server, server.actor.call("open", self._blob, self._state, self._request.config)))
-        return server
+        return rpc.start(ParameterServer, options, max(1, int(node.cpus) // sharing))
+
+
+class Workers:
+    """Starts a run's workers, also while it is on; :meth:`kill` ends them all."""
+
+    def __init__(self, request: Request, blob: bytes, samples: Ref[Any], state: Ref[bytes]) -> None:
+        self._request, self._blob, self._samples, self._state = request, blob, samples, state
+        self._lock = threading.Lock()
+        self._actors: list[Actor] = []
+        self._ended = False
+
+    def start(self, seat: Seat) -> tuple[Actor, Ref[Any]]:
+        """Start one and open it; for :meth:`opened`. It runs as soon as its host has a living node."""
+        actor = rpc.start(Worker, seat.options(), seat.spec.device, seat.threads, groups=GROUPS)
+        with self._lock:
+            self._actors.append(actor)
+            ended = self._ended
+        if ended:
+            actor.kill()
+        opening = actor.call("open", self._blob, self._samples, self._state, self._request.config, seat.spec.max_batch)
+        return actor, opening
+
+    def opened(self, seat: Seat, opening: Ref[Any], deadline: float) -> Opened:
+        """Wait for one, until ``deadline`` on the monotonic clock.
+
+        Raises:
+            PlacementError: it did not start in time, or died.
+            JobError: the job's code failed there, or the device is not there.
+        """
+        answer = _opened(opening, f"worker {seat.worker}", seat.spec.host, deadline)
+        assert isinstance(answer, Opened)
+        return answer
+
+    def end(self, actor: Actor) -> None:
+        """End one of them."""
+        with self._lock:
+            if actor in self._actors:
+                self._actors.remove(actor)
+        actor.kill()
+
+    def kill(self) -> None:
+        """End them all, and any that are started later."""
+        with self._lock:
+            self._ended = True
+            actors, self._actors = self._actors, []
+        for actor in actors:
+            actor.kill()
 
 
 @contextlib.contextmanager
 def started(
     request: Request, model: nn.Module, dataset: Any
-) -> Iterator[tuple[Servers, OptimizerFacts, list[Candidate]]]:
+) -> Iterator[tuple[Servers, OptimizerFacts, list[Candidate], Workers]]:
     """Server and workers, opened on their hosts; they end when the block does.
 
     Args:
@@ -135,7 +219,7 @@ def started(
         dataset: as the workers index it.
 
     Yields:
-        The servers, what the job's optimizer is, and the workers.
+        The servers, what the job's optimizer is, the workers, and what starts more of them.
 
     Raises:
         PlacementError: a host has no node, there are fewer hosts than shards, or an actor did not start in time.
@@ -151,25 +235,27 @@ def started(
     except (TypeError, AttributeError) as error:
         raise JobError(f"the data can't be sent to the workers: {error}", hint=data.HINT) from error
     servers = Servers(request, nodes, seats, blob, state)
-    workers = [
-        (seat, rpc.start(Worker, seat.options(), seat.spec.device, seat.threads, groups=GROUPS)) for seat in seats
-    ]
+    workers = Workers(request, blob, samples, state)
     try:
-        opened = [
-            worker.call("open", blob, samples, state, request.config, seat.spec.max_batch) for seat, worker in workers
-        ]
+        opening = [(seat, *workers.start(seat)) for seat in seats]
         deadline = time.monotonic() + PLACEMENT_S + OPEN_S
         optimizer = servers.opened()
-        candidates = []
-        for (seat, worker), ref in zip(workers, opened, strict=True):
-            answer = _opened(ref, f"worker {seat.worker}", seat.spec.host, deadline)
-            assert isinstance(answer, Opened)
-            candidates.append(Candidate(seat, worker, answer))
-        yield servers, optimizer, candidates
+        candidates = [Candidate(seat, worker, workers.opened(seat, ref, deadline)) for seat, worker, ref in opening]
+        yield servers, optimizer, candidates, workers
     finally:
         servers.kill()
-        for _, worker in workers:
-            worker.kill()
+        workers.kill()
+
+
+def _has_ended(server: Server) -> bool:
+    """Whether a process is gone; one that is still loading its libraries is not."""
+    try:
+        rpc.get(server.actor.call("place"), PULSE_S)
+    except rpc.Timeout:
+        return False
+    except (*rpc.Lost, rpc.CallFailed):
+        return True
+    return False
 
 
 def _opened(ref: Ref[Any], who: str, host: str, deadline: float) -> object:

@@ -15,6 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from remote_agent.training.dataplane import StreamPlan
 from remote_agent.training.exchange import EXACT, Codecs, ExchangeClient, Exchanging, Layout, NewWeights, Timings
 from remote_agent.training.gradients import Offer
 from remote_agent.training.lane import LaneClient, available
@@ -33,6 +34,25 @@ class Door:
     address: tuple[str, int]
     place: str
     lane: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """What a worker must know to join the shards.
+
+    Attributes:
+        plan: what is streamed.
+        layout: how it is cut.
+        doors: the shards, in the layout's order.
+        secret: what both ends must know; who still has an earlier one is refused.
+        codecs: for the network.
+    """
+
+    plan: StreamPlan
+    layout: Layout
+    doors: tuple[Door, ...]
+    secret: bytes
+    codecs: Codecs
 
 
 class Channel(Protocol):
@@ -81,6 +101,21 @@ class Channel(Protocol):
             TrainingError: a shard is gone, or has failed.
         """
 
+    def abandon(self) -> None:
+        """Free whoever waits in :meth:`finish`, from any thread: the run goes on with other shards."""
+
+    def fetch(self) -> Tensor | None:
+        """Get the whole weights of the newest step, after some were missed; None: they are in :attr:`weights` already.
+
+        Until :meth:`fetched` is called with them the weights that are here stay as they are.
+
+        Raises:
+            TrainingError: a shard is gone, or has failed.
+        """
+
+    def fetched(self, newest: Tensor) -> None:
+        """Put what :meth:`fetch` gave where it belongs."""
+
     def close(self) -> None:
         """Leave."""
 
@@ -94,7 +129,7 @@ class NetworkChannel:
         secret: what both ends must know.
         weights: the first weights, those of ``step``, the same to the bit as the shards'; on the worker's device.
         codecs: the run's.
-        step: how many steps are in them.
+        step: how many steps are in them; None: these are not the run's, which have to be :meth:`fetched <fetch>`.
     """
 
     kind = "network"
@@ -106,17 +141,18 @@ class NetworkChannel:
         secret: bytes,
         weights: Tensor,
         codecs: Codecs = EXACT,
-        step: int = 0,
+        step: int | None = 0,
     ) -> None:
-        self.step = step
+        self.step = step or 0
         self.gradient = torch.zeros_like(weights)
         self.weights = (torch.zeros_like(weights), torch.zeros_like(weights))
-        self.weights[step % 2].copy_(weights)
+        self.weights[self.step % 2].copy_(weights)
         self._client = ExchangeClient(layout, [door.address for door in doors], secret, codecs, step=step)
         self._client.start()
         self._numel = layout.numel
         self._now: Exchanging[NewWeights] | None = None
         self._whole_at: float | None = None
+        self._fetched = 0
 
     def begin(self, step: int, slices: int, samples: int) -> None:
         before, after = self.weights[(step - 1) % 2], self.weights[step % 2]
@@ -159,6 +195,18 @@ class NetworkChannel:
             return timings
         return dataclasses.replace(timings, push_s=max(0.0, begun + timings.push_s - self._whole_at))
 
+    def abandon(self) -> None:
+        self._client.abandon()
+
+    def fetch(self) -> Tensor:
+        newest = torch.empty_like(self.gradient)
+        self._fetched = self._client.fetch(newest)
+        return newest
+
+    def fetched(self, newest: Tensor) -> None:
+        self.step = self._fetched
+        self.weights[self.step % 2].copy_(newest)
+
     def close(self) -> None:
         self._client.close()
 
@@ -172,11 +220,12 @@ def place() -> str:
 
 
 def open_channel(
-    layout: Layout, doors: Sequence[Door], secret: bytes, weights: Tensor, codecs: Codecs = EXACT, step: int = 0
+    layout: Layout, doors: Sequence[Door], secret: bytes, weights: Tensor, codecs: Codecs = EXACT, step: int | None = 0
 ) -> Channel:
     """The shortest way to the shards: shared memory when there is one shard and it is here, else the network.
 
-    ``codecs`` are for the network alone: through memory numbers go as they are. ``step`` steps are in ``weights``.
+    ``codecs`` are for the network alone: through memory numbers go as they are. ``step`` steps are in
+    ``weights``; None: those are not the run's, which have to be fetched.
 
     Raises:
         TrainingError: the shard is here, and refuses this worker.

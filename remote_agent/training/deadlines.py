@@ -29,11 +29,51 @@ SLICE_FACTOR = 10.0
 CLOSE_S = 5.0
 """Until an actor that is let go must have been told."""
 
+HISTORY_EVERY_S = 1.0
+"""Between two looks for what is new in a run's history, to copy it to the other hosts."""
+
+HISTORY_S = 15.0
+"""Until another host must have what was sent of a run's history; then its copy begins anew."""
+
+HISTORY_AGAIN_S = 10.0
+"""Pause before a copy of a run's history that failed begins anew."""
+
+HISTORY_END_S = 2.0
+"""Until the other hosts must have a run's last event; the run's end does not wait longer for that."""
+
 PING_S = 10.0
 """Until a living actor must answer when something is wrong elsewhere."""
 
 HEARTBEAT_S = 5.0
 """Until a worker whose slice is overdue must say that it lives."""
+
+PULSE_S = 0.3
+"""Between two pings of the heartbeat."""
+
+SILENT_S = 1.5
+"""A process that has not answered a ping for so long is silent: its host may be cut off."""
+
+SERVER_SILENT_S = 5.0
+"""The same for a shard's process, which may copy its state before it answers."""
+
+LOOK_S = 0.1
+"""Between two looks at the heartbeat and at those who are away, while a step is waited for."""
+
+LATE_FACTOR = 2.0
+LATE_S = 2.0
+"""A slice is late after this many times its expected seconds plus these; it is given to somebody else as well."""
+
+HUNG_DEADLINES = 5
+"""A worker is taken to hang when its slice has taken this many of these deadlines."""
+
+ALONE_S = 60.0
+"""Until somebody must be back when no worker is left that could go on."""
+
+FOLLOW_S = 0.05
+"""Until a worker that only follows looks whether it is to take part again."""
+
+NODES_S = 1.0
+"""Between two looks at which hosts have a living node."""
 
 EXCHANGE_S = 24 * 3600.0
 """Until a worker must have a step's new weights; the coordinator, which sees all workers, gives up far sooner."""

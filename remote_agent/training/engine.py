@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from torch import nn
 
 from remote_agent import protocol
+from remote_agent.protocol import CONTROL_FILE
 from remote_agent.training import (
     actors,
+    copies,
     extent,
     flat,
     job,
@@ -28,11 +30,13 @@ from remote_agent.training.actors import Request
 from remote_agent.training.balance import SpeedTrack
 from remote_agent.training.checkpoint import Checkpoint
 from remote_agent.training.config import TrainingConfig
+from remote_agent.training.control import Control
 from remote_agent.training.errors import ServerGone, TrainingError
+from remote_agent.training.joining import Joining
 from remote_agent.training.journal import Journal
 from remote_agent.training.loop import Outcome, Progress, train
 from remote_agent.training.measure import Candidate, Measurements, measure
-from remote_agent.training.optimizer_state import Resumption
+from remote_agent.training.optimizer_state import Resumption, TrainingState
 from remote_agent.training.session import Member, Session
 from remote_agent.training.shares import DeviceProfile
 
@@ -93,7 +97,7 @@ def session_of(request: Request, journal: Journal, stopping: Callable[[], bool])
         config, order = source.open(config, done, start)
         request = dataclasses.replace(request, config=config)
         resumed = _begin(request, journal, model, found)
-        with actors.started(request, model, source.for_workers()) as (servers, optimizer, candidates):
+        with actors.started(request, model, source.for_workers()) as (servers, optimizer, candidates, workers):
             for candidate in candidates:
                 spec = candidate.seat.spec
                 journal.write(
@@ -110,6 +114,13 @@ def session_of(request: Request, journal: Journal, stopping: Callable[[], bool])
             if resumed is not None:
                 snapshots.restore(servers, crew, resumed)
             path = transfer.open_path(config, model, optimizer, measured.usage, servers, crew)
+            joining = Joining(
+                workers,
+                path.entry,
+                buffers=sorted(measured.usage.buffers),
+                reference=measured.reference,
+                config=config,
+            )
             session = Session(
                 config=config,
                 crew=crew,
@@ -123,9 +134,15 @@ def session_of(request: Request, journal: Journal, stopping: Callable[[], bool])
                 stopping=stopping,
                 reasons=(*path.reasons, *measured.notes),
                 shapes={name: flat.trained(model)[name].shape for name in path.names},
+                stream=path.stream,
+                first_state=resumed.state if resumed is not None else TrainingState(),
+                pool=servers,
+                joining=joining if path.entry is not None else None,
+                control=Control(request.folder / CONTROL_FILE),
             )
-            _plan(session, journal)
-            yield session, model
+            _plan(session, journal, request.host)
+            with joining:
+                yield session, model
 
 
 # --- Before the first step -------------------------------------------------------------------------------------------
@@ -180,8 +197,8 @@ def _cut(config: TrainingConfig, profiles: Sequence[DeviceProfile]) -> tuple[tup
         raise TrainingError(str(error), hint="lower batch_size, or raise the hosts' max_batch") from None
 
 
-def _plan(session: Session, journal: Journal) -> None:
-    """Write how the batch is cut and why."""
+def _plan(session: Session, journal: Journal, host: str) -> None:
+    """Write how the batch is cut and why; ``host`` is the coordinator's."""
     profiles = [member.track.current for member in session.crew]
     cut, seconds, about = _cut(session.config, profiles)
     reasons = [
@@ -192,7 +209,7 @@ def _plan(session: Session, journal: Journal) -> None:
         + (", limited by max_batch" if samples and samples == profile.max_batch else "")
         for member, samples, profile in zip(session.crew, cut, profiles, strict=True)
     ]
-    reasons += [*about, *session.reasons]
+    reasons += [*about, *session.reasons, *copies.about(session, seconds, host)]
     if session.buffer_names:
         reasons.append(
             f"{len(session.buffer_names)} buffers change in training (batch normalisation?): each slice is normalised"

@@ -46,8 +46,15 @@ class Gradients:
         self._passed: list[int] = []
         self._is_last = False
         self._offer: Offer | None = None
-        for position, parameter in enumerate(parameters.values()):
+        self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(position))  # type: ignore[no-untyped-call]
+            for position, parameter in enumerate(parameters.values())
+        ]
+
+    def close(self) -> None:
+        """Gradients of the parameters do not come here any more."""
+        for hook in self._hooks:
+            hook.remove()
 
     def views(self, buffer: Tensor) -> list[Tensor]:
         """Views into ``buffer``, one for each parameter."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from remote_agent.training.errors import StorageError
 
 
 class Journal:
-    """Appends events to a file. After the first final event nothing more is written.
+    """Appends events to a file, from any thread. After the first final event nothing more is written.
 
     A file that is there is continued: its numbers go on, and a final event in it is taken back (``reopening``).
 
@@ -30,6 +31,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.closed = False
+        self._lock = threading.Lock()
         try:
             self._file = path.open("ab", buffering=0)
             found = reopening.reopen(path)
@@ -46,6 +48,10 @@ class Journal:
         Raises:
             StorageError: it can't be written; what was written of the line is taken back.
         """
+        with self._lock:
+            self._write(kind, fields)
+
+    def _write(self, kind: type[Event], fields: dict[str, Any]) -> None:
         if self.closed:
             return
         line = encode(kind(seq=self._next, time=time.time(), **fields)).encode() + b"\n"

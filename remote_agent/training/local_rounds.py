@@ -31,7 +31,7 @@ from remote_agent.training.config import TrainingConfig
 from remote_agent.training.deadlines import EXCHANGE_S
 from remote_agent.training.errors import JobError, LossNotFinite, TrainingError
 from remote_agent.training.exchange import Timings
-from remote_agent.training.messages import Failed, Stamps, StreamedResult, StreamedTask, Unlinked
+from remote_agent.training.messages import Counted, Failed, Stamps, StreamedResult, StreamedTask, Unlinked
 from remote_agent.training.schedule import Schedule
 from remote_agent.training.streaming import Compute, Streaming
 
@@ -76,8 +76,10 @@ class LocalRounds(Streaming):
     def computed(self) -> int:
         return max(self.contributed, self._made)
 
-    def step(self, task: StreamedTask) -> StreamedResult | Failed | Unlinked:
+    def step(self, task: StreamedTask) -> StreamedResult | Counted | Failed | Unlinked:
         """Make the task's round and contribute it; unless it is delayed, wait for the new common weights."""
+        if (over := self._is_over(task)) is not None:
+            return over
         if not task.delayed and self._assumed is None:
             return super().step(task)
         entered = computed = time.monotonic()
@@ -191,6 +193,7 @@ class LocalRounds(Streaming):
 
     def _flip(self) -> None:
         """The worker's own weights are the newest common ones."""
+        self._assumed = None
         self._weights.copy_(self._channel.weights[self._channel.step % 2])
 
 

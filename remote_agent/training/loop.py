@@ -14,12 +14,16 @@ import torch
 from torch import nn
 
 from remote_agent import protocol
-from remote_agent.training import checkpoint, job, record, rpc, strategies
+from remote_agent.training import checkpoint, job, record, restoring, rpc, strategies
 from remote_agent.training.actors import Request
+from remote_agent.training.copies import Copies
 from remote_agent.training.errors import JobError, ServerGone
+from remote_agent.training.optimizer_state import Snapshot
 from remote_agent.training.record import SliceRecord
+from remote_agent.training.restoring import Restorer
 from remote_agent.training.saving import Saved, Saver, load_payload
 from remote_agent.training.session import Session, StepReport
+from remote_agent.training.snapshots import Once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,23 +58,35 @@ def train(request: Request, model: nn.Module, session: Session, progress: Progre
     with (
         contextlib.closing(SliceRecord(request.folder / record.FILE, order.done or None)) as slices,
         Saver(request.folder / checkpoint.FOLDER, config.keep_checkpoints, about) as saver,
+        Copies(session) as copies,
     ):
-        for report in strategies.create(config.strategy, session).steps(session):
-            journal.write(protocol.Step, **report.fields())
-            slices.write(report.step, report.slices)
-            session.source.counted(report.slices)
-            samples += report.samples
-            last = report
-            progress.step = report.step + 1
-            _announce(request, session, saver.poll)
-            if session.saves(report.step):
-                _save(request, model, session, saver, slices, report, samples)
+        restorer = Restorer(request.host)
+        while True:
+            try:
+                for report in strategies.create(config.strategy, session).steps(session):
+                    journal.write(protocol.Step, **report.fields())
+                    slices.write(report.step, report.slices)
+                    samples += report.samples
+                    last = report
+                    progress.step = report.step + 1
+                    restorer.made(report.step)
+                    _announce(request, session, saver.poll)
+                    snapshot = None
+                    if session.is_checkpoint(report.step):
+                        snapshot = _save(request, model, session, saver, slices, report, samples)
+                    _copy(session, copies, report, samples, snapshot)
+                assert last is not None, "a strategy makes at least one step"
+                if not session.is_checkpoint(last.step):
+                    _save(request, model, session, saver, slices, last, samples)
+                _announce(request, session, saver.finish)
+                break
+            except ServerGone as lost:
+                session = restorer.restore(session, copies.newest, lost, progress.step)
+                copies.forget()
+                slices.go_back(copies.newest.step)
+                samples, progress.step = copies.newest.position, copies.newest.step + 1
         seconds = time.monotonic() - begun
-        assert last is not None, "a strategy makes at least one step"
         progress.step = last.step
-        if not session.saves(last.step):
-            _save(request, model, session, saver, slices, last, samples)
-        _announce(request, session, saver.finish)
     assert saver.newest is not None, "the last one was waited for"
     evaluation = _evaluate(request, model)
     journal.write(
@@ -94,20 +110,33 @@ def _save(
     slices: SliceRecord,
     report: StepReport,
     samples: int,
-) -> None:
+) -> Snapshot | None:
     """Bring the weights after ``report.step`` to the coordinator's model, and begin to write them.
 
-    Training waits for a copy of the optimizer's state where it lies, and for the weights to come here.
+    Training waits for a copy of the optimizer's state where it lies, and for the weights to come here. Returns what
+    fetches that state, which the checkpoint's writer does too.
     """
     _announce(request, session, saver.finish)
     try:
-        snapshot = report.snapshot() if report.snapshot is not None else None
+        snapshot = Once(report.snapshot()) if report.snapshot is not None else None
         payload = report.weights()
     except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
         raise _not_fetched(session, report.step, error) from error
     load_payload(model, payload, session.buffer_names)
     slices.flush()
     saver.save(report.step, model, samples, snapshot)
+    return snapshot
+
+
+def _copy(session: Session, copies: Copies, report: StepReport, samples: int, snapshot: Snapshot | None) -> None:
+    """Copy the shards' state, if that is due."""
+    before = copies.newest
+    try:
+        copies.after(session, report, samples, snapshot)
+    except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+        raise _not_fetched(session, None, error) from error
+    if copies.newest is not before:
+        restoring.prepare(session)
 
 
 def _announce(request: Request, session: Session, ask: Callable[[], Saved | None]) -> None:
@@ -118,7 +147,12 @@ def _announce(request: Request, session: Session, ask: Callable[[], Saved | None
         raise _not_fetched(session, None, error) from error
     if saved is not None:
         session.journal.write(
-            protocol.CheckpointSaved, step=saved.step, path=str(saved.path), host=request.host, size=saved.size
+            protocol.CheckpointSaved,
+            step=saved.step,
+            path=str(saved.path),
+            host=request.host,
+            size=saved.size,
+            hosts=(request.host,),
         )
 
 

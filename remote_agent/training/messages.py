@@ -205,6 +205,19 @@ class Counted:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Pulse:
+    """A worker lives.
+
+    Attributes:
+        done: the last streamed step that it has done its part of.
+        following: it takes no part, and has the newest weights: it may enter with any step from now on.
+    """
+
+    done: int = 0
+    following: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Unlinked:
     """The worker can't exchange gradients and weights with a shard."""
 

@@ -69,10 +69,21 @@ class Fragment:
 
 @dataclass(frozen=True, kw_only=True)
 class Resumption:
-    """Where a run goes on: after ``step``, with ``state``."""
+    """Where a run goes on: after ``step``, with ``state``; or, for one shard, with its ``pieces``, by (begin, end)."""
 
     step: int
     state: TrainingState = field(default_factory=TrainingState)
+    pieces: Mapping[tuple[int, int], Mapping[str, Tensor]] = field(default_factory=dict)
+
+    def of_chunk(self, shapes: Shapes, begin: int, end: int) -> Mapping[str, Tensor]:
+        """What is remembered about the numbers ``begin`` to ``end`` of the flat buffer.
+
+        Raises:
+            NotPortable: parameters in that piece were not stepped alike, so that one piece can't stand for them.
+        """
+        if (begin, end) in self.pieces:
+            return self.pieces[begin, end]
+        return cut(self.state.optimizer, shapes, begin, end)
 
 
 # --- A torch optimizer over whole parameters -------------------------------------------------------------------------

@@ -9,6 +9,7 @@ every sample is used once an epoch whatever the batch size, and any step's sampl
 
 from __future__ import annotations
 
+import copy
 from functools import lru_cache
 
 import numpy as np
@@ -42,6 +43,12 @@ class SampleOrder:
         self.limit, self.done, self.start = limit, done, start
         # Two epochs meet in one step at most while batch <= size, so two permutations are enough to keep.
         self._epoch = lru_cache(maxsize=2)(lambda epoch: np.random.default_rng((seed, epoch)).permutation(size))
+
+    def going_on(self, done: int, start: int) -> SampleOrder:
+        """The same order for a run that goes on after ``done`` steps, which used the positions up to ``start``."""
+        other = copy.copy(self)
+        other.done, other.start = done, start
+        return other
 
     def span(self, step: int) -> tuple[int, int]:
         """Positions (begin, end) of step ``step`` (from 1) in steps of ``batch``; shorter at the limit, empty after."""

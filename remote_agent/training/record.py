@@ -60,7 +60,7 @@ class SliceRecord:
         except OSError as error:
             raise _storage(path, error) from error
         if resumed_after is not None:
-            self._append({"resumed_after": resumed_after})
+            self.go_back(resumed_after)
 
     def write(self, step: int, slices: Iterable[SliceSpan]) -> None:
         """Add a step that is applied.
@@ -69,6 +69,14 @@ class SliceRecord:
             StorageError: it can't be written.
         """
         self._append({"step": step, "slices": [[span.worker, span.begin, span.end] for span in slices]})
+
+    def go_back(self, step: int) -> None:
+        """The run goes on after ``step``: the later steps on record are superseded.
+
+        Raises:
+            StorageError: it can't be written.
+        """
+        self._append({"resumed_after": step})
 
     def flush(self) -> None:
         """Bring what was written to the disk itself, as a checkpoint is: what a checkpoint holds is on record.

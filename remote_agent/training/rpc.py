@@ -66,6 +66,18 @@ def first_ready(refs: Sequence[Ref[Any]], deadline_s: float) -> int | None:
     return raw.index(ready[0]) if ready else None
 
 
+def gone(error: Exception) -> bool:
+    """Whether an actor's process is known to have ended, rather than out of reach for now."""
+    return isinstance(error, exceptions.ActorDiedError)
+
+
+def wait_all(refs: Sequence[Ref[Any]], deadline_s: float) -> set[int]:
+    """Positions of those refs whose values (or failures) are there once all are, or the deadline has passed."""
+    raw = [ref.raw for ref in refs]
+    ready, _ = ray.wait(raw, num_returns=len(raw), timeout=deadline_s, fetch_local=False)
+    return {raw.index(each) for each in ready}
+
+
 def describe(error: Exception) -> str:
     """The sentence in one of Ray's many-line messages that says what happened."""
     if isinstance(error, CallFailed):

@@ -41,6 +41,7 @@ def _coordinate(folder: Path, stop: threading.Event) -> int:
     from remote_agent.training import actors, cluster, engine, job
     from remote_agent.training.config import TrainingConfig
     from remote_agent.training.errors import JobError, TrainingError
+    from remote_agent.training.history import History
     from remote_agent.training.journal import Journal
 
     journal = Journal(folder / EVENTS_FILE)
@@ -70,7 +71,8 @@ def _coordinate(folder: Path, stop: threading.Event) -> int:
         resume=Path(spec.resume) if spec.resume else None,
     )
     try:
-        engine.run(request, journal, stop.is_set)
+        with History(spec.run, folder, spec.host, config.keep_checkpoints, journal):
+            engine.run(request, journal, stop.is_set)
     except TrainingError:
         raise
     except Exception as error:

@@ -15,9 +15,11 @@ import time
 import warnings
 from collections.abc import Sequence
 
+import numpy as np
 import ray
 import safetensors.torch
 import torch
+from numpy.typing import NDArray
 
 from remote_agent.training import dataplane, flat, job, schedule
 from remote_agent.training.channels import Door, place
@@ -43,7 +45,6 @@ from remote_agent.training.optimizer_state import (
     NotPortable,
     Resumption,
     TrainingState,
-    cut,
     into_optimizer,
     of_optimizer,
 )
@@ -75,8 +76,15 @@ class ParameterServer(LinkEnd):
         self._applied: Applied | None = None
         self._streams: list[ShardServer | StaleServer | LaneServer] = []
         self._resumed = Resumption(step=0)
+        self._shapes: dict[str, torch.Size] = {}
         self._held: TrainingState | tuple[Fragment, ...] = TrainingState()
         return dataplane.facts(self._model, self._optimizer)
+
+    def warm_up(self, blob: bytes) -> None:
+        """Load what :meth:`open` will need, and build nothing."""
+        with contextlib.suppress(TrainingError):  # whoever opens it hears of that
+            job.guard("loading the job", job.loads, blob)
+        torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)  # the first one loads torch's compiler
 
     def ping(self) -> Failed | None:
         """Answer, and say why the streams ended, if they did."""
@@ -88,16 +96,33 @@ class ParameterServer(LinkEnd):
         return place()
 
     def serve(
-        self, plan: StreamPlan, layout: Layout, number: int, secret: bytes, memory: bool, codecs: Codecs
+        self,
+        plan: StreamPlan,
+        layout: Layout,
+        number: int,
+        secret: bytes,
+        memory: bool,
+        codecs: Codecs,
+        kept: NDArray[np.float32] | None = None,
     ) -> Door | Failed:
-        """Serve shard ``number`` of the streamed buffer from now on, in the background; and through ``memory``?"""
+        """Serve shard ``number`` of the streamed buffer from now on, in the background; and through ``memory``?
+
+        A shard that is served already ends: the run goes on from an earlier step, with the weights that a worker has
+        ``kept`` (shape ``(layout.numel,)``), and without them with those that came with :meth:`open`.
+        """
+        for stream in self._streams:
+            stream.close()
+        self._streams.clear()
         parameters = flat.trained(self._model)
-        weights = torch.cat([parameters[name].detach().reshape(-1) for name in plan.names])
+        if kept is None:
+            weights = torch.cat([parameters[name].detach().reshape(-1) for name in plan.names])
+        else:
+            weights = torch.from_numpy(kept)
         local = self._config.strategy == "local_sgd"  # the workers clip, and follow the schedule
         options = self._schedule.options if self._schedule is not None and not local else None
         update = OptimizerUpdate(layout, self._optimizer_of, options)
         most_norm = self._config.clip_norm or None if not local else None
-        shapes = {name: parameters[name].shape for name in plan.names}
+        self._shapes = self._shapes or {name: parameters[name].shape for name in plan.names}
         shares_memory = memory and available() and layout.shards == 1
         try:
             done = self._resumed.step
@@ -110,7 +135,7 @@ class ParameterServer(LinkEnd):
                 shard = Shard(layout, number, weights, update, codecs, most_norm=most_norm, step=done, keep=keep)
             for chunk in shard.chunks:
                 part = layout.chunks[chunk]
-                update.load_state(chunk, cut(self._resumed.state.optimizer, shapes, part.begin, part.end))
+                update.load_state(chunk, self._resumed.of_chunk(self._shapes, part.begin, part.end))
             self._shard, self._update = shard, update
             here = ray.util.get_node_ip_address()
             network = ShardServer(shard, secret, here) if isinstance(shard, Shard) else StaleServer(shard, secret, here)
@@ -156,7 +181,7 @@ class ParameterServer(LinkEnd):
     # --- For checkpoints, and going on from one ----------------------------------------------------------------------
 
     def restore(self, resumed: Resumption) -> None:
-        """Go on from a checkpoint; before :meth:`serve` or :meth:`begin`. The weights came with :meth:`open`."""
+        """Go on after ``resumed.step``; before :meth:`serve` or :meth:`begin`, which has or gets the weights."""
         self._resumed, self._step = resumed, resumed.step
 
     def snapshot(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from remote_agent.protocol import Share, WorkerStep
 from remote_agent.training.balance import SpeedTrack
@@ -12,12 +13,19 @@ from remote_agent.training.clock import ClockOffset
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.flat import Payload
 from remote_agent.training.journal import Journal
-from remote_agent.training.optimizer_state import Shapes, Snapshot
+from remote_agent.training.optimizer_state import Shapes, Snapshot, TrainingState
 from remote_agent.training.order import SampleOrder
 from remote_agent.training.placement import Seat
 from remote_agent.training.record import SliceSpan
 from remote_agent.training.rpc import Actor, Ref
 from remote_agent.training.sources import Source
+
+if TYPE_CHECKING:
+    from remote_agent.training.actors import Servers
+    from remote_agent.training.control import Control
+    from remote_agent.training.joining import Joining
+    from remote_agent.training.strategies.roster import Away
+    from remote_agent.training.transfer import Stream
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +38,10 @@ class Server:
 
 @dataclass(eq=False)
 class Member:
-    """A living worker: its actor, how fast it is now, and its clock."""
+    """A living worker: its actor, how fast it is now, and its clock.
+
+    ``attempts`` is how often it failed since it last worked well; ``steady`` is the steps that it has made since then.
+    """
 
     seat: Seat
     actor: Actor
@@ -38,6 +49,8 @@ class Member:
     simulated_speed: float | None = None
     clock: ClockOffset = field(default_factory=ClockOffset)
     usual_call_s: float = 0.0
+    attempts: int = 0
+    steady: int = 0
 
     @property
     def name(self) -> str:
@@ -83,6 +96,13 @@ class Session:
     ``weights`` are the server's first ones; None where the workers have them already, since they are streamed.
     ``shapes`` are those of the streamed parameters, in the order of the flat buffer; empty when nothing is streamed.
     ``reasons`` say which way weights and gradients go, and why.
+    ``first_state`` is what the optimizer remembers before the first step.
+    ``copy_due`` is the step after which the shards' state is copied next (``copies``); 0: it is not.
+    ``stream`` and ``pool`` are what lost shards are started again with (``restoring``).
+    ``joining`` starts workers while the run is on; None where the strategy's workers can't join later.
+    ``control`` tells what the user wants of the run while it is on.
+    ``away`` are workers that take no part now and may again, ``draining`` the hosts that are to leave (both are the
+    ``roster``'s).
     """
 
     config: TrainingConfig
@@ -98,6 +118,14 @@ class Session:
     reasons: tuple[str, ...] = ()
     shapes: Shapes = field(default_factory=dict)
     server_clock: ClockOffset = field(default_factory=ClockOffset)
+    first_state: TrainingState = field(default_factory=TrainingState)
+    copy_due: int = 0
+    stream: Stream | None = None
+    pool: Servers | None = None
+    joining: Joining | None = None
+    control: Control | None = None
+    away: list[Away] = field(default_factory=list)
+    draining: set[str] = field(default_factory=set)
 
     def goes_on(self, step: int, taken: int) -> bool:
         """Whether another step follows ``step``, when the positions of the order up to ``taken`` have been used."""
@@ -106,7 +134,11 @@ class Session:
         return self.order.until(taken + 1) > taken
 
     def saves(self, step: int) -> bool:
-        """Whether a checkpoint is made after ``step``, so that it has to stay as it is until it was reported."""
+        """Whether a checkpoint or copy is made of ``step``, which has to stay as it is until it was reported."""
+        return self.is_checkpoint(step) or step == self.copy_due
+
+    def is_checkpoint(self, step: int) -> bool:
+        """Whether a checkpoint is made after ``step``."""
         every = self.config.checkpoint_every
         return bool(every) and step % every == 0
 

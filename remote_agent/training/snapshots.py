@@ -6,6 +6,7 @@ To keep it takes as long as a copy within the actors' memory. It is fetched late
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Sequence
 from itertools import chain
 
@@ -59,6 +60,23 @@ def restore(servers: Servers, crew: Sequence[Member], resumed: Resumption) -> No
         own = Resumption(step=resumed.step, state=TrainingState(optimizer=states))
         calls.append(member.actor.call("restore", rpc.put(own)))
     rpc.get_all(calls, TRANSFER_S)
+
+
+class Once:
+    """A :data:`Snapshot` that several may call, from any threads: what is kept is fetched once."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot: Snapshot | None = snapshot
+        self._state: TrainingState | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self) -> TrainingState:
+        with self._lock:
+            if self._state is None:
+                assert self._snapshot is not None, "it is let go with the state"
+                self._state = self._snapshot()
+                self._snapshot = None
+            return self._state
 
 
 def _held(actor: Actor) -> Snapshot:

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from remote_agent.training import flat
 from remote_agent.training.channels import Channel
-from remote_agent.training.deadlines import EXCHANGE_S, REPAIR_S
+from remote_agent.training.deadlines import EXCHANGE_S, FOLLOW_S, REPAIR_S
 from remote_agent.training.errors import JobError, LossNotFinite, TrainingError
+from remote_agent.training.exchange.errors import FellBehind, StepIncomplete
 from remote_agent.training.gradients import Gradients, Offer
 from remote_agent.training.messages import Counted, Failed, Slice, Stamps, StreamedResult, StreamedTask, Unlinked
 from remote_agent.training.order import Indices
@@ -47,6 +48,7 @@ class Streaming:
 
     Attributes:
         contributed: the last step whose slice (if it had one) this worker has contributed.
+        following: it takes no part in the steps, and gets the weights of each; see :meth:`follow`.
     """
 
     def __init__(
@@ -63,6 +65,10 @@ class Streaming:
         self._progress: list[float] = []
         self._computing = threading.Lock()
         self._begun = threading.Condition()
+        self._abandoned = False
+        self._void = 0  # tasks of steps up to this one were given to others
+        self._entry: int | None = None  # the step that this worker is to take part in again
+        self.following = False
         self.contributed = channel.step
         self._flip()
 
@@ -71,8 +77,10 @@ class Streaming:
         """The last step whose slice (if it had one) this worker has computed."""
         return self.contributed
 
-    def step(self, task: StreamedTask) -> StreamedResult | Failed | Unlinked:
+    def step(self, task: StreamedTask) -> StreamedResult | Counted | Failed | Unlinked:
         """Compute the task's slice (if it has one), contribute it, and wait for the new weights."""
+        if (over := self._is_over(task)) is not None:
+            return over
         entered = computed = time.monotonic()
         loss = 0.0
         try:
@@ -111,8 +119,10 @@ class Streaming:
         """
         assert task.own is not None, "a slice is repaired"
         with self._begun:
-            if not self._begun.wait_for(lambda: self.contributed >= task.step, REPAIR_S):
+            if not self._begun.wait_for(lambda: self.contributed >= task.step or self._abandoned, REPAIR_S):
                 return Unlinked(cause=f"step {task.step} did not begin here within {REPAIR_S:g} s")
+            if self._abandoned:
+                return Unlinked(cause="the run goes on with other shards")
         entered = time.monotonic()
         try:
             with self._computing:
@@ -136,6 +146,78 @@ class Streaming:
             bytes_in=0,
             stamps=Stamps(entered=entered, left=time.monotonic()),
         )
+
+    # --- Left out, and in again --------------------------------------------------------------------------------------
+
+    def set_aside(self, step: int) -> None:
+        """The slices of the steps up to ``step`` were given to others: what is queued of them is not to be done."""
+        with self._begun:
+            self._void, self._entry = step, None
+
+    def enter(self, step: int) -> None:
+        """Take part again, from ``step`` on: :meth:`follow` is to end with the step before it."""
+        with self._begun:
+            self._entry, self._void = step, min(self._void, step - 1)
+
+    def follow(self) -> Unlinked | None:
+        """Get the newest weights, and then those of each step, without a part in it, until :meth:`enter` says when.
+
+        A worker that joins a run, or missed a part of it, is brought up to date by this while the others go on.
+        """
+        try:
+            while not self._enters():
+                try:
+                    self._channel.begin(self._channel.step + 1, 0, 0)
+                    self.following = True
+                    self._channel.finish(FOLLOW_S)
+                except StepIncomplete:
+                    continue
+                except FellBehind:
+                    self.following = False
+                    newest = self._channel.fetch()
+                    with self._computing:  # a slice that is computed with the weights before needs them to its end
+                        if newest is not None:
+                            self._channel.fetched(newest)
+                with self._computing:
+                    self._flip()
+                with self._begun:
+                    self.contributed = max(self.contributed, self._channel.step)
+                    self._begun.notify_all()
+        except TrainingError as error:
+            return Unlinked(cause=str(error))
+        finally:
+            self.following = False
+        return None
+
+    def _is_over(self, task: StreamedTask) -> Counted | Unlinked | None:
+        """What to answer to a step that is not this worker's any more."""
+        if task.step <= self._void:
+            return Unlinked(cause=f"step {task.step} was given to others")
+        return Counted() if task.step <= self._channel.step else None
+
+    def _enters(self) -> bool:
+        with self._begun:
+            return self._entry is not None and self._channel.step >= self._entry - 1
+
+    def common(self, step: int) -> Tensor | None:
+        """A copy, on the CPU, of the common weights after ``step``; None: they are not the newest here."""
+        with self._computing:
+            if self._channel.step != step:
+                return None
+            return self._channel.weights[step % 2].detach().to("cpu", copy=True)
+
+    def abandon(self) -> None:
+        """End what waits for the shards, from any thread: the run goes on with others, and with another object."""
+        with self._begun:
+            self._abandoned = True
+            self._begun.notify_all()
+        self._channel.abandon()
+
+    def close(self) -> None:
+        """The model's parameters and gradients are somebody else's from now on; after :meth:`abandon`."""
+        with self._computing:  # a slice of somebody else's may be under way, for nothing
+            self._gradients.close()
+        self._channel.close()
 
     def again(self) -> None:
         """The slice under way is computed again from its beginning, by the thread that computes it.

@@ -7,19 +7,19 @@ import secrets
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import nn
 
 from remote_agent.training import codecs, dataplane, flat, rpc
 from remote_agent.training.actors import Servers
-from remote_agent.training.channels import Door
+from remote_agent.training.channels import Door, Entry
 from remote_agent.training.codecs import BFloat16
 from remote_agent.training.config import STALE_STRATEGIES, TrainingConfig
 from remote_agent.training.dataplane import OptimizerFacts, StreamPlan, Usage
 from remote_agent.training.deadlines import TRANSFER_S
 from remote_agent.training.errors import JobError, PlacementError, ServerGone
-from remote_agent.training.exchange import EXACT, Codecs, plan_layout
+from remote_agent.training.exchange import EXACT, Codecs, Layout, plan_layout
 from remote_agent.training.flat import Payload
 from remote_agent.training.lane import LaneClient
 from remote_agent.training.messages import Failed
@@ -37,6 +37,23 @@ MEMORY = LaneClient.kind
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stream:
+    """What is streamed, and how it is cut: it stays the same when a shard goes to another host.
+
+    Attributes:
+        plan: which parameters.
+        layout: onto which shards.
+        codecs: for the network.
+        memory: workers may use shared memory where a shard is on their computer.
+    """
+
+    plan: StreamPlan
+    layout: Layout
+    codecs: Codecs
+    memory: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Path:
     """An open way.
 
@@ -46,6 +63,8 @@ class Path:
         payload_bytes: what a worker gets and gives in a step.
         reasons: for the plan: which way it is, and why.
         names: of the streamed parameters, in the order of the flat buffer.
+        stream: what is streamed and how, to open the way again; None when nothing is.
+        entry: for a worker that joins while the run is on; None when nothing is streamed.
     """
 
     servers: tuple[Server, ...]
@@ -53,6 +72,8 @@ class Path:
     payload_bytes: int
     reasons: tuple[str, ...]
     names: tuple[str, ...] = ()
+    stream: Stream | None = None
+    entry: Entry | None = None
 
 
 def open_path(
@@ -106,20 +127,10 @@ def _stream(config: TrainingConfig, plan: StreamPlan, servers: Servers, crew: Se
     numel = sum(plan.groups)
     siting = site(config, numel, wanted, servers, crew)
     agreed = EXACT if config.stream == "auto" and siting.together else wanted
-    secret = secrets.token_bytes(SECRET_BYTES)
     layout = plan_layout(plan.groups, siting.parts, chunk_numbers(numel, len(siting.parts)))
-    calls = [
-        server.actor.call("serve", plan, layout, number, secret, memory, agreed)
-        for number, server in enumerate(siting.servers)
-    ]
-    doors = []
-    for server, call in zip(siting.servers, calls, strict=True):
-        door = _from_server(call, server.host)
-        if isinstance(door, Failed):
-            raise ServerGone(door.cause, hint=door.hint, host=server.host)
-        assert isinstance(door, Door)
-        doors.append(door)
-    joined = [(member, member.actor.call("join", plan, layout, doors, secret, agreed)) for member in crew]
+    stream = Stream(plan=plan, layout=layout, codecs=agreed, memory=memory)
+    door = serve(stream, siting.servers)
+    joined = [(member, member.actor.call("join", plan, layout, door.doors, door.secret, agreed)) for member in crew]
     kinds: Counter[str] = Counter()
     for member, answer in joined:
         kind = _from_worker(answer, member)
@@ -128,7 +139,41 @@ def _stream(config: TrainingConfig, plan: StreamPlan, servers: Servers, crew: Se
         kinds[str(kind)] += 1
     ways = ", ".join(f"{count} over {kind}" for kind, count in sorted(kinds.items()))
     reasons = (f"streamed to workers: {ways}", *_about_codec(config, kinds, agreed), *siting.reasons)
-    return Path(servers=siting.servers, weights=None, payload_bytes=4 * layout.numel, reasons=reasons, names=plan.names)
+    return Path(
+        servers=siting.servers,
+        weights=None,
+        payload_bytes=4 * layout.numel,
+        reasons=reasons,
+        names=plan.names,
+        stream=stream,
+        entry=door,
+    )
+
+
+def serve(stream: Stream, servers: Sequence[Server], kept: Ref[Any] | None = None) -> Entry:
+    """Have the shards serve from now on, with a new secret; one that did before forgets what it held.
+
+    Args:
+        stream: what.
+        servers: the shards, in the layout's order.
+        kept: the weights to begin with, as a worker kept them; None: those of the run's beginning.
+
+    Raises:
+        ServerGone: a shard was lost, or can't serve.
+    """
+    secret = secrets.token_bytes(SECRET_BYTES)
+    calls = [
+        server.actor.call("serve", stream.plan, stream.layout, number, secret, stream.memory, stream.codecs, kept)
+        for number, server in enumerate(servers)
+    ]
+    doors = []
+    for server, call in zip(servers, calls, strict=True):
+        door = _from_server(call, server.host)
+        if isinstance(door, Failed):
+            raise ServerGone(door.cause, hint=door.hint, host=server.host)
+        assert isinstance(door, Door)
+        doors.append(door)
+    return Entry(plan=stream.plan, layout=stream.layout, doors=tuple(doors), secret=secret, codecs=stream.codecs)
 
 
 def _among_workers(model: nn.Module, usage: Usage, servers: Servers, crew: Sequence[Member]) -> Path:

@@ -7,16 +7,19 @@ import time
 import uuid
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import ray
 import safetensors.torch
 import torch
+from numpy.typing import NDArray
 
 from remote_agent.training import device as devices
 from remote_agent.training import flat, job, recompute, schedule
-from remote_agent.training.channels import Door, NetworkChannel, open_channel, place
+from remote_agent.training.channels import Door, Entry, NetworkChannel, open_channel, place
 from remote_agent.training.compute import SliceComputer
 from remote_agent.training.config import STALE_STRATEGIES, TrainingConfig
 from remote_agent.training.dataplane import StreamPlan
@@ -31,6 +34,7 @@ from remote_agent.training.messages import (
     Failed,
     Measured,
     Opened,
+    Pulse,
     Reduced,
     ReductionTask,
     Skipped,
@@ -43,7 +47,14 @@ from remote_agent.training.messages import (
     StreamedTask,
     Unlinked,
 )
-from remote_agent.training.optimizer_state import NotPortable, Resumption, TrainingState, into_optimizer, of_optimizer
+from remote_agent.training.optimizer_state import (
+    NotPortable,
+    Resumption,
+    States,
+    TrainingState,
+    into_optimizer,
+    of_optimizer,
+)
 from remote_agent.training.profiling import Profiler
 from remote_agent.training.reduction import Reduction
 from remote_agent.training.shares import DeviceProfile
@@ -53,7 +64,6 @@ from remote_agent.training.streaming import Streaming
 
 Answer = TypeVar(
     "Answer",
-    StreamedResult | Failed | Unlinked,
     StreamedResult | Counted | Failed | Unlinked,
     StaleResult | Failed | Unlinked,
 )
@@ -62,6 +72,14 @@ REPAIR, PING, EXCHANGE = "repair", "ping", "exchange"
 GROUPS = (REPAIR, PING, EXCHANGE)
 """Calls that are carried out while a step or slice is under way: :meth:`Worker.repair`, :meth:`Worker.ping` and
 :meth:`Worker.stale_exchange`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """What a worker was after a step: the streamed weights, on the CPU, and its own optimizer's state."""
+
+    weights: torch.Tensor
+    inner: States
 
 
 class Worker(LinkEnd):
@@ -82,6 +100,8 @@ class Worker(LinkEnd):
         self._stale: StaleSteps | None = None
         self._optimizer: torch.optim.Optimizer | None = None
         self._resumed, self._held = Resumption(step=0), TrainingState()
+        self._streamed: tuple[str, ...] = ()
+        self._kept: dict[int, Kept] = {}
 
     def open(
         self, blob: bytes, data: Any, state: bytes, config: TrainingConfig, max_batch: int | None
@@ -123,9 +143,10 @@ class Worker(LinkEnd):
         except TrainingError as error:
             return Failed.of(error)
 
-    def ping(self) -> int:
-        """Answer with the last streamed step that this worker has done its part of."""
-        return self._streaming.computed if self._streaming is not None else 0
+    def ping(self) -> Pulse:
+        """Answer, and say how far this worker is with streamed steps."""
+        streaming = self._streaming
+        return Pulse() if streaming is None else Pulse(done=streaming.computed, following=streaming.following)
 
     def prepare(self, buffer_names: Sequence[str], reference: DeviceProfile | None, iterations: int) -> None:
         """What the measurement of all devices showed, before the first slice.
@@ -187,11 +208,21 @@ class Worker(LinkEnd):
         return place()
 
     def join(
-        self, plan: StreamPlan, layout: Layout, doors: Sequence[Door], secret: bytes, codecs: Codecs
+        self, plan: StreamPlan, layout: Layout, doors: Sequence[Door], secret: bytes, codecs: Codecs, late: bool = False
     ) -> str | Failed:
-        """Connect to the shards, before the first step. Returns the kind of channel, in words."""
+        """Connect to the shards. Returns the kind of channel, in words.
+
+        Args:
+            plan: what is streamed.
+            layout: how it is cut.
+            doors: the shards, in the layout's order.
+            secret: what both ends must know.
+            codecs: for the network.
+            late: steps were made without this worker: it has to :meth:`follow` before it can take part in one.
+        """
+        self._streamed = plan.names
         parameters = flat.trained(self._model)
-        weights = torch.cat([parameters[name].detach().reshape(-1) for name in plan.names])
+        weights = self._streamed_weights()
         self._weights.flats.clear()  # the channel has its own, and for gradients too
         self._gradients, self._gradient_views = [], []
         for parameter in parameters.values():
@@ -203,7 +234,7 @@ class Worker(LinkEnd):
             self._compute_slice.on_repeat = self._stale.again
             return NetworkChannel.kind
         try:
-            channel = open_channel(layout, doors, secret, weights, codecs, self._resumed.step)
+            channel = open_channel(layout, doors, secret, weights, codecs, None if late else self._resumed.step)
             parts = (self._model, plan.names, plan.watched, channel, self._compute_slice)
             if self._config.strategy == "local_sgd":
                 self._optimizer = job.create_optimizer(self._factory, self._model, self._config)
@@ -219,7 +250,7 @@ class Worker(LinkEnd):
         self._compute_slice.on_repeat = self._streaming.again
         return channel.kind
 
-    def step(self, task: StreamedTask) -> StreamedResult | Failed | Unlinked:
+    def step(self, task: StreamedTask) -> StreamedResult | Counted | Failed | Unlinked:
         """This worker's part in a streamed step; see :meth:`Streaming.step`."""
         assert self._streaming is not None, "the worker has joined"
         return self._about_memory(self._streaming.step(task))
@@ -228,6 +259,21 @@ class Worker(LinkEnd):
         """A slice that another worker has lost; see :meth:`Streaming.repair`."""
         assert self._streaming is not None, "the worker has joined"
         return self._about_memory(self._streaming.repair(task))
+
+    def follow(self) -> Unlinked | None:
+        """Get up to date, and take part again once :meth:`enter` says from when on; see :meth:`Streaming.follow`."""
+        assert self._streaming is not None, "the worker has joined"
+        return self._streaming.follow()
+
+    def enter(self, step: int) -> None:
+        """See :meth:`Streaming.enter`."""
+        assert self._streaming is not None, "the worker has joined"
+        self._streaming.enter(step)
+
+    def set_aside(self, step: int) -> None:
+        """See :meth:`Streaming.set_aside`."""
+        assert self._streaming is not None, "the worker has joined"
+        self._streaming.set_aside(step)
 
     def stale_slice(self, task: StaleTask) -> None:
         """Compute a slice that waits for no others; see :meth:`StaleSteps.compute`."""
@@ -238,6 +284,58 @@ class Worker(LinkEnd):
         """Exchange the gradient of that slice, and tell how it went; see :meth:`StaleSteps.exchange`."""
         assert self._stale is not None, "the worker has joined"
         return self._about_memory(self._stale.exchange(number))
+
+    # --- Going back to an earlier step, with other shards ------------------------------------------------------------
+
+    def keep(self, step: int, still: int) -> bool:
+        """Keep, between two steps, what this worker needs to go back to ``step``, and what it kept for ``still``.
+
+        Returns whether it could: not while it has not got the step's weights.
+        """
+        weights = self._streaming.common(step) if self._streaming is not None else None
+        self._kept = {known: kept for known, kept in self._kept.items() if known == still}
+        if weights is None:
+            return False
+        inner = of_optimizer(self._model, self._optimizer) if self._optimizer is not None else {}
+        self._kept[step] = Kept(weights=weights, inner=inner)
+        return True
+
+    def kept_weights(self, step: int) -> NDArray[np.float32] | None:
+        """The streamed weights after ``step``, shape ``(layout.numel,)``; None: they were not kept."""
+        kept = self._kept.get(step)
+        return kept.weights.numpy() if kept is not None else None
+
+    def abandon(self) -> None:
+        """End the steps that wait for the shards, some of which are gone."""
+        if self._streaming is not None:
+            self._streaming.abandon()
+
+    def rejoin(self, kept: NDArray[np.float32] | None, step: int, door: Entry) -> str | Failed:
+        """Go back to ``step``, and on with other shards; as :meth:`join`.
+
+        Args:
+            kept: the weights after ``step``, for a worker that has not kept them itself.
+            step: is the last one that counts.
+            door: to the shards.
+        """
+        mine = self._kept.get(step)
+        if mine is None and kept is None:
+            return Failed(cause=f"the weights of step {step} are not here", hint="resume the run")
+        weights = mine.weights if mine is not None else torch.tensor(kept)
+        if self._streaming is not None:
+            self._streaming.close()
+        parameters, begin = flat.trained(self._model), 0
+        for name in door.plan.names:
+            parameter = parameters[name]
+            part = weights[begin : begin + parameter.numel()]
+            parameter.data = part.to(parameter.device, copy=True).view(parameter.shape)
+            begin += parameter.numel()
+        self._resumed = Resumption(step=step, state=TrainingState(optimizer=mine.inner if mine is not None else {}))
+        return self.join(door.plan, door.layout, door.doors, door.secret, door.codecs)
+
+    def _streamed_weights(self) -> torch.Tensor:
+        parameters = flat.trained(self._model)
+        return torch.cat([parameters[name].detach().reshape(-1) for name in self._streamed])
 
     def _about_memory(self, answer: Answer) -> Answer:
         """``answer``, which says so if the device's memory was full meanwhile."""

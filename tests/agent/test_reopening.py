@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,29 @@ def test_a_run_without_a_whole_checkpoint_is_refused_by_the_command_in_one_line(
     assert done.returncode == protocol.RUN_NOT_RESUMABLE
     assert done.stderr.strip() == "digits-1 has no checkpoint"
     assert numbers(place) == [1, 2, 3]
+
+
+def test_a_copy_of_a_lost_heads_run_says_first_that_the_head_was_lost(tmp_path: Path) -> None:
+    place = run_folder(tmp_path)
+    now = replace(specification("new"), ended="no answer", epoch=7)
+    runs.reopen(tmp_path, "digits-1", now)
+    last = protocol.decode_event((place / "events.jsonl").read_text().splitlines()[-1])
+    assert isinstance(last, protocol.HeadLost)
+    assert (last.seq, last.host, last.cause) == (3, "h", "no answer")
+    spec = protocol.decode(RunSpec, (place / "run.json").read_text())
+    assert (spec.host, spec.epoch) == ("new", 7)
+    runs.reopen(tmp_path, "digits-1", now)
+    assert numbers(place) == [1, 2, 3]
+
+
+def test_a_run_that_goes_on_where_it_was_lost_no_head(tmp_path: Path) -> None:
+    place = run_folder(tmp_path)
+    runs.reopen(tmp_path, "digits-1", specification())
+    assert numbers(place) == [1, 2]
+
+
+def test_a_run_that_is_not_under_way_can_not_be_told_anything(tmp_path: Path) -> None:
+    place = run_folder(tmp_path)
+    with pytest.raises(runs.NotRunning):
+        runs.tell(tmp_path, "digits-1", protocol.RunCommand(command="drain", host="h"))
+    assert not (place / protocol.CONTROL_FILE).exists()

@@ -142,6 +142,11 @@ class Host(Machine):
                 cwd="/",
             )
 
+    @property
+    def is_on(self) -> bool:
+        """Whether it was booted and not switched off."""
+        return self._outer is not None
+
     def pull_plug(self) -> None:
         """Cut the power: the host falls silent at once, its processes and memory are gone, its disk stays."""
         if self._outer is None:

@@ -27,9 +27,9 @@ class HeteroTui:
         assert "Traceback" not in done.stdout + done.stderr, done.stderr
         return done
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start one command; its standard output is a pipe of text."""
-        return self.laptop.popen(self._command(arguments))
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        """Start one command, with further variables in its environment; its standard output is a pipe of text."""
+        return self.laptop.popen(self._command(arguments), **environment)
 
     def document(self, *arguments: str, exit_code: int = 0, deadline: float = PROGRAM_DEADLINE) -> dict[str, Any]:
         """Run a command with ``--json``: the one document that it prints, after checking its exit code."""

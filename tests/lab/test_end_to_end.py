@@ -178,7 +178,7 @@ def test_a_run_whose_coordinator_was_killed_goes_on_from_its_newest_checkpoint(p
         seen: list[protocol.Event] = []
         for line in train.stdout:
             seen.append(event(line))
-            if sum(isinstance(one, protocol.CheckpointSaved) for one in seen) == 2:
+            if len({one.step for one in seen if isinstance(one, protocol.CheckpointSaved)}) == 2:
                 train.kill()
                 break
         train.stdout.close()

@@ -80,3 +80,20 @@ def test_a_taken_port_is_passed_over_and_none_free_is_an_error(make_facts: Any) 
 def test_no_machine_no_plan() -> None:
     with pytest.raises(ClusterError, match="no host can join"):
         plan_cluster(Inventory(), {})
+
+
+def test_a_run_goes_on_with_the_best_connected_host_that_holds_its_newest_checkpoint(make_facts: Any) -> None:
+    slow = candidate(make_facts(addresses=[address("10.0.0.2", speed=100)]), "slow", "10.0.0.2")
+    middle = candidate(make_facts(addresses=[address("10.0.0.3", speed=1000)]), "middle", "10.0.0.3")
+    fast = candidate(make_facts(addresses=[address("10.0.0.4", speed=10_000)]), "fast", "10.0.0.4")
+    named, candidates = inventory(slow, middle, fast, head="gone")
+    plan = plan_cluster(named, candidates, holders=frozenset({"slow", "middle"}))
+    assert plan.head == "middle"
+    assert "newest checkpoint" in plan.reasons[0]
+    with pytest.raises(ClusterError, match="newest checkpoint"):
+        plan_cluster(named, candidates, holders=frozenset({"elsewhere"}))
+
+
+def test_a_head_that_the_inventory_names_stays_head_if_it_holds_the_newest_checkpoint(make_facts: Any) -> None:
+    a, b = candidate(make_facts(), "a", "10.0.0.2"), candidate(make_facts(), "b", "10.0.0.2")
+    assert plan_cluster(*inventory(a, b, head="b"), holders=frozenset({"a", "b"})).head == "b"

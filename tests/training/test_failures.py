@@ -124,14 +124,14 @@ def test_a_server_that_dies_is_named(launch: Any) -> None:
     assert len(run.of_kind("server_lost")) == 1
 
 
-def test_a_server_that_dies_while_weights_are_streamed_is_named(launch: Any) -> None:
+def test_a_server_that_dies_while_weights_are_streamed_and_not_copied_is_named(launch: Any) -> None:
     source = job("time.sleep(0.02)") + (
         "\n    def create_optimizer(self, model, config):"
         "\n        import threading"
         "\n        threading.Timer(8, os._exit, (1,)).start()"
         "\n        return torch.optim.SGD(model.parameters(), lr=0.1)\n"
     )
-    run = launch(source, "ab", server="c", batch_size=12, num_iterations=100_000)
+    run = launch(source, "ab", server="c", batch_size=12, num_iterations=100_000, strategy="ssp")
     event = failure(run)
     assert event["host"] == "c"
     assert "parameter server" in event["cause"]

@@ -32,6 +32,30 @@ def test_steps_after_the_checkpoint_are_superseded_by_those_that_are_made_again(
     assert np.array_equal(record.counts(path, SampleOrder(0, 8, 4)), np.full(8, 2))
 
 
+def test_steps_that_are_made_again_in_the_same_run_are_counted_once(tmp_path: Path) -> None:
+    path = tmp_path / record.FILE
+    slices = SliceRecord(path)
+    for step in range(1, 6):
+        slices.write(step, [SliceSpan("a", 4 * step - 4, 4 * step)])
+    slices.go_back(2)
+    for step in range(3, 7):
+        slices.write(step, [SliceSpan("b", 4 * step - 4, 4 * step)])
+    slices.close()
+    steps = record.read(path)
+    assert [spans[0].worker for spans in steps.values()] == ["a", "a", "b", "b", "b", "b"]
+    assert record.gaps_and_overlaps([span for spans in steps.values() for span in spans], 24) == ()
+
+
+@given(size=st.integers(2, 60), batch=st.integers(1, 9), done=st.integers(0, 9), step=st.integers(1, 9))
+def test_an_order_that_goes_on_has_the_same_samples_in_every_later_step(
+    size: int, batch: int, done: int, step: int
+) -> None:
+    order = SampleOrder(3, size, batch, limit=17 * batch - 1)
+    again = order.going_on(done, done * batch)
+    assert (again.done, again.start, order.done, order.start) == (done, done * batch, 0, 0)
+    assert np.array_equal(again.step(done + step), order.step(done + step))
+
+
 def test_a_line_that_was_cut_by_a_kill_is_left_out_and_written_over(tmp_path: Path) -> None:
     path = tmp_path / record.FILE
     SliceRecord(path).write(1, [SliceSpan("a", 0, 4)])

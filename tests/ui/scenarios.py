@@ -392,6 +392,10 @@ class FixedIntents:
     async def stop_run(self) -> None:
         await self._asked("stop")
 
+    async def resume(self) -> str:
+        await self._asked("resume")
+        return "digits-1"
+
     def accept_host_key(self, host: str) -> None:
         self.asked.append(("accept", host))
 

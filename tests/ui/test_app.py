@@ -12,7 +12,7 @@ from hetero_tui.errors import ClusterError, InventoryError
 from hetero_tui.events import ClusterState, HostState
 from hetero_tui.fold import apply
 from hetero_tui.ui.app import HeteroApp
-from hetero_tui.ui.keys import KEYS, QUIT_FOR_GOOD
+from hetero_tui.ui.keys import KEYS, QUIT_FOR_GOOD, shown_keys
 from hetero_tui.ui.screens.help import HelpScreen
 from hetero_tui.ui.screens.host import HostScreen
 from hetero_tui.ui.screens.host_key import HostKeyScreen
@@ -93,11 +93,22 @@ async def test_stop_asks_for_the_run_on_the_screen_to_end(scenarios, open_app) -
         assert app.intents.asked == [("stop",)]
 
 
+async def test_resume_lets_a_run_that_ended_too_early_go_on_and_the_key_is_offered_then(scenarios, open_app) -> None:
+    app = open_app(scenarios.failed())
+    async with app.run_test(size=(120, 40)) as pilot:
+        assert ("r", "resume", "resume") in shown_keys(app.intents.state, "")
+        await pilot.press("r")
+        await pilot.pause()
+        assert app.intents.asked == [("resume",)]
+
+
 @pytest.mark.parametrize(
     ("key", "state", "busy", "reason"),
     [
         ("s", "up", "", "No run is going on"),
         ("t", "training", "", "text-7f3 is still training"),
+        ("r", "training", "", "text-7f3 is still training"),
+        ("r", "finished", "", "is finished. Press t"),
         ("u", "up", "", "up on all 4 machines already"),
         ("p", "probed", "probing", "Still probing"),
         ("k", "up", "", "No machine offers"),

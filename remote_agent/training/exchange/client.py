@@ -24,6 +24,10 @@ from remote_agent.training.exchange.link import Link
 from remote_agent.training.exchange.outbox import Frame
 from remote_agent.training.exchange.steps import Contribution, NewWeights, Timings
 
+MOST_EARLY = 2
+"""Steps beyond the one that is whole here of which weights are kept: a worker without a slice holds up nobody, and has
+its next step submitted ahead, so that the others can be done with both before it begins the first."""
+
 _FETCH_AGAIN = "fetch the weights again, then go on with the step after them"
 
 
@@ -89,6 +93,12 @@ class ExchangeClient:
         for link in self._links:
             link.close()
 
+    def abandon(self) -> None:
+        """Free whoever waits here, from any thread: the run goes on with other shards. Waits for nothing itself."""
+        self.failed(ExchangeError("the exchange was given up: the run goes on with other shards"))
+        for link in self._links:
+            link.close(0.0)
+
     # --- For the trainer ---------------------------------------------------------------------------------------------
 
     def fetch(self, out: Tensor, deadline: float = FETCH_S) -> int:
@@ -141,6 +151,12 @@ class ExchangeClient:
             self._check()
             if self.step is None:
                 raise FellBehind("this worker has no weights", hint=_FETCH_AGAIN)
+            if self._now is not None and self._now.incoming.step == step and self._now.incoming.goes_to(out):
+                # So far this worker has only followed the step, or had left it.
+                again = Exchanging(self, self._now.incoming, slices, samples)
+                again.contributed = self._now.contributed
+                self._now = again
+                return again
             if self._now is not None or step != self.step + 1:
                 raise ExchangeError(f"step {step} can't begin: step {self.step} is the last one that is whole here")
             incoming = NewWeights(self.layout, step, self._codecs.weights, weights, out)
@@ -286,9 +302,9 @@ class ExchangeClient:
         if self._now is not None and header.step == newest:
             self._now.incoming.decode(header, payload)
             self._wake_if_whole(self._now)
-        elif header.step == newest + 1:
+        elif newest < header.step <= self.step + MOST_EARLY:
             self._early.append((header, payload))
-        elif header.step > newest + 1:
+        elif header.step > newest:
             self.fell_behind()
 
     def _wake_if_whole(self, now: Exchanging[NewWeights]) -> None:

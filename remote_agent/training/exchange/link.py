@@ -106,15 +106,15 @@ class Link:
         """Connect, in the background."""
         self._thread.start()
 
-    def close(self) -> None:
-        """End the connection for good; waits for the threads, at most :data:`CLOSE_S`."""
+    def close(self, patience: float = CLOSE_S) -> None:
+        """End the connection for good; waits for the threads, at most ``patience`` seconds."""
         with self._wake:
             self._closed = True
             if self._connection is not None:
                 self._connection.close()
             self._wake.notify_all()
         if self._thread.is_alive():
-            self._thread.join(CLOSE_S)
+            self._thread.join(patience)
 
     def push(self, contribution: Contribution, chunks: Sequence[int]) -> None:
         """Send these chunks of a gradient, after what is waiting already."""

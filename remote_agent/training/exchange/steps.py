@@ -131,6 +131,10 @@ class NewWeights:
         self._layout, self._codec, self._weights, self._out = layout, codec, weights, out
         self._lock = threading.Lock()
 
+    def goes_to(self, out: Tensor) -> bool:
+        """Whether the new weights go there."""
+        return self._out.data_ptr() == out.data_ptr()
+
     @property
     def whole(self) -> bool:
         """All chunks are there."""

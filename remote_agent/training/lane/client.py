@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
@@ -10,6 +11,7 @@ import time
 import torch
 from torch import Tensor
 
+from remote_agent.training.exchange.errors import StepIncomplete
 from remote_agent.training.exchange.layout import Layout
 from remote_agent.training.exchange.steps import Timings
 from remote_agent.training.lane import memory, messages
@@ -110,7 +112,8 @@ class LaneClient:
         """Wait until all weights of the step are in ``weights[step % 2]``.
 
         Raises:
-            LaneError: the shard is gone, has failed, or was not done within ``deadline`` seconds.
+            LaneError: the shard is gone, or has failed.
+            StepIncomplete: it was not done within ``deadline`` seconds; the step stays open, to wait again.
         """
         waiting = time.monotonic()
         step = self._opened[0]
@@ -119,7 +122,7 @@ class LaneClient:
             try:
                 message, descriptors = messages.receive(self._sock)
             except TimeoutError:
-                raise LaneError(f"step {step} was not whole within {deadline:g} s", hint=_HINT) from None
+                raise StepIncomplete(f"step {step} was not whole within {deadline:g} s", hint=_HINT) from None
             except OSError as error:
                 raise LaneError(f"the shard is gone: {error}", hint=_HINT) from error
             messages.close(descriptors)
@@ -132,6 +135,17 @@ class LaneClient:
         now, size = time.monotonic(), 4 * self._layout.numel
         sent_at = self._offered or waiting
         return Timings(push_s=0.0, pull_s=now - sent_at, bytes_out=self._contributed * size, bytes_in=size)
+
+    def abandon(self) -> None:
+        """Free whoever waits in :meth:`finish`, from any thread: the run goes on with other shards."""
+        with contextlib.suppress(OSError):  # the shard may have left first
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def fetch(self) -> None:
+        """The newest weights are in the shared memory, always: who missed some goes on from there."""
+
+    def fetched(self, newest: Tensor) -> None:
+        """Nothing is to be put anywhere; on another device than the CPU the newest weights are copied there."""
 
     def close(self) -> None:
         """Leave."""

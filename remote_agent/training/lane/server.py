@@ -46,6 +46,7 @@ class Board:
     def __init__(self, layout: Layout, weights: Tensor, step: int = 0) -> None:
         self._layout = layout
         self._missing = len(layout.chunks)
+        self._step = step
         self._lock = threading.Lock()
         self._readers: list[socket.socket] = []
         pairs = [memory.allocate(layout.numel) for _ in range(2)]
@@ -67,15 +68,16 @@ class Board:
             if self._missing:
                 return
             self._missing = len(self._layout.chunks)
+            self._step = item.header.step
             for reader in self._readers:
                 # Who is gone is seen by the thread that receives from it; who does not read misses a step's message.
                 with contextlib.suppress(OSError):
                     messages.send(reader, Message(Kind.WHOLE, item.header.step))
 
-    def add(self, reader: socket.socket, step: int) -> None:
-        """From now on ``reader`` is told of each whole step; before that, it is welcomed at ``step``."""
+    def add(self, reader: socket.socket) -> None:
+        """From now on ``reader`` is told of each whole step; before that, it is welcomed at the newest one."""
         with self._lock:
-            messages.send(reader, Message(Kind.WELCOME, step), self.descriptors)
+            messages.send(reader, Message(Kind.WELCOME, self._step), self.descriptors)
             self._readers.append(reader)
 
     def remove(self, reader: socket.socket) -> None:
@@ -178,7 +180,7 @@ class LaneServer:
         finally:
             messages.close(descriptors)
         sock.settimeout(None)
-        self._board.add(sock, self.shard.newest_step())
+        self._board.add(sock)
         return gradient
 
     def _converse(self, sock: socket.socket, own: Tensor) -> None:

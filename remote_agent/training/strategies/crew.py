@@ -10,6 +10,8 @@ from remote_agent.training import balance, shares
 from remote_agent.training.errors import TrainingError, WorkersGone
 from remote_agent.training.session import Member, Session
 
+LAST_HINT = "look at the host, then start the run again"
+
 
 class Crew:
     """The living workers of a session with the cut of the next step's batch.
@@ -44,23 +46,50 @@ class Crew:
             WorkersGone: it was the last one.
             TrainingError: the batch does not fit into the others' memory.
         """
-        session = self._session
-        if gone not in session.crew:
+        if gone not in self._session.crew:
             return
-        session.crew.remove(gone)
-        session.journal.write(WorkerLost, worker=gone.name, host=gone.host, device=gone.device, step=step, cause=cause)
+        self.report_lost(step, gone, cause)
         gone.actor.kill()
+        self.leave(step, gone, f"{gone.name} was lost")
+        if not self._session.crew:
+            raise WorkersGone(f"the last worker was lost: {cause}", hint=LAST_HINT, host=gone.host)
+
+    def report_lost(self, step: int, gone: Member, cause: str) -> None:
+        """Write that a worker is lost."""
+        self._session.journal.write(
+            WorkerLost, worker=gone.name, host=gone.host, device=gone.device, step=step, cause=cause
+        )
+
+    def leave(self, step: int, gone: Member, reason: str) -> None:
+        """Go on without a worker for now, which may have been the last one: what it had goes to the others.
+
+        Raises:
+            TrainingError: the batch does not fit into the others' memory.
+        """
+        session = self._session
+        session.crew.remove(gone)
         if not session.crew:
-            raise WorkersGone(
-                f"the last worker was lost: {cause}", hint="look at the host, then start the run again", host=gone.host
-            )
+            self.cut = ()
+            return
         room = sum(member.track.profile.max_batch or math.inf for member in session.crew)
         if room < session.config.batch_size:
             # A worker takes more than fits in several parts: slower than a cut within the limits, better than none.
             for member in session.crew:
                 member.track = member.track.without_limit()
+        self._cut_anew(step, reason)
+
+    def enter(self, step: int, member: Member, reason: str) -> None:
+        """A worker takes part from ``step`` on: it gets a share.
+
+        Raises:
+            TrainingError: the batch does not fit into the devices' memory.
+        """
+        self._session.crew.append(member)
+        self._cut_anew(step, reason)
+
+    def _cut_anew(self, step: int, reason: str) -> None:
         self.cut, self._cut_at = self._fresh_cut(), step
-        self._announce(step, f"{gone.name} was lost")
+        self._announce(step, reason)
 
     def substitute(self, size: int, busy: dict[Member, float]) -> Member:
         """The living worker that will have done a lost slice of ``size`` samples soonest; one with room for it if any.

@@ -8,28 +8,43 @@ The coordinator takes no part in that. It says who computes what, one step ahead
 When a worker is lost, the others wait for its slice in the middle of the step. The slice is issued again, whole, to
 one of them: same samples, same weights (those of step ``t - 1`` are kept until ``t`` is whole), same random numbers.
 So is the lost worker's slice of the step that was submitted ahead. A shard counts each slice of a chunk once, so it
-does not matter whether the lost worker had pushed none, some or all of it.
+does not matter whether the lost worker had pushed none, some or all of it. So a slice is issued again on mere
+suspicion, when its worker is silent or it is late by its own measure: whoever is first counts, and what comes after the
+step is over is dropped. What becomes of the worker is decided by ``policy``, and carried out by ``roster``.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from remote_agent.protocol import SliceReissued, WorkerStep
-from remote_agent.training import rpc, snapshots
-from remote_agent.training.deadlines import HEARTBEAT_S, PING_S, SLICE_FACTOR, TRANSFER_S
-from remote_agent.training.errors import ServerGone
+from remote_agent.training import policy, rpc, snapshots
+from remote_agent.training.deadlines import (
+    HUNG_DEADLINES,
+    LATE_FACTOR,
+    LATE_S,
+    LOOK_S,
+    PING_S,
+    SERVER_SILENT_S,
+    SILENT_S,
+    SLICE_FACTOR,
+    TRANSFER_S,
+)
+from remote_agent.training.errors import ServerGone, WorkersGone
 from remote_agent.training.flat import Payload
+from remote_agent.training.heartbeat import Heartbeat
 from remote_agent.training.messages import Counted, Failed, Slice, StreamedResult, StreamedTask, Unlinked
 from remote_agent.training.optimizer_state import Snapshot
 from remote_agent.training.record import SliceSpan
 from remote_agent.training.rpc import Ref
 from remote_agent.training.session import Member, Session, StepReport
-from remote_agent.training.strategies.crew import Crew
-from remote_agent.training.worker import PING, REPAIR
+from remote_agent.training.strategies.crew import LAST_HINT, Crew
+from remote_agent.training.strategies.roster import Roster
+from remote_agent.training.worker import REPAIR
 
 SERVER_HINT = "look at the host's memory and its log, then start the run again"
 
@@ -41,7 +56,10 @@ Answer = StreamedResult | Counted | Failed | Unlinked
 
 @dataclass(eq=False)
 class Part:
-    """A worker's part in a step; ``lost_by`` names who had the slice before."""
+    """A worker's part in a step.
+
+    ``lost_by`` names who had the slice before; a ``repair`` is done beside the worker's own part in the step.
+    """
 
     task: StreamedTask
     member: Member
@@ -49,6 +67,7 @@ class Part:
     submitted: float
     lost_by: str = ""
     result: StreamedResult | Counted | None = None
+    repair: bool = False
 
     @property
     def samples(self) -> int:
@@ -60,16 +79,32 @@ class Part:
         """How long the slice takes its worker, as far as is known."""
         return max(self.member.usual_call_s, self.member.track.current.seconds(self.samples))
 
+    @property
+    def computing_s(self) -> float:
+        """How long its worker is expected to compute it."""
+        return max(self.member.track.seconds, self.member.track.current.seconds(self.samples))
+
 
 @dataclass(eq=False)
 class Turn:
     """One step under way."""
 
-    step: int
+    common: StreamedTask  # the workers' task, without a slice
     end: int = 0  # of the positions that were used with it
     delayed: bool = False  # its workers have answered before it is whole; that is waited for in the next one
     parts: list[Part] = field(default_factory=list)
     earlier: list[Part] = field(default_factory=list)  # lost slices of the delayed step before, issued again
+    orphans: list[Part] = field(default_factory=list)  # lost slices that there is nobody for
+    begun: float = 0.0  # when its slices could be computed, at the latest
+
+    def task(self, own: Slice | None) -> StreamedTask:
+        """A worker's task with this slice."""
+        return dataclasses.replace(self.common, own=own)
+
+    @property
+    def step(self) -> int:
+        """Which."""
+        return self.common.step
 
     @property
     def awaited(self) -> list[Part]:
@@ -90,28 +125,43 @@ class Streamed:
         self._ended = time.monotonic()
         self._loss = math.nan
         self._before: Turn | None = None
-        turn: Turn | None = self._issue(session.order.done + 1)
+        self._leaving: list[Member] = []
+        self._looked = 0.0
+        self._newest = session.order.done
+        with Heartbeat() as self._heartbeat:
+            self._roster = Roster(session, self._crew, self._heartbeat)
+            yield from self._reports(session.order.done + 1)
+
+    def _reports(self, first: int) -> Iterator[StepReport]:
+        turn: Turn | None = self._issue(first)
         while turn is not None:
             # The weights of a step that is to be saved stay where they are until they have been fetched.
             ahead = self._issue(turn.step + 1) if self._goes_on(turn) and not self._is_saved(turn) else None
             self._settle(turn, ahead)
-            self._crew.adapt(
-                turn.step,
-                (
-                    (part.member, part.samples, part.result.compute_s)
-                    for part in turn.parts
-                    if isinstance(part.result, StreamedResult) and part.samples
-                ),
-            )
-            for part in turn.parts:
-                if isinstance(part.result, StreamedResult) and part.result.at_most:
-                    self._crew.reduced(turn.step, part.member, part.result.at_most)
+            self._dismiss(turn, ahead)
+            self._learn(turn)
             yield self._report(turn)
             self._before = turn if turn.delayed else None
             if ahead is None and self._goes_on(turn):
                 self._ended = time.monotonic()
                 ahead = self._issue(turn.step + 1)
             turn = ahead
+
+    def _learn(self, turn: Turn) -> None:
+        """Shares follow what the step showed."""
+        self._crew.adapt(
+            turn.step,
+            (
+                (part.member, part.samples, part.result.compute_s)
+                for part in turn.parts
+                if isinstance(part.result, StreamedResult) and part.samples
+            ),
+        )
+        for part in turn.parts:
+            if isinstance(part.result, StreamedResult):
+                self._roster.worked(part.member)
+                if part.result.at_most and part.member in self._session.crew:
+                    self._crew.reduced(turn.step, part.member, part.result.at_most)
 
     def _new_crew(self, session: Session) -> Crew:
         """The crew, which decides who gets how much."""
@@ -123,8 +173,7 @@ class Streamed:
         return turn.delayed or self._session.goes_on(turn.step, turn.end)
 
     def _is_saved(self, turn: Turn) -> bool:
-        every = self._session.config.checkpoint_every
-        return bool(every) and turn.step % every == 0
+        return self._session.saves(turn.step)
 
     def _is_delayed(self, turn: Turn) -> bool:
         """Whether the step's new weights are waited for in the step after it, of which there has to be one."""
@@ -133,6 +182,15 @@ class Streamed:
     def _issue(self, step: int) -> Turn:
         """Submit a step to all workers: those without a share take part to get the weights."""
         session = self._session
+        self._newest = step
+        self._roster.take_in(step)
+        while not session.crew:
+            self._roster.wait(LOOK_S)
+            self._roster.look(step)
+            self._roster.take_in(step)
+        leaving = self._roster.leaving()
+        self._roster.dismiss(step, leaving)
+        self._leaving += leaving
         first, last = self._span(step)
         indices = session.order.take(first, last)
         slices = self._crew.slices(last - first)
@@ -140,17 +198,14 @@ class Streamed:
             member: Slice(index=index, indices=indices[begin:end], begin=first + begin)
             for index, (member, begin, end) in enumerate(slices)
         }
-        turn = Turn(step, last)
-        turn.delayed = self._is_delayed(turn)
+        common = StreamedTask(
+            step=step, slices=len(slices), samples=len(indices), own=None, local_batch=self._local_batch
+        )
+        turn = Turn(common, last)
+        if self._is_delayed(turn):
+            turn.common, turn.delayed = dataclasses.replace(common, delayed=True), True
         for member in session.crew:
-            task = StreamedTask(
-                step=step,
-                slices=len(slices),
-                samples=len(indices),
-                own=own.get(member),
-                local_batch=self._local_batch,
-                delayed=turn.delayed,
-            )
+            task = turn.task(own.get(member))
             turn.parts.append(Part(task, member, member.actor.call("step", task), time.monotonic()))
         return turn
 
@@ -161,35 +216,41 @@ class Streamed:
     # --- Waiting, and what to do when something is lost --------------------------------------------------------------
 
     def _settle(self, turn: Turn, ahead: Turn | None) -> None:
-        """Wait until the step is done on every living worker.
+        """Wait until the step is done on every worker that takes part.
 
         Raises:
             TrainingError: it can't be: the job failed, or server or workers are gone.
         """
-        began, late = time.monotonic(), 0
-        while waiting := turn.awaited:
-            patience = self._patience(waiting) - (time.monotonic() - began)
-            position = rpc.first_ready([part.answer for part in waiting], patience)
+        turn.begun = began = time.monotonic()
+        late = 0
+        while (waiting := turn.awaited) or turn.orphans:
+            now = time.monotonic()
+            if now - self._looked >= LOOK_S:
+                self._looked = now
+                self._look(turn, ahead)
+                continue
+            if not waiting:
+                self._roster.wait(LOOK_S)
+                continue
+            position = rpc.first_ready([part.answer for part in waiting], LOOK_S)
             if position is None:
-                late += 1
-                if late > MOST_LATE:
-                    cause = f"step {turn.step} was not whole though every slice was sent"
-                    raise ServerGone(cause, hint=SERVER_HINT, host=self._session.server_host)
-                self._overdue(turn, ahead, time.monotonic() - began, late == MOST_LATE)
-                began = time.monotonic()
+                if now - began > self._patience(waiting):
+                    late += 1
+                    self._not_whole(turn, late)
+                    began = now
                 continue
             part = waiting[position]
             try:
                 answer = rpc.get(part.answer, PING_S)
             except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
-                self._lose(turn, ahead, part.member, rpc.describe(error))
+                self._lose(turn, ahead, part.member, policy.Died(rpc.describe(error)))
                 began, late = time.monotonic(), 0
                 continue
             if isinstance(answer, Failed):
                 raise answer.error(part.member.host)
             if isinstance(answer, Unlinked):
                 self._check_server()
-                self._lose(turn, ahead, part.member, answer.cause)
+                self._lose(turn, ahead, part.member, policy.Unlinked(answer.cause))
                 began, late = time.monotonic(), 0
                 continue
             part.result = answer
@@ -198,45 +259,87 @@ class Streamed:
         expected = max(part.predicted_s for part in waiting)
         return self._session.config.slice_deadline_s + SLICE_FACTOR * expected
 
-    def _overdue(self, turn: Turn, ahead: Turn | None, waited: float, last: bool) -> None:
-        """Nothing came for too long. Lost is who does not answer at all and, in the end, who has not done its slice.
-
-        Those that have are waiting for the others: that a step is late says nothing about them.
-        """
+    def _not_whole(self, turn: Turn, late: int) -> None:
+        """Everybody answers, all slices are sent, and the step is not whole for very long."""
         self._check_server()
-        calls = {part.member: part.member.actor.call_in(PING, "ping") for part in turn.awaited}
-        deadline = time.monotonic() + HEARTBEAT_S
-        for member, call in calls.items():
-            cause = f"no answer to a slice within {waited:.0f} s"
-            try:
-                done = rpc.get(call, max(0.0, deadline - time.monotonic()))
-            except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
-                self._lose(turn, ahead, member, cause)
-            else:
-                if last and done < turn.step:
-                    self._lose(turn, ahead, member, f"{cause}, though its process lives")
+        if late >= MOST_LATE:
+            cause = f"step {turn.step} was not whole though every slice was sent"
+            raise ServerGone(cause, hint=SERVER_HINT, host=self._session.server_host)
 
-    def _lose(self, turn: Turn, ahead: Turn | None, gone: Member, cause: str) -> None:
+    def _look(self, turn: Turn, ahead: Turn | None) -> None:
+        """See who does not answer, whose slice is late, and who is back."""
+        for server in self._session.servers:
+            beat = self._heartbeat.of(server.actor)
+            if beat.failed:
+                self._check_server()
+            if beat.ended or beat.silent_s > SERVER_SILENT_S:
+                raise self._server_gone(server.host, beat.ended or f"no answer for {beat.silent_s:.1f} s")
+        for member in dict.fromkeys(part.member for part in turn.awaited):
+            evidence = self._evidence(turn, member)
+            if evidence is not None:
+                self._lose(turn, ahead, member, evidence)
+        self._roster.look(turn.step)
+        if not self._session.crew and self._roster.take_in(turn.step):
+            self._adopt(turn, ahead)
+
+    def _evidence(self, turn: Turn, member: Member) -> policy.Evidence | None:
+        """What speaks against a worker that has not answered."""
+        beat = self._heartbeat.of(member.actor)
+        if beat.ended:
+            return policy.Died(beat.ended)
+        if beat.silent_s > SILENT_S:
+            return policy.Silent(beat.silent_s)
+        own = [part for part in turn.awaited if part.member is member and part.samples]
+        # A worker that has done its part waits for the others: that says nothing about it.
+        owed = [part for part in own if part.repair or beat.pulse.done < turn.step]
+        if not owed:
+            return None
+        begun = max(turn.begun, *(part.submitted for part in owed))
+        waited = beat.asked - begun
+        if len(self._session.crew) == 1:
+            # There is nobody who could do it in its place.
+            return policy.Hung(waited) if waited > self._patience(owed) else None
+        return policy.Late(waited) if waited > self._deadline(own) else None
+
+    def _deadline(self, parts: list[Part]) -> float:
+        """Seconds after which a worker that has these to do is late."""
+        expected = sum(part.computing_s for part in parts)
+        return min(self._session.config.slice_deadline_s, LATE_FACTOR * expected + LATE_S)
+
+    def _lose(self, turn: Turn, ahead: Turn | None, gone: Member, evidence: policy.Evidence) -> None:
         """Go on without a worker; its slices, of the step ahead too, are issued again.
 
         So are those that were only on their way when the worker answered: they may not have come.
         """
-        self._crew.lose(turn.step, gone, cause)
+        if gone in self._leaving:
+            self._leaving.remove(gone)
+        elif gone in self._session.crew:
+            own = next((part for part in turn.parts if part.member is gone and not part.repair), None)
+            patience = HUNG_DEADLINES * self._deadline([own] if own is not None else [])
+            late = (own.samples, own.answer) if own is not None and isinstance(evidence, policy.Late) else None
+            self._roster.part_with(turn.step, gone, evidence, newest=self._newest, patience_s=patience, late=late)
         for each in (turn, ahead):
             if each is None:
                 continue
             for orphan in [part for part in each.parts if part.member is gone]:
                 if orphan.result is None or orphan.lost_by or each.delayed:
-                    self._pass_on(orphan, each.parts, each.parts)
+                    self._pass_on(orphan, each, each.parts, each.parts)
         for parts in (turn.earlier, [] if self._before is None else self._before.parts):
             for orphan in [part for part in parts if part.member is gone]:
-                self._pass_on(orphan, parts, turn.earlier)
+                self._pass_on(orphan, turn, parts, turn.earlier)
 
-    def _pass_on(self, orphan: Part, parts: list[Part], to: list[Part]) -> None:
+    def _pass_on(self, orphan: Part, turn: Turn, parts: list[Part], to: list[Part]) -> None:
         """Take a lost worker's part out of ``parts``, and put its slice, issued again, in ``to``."""
         parts.remove(orphan)
-        if orphan.task.own is not None:
+        if orphan.task.own is None:
+            return
+        if self._session.crew:
             to.append(self._reissue(to, orphan))
+        elif turn.delayed or self._before is not None:
+            # What is open of two rounds at once can't be taken up by somebody who has neither.
+            raise WorkersGone("the last worker was lost", hint=LAST_HINT, host=orphan.member.host)
+        else:
+            turn.orphans.append(orphan)
 
     def _reissue(self, parts: list[Part], orphan: Part) -> Part:
         busy: dict[Member, float] = {}
@@ -244,7 +347,31 @@ class Streamed:
             busy[part.member] = busy.get(part.member, 0.0) + part.member.track.current.seconds(part.samples)
         substitute = self._crew.substitute(orphan.samples, busy)
         answer = substitute.actor.call_in(REPAIR, "repair", orphan.task)
-        return Part(orphan.task, substitute, answer, time.monotonic(), orphan.lost_by or orphan.member.name)
+        return Part(
+            orphan.task, substitute, answer, time.monotonic(), orphan.lost_by or orphan.member.name, repair=True
+        )
+
+    def _adopt(self, turn: Turn, ahead: Turn | None) -> None:
+        """Nobody was left, and now somebody is back: the steps under way are theirs."""
+        for each in (turn, ahead):
+            if each is None:
+                continue
+            orphans, each.orphans = each.orphans, []
+            each.begun = time.monotonic()
+            for number, member in enumerate(self._session.crew):
+                given = orphans.pop(0) if orphans and not number else None
+                task = each.task(given.task.own if given is not None else None)
+                lost_by = given.member.name if given is not None else ""
+                each.parts.append(Part(task, member, member.actor.call("step", task), each.begun, lost_by))
+            each.parts += [self._reissue(each.parts, orphan) for orphan in orphans]
+
+    def _dismiss(self, turn: Turn, ahead: Turn | None) -> None:
+        """Let those go who were to leave, and have done all that they were given."""
+        busy = {part.member for each in (turn, ahead) if each is not None for part in each.awaited}
+        busy |= {part.member for part in turn.parts} if turn.delayed else set()
+        for member in [member for member in self._leaving if member not in busy]:
+            self._leaving.remove(member)
+            self._roster.dismissed(member)
 
     def _check_server(self) -> None:
         """Raise when a shard is gone or has failed."""
@@ -254,10 +381,14 @@ class Streamed:
             try:
                 failed = rpc.get(call, max(0.0, deadline - time.monotonic()))
             except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
-                what = "the parameter server" if len(calls) == 1 else "a shard of the parameter server"
-                raise ServerGone(f"{what} was lost: {rpc.describe(error)}", hint=SERVER_HINT, host=host) from error
+                raise self._server_gone(host, rpc.describe(error)) from error
             if isinstance(failed, Failed):
                 raise failed.error(host)
+
+    def _server_gone(self, host: str, cause: str) -> ServerGone:
+        one = len(self._session.servers) == 1
+        what = "the parameter server" if one else "a shard of the parameter server"
+        return ServerGone(f"{what} was lost: {cause}", hint=SERVER_HINT, host=host)
 
     # --- Accounting --------------------------------------------------------------------------------------------------
 
@@ -265,8 +396,14 @@ class Streamed:
         """The newest weights, from whichever living worker gives them first."""
         session = self._session
         for member in session.crew[:-1]:
+            weights: Ref[Payload] = member.actor.call("weights")
             try:
-                return rpc.get(member.actor.call("weights"), TRANSFER_S)
+                while rpc.first_ready([weights], LOOK_S) is None:
+                    beat = self._heartbeat.of(member.actor)
+                    if beat.ended or beat.silent_s > SILENT_S:
+                        break
+                else:
+                    return rpc.get(weights, TRANSFER_S)
             except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
                 continue  # it is found lost in the next step
         return rpc.get(session.crew[-1].actor.call("weights"), TRANSFER_S)
@@ -299,8 +436,8 @@ class Streamed:
                     samples=part.samples,
                     stall_s=max(0.0, part.member.clock.here(part.result.stamps.left) - part.submitted),
                 )
-        self._ended = max(part.member.clock.here(result.stamps.left) for part, result in results)
-        gathered = max(part.member.clock.here(result.pushed) for part, result in results)
+        self._ended = max((part.member.clock.here(result.stamps.left) for part, result in results), default=now)
+        gathered = max((part.member.clock.here(result.pushed) for part, result in results), default=now)
         seconds = max(self._ended - begun, 1e-9)
         workers = []
         for part, result in results:
@@ -328,7 +465,7 @@ class Streamed:
         return StepReport(
             step=turn.step,
             loss=self._loss,
-            samples=turn.parts[0].task.samples,
+            samples=turn.common.samples,
             seconds=seconds,
             bytes_pushed=sum(result.bytes_out for _, result in results),
             bytes_pulled=sum(result.bytes_in for _, result in results),

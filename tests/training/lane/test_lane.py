@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from remote_agent.training import dataplane
 from remote_agent.training.exchange import EXACT, Layout, OptimizerUpdate, Shard, plan_layout
+from remote_agent.training.exchange.errors import StepIncomplete
 from remote_agent.training.lane import Board, LaneClient, LaneError, LaneServer, available
 from remote_agent.training.schedule import Schedule
 
@@ -83,6 +85,19 @@ def test_all_workers_read_the_weights_that_a_plain_optimizer_gives(server: LaneS
             assert worker.step == step
     for worker in workers:
         torch.testing.assert_close(worker.weights[7 % 2], expected(weights, 7, 2, 30), rtol=1e-5, atol=1e-6)
+
+
+def test_whoever_waits_for_a_shard_that_is_given_up_is_freed_at_once(server: LaneServer) -> None:
+    worker = join(server)
+    worker.begin(1, 2, 30)  # of two slices one will never come
+    worker.gradient.copy_(gradient(1, 0))
+    worker.contribute(0)
+    threading.Timer(0.3, worker.abandon).start()
+    began = time.monotonic()
+    with pytest.raises(LaneError):
+        worker.finish(PATIENCE_S)
+    assert time.monotonic() - began < 2.0
+    worker.close()
 
 
 def test_clipping_and_a_schedule_are_those_of_a_plain_loop(weights: Tensor) -> None:
@@ -164,7 +179,7 @@ def test_a_shard_that_is_gone_is_an_error_and_not_a_wait(server: LaneServer) -> 
 def test_a_slice_that_never_comes_ends_the_wait_at_its_deadline(server: LaneServer) -> None:
     worker = join(server)
     worker.begin(1, 2, 30)
-    with pytest.raises(LaneError, match=r"not whole within 0\.2 s"):
+    with pytest.raises(StepIncomplete, match=r"not whole within 0\.2 s"):
         worker.finish(0.2)
 
 

@@ -1,0 +1,103 @@
+"""Follows a run to its end, wherever it has to go: what the laptop does while somebody is attached.
+
+A run ends before its time in two ways that the fleet can't mend by itself. Its head host is lost: the cluster is formed
+anew on the others, and the run goes on there. Its coordinator is killed while its host lives: it is started again. The
+events go on in both cases, with the next number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, suppress
+from typing import Protocol
+
+from hetero_tui import events
+from hetero_tui.errors import CoordinatorGone, HeadGone, NoCopy
+from hetero_tui.events import Emit, Level
+from hetero_tui.runs.follow import follow
+from hetero_tui.runs.seen import Seen
+from hetero_tui.runs.watching import head_loss, until_lost
+from hetero_tui.transport import Transport
+from remote_agent import protocol
+
+
+class Recovery(Protocol):
+    """What can be done for a run that ended before its time. Each answers with the host that it goes on on."""
+
+    async def fail_over(self, run: str, head: str, cause: str, seen: Seen) -> str:
+        """Form the cluster anew without ``head``, and let the run go on there."""
+
+    async def restart(self, run: str, cause: str) -> str:
+        """Start the run's coordinator again, on the head as it is."""
+
+
+async def attend(
+    cluster: str, transports: Mapping[str, Transport], run: str, head: str, emit: Emit, recovery: Recovery
+) -> AsyncGenerator[tuple[str, protocol.Event]]:
+    """Yield (line as written, event) of a run from seq 1 to its last event; each is also emitted.
+
+    Raises:
+        RunError: there is no such run, or it can't go on.
+        HeteroTuiError: what ``recovery`` raised.
+    """
+
+    def notice(level: Level, text: str) -> None:
+        emit(events.Notice(time=time.time(), level=level, text=text))
+
+    broken = False
+
+    def lost(cause: str) -> None:
+        nonlocal broken
+        if not broken:
+            notice(Level.WARNING, f"lost sight of {run}: {cause}; it goes on, and so do we")
+        broken = True
+
+    shown, restarted_at = 0, -1
+    movable, compares = True, False
+    with Seen() as seen:
+        while True:
+            loss = asyncio.create_task(head_loss(cluster, transports, head) if movable else _never())
+            lines = follow(transports[head], cluster, run, lost, after=0 if compares else shown)
+            try:
+                async with aclosing(until_lost(lines, loss)) as coming:
+                    async for line, event in coming:
+                        if broken:
+                            broken = False
+                            notice(Level.GOOD, f"{run} is in sight again")
+                        if compares and event.seq <= shown:
+                            if seen.same(line, event.seq):
+                                continue
+                            # Another laptop let the run go on, and had not seen yet what this one had.
+                            seen.cut(event.seq - 1)
+                            emit(events.RunRewound(run=run, seq=event.seq - 1))
+                        compares = False
+                        shown = event.seq
+                        seen.add(line, event.seq)
+                        emit(events.RunProgressed(run=run, event=event))
+                        yield line, event
+            except HeadGone as gone:
+                broken = False
+                try:
+                    head = await recovery.fail_over(run, head, gone.cause, seen)
+                    compares = seen.last == shown
+                except NoCopy as none:
+                    movable = False
+                    notice(Level.BAD, f"{none.cause}: {none.hint}")
+            except CoordinatorGone as gone:
+                if shown == restarted_at:
+                    raise  # it was started again and did nothing: a third time would be no better
+                restarted_at = shown
+                head = await recovery.restart(run, gone.cause)
+            else:
+                return
+            finally:
+                loss.cancel()
+                with suppress(asyncio.CancelledError):
+                    await loss
+
+
+async def _never() -> str:
+    await asyncio.Event().wait()
+    raise AssertionError

@@ -1,0 +1,117 @@
+"""Forms the cluster anew without its head, on a host that can go on with a run.
+
+In order: who answers, which of them hold the run's newest checkpoint, a new head among those, the new cluster (a newer
+epoch, a new token; ``node start`` takes away what a host has of the old one), and the events that only the laptop has.
+It can be cut short anywhere: the next ``resume`` finds what there is and goes on from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hetero_tui import deadlines
+from hetero_tui.errors import ClusterError, NoCopy
+from hetero_tui.events import Emit
+from hetero_tui.fleet import agent
+from hetero_tui.fleet.bring_up import UpReport, bring_up
+from hetero_tui.fleet.ledger import Ledger
+from hetero_tui.fleet.probing import Probed, probe_fleet
+from hetero_tui.fleet.survey import Surveyed, head_name, mark_replaced, survey
+from hetero_tui.inventory import Inventory
+from hetero_tui.planning.failover import Verdict, holders, judge_head
+from hetero_tui.runs.listing import list_copies, list_runs
+from hetero_tui.runs.seen import Seen
+from hetero_tui.runs.watching import witnesses
+from hetero_tui.transport import Transport
+
+STEP = "fail over"
+
+
+@dataclass(frozen=True, slots=True)
+class Formed:
+    """The cluster as it is now; ``report`` is None where another laptop had formed it already."""
+
+    head: str
+    probed: tuple[Probed, ...]
+    surveyed: Mapping[str, Surveyed]
+    report: UpReport | None
+
+
+async def form_anew(
+    inventory: Inventory,
+    transports: Mapping[str, Transport],
+    ledger: Ledger,
+    emit: Emit,
+    run: str,
+) -> Formed:
+    """A cluster over the hosts of ``transports`` whose head can go on with ``run``; one that is there already is kept.
+
+    Raises:
+        NoCopy: none of them holds a checkpoint of the run.
+        ClusterError: none of those that do can be the head.
+    """
+    cluster = inventory.cluster
+    probed, surveyed, copies = await asyncio.gather(
+        probe_fleet(inventory, transports, emit), survey(cluster, transports), list_copies(cluster, transports)
+    )
+    there = head_name(surveyed)
+    if there is not None:
+        return Formed(there, probed, surveyed, None)
+    able = holders(run, copies)
+    if not able:
+        raise NoCopy(
+            f"no host that answers holds a checkpoint of {run}",
+            step=STEP,
+            hint="it can go on once the host that has them is back",
+        )
+    report = await bring_up(inventory, transports, probed, surveyed, ledger, emit, holders=able)
+    joined = {name: transports[name] for name in report.joined}
+    surveyed = mark_replaced({**surveyed, **await survey(cluster, joined)})
+    head = head_name(surveyed)
+    if head is None:
+        raise ClusterError("the new head ended again", step=STEP, hint="run `hetero-tui resume` again")
+    return Formed(head, probed, surveyed, report)
+
+
+async def refuse_if_head_lives(cluster: str, transports: Mapping[str, Transport]) -> None:
+    """Forming a cluster anew while its head works would tear a run apart that goes on well.
+
+    Raises:
+        ClusterError: a host that answers reaches the head, which the laptop does not.
+    """
+    if judge_head(await witnesses(cluster, transports)) is Verdict.LIVES:
+        raise ClusterError(
+            "the cluster's head works: other hosts reach it, only this laptop does not",
+            step=STEP,
+            hint="see to the laptop's own way to it, or wait",
+        )
+
+
+async def give_back(transport: Transport, cluster: str, run: str, known: int, seen: Seen) -> None:
+    """Bring the events that only the laptop has, those after number ``known``, to the run's folder on its new host.
+
+    Raises:
+        HostError: the host failed at it.
+    """
+    if seen.last > known:
+        place = f"{agent.folder(cluster)}/runs/{run}/events.jsonl"
+        await transport.put(seen.lines(), place, step=STEP, deadline=deadlines.SHIP_AGENT)
+
+
+async def taken_over(cluster: str, transports: Mapping[str, Transport], run: str, patience: float) -> str | None:
+    """The host that another laptop let ``run`` go on on, without its lost head; None: no other has, so far.
+
+    ``patience`` is how long the others are given for it, in seconds.
+    """
+    ends = time.monotonic() + patience
+    for pause in deadlines.reconnect_pauses():
+        found = await list_runs(cluster, transports)
+        # A copy names the lost head as its own; the host where the run went on names itself.
+        there = next((host for host, entry in found if entry.id == run and entry.host == host), None)
+        if there is not None or time.monotonic() >= ends:
+            return there
+        await asyncio.sleep(pause)
+    return None

@@ -1,0 +1,95 @@
+"""Notices that the head of a followed run is lost, from the laptop's own look and from the other hosts' words."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, suppress
+from typing import TypeVar
+
+from hetero_tui import deadlines
+from hetero_tui.errors import HeadGone, HostError
+from hetero_tui.fleet import agent
+from hetero_tui.planning.failover import Verdict, judge_head, silence_in_words
+from hetero_tui.transport import Transport
+from remote_agent import protocol
+
+STEP = "watch head"
+T = TypeVar("T")
+
+
+async def until_lost(lines: AsyncGenerator[T], loss: asyncio.Task[str]) -> AsyncGenerator[T]:
+    """What ``lines`` yields, until ``loss`` is done; ``lines`` is closed at the end.
+
+    Raises:
+        HeadGone: ``loss`` is done; its result is the cause.
+    """
+    async with aclosing(lines):
+        while True:
+            coming = asyncio.ensure_future(anext(lines))
+            try:
+                await asyncio.wait({coming, loss}, return_when=asyncio.FIRST_COMPLETED)
+                if not coming.done():
+                    raise HeadGone(loss.result(), step=STEP)
+            finally:
+                if not coming.done():
+                    coming.cancel()
+                    with suppress(asyncio.CancelledError, StopAsyncIteration):
+                        await coming
+            try:
+                line = coming.result()
+            except StopAsyncIteration:
+                return
+            yield line
+
+
+async def head_loss(cluster: str, transports: Mapping[str, Transport], head: str) -> str:
+    """Return once the head is lost: why. While it is only the laptop's own link that is broken, this goes on."""
+    since: float | None = None
+    while True:
+        looked = time.monotonic()
+        if await _answers(transports[head]):
+            since = None
+        else:
+            since = looked if since is None else since
+            words = await witnesses(cluster, transports, head)
+            verdict = judge_head(words)
+            if verdict is Verdict.LIVES:
+                since = None
+            elif verdict is Verdict.LOST and time.monotonic() - since >= deadlines.HEAD_LOST_AFTER:
+                return silence_in_words(words)
+        await asyncio.sleep(deadlines.HEAD_LOOK_EVERY)
+
+
+async def witnesses(
+    cluster: str, transports: Mapping[str, Transport], head: str | None = None
+) -> dict[str, protocol.HeadReport | None]:
+    """What every host but ``head`` says of the head; None for one that does not answer."""
+    others = [name for name in transports if name != head]
+    reports = await asyncio.gather(*(_report(cluster, transports[name]) for name in others))
+    return dict(zip(others, reports, strict=True))
+
+
+async def _answers(transport: Transport) -> bool:
+    try:
+        async with asyncio.timeout(deadlines.HEAD_ANSWER):
+            await transport.connect()
+            await transport.round_trip()
+    except (TimeoutError, HostError):
+        return False
+    return True
+
+
+async def _report(cluster: str, transport: Transport) -> protocol.HeadReport | None:
+    try:
+        async with asyncio.timeout(deadlines.WITNESS):
+            await transport.connect()
+            done = await agent.call(
+                transport, cluster, "node", "head", "--folder", agent.home_folder(cluster), step=STEP
+            )
+            if done is None:
+                return None
+            return protocol.decode(protocol.HeadReport, agent.answer(transport.host, done, step=STEP))
+    except (TimeoutError, HostError, protocol.ProtocolError):
+        return None

@@ -1,0 +1,45 @@
+"""What the user wants of a run while it is on: lines that others add to ``control.jsonl`` in the run's folder.
+
+Followed from its end at the coordinator's start: what was asked of an earlier one is over. A line that can't be read is
+skipped, as the file may be written by a newer version.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from remote_agent.protocol import ProtocolError, RunCommand, decode
+
+
+class Control:
+    """Follows the file at ``path``, which need not be there."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = self._size()
+
+    def poll(self) -> tuple[RunCommand, ...]:
+        """The commands that were added since the last call."""
+        if self._size() <= self._offset:
+            return ()
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                added = file.read()
+        except OSError:
+            return ()
+        whole = added[: added.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        commands = []
+        for line in whole.splitlines():
+            try:
+                commands.append(decode(RunCommand, line.decode("utf-8", "replace")))
+            except ProtocolError:
+                continue
+        return tuple(commands)
+
+    def _size(self) -> int:
+        try:
+            return self._path.stat().st_size
+        except OSError:
+            return 0

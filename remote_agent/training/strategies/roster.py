@@ -1,0 +1,344 @@
+"""Who is away from a run, and how they come back; it carries out what the failure policy decides about workers.
+
+A worker is away because it was set aside (silent, or late: it catches up by itself, and is let in again), because it is
+being started again, or because it is new. However that came about, it comes back the same way: it follows the run with
+the newest weights, and takes part from the next step that is issued. Nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from remote_agent.protocol import DeviceSpec, RunCommand, WorkerJoined
+from remote_agent.training import policy, rpc
+from remote_agent.training.balance import SpeedTrack
+from remote_agent.training.deadlines import ALONE_S, SILENT_S
+from remote_agent.training.errors import TrainingError, WorkersGone
+from remote_agent.training.heartbeat import Heartbeat
+from remote_agent.training.messages import StreamedResult, Unlinked
+from remote_agent.training.policy import Died, Drop, Evidence, Fail, Hung, Restart, SetAside, Standing
+from remote_agent.training.rpc import Ref
+from remote_agent.training.session import Member, Session
+from remote_agent.training.shares import DeviceProfile
+from remote_agent.training.strategies.crew import LAST_HINT, Crew
+from remote_agent.training.worker import PING
+
+MOST_SLOWDOWN = 20.0
+"""A slice that was late by more than this says no more about the device than one that was late by this."""
+
+
+@dataclass(eq=False)
+class Away:
+    """A worker that takes no part now.
+
+    Attributes:
+        spec: its device.
+        member: itself; None: it is new.
+        since: when it left, on the monotonic clock.
+        lost: the user was told that it is lost (or new), and is told when it takes part.
+        patience_s: after this long without a sign of progress it is taken to hang.
+        late: the slice that it was set aside for: (samples, answer).
+        follows: its call to follow the run; None: its process is not there yet.
+        follows_since: when that was called.
+        opening: its process, while that is being started.
+        start_at: when to start it, on the monotonic clock; None: it is not to be started.
+        attempts: as a member's, for one that is new.
+    """
+
+    spec: DeviceSpec
+    member: Member | None
+    since: float
+    lost: bool
+    patience_s: float = ALONE_S
+    late: tuple[int, Ref[Any]] | None = None
+    follows: Ref[Unlinked | None] | None = None
+    follows_since: float = 0.0
+    opening: Future[Member] | None = None
+    start_at: float | None = None
+    attempts: int = 0
+
+
+class Roster:
+    """The workers of a session that are away.
+
+    Args:
+        session: the run's; its crew takes part.
+        crew: decides about shares.
+        heartbeat: pings all of them.
+    """
+
+    def __init__(self, session: Session, crew: Crew, heartbeat: Heartbeat) -> None:
+        self._session, self._crew, self._heartbeat = session, crew, heartbeat
+        self._away, self._draining = session.away, session.draining
+        self._alone_since: float | None = None
+        self._reopen()
+
+    # --- Leaving -----------------------------------------------------------------------------------------------------
+
+    def part_with(
+        self,
+        step: int,
+        member: Member,
+        evidence: Evidence,
+        *,
+        newest: int,
+        patience_s: float = ALONE_S,
+        late: tuple[int, Ref[Any]] | None = None,
+    ) -> None:
+        """A worker of the crew failed: decide about it, and carry that out. Its slices are the caller's.
+
+        Args:
+            step: the one under way.
+            member: who.
+            evidence: what was seen.
+            newest: the newest step that it was given a part in.
+            patience_s: after this long it is taken to hang.
+            late: samples and answer of the slice that it did not deliver in time.
+
+        Raises:
+            WorkersGone: it was the last one, and will not come back.
+            TrainingError: the batch does not fit into the others' memory.
+        """
+        others = [other for other in self._session.crew if other is not member]
+        if member.host in self._draining and others:
+            evidence = policy.Drained()
+        decision = policy.decide(evidence, self._standing(member.attempts, len(others), len(self._away)))
+        if isinstance(evidence, policy.Unlinked) and isinstance(decision, SetAside):
+            member.attempts += 1
+        lost = not isinstance(decision, SetAside) or decision.lost
+        if lost:
+            self._crew.report_lost(step, member, decision.cause)
+        self._crew.leave(step, member, f"{member.name} was lost" if lost else f"{member.name}: {decision.cause}")
+        away = Away(member.seat.spec, member, time.monotonic(), lost, patience_s, late, attempts=member.attempts)
+        self._carry_out(decision, away, newest)
+
+    def _standing(self, attempts: int, others: int, coming: int) -> Standing:
+        joining = self._session.joining is not None
+        return Standing(others=others, coming=coming, attempts=attempts, restartable=joining)
+
+    def _carry_out(self, decision: policy.Decision, away: Away, newest: int) -> None:
+        member = away.member
+        if member is not None:
+            member.steady = 0
+        match decision:
+            case SetAside():
+                assert member is not None, "it has a process"
+                member.actor.call_in(PING, "set_aside", newest)
+                away.follows, away.follows_since = member.actor.call("follow"), time.monotonic()
+                self._away.append(away)
+            case Restart(_, after_s):
+                away.attempts += 1
+                if member is not None:
+                    member.attempts = away.attempts
+                    self._end(member)
+                away.start_at, away.follows = time.monotonic() + after_s, None
+                self._away.append(away)
+            case Drop():
+                if member is not None:
+                    self._end(member)
+            case Fail(cause):
+                raise WorkersGone(cause, hint=LAST_HINT, host=away.spec.host)
+        self._watch()
+
+    def _end(self, member: Member) -> None:
+        if self._session.joining is not None:
+            self._session.joining.end(member)
+        else:
+            member.actor.kill()
+
+    # --- Coming back -------------------------------------------------------------------------------------------------
+
+    def wait(self, seconds: float) -> None:
+        """Until something may have changed about those who are away, at most so long."""
+        self._heartbeat.wait(seconds)
+
+    def look(self, step: int) -> None:
+        """See how those are doing who are away, and what the user wants.
+
+        Raises:
+            WorkersGone: nobody takes part, and nobody came back in time.
+        """
+        now = time.monotonic()
+        if self._session.control is not None:
+            for command in self._session.control.poll():
+                self._obey(command)
+        for away in list(self._away):
+            evidence = self._progress(away, now)
+            if evidence is not None:
+                self._away.remove(away)
+                standing = self._standing(away.attempts, len(self._session.crew), len(self._away))
+                if not away.lost and away.member is not None:
+                    self._crew.report_lost(step, away.member, _cause(evidence))
+                    away.lost = True
+                self._carry_out(policy.decide(evidence, standing), away, step)
+        self._check_alone(now)
+
+    def _progress(self, away: Away, now: float) -> Evidence | None:
+        """Help a worker on its way back; what it failed of, if it did."""
+        joining = self._session.joining
+        if away.opening is not None:
+            if not away.opening.done():
+                return None
+            opening, away.opening = away.opening, None
+            failure = opening.exception()
+            if isinstance(failure, TrainingError):
+                return Died(failure.cause)
+            before, away.member = away.member, opening.result()
+            if before is not None:
+                away.member.clock = before.clock
+            away.member.attempts = away.attempts
+            away.follows, away.follows_since, away.since = away.member.actor.call("follow"), now, now
+            self._watch()
+            return None
+        if away.start_at is not None:
+            # On a host without a node Ray would wait for one too; but a host that is not back costs no attempt.
+            if now >= away.start_at and joining is not None and away.spec.host in joining.hosts:
+                away.start_at = None
+                away.opening = joining.new(away.spec) if away.member is None else joining.again(away.member)
+            return None
+        assert away.member is not None, "it has a process"
+        assert away.follows is not None, "it was told to follow"
+        beat = self._heartbeat.of(away.member.actor)
+        if beat.ended:
+            return Died(beat.ended)
+        if beat.pulse.following or beat.silent_s > SILENT_S:
+            away.since = now
+        if rpc.first_ready([away.follows], 0.0) is not None:
+            return _of_following(away.follows)
+        waited = now - away.since
+        return Hung(waited) if waited > away.patience_s else None
+
+    def take_in(self, step: int) -> bool:
+        """Let those take part, from ``step`` on, who have caught up; returns whether there was anybody."""
+        entered = False
+        for away in list(self._away):
+            member = away.member
+            if member is None or away.follows is None or member.host in self._draining:
+                continue
+            beat = self._heartbeat.of(member.actor)
+            if not beat.pulse.following or beat.asked < away.follows_since or beat.silent_s > SILENT_S:
+                continue
+            self._away.remove(away)
+            _learn_from_late(away, member)
+            member.actor.call_in(PING, "enter", step)
+            if away.lost:
+                spec = away.spec
+                self._session.journal.write(
+                    WorkerJoined, worker=member.name, host=spec.host, device=member.device, name=spec.name
+                )
+            self._crew.enter(step, member, f"{member.name} takes part" if away.lost else f"{member.name} is back")
+            entered = True
+            self._watch()
+        return entered
+
+    def worked(self, member: Member) -> None:
+        """A worker made a step."""
+        member.steady += 1
+        if member.steady >= policy.STEADY_STEPS:
+            member.attempts = 0
+
+    def _reopen(self) -> None:
+        """Where a strategy begins anew the shards have moved: who is away can't follow any more, and is opened anew."""
+        for away in self._away:
+            if away.follows is not None and away.member is not None:
+                self._end(away.member)
+            if away.opening is not None:
+                away.opening.add_done_callback(self._end_opened)
+            away.follows = away.late = away.opening = None
+            away.start_at = time.monotonic()
+        self._watch()
+
+    def _end_opened(self, opening: Future[Member]) -> None:
+        if opening.exception() is None:
+            self._end(opening.result())
+
+    # --- What the user wants -----------------------------------------------------------------------------------------
+
+    def leaving(self) -> list[Member]:
+        """Workers of the crew that the user wants to leave; never all of the crew."""
+        wanted = [member for member in self._session.crew if member.host in self._draining]
+        return wanted if len(wanted) < len(self._session.crew) else []
+
+    def dismiss(self, step: int, members: list[Member]) -> None:
+        """These get no part in the steps that are issued from now on; they still do what they were given."""
+        for member in members:
+            self._crew.report_lost(step, member, policy.decide(policy.Drained(), _ANY).cause)
+            self._crew.leave(step, member, f"{member.host} is drained")
+
+    def dismissed(self, member: Member) -> None:
+        """One of them has done all that it was given."""
+        self._end(member)
+        self._watch()
+
+    def _obey(self, command: RunCommand) -> None:
+        if command.command == "drain":
+            self._draining.add(command.host)
+            for away in [away for away in self._away if away.spec.host == command.host]:
+                self._away.remove(away)
+                if away.opening is not None:
+                    away.opening.add_done_callback(self._end_opened)
+                elif away.member is not None:
+                    self._end(away.member)
+        elif command.command == "add" and self._session.joining is not None:
+            there = [member.seat.spec for member in self._session.crew] + [away.spec for away in self._away]
+            known = {(spec.host, spec.device) for spec in there}
+            for spec in command.devices:
+                self._draining.discard(spec.host)
+                if (spec.host, spec.device) not in known:
+                    now = time.monotonic()
+                    self._away.append(Away(spec, None, now, lost=True, start_at=now))
+
+    # --- Nobody left -------------------------------------------------------------------------------------------------
+
+    def _check_alone(self, now: float) -> None:
+        if self._session.crew or any(away.opening is not None for away in self._away):
+            self._alone_since = None
+        elif self._alone_since is None:
+            self._alone_since = now
+        elif now - self._alone_since > ALONE_S:
+            host = self._away[0].spec.host if self._away else ""
+            raise WorkersGone(
+                f"no worker is left, and none came back within {ALONE_S:.0f} s", hint=LAST_HINT, host=host
+            )
+
+    def _watch(self) -> None:
+        away = [away.member.actor for away in self._away if away.member is not None and away.follows is not None]
+        crew, servers = self._session.crew, self._session.servers
+        self._heartbeat.watch([*(member.actor for member in crew), *away], [server.actor for server in servers])
+
+
+_ANY = Standing(others=1, coming=0)
+
+
+def _cause(evidence: Evidence) -> str:
+    decision = policy.decide(evidence, _ANY)
+    return decision.cause
+
+
+def _of_following(follows: Ref[Unlinked | None]) -> Evidence | None:
+    """What a call to follow that has ended says; it does not end before the worker takes part."""
+    try:
+        answer = rpc.get(follows, 0.0)
+    except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+        return Died(rpc.describe(error))
+    return Died(answer.cause if answer is not None else "it stopped following the run")
+
+
+def _learn_from_late(away: Away, member: Member) -> None:
+    """Let the slice that was late say how fast the device is now."""
+    if away.late is None or away.lost:
+        return
+    samples, ref = away.late
+    try:
+        answer = rpc.get(ref, 0.0)
+    except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
+        return
+    now = member.track.current
+    if not isinstance(answer, StreamedResult) or not samples:
+        return
+    factor = min(MOST_SLOWDOWN, answer.compute_s / now.seconds(samples))
+    if factor > 1:
+        member.track = SpeedTrack(DeviceProfile(now.speed / factor, now.overhead_s * factor, now.max_batch))

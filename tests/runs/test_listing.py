@@ -1,0 +1,31 @@
+"""A run that several hosts have a folder of is listed once, by the host that knows best."""
+
+from hetero_tui.runs.listing import told_best
+from remote_agent.protocol import RunSummary
+
+
+def told(host: str, state: str, *, head: str, epoch: int = 1, seq: int = 9, run: str = "r") -> tuple[str, RunSummary]:
+    return host, RunSummary(
+        id=run, job="digits", state=state, step=seq, loss=None, started=1.0, host=head, epoch=epoch, seq=seq
+    )
+
+
+def test_the_heads_own_folder_is_believed_and_not_the_copies() -> None:
+    found = [told("b", "lost", head="a", seq=8), told("a", "running", head="a"), told("c", "lost", head="a", seq=8)]
+    assert [(host, run.state) for host, run in told_best(found)] == [("a", "running")]
+    found = [told("b", "lost", head="a"), told("a", "finished", head="a")]
+    assert [(host, run.state) for host, run in told_best(found)] == [("a", "finished")]
+
+
+def test_without_the_head_the_copy_with_most_events_is_believed() -> None:
+    found = [told("b", "lost", head="a", seq=8), told("c", "lost", head="a", seq=9)]
+    assert [host for host, _ in told_best(found)] == ["c"]
+
+
+def test_a_head_that_was_replaced_is_not_believed_though_it_still_trains() -> None:
+    found = [told("old", "running", head="old", seq=99), told("new", "lost", head="new", epoch=2, seq=10)]
+    assert [host for host, _ in told_best(found)] == ["new"]
+
+
+def test_different_runs_stay_apart() -> None:
+    assert len(told_best([told("a", "lost", head="a"), told("a", "lost", head="a", run="s")])) == 2

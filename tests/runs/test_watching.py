@@ -1,0 +1,69 @@
+"""What is followed ends with the loss of its head, and not before all that came was passed on."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from hetero_tui.errors import HeadGone
+from hetero_tui.runs.seen import Seen
+from hetero_tui.runs.watching import until_lost
+
+
+async def numbers(count: int, *, for_ever: bool, closed: list[str]) -> AsyncGenerator[int]:
+    try:
+        for number in range(count):
+            yield number
+        if for_ever:
+            await asyncio.Event().wait()
+    finally:
+        closed.append("closed")
+
+
+async def test_the_loss_of_the_head_ends_what_waits_for_it() -> None:
+    seen: list[int] = []
+    closed: list[str] = []
+    told = asyncio.Event()
+
+    async def loss() -> str:
+        await told.wait()
+        return "no answer"
+
+    async def look() -> None:
+        async for number in until_lost(numbers(3, for_ever=True, closed=closed), watch):
+            seen.append(number)
+            if number == 2:
+                told.set()
+
+    watch = asyncio.create_task(loss())
+    with pytest.raises(HeadGone, match="no answer"):
+        await asyncio.wait_for(look(), 10)
+    assert seen == [0, 1, 2]
+    assert closed == ["closed"]
+
+
+async def test_what_ends_by_itself_ends_without_an_error() -> None:
+    watch = asyncio.create_task(asyncio.Event().wait())
+    seen = [number async for number in until_lost(numbers(3, for_ever=False, closed=[]), watch)]  # type: ignore[arg-type]
+    watch.cancel()
+    assert seen == [0, 1, 2]
+
+
+def test_what_was_seen_is_given_back_as_it_stood_up_to_the_first_gap() -> None:
+    with Seen() as seen:
+        for seq in (1, 2, 2, 4):
+            seen.add(f"line {seq}", seq)
+        assert (seen.last, seen.lines()) == (2, b"line 1\nline 2\n")
+        seen.add("line 3", 3)
+        assert seen.lines() == b"line 1\nline 2\nline 3\n"
+
+
+def test_what_was_seen_is_compared_with_what_the_history_is_now() -> None:
+    with Seen() as seen:
+        for seq in (1, 2, 3):
+            seen.add(f"line {seq}", seq)
+        assert [seen.same(f"line {seq}", seq) for seq in (1, 2)] == [True, True]
+        assert not seen.same("another", 3)
+        seen.cut(2)
+        seen.add("another", 3)
+        assert (seen.last, seen.lines()) == (3, b"line 1\nline 2\nanother\n")
