@@ -3,10 +3,11 @@
 ``python -m benchmarks.memory [--workers 2,8] [--ways network,memory,…] [--parameters N] [--csv FILE]``
 
 The product's own engine trains a multilayer perceptron with one server. The figure is the server process's peak
-resident memory, over its whole life, above that of a server that was started in the same way and given nothing; less
-what the optimizer's state takes; over the bytes of the parameters. Not counted is what the process only maps: the
-workers' own gradients, which on one computer it reads where they are, and pages of Ray's object store. Both have a
-column. The limit of 4 does not depend on the number of workers. Exit code 1 when a row is above it. Linux only.
+resident memory, over its whole life, above that of a server that was opened with one layer of two numbers (what torch
+imports when the first optimizer is made is in both); less what the optimizer's state takes; over the bytes of the
+parameters. Not counted is what the process only maps: the workers' own gradients, which on one computer it reads where
+they are, and pages of Ray's object store. Both have a column. The limit of 4 does not depend on the number of workers.
+Exit code 1 when a row is above it. Linux only.
 """
 
 from __future__ import annotations
@@ -24,16 +25,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 from remote_agent.protocol import DeviceSpec
+from remote_agent.training import checkpoint, placement, rpc, strategies
 from remote_agent.training import cluster as ray_cluster
-from remote_agent.training import placement, rpc, strategies
 from remote_agent.training.actors import Request
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.engine import session_of
-from remote_agent.training.job import Job
+from remote_agent.training.job import Job, dumps
 from remote_agent.training.journal import Journal
 from remote_agent.training.rpc import Actor, Ref
 from remote_agent.training.server import ParameterServer
@@ -82,14 +84,14 @@ class Row:
 
 
 class Wide:
-    """The job: square layers of :data:`WIDTH`, as many as make about ``parameters``."""
+    """The job: square layers of ``width``, as many as make about ``parameters``."""
 
-    def __init__(self, parameters: int, optimizer: str) -> None:
-        self.layers, self.optimizer = max(1, round(parameters / (WIDTH * WIDTH))), optimizer
+    def __init__(self, parameters: int, optimizer: str, width: int = WIDTH) -> None:
+        self.layers, self.width, self.optimizer = max(1, round(parameters / (width * width))), width, optimizer
 
     def create_model(self) -> nn.Module:
         """The network."""
-        return nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(self.layers)))
+        return nn.Sequential(*(nn.Linear(self.width, self.width, bias=False) for _ in range(self.layers)))
 
     def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
         """SGD with momentum, or AdamW."""
@@ -99,7 +101,7 @@ class Wide:
 
     def create_data(self) -> Tensor:
         """64 vectors."""
-        return torch.randn(64, WIDTH, generator=torch.Generator().manual_seed(0))
+        return torch.randn(64, self.width, generator=torch.Generator().manual_seed(0))
 
     def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
         """Distance from the input."""
@@ -121,9 +123,12 @@ def measure(way: str, workers: int, parameters: int, folder: Path) -> Row:
         folder=folder,
     )
     node = placement.node_of(SERVER_HOST, placement.living_nodes())
-    idle = rpc.start(ParameterServer, placement.actor_options(node), 1)
+    idle = rpc.start(ParameterServer, placement.actor_options(node, placement.RETURN_MEMORY), 1)
+    tiny = Wide(1, optimizer, width=2)
+    state = safetensors.torch.save(checkpoint.portable_state(tiny.create_model()))
     journal = Journal(folder / "events.jsonl")
     try:
+        rpc.get(idle.call("open", dumps(tiny), state, request.config), ANSWER_S)
         before = _ask(idle).resident
         with session_of(request, journal, lambda: False) as (session, model):
             for _ in itertools.islice(strategies.create(session.config.strategy, session).steps(session), STEPS):

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,15 @@ from hetero_tui.demo.machines import EmbeddedMachines, make_folder
 from hetero_tui.facts import HostFacts, parse_facts
 
 MakeFacts = Callable[..., HostFacts]
+
+
+def pytest_configure() -> None:
+    """SIGTERM ends the tests as Ctrl-C does: clusters and labs are taken down, and nothing goes on without them."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
 
 
 @pytest.fixture

@@ -26,9 +26,7 @@ KEYS = (
     Key(key="u", code="u", action="up", word="up", help="Start the cluster on every fit machine"),
     Key(key="t", code="t", action="train", word="train", help="Train a model on all of them"),
     Key(key="s", code="s", action="stop", word="stop", help="Stop the run after its step, with a checkpoint"),
-    Key(
-        key="r", code="r", action="resume", word="resume", help="Let a run that ended too early go on"
-    ),
+    Key(key="r", code="r", action="resume", word="resume", help="Let a run that ended too early go on"),
     Key(key="k", code="k", action="key", word="accept key", help="Look at the host key that a new machine offers"),
     Key(key="/", code="slash", action="filter", word="filter", help="Show only the machines that match a text"),
     Key(key=":", code="colon", action="command_palette", word="commands", help="All commands by name (ctrl+p too)"),

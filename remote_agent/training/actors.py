@@ -156,7 +156,7 @@ class Servers:
         # Beside workers on the same host a server takes its part of the cores only: threads that spin cost the others.
         sharing = sum(seat.node == node for seat in self._seats) + 1
         # A step whose slice is overdue must not hold up the same step submitted anew; data keeps the order of the rest.
-        options = placement.actor_options(node) | {"allow_out_of_order_execution": True}
+        options = placement.actor_options(node, placement.RETURN_MEMORY) | {"allow_out_of_order_execution": True}
         return rpc.start(ParameterServer, options, max(1, int(node.cpus) // sharing))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,10 @@ INLINE_BYTES = 1_000_000
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_ARENA_MAX": "1"}
 """glibc's malloc keeps what was freed, as torch's allocators on GPUs do: a step's tensors have the sizes of the last
 step's, and to get fresh pages for them from the kernel can cost as much as to compute them. (See mallopt(3).)"""
+
+RETURN_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 18), "MALLOC_ARENA_MAX": "1"}
+"""A server computes little and holds much: what it freed goes back to the system, so that nothing of the weights' size
+lies about in pieces (``benchmarks.memory``: the parameters' bytes less)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +65,11 @@ class Seat:
         return actor_options(self.node) | {"num_gpus": self.gpus}
 
 
-def actor_options(node: Node) -> dict[str, Any]:
-    """Options of an actor that must run on ``node``, never restarts by itself, and takes no CPU slot."""
+def actor_options(node: Node, malloc: Mapping[str, str] = KEEP_MEMORY) -> dict[str, Any]:
+    """Options of an actor that must run on ``node``, never restarts by itself, and takes no CPU slot.
+
+    ``malloc`` is how its process treats memory that was freed.
+    """
     key, value = node.selector
     return {
         "num_cpus": 0,
@@ -70,7 +77,7 @@ def actor_options(node: Node) -> dict[str, Any]:
         "label_selector": {key: value},
         "max_restarts": 0,
         "max_task_retries": 0,
-        "runtime_env": {"env_vars": {"RAY_max_direct_call_object_size": str(INLINE_BYTES)} | KEEP_MEMORY},
+        "runtime_env": {"env_vars": {"RAY_max_direct_call_object_size": str(INLINE_BYTES), **malloc}},
     }
 
 

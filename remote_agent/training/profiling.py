@@ -65,6 +65,9 @@ class Profiler:
             changed=_changed(self._weights, before),
             buffers=frozenset(name for name, tensor in after.items() if not torch.equal(tensor, buffers[name])),
         )
+        with torch.no_grad():  # what was measured is not training: its statistics must not be in the model
+            for name, tensor in after.items():
+                tensor.copy_(buffers[name])
         return Measured(points=tuple(points), usage=usage, notes=(note,) if note else ())
 
     def _compute(self, size: int) -> None:

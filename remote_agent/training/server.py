@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math
+import mmap
 import time
 import warnings
 from collections.abc import Sequence
@@ -66,7 +67,6 @@ class ParameterServer(LinkEnd):
             factory = job.guard("loading the job", job.loads, blob)
             self._model = job.create_model(factory, config.seed)
             self._model.load_state_dict(safetensors.torch.load(state), strict=False)
-            self._weights = flat.FlatTensors(self._model)
             self._optimizer = job.create_optimizer(factory, self._model, config)
             self._schedule = schedule.create(factory, self._optimizer, config)
         except TrainingError as error:
@@ -114,15 +114,12 @@ class ParameterServer(LinkEnd):
             stream.close()
         self._streams.clear()
         parameters = flat.trained(self._model)
-        if kept is None:
-            weights = torch.cat([parameters[name].detach().reshape(-1) for name in plan.names])
-        else:
-            weights = torch.from_numpy(kept)
+        self._shapes = self._shapes or {name: parameters[name].shape for name in plan.names}
+        weights = _moved([parameters[name] for name in plan.names], kept)
         local = self._config.strategy == "local_sgd"  # the workers clip, and follow the schedule
         options = self._schedule.options if self._schedule is not None and not local else None
         update = OptimizerUpdate(layout, self._optimizer_of, options)
         most_norm = self._config.clip_norm or None if not local else None
-        self._shapes = self._shapes or {name: parameters[name].shape for name in plan.names}
         shares_memory = memory and available() and layout.shards == 1
         try:
             done = self._resumed.step
@@ -147,9 +144,6 @@ class ParameterServer(LinkEnd):
             return Failed(cause=cause, hint="look at the host's memory and addresses")
         except NotPortable as error:
             return _not_resumed(error)
-        self._weights.flats.clear()  # the shard has its own
-        for parameter in parameters.values():
-            parameter.data = torch.empty(0)
         self._resumed = Resumption(step=done)
         del weights
         _give_back_memory()
@@ -170,6 +164,7 @@ class ParameterServer(LinkEnd):
             into_optimizer(self._model, self._optimizer, self._resumed.state.optimizer)
         except (NotPortable, ValueError) as error:
             return _not_resumed(error)
+        self._weights = flat.FlatTensors(self._model)
         self._gradients = [group.allocate() for group in self._weights.groups]
         self._gradient_views = [
             group.views(buffer) for group, buffer in zip(self._weights.groups, self._gradients, strict=True)
@@ -287,3 +282,21 @@ def _give_back_memory() -> None:
     """The whole model was needed for a moment only; malloc, which is told to keep what was freed, lets it go once."""
     with contextlib.suppress(OSError, AttributeError):  # another C library than glibc does so by itself
         ctypes.CDLL(None).malloc_trim(0)
+
+
+@torch.no_grad()
+def _moved(parameters: Sequence[torch.nn.Parameter], kept: NDArray[np.float32] | None) -> torch.Tensor:
+    """The parameters one after the other, or what was ``kept`` of them; each lets its own memory go at once.
+
+    They lie in pages that go back to the system.
+    """
+    if kept is not None:
+        for parameter in parameters:
+            parameter.data = torch.empty(0)
+        return torch.from_numpy(kept)
+    numel = sum(parameter.numel() for parameter in parameters)
+    buffer = torch.frombuffer(mmap.mmap(-1, 4 * numel), dtype=torch.float32)
+    for parameter, part in zip(parameters, torch.split(buffer, [each.numel() for each in parameters]), strict=True):
+        part.copy_(parameter.reshape(-1))
+        parameter.data = torch.empty(0)
+    return buffer
