@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,15 +67,17 @@ def chosen_ways(text: str) -> tuple[OurWay, ...]:
     return ways
 
 
-def run(fleet: Fleet, ways: Sequence[OurWay], plan: Plan) -> list[Outcome]:
-    """Bring our cluster up, train with each way in turn, and take the cluster down."""
+def run(fleet: Fleet, ways: Sequence[OurWay], plan: Plan) -> Iterator[Outcome]:
+    """Bring our cluster up, train with each way in turn (each outcome as it is there), and take the cluster down."""
     product = HeteroTui(fleet.lab.laptop, fleet.lab.inventory())
     up = product.run("up", "--json")
     try:
-        if up.returncode:
-            reason = f"`up` gave exit code {up.returncode}: {last_line(up.stderr)}"
-            return [Outcome(name=way.name, about=way.about, error=reason) for way in ways]
-        return [_train(fleet, product, way, plan) for way in ways]
+        for way in ways:
+            if up.returncode:
+                reason = f"`up` gave exit code {up.returncode}: {last_line(up.stderr)}"
+                yield Outcome(name=way.name, about=way.about, error=reason)
+            else:
+                yield _train(fleet, product, way, plan)
     finally:
         product.run("down", "--yes", "--json")
 

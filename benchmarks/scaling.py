@@ -101,8 +101,9 @@ def at_rate(fleet: Fleet, peers: Sequence[Peer], ways: Sequence[OurWay], plan: P
         print(line(row), flush=True)
         rows.append(row)
 
-    for outcome in ours.run(fleet, ways, plan) if ways else ():
-        report(outcome)
+    if ways:
+        for outcome in ours.run(fleet, ways, plan):
+            report(outcome)
     for peer in peers:
         report(runner.run(fleet, peer, plan, reference))
     return rows

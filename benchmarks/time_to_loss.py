@@ -102,7 +102,7 @@ def one_seed(
         found = ours.run(fleet, ways, plan) if entry is None else [runner.run(fleet, entry, plan, reference)]
         for outcome in found:
             narrate(outcome, plan)
-        outcomes += found
+            outcomes.append(outcome)
     return outcomes
 
 
