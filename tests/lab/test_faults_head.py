@@ -6,11 +6,9 @@ The tests tell one story in the file's order, on one cluster of three hosts.
 from __future__ import annotations
 
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -91,74 +89,6 @@ def test_a_head_that_loses_power_is_replaced_and_both_laptops_see_the_whole_hist
     assert_counted_once(lab.host(resumed.host), following.run)
 
 
-def test_a_head_that_comes_back_is_a_worker_of_the_cluster_that_took_its_place(
-    lab: Lab, product: HeteroTui, budget: float
-) -> None:
-    head = product.document("status")["cluster"]["head"]
-    (dark,) = [host for host in lab.hosts if not host.is_on]
-    dark.boot()
-    lab.await_hosts(dark)
-    document = product.document("up")
-    assert (document["cluster"]["state"], document["cluster"]["head"]) == ("up", head)
-    assert product.events("train", "digits", "--set", "num_iterations=5")[-1].kind == protocol.RunFinished.kind
-
-
-def test_a_run_whose_head_was_cut_off_goes_on_by_resume_and_the_old_head_gives_way(
-    lab: Lab, product: HeteroTui, budget: float
-) -> None:
-    with Following.train(product, 200) as following:
-        following.until_checkpoints(3)
-        following.detach()
-    head = following.head(lab)
-    head.cut()
-    try:
-        begin = time.monotonic()
-        with Following(product, "resume", following.run) as resumed:
-            resumed.until_step_after_resume()
-            print(f"resumed on another head {time.monotonic() - begin:.1f} s after the command")
-            resumed.to_the_end()
-    finally:
-        head.mend()
-    assert_whole(resumed.seen, 200)
-    assert only(resumed.seen, protocol.HeadLost).host == head.name
-    now = only(resumed.seen, protocol.RunResumed).host
-    assert_counted_once(lab.host(now), following.run)
-    states = {host["name"]: host["state"] for host in product.document("status")["hosts"]}
-    assert states[head.name] == "failed"
-
-    document = product.document("up")
-
-    assert (document["cluster"]["state"], document["cluster"]["head"]) == ("up", now)
-    assert coordinators(head) == []
-    assert not [one for one in head.processes() if Path(one.argv[0]).name == "gcs_server"]
-    (listed,) = [one for one in product.document("runs")["runs"] if one["id"] == following.run]
-    assert (listed["state"], listed["host"]) == ("finished", now)
-
-
-def test_a_drained_host_leaves_the_run_and_the_others_do_its_part(lab: Lab, product: HeteroTui, budget: float) -> None:
-    with Following.train(product, 150) as following:
-        following.until_checkpoints(1)
-        leaver = next(host for host in lab.hosts if host is not following.head(lab))
-        assert product.document("drain", leaver.name) == {"run": following.run, "host": leaver.name}
-        following.to_the_end()
-    assert_whole(following.seen, 150)
-    lost = only(following.seen, protocol.WorkerLost)
-    assert (lost.host, "drained" in lost.cause) == (leaver.name, True)
-    assert_counted_once(following.head(lab), following.run)
-
-
-def test_a_killed_up_and_a_killed_down_leave_nothing_that_the_next_down_does_not_find(
-    lab: Lab, product: HeteroTui
-) -> None:
-    kill_after(product, 2.0, "down", "--yes")
-    kill_after(product, 4.0, "up")
-    document = product.document("down", "--yes")
-    assert document["leftovers"] == []
-    for host in lab.hosts:
-        assert host.processes() == ()
-        assert host.listening_ports() == frozenset()
-
-
 # --- What the tests do and ask ---------------------------------------------------------------------------------------
 
 
@@ -219,16 +149,6 @@ class Following:
         """Kill the laptop's command outright."""
         self._process.kill()
         self._process.communicate()
-
-
-def kill_after(product: HeteroTui, seconds: float, *arguments: str) -> None:
-    with product.start(*arguments) as process:
-        try:
-            process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-        assert process.returncode in (0, -signal.SIGKILL)
 
 
 def coordinators(host: Host) -> list[int]:

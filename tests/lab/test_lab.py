@@ -105,7 +105,9 @@ def test_a_cut_cable_is_silence_and_a_mended_one_carries_again(lab: Lab) -> None
 
 def test_pulling_the_plug_ends_every_process_and_keeps_the_disk(lab: Lab) -> None:
     mercer = lab.host("mercer")
-    assert ssh(lab, mercer, "touch ~/disk /tmp/memory; setsid sleep 600 > /dev/null 2>&1 < /dev/null &").returncode == 0
+    begin = "touch ~/disk /tmp/memory; setsid sleep 600 > /dev/null 2>&1 < /dev/null &"
+    begun = "until grep -qx sleep /proc/$!/comm; do sleep 0.05; done"  # before that it is still a copy of the shell
+    assert ssh(lab, mercer, f"{begin} {begun}").returncode == 0
     (process,) = mercer.processes()
     assert process.argv == ("sleep", "600")
     mercer.pull_plug()
