@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
 
-import torch
 from torch import Tensor
 
-from remote_agent.training.codecs import Codec
 from remote_agent.training.exchange import frames
 from remote_agent.training.exchange.agreement import Codecs
 from remote_agent.training.exchange.deadlines import FETCH_S
-from remote_agent.training.exchange.errors import ExchangeError, FellBehind, MalformedFrame, StepIncomplete
+from remote_agent.training.exchange.errors import ExchangeError, FellBehind, StepIncomplete
 from remote_agent.training.exchange.exchanging import Exchanging
 from remote_agent.training.exchange.fetching import Fetching
 from remote_agent.training.exchange.frames import Header, Kind
 from remote_agent.training.exchange.layout import Layout
-from remote_agent.training.exchange.link import Link
 from remote_agent.training.exchange.outbox import Frame
+from remote_agent.training.exchange.shard_links import ShardLinks
 from remote_agent.training.exchange.steps import Contribution, NewWeights, Timings
 
 MOST_EARLY = 2
@@ -31,7 +26,7 @@ its next step submitted ahead, so that the others can be done with both before i
 _FETCH_AGAIN = "fetch the weights again, then go on with the step after them"
 
 
-class ExchangeClient:
+class ExchangeClient(ShardLinks):
     """A worker's connections to all shards; a context manager. One thread uses it (and may share its steps).
 
     Args:
@@ -58,40 +53,12 @@ class ExchangeClient:
         residual: Tensor | None = None,
         step: int | None = None,
     ) -> None:
+        super().__init__(layout, addresses, token, codecs, residual)
         self.step = step
-        self.residual = residual
-        self.layout, self._codecs = layout, codecs
-        self._changed = threading.Condition(threading.RLock())
         self._now: Exchanging[NewWeights] | None = None
         self._fetching: Fetching | None = None
         self._early: list[tuple[Header, Tensor]] = []
         self._norms: dict[int, dict[int, float]] = {}
-        self._failure: ExchangeError | None = None
-        self._links = []
-        for number, (chunks, address) in enumerate(zip(layout.by_shard, addresses, strict=True)):
-            if chunks:
-                longest = 4 * max(layout.chunks[chunk].numel for chunk in chunks)
-                longest = max(longest, max(codecs.weights.size(layout.chunks[chunk].numel) for chunk in chunks))
-                self._links.append(Link(self, number, chunks, longest, address, token))
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def start(self) -> None:
-        """Connect to all shards, in the background."""
-        for link in self._links:
-            link.start()
-
-    def close(self) -> None:
-        """End all connections."""
-        for link in self._links:
-            link.close()
 
     def abandon(self) -> None:
         """Free whoever waits here, from any thread: the run goes on with other shards. Waits for nothing itself."""
@@ -187,26 +154,7 @@ class ExchangeClient:
         exchanging.contribute(index, gradient).offer(0, self.layout.numel)
         return exchanging.finish()
 
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-
     # --- For a step's exchange ---------------------------------------------------------------------------------------
-
-    @property
-    def gradient_codec(self) -> Codec:
-        return self._codecs.gradients
-
-    def feedback_for(self, gradient: Tensor) -> Tensor:
-        if self.residual is None:
-            self.residual = torch.zeros_like(gradient)
-        return self.residual
-
-    def push(self, contribution: Contribution, chunks: Sequence[int]) -> None:
-        for link in self._links:
-            own = [chunk for chunk in chunks if self.layout.owners[chunk] == link.number]
-            if own:
-                link.push(contribution, own)
 
     def wait(self, incoming: NewWeights, deadline: float) -> None:
         with self._changed:
@@ -223,13 +171,6 @@ class ExchangeClient:
             self.step, self._now = incoming.step, None
         for link in self._links:
             link.forget_gradients()
-
-    def bytes_moved(self) -> tuple[int, int]:
-        moved = [link.bytes_moved() for link in self._links]
-        return sum(out for out, _ in moved), sum(into for _, into in moved)
-
-    def last_sent(self) -> float:
-        return max((link.last_sent for link in self._links), default=0.0)
 
     # --- For the links -----------------------------------------------------------------------------------------------
 
@@ -256,16 +197,6 @@ class ExchangeClient:
     def has(self, step: int, chunk: int) -> bool:
         now = self._now
         return now is None or now.incoming.step != step or now.incoming.has[chunk]
-
-    def payload_size(self, header: Header) -> int:
-        if header.chunk >= len(self.layout.chunks):
-            raise MalformedFrame(f"there is no chunk {header.chunk}")
-        numel = self.layout.chunks[header.chunk].numel
-        if header.kind is Kind.WHOLE:
-            return 4 * numel
-        if header.codec != self._codecs.weights.code:
-            raise MalformedFrame(f"weights in codec {header.codec}, not {self._codecs.weights.name}")
-        return self._codecs.weights.size(numel)
 
     def memory(self, header: Header) -> memoryview | None:
         now = self._now
@@ -334,9 +265,4 @@ class ExchangeClient:
         with self._changed:
             self.step = None
             self._early.clear()
-            self._changed.notify_all()
-
-    def failed(self, error: ExchangeError) -> None:
-        with self._changed:
-            self._failure = self._failure or error
             self._changed.notify_all()

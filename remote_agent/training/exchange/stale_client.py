@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -17,8 +15,8 @@ from remote_agent.training.exchange.errors import ExchangeError, MalformedFrame,
 from remote_agent.training.exchange.exchanging import Exchanging
 from remote_agent.training.exchange.frames import Header, Kind
 from remote_agent.training.exchange.layout import Layout
-from remote_agent.training.exchange.link import Link
 from remote_agent.training.exchange.outbox import Frame
+from remote_agent.training.exchange.shard_links import ShardLinks
 from remote_agent.training.exchange.stale_shard import MARK
 from remote_agent.training.exchange.steps import Contribution
 
@@ -88,7 +86,7 @@ class FreshWeights:
                 self.watermark = header.slice if self.watermark is None else min(self.watermark, header.slice)
 
 
-class StaleClient:
+class StaleClient(ShardLinks):
     """A worker's connections to all shards; a context manager. One thread uses it.
 
     Args:
@@ -104,38 +102,11 @@ class StaleClient:
     """
 
     def __init__(self, layout: Layout, addresses: Sequence[tuple[str, int]], token: bytes, codecs: Codecs) -> None:
+        super().__init__(layout, addresses, token, codecs)
         self.watermark = 0
-        self.residual: Tensor | None = None
-        self.layout, self._codecs = layout, codecs
-        self._changed = threading.Condition(threading.RLock())
         self._pulls = 0
         self._incoming: FreshWeights | None = None
         self._now: Exchanging[FreshWeights] | None = None
-        self._failure: ExchangeError | None = None
-        self._links = []
-        for number, (chunks, address) in enumerate(zip(layout.by_shard, addresses, strict=True)):
-            if chunks:
-                longest = 4 * max(layout.chunks[chunk].numel for chunk in chunks)
-                self._links.append(Link(self, number, chunks, longest, address, token))
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def start(self) -> None:
-        """Connect to all shards, in the background."""
-        for link in self._links:
-            link.start()
-
-    def close(self) -> None:
-        """End all connections."""
-        for link in self._links:
-            link.close()
 
     # --- For the trainer ---------------------------------------------------------------------------------------------
 
@@ -182,8 +153,7 @@ class StaleClient:
 
     def _await(self, kind: Kind, number: int, out: Tensor) -> FreshWeights:
         """Take in the weights that come for ``number`` from now on; the lock is held."""
-        if self._failure is not None:
-            raise self._failure
+        self._check()
         if self._incoming is not None:
             raise ExchangeError("one exchange can't begin while another one is open")
         self._incoming = FreshWeights(self.layout, kind, number, self._codecs.weights, out)
@@ -191,40 +161,17 @@ class StaleClient:
 
     # --- For a slice's exchange --------------------------------------------------------------------------------------
 
-    @property
-    def gradient_codec(self) -> Codec:
-        return self._codecs.gradients
-
-    def feedback_for(self, gradient: Tensor) -> Tensor:
-        if self.residual is None:
-            self.residual = torch.zeros_like(gradient)
-        return self.residual
-
-    def push(self, contribution: Contribution, chunks: Sequence[int]) -> None:
-        for link in self._links:
-            own = [chunk for chunk in chunks if self.layout.owners[chunk] == link.number]
-            if own:
-                link.push(contribution, own)
-
     def wait(self, incoming: FreshWeights, deadline: float) -> None:
         with self._changed:
             self._changed.wait_for(lambda: incoming.whole or self._failure is not None, deadline)
             if not incoming.whole:
-                if self._failure is not None:
-                    raise self._failure
+                self._check()
                 missing = f"{incoming.has.count(False)} of {len(incoming.has)} chunks of the weights"
                 raise StepIncomplete(f"{missing} are not here after {deadline:g} s", hint="look at the shards' hosts")
             self._incoming = self._now = None
             self.watermark = incoming.watermark or 0
         for link in self._links:
             link.forget_gradients()
-
-    def bytes_moved(self) -> tuple[int, int]:
-        moved = [link.bytes_moved() for link in self._links]
-        return sum(out for out, _ in moved), sum(into for _, into in moved)
-
-    def last_sent(self) -> float:
-        return max((link.last_sent for link in self._links), default=0.0)
 
     # --- For the links -----------------------------------------------------------------------------------------------
 
@@ -245,16 +192,6 @@ class StaleClient:
     def has(self, step: int, chunk: int) -> bool:
         incoming = self._incoming
         return incoming is None or incoming.step != step or incoming.has[chunk]
-
-    def payload_size(self, header: Header) -> int:
-        if header.chunk >= len(self.layout.chunks):
-            raise MalformedFrame(f"there is no chunk {header.chunk}")
-        numel = self.layout.chunks[header.chunk].numel
-        if header.kind is Kind.WHOLE:
-            return 4 * numel
-        if header.codec != self._codecs.weights.code:
-            raise MalformedFrame(f"weights in codec {header.codec}, not {self._codecs.weights.name}")
-        return self._codecs.weights.size(numel)
 
     def memory(self, header: Header) -> memoryview | None:
         incoming = self._incoming
@@ -285,8 +222,3 @@ class StaleClient:
 
     def fell_behind(self) -> None:
         """A shard that keeps no steps sends no such thing; if one did, the next answer would bring all weights."""
-
-    def failed(self, error: ExchangeError) -> None:
-        with self._changed:
-            self._failure = self._failure or error
-            self._changed.notify_all()

@@ -28,10 +28,15 @@ def check_servers(session: Session) -> None:
         try:
             failed = rpc.get(call, max(0.0, deadline - time.monotonic()))
         except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
-            what = "the parameter server" if len(calls) == 1 else "a shard of the parameter server"
-            raise ServerGone(f"{what} was lost: {rpc.describe(error)}", hint=SERVER_HINT, host=host) from error
+            raise server_gone(session, host, rpc.describe(error)) from error
         if isinstance(failed, Failed):
             raise failed.error(host)
+
+
+def server_gone(session: Session, host: str, cause: str) -> ServerGone:
+    """The error that the shard on ``host`` was lost."""
+    what = "the parameter server" if len(session.servers) == 1 else "a shard of the parameter server"
+    return ServerGone(f"{what} was lost: {cause}", hint=SERVER_HINT, host=host)
 
 
 def silent(members: Collection[Member]) -> set[Member]:

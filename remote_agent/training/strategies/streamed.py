@@ -43,10 +43,9 @@ from remote_agent.training.record import SliceSpan
 from remote_agent.training.rpc import Ref
 from remote_agent.training.session import Member, Session, StepReport
 from remote_agent.training.strategies.crew import LAST_HINT, Crew
+from remote_agent.training.strategies.liveness import SERVER_HINT, check_servers, server_gone
 from remote_agent.training.strategies.roster import Roster
 from remote_agent.training.worker import REPAIR
-
-SERVER_HINT = "look at the host's memory and its log, then start the run again"
 
 MOST_LATE = 3
 """Times that a step's deadline may pass for a worker whose process answers."""
@@ -249,7 +248,7 @@ class Streamed:
             if isinstance(answer, Failed):
                 raise answer.error(part.member.host)
             if isinstance(answer, Unlinked):
-                self._check_server()
+                check_servers(self._session)
                 self._lose(turn, ahead, part.member, policy.Unlinked(answer.cause))
                 began, late = time.monotonic(), 0
                 continue
@@ -261,7 +260,7 @@ class Streamed:
 
     def _not_whole(self, turn: Turn, late: int) -> None:
         """Everybody answers, all slices are sent, and the step is not whole for very long."""
-        self._check_server()
+        check_servers(self._session)
         if late >= MOST_LATE:
             cause = f"step {turn.step} was not whole though every slice was sent"
             raise ServerGone(cause, hint=SERVER_HINT, host=self._session.server_host)
@@ -271,9 +270,9 @@ class Streamed:
         for server in self._session.servers:
             beat = self._heartbeat.of(server.actor)
             if beat.failed:
-                self._check_server()
+                check_servers(self._session)
             if beat.ended or beat.silent_s > SERVER_SILENT_S:
-                raise self._server_gone(server.host, beat.ended or f"no answer for {beat.silent_s:.1f} s")
+                raise server_gone(self._session, server.host, beat.ended or f"no answer for {beat.silent_s:.1f} s")
         for member in dict.fromkeys(part.member for part in turn.awaited):
             evidence = self._evidence(turn, member)
             if evidence is not None:
@@ -372,23 +371,6 @@ class Streamed:
         for member in [member for member in self._leaving if member not in busy]:
             self._leaving.remove(member)
             self._roster.dismissed(member)
-
-    def _check_server(self) -> None:
-        """Raise when a shard is gone or has failed."""
-        calls = [(server.host, server.actor.call("ping")) for server in self._session.servers]
-        deadline = time.monotonic() + PING_S
-        for host, call in calls:
-            try:
-                failed = rpc.get(call, max(0.0, deadline - time.monotonic()))
-            except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
-                raise self._server_gone(host, rpc.describe(error)) from error
-            if isinstance(failed, Failed):
-                raise failed.error(host)
-
-    def _server_gone(self, host: str, cause: str) -> ServerGone:
-        one = len(self._session.servers) == 1
-        what = "the parameter server" if one else "a shard of the parameter server"
-        return ServerGone(f"{what} was lost: {cause}", hint=SERVER_HINT, host=host)
 
     # --- Accounting --------------------------------------------------------------------------------------------------
 

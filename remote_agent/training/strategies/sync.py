@@ -31,9 +31,8 @@ from remote_agent.training.record import SliceSpan
 from remote_agent.training.rpc import Ref
 from remote_agent.training.session import Member, Session, StepReport
 from remote_agent.training.strategies.crew import Crew
+from remote_agent.training.strategies.liveness import SERVER_HINT
 from remote_agent.training.worker import PING
-
-SERVER_HINT = "look at the host's memory and its log, then start the run again"
 
 MOST_LATE = 3
 """Times that a step's deadline may pass for a worker whose process answers."""
