@@ -76,6 +76,7 @@ def train(request: Request, model: nn.Module, session: Session, progress: Progre
                         snapshot = _save(request, model, session, saver, slices, report, samples)
                     _copy(session, copies, report, samples, snapshot)
                 assert last is not None, "a strategy makes at least one step"
+                progress.step = last.step
                 if not session.is_checkpoint(last.step):
                     _save(request, model, session, saver, slices, last, samples)
                 _announce(request, session, saver.finish)
@@ -86,7 +87,6 @@ def train(request: Request, model: nn.Module, session: Session, progress: Progre
                 slices.go_back(copies.newest.step)
                 samples, progress.step = copies.newest.position, copies.newest.step + 1
         seconds = time.monotonic() - begun
-        progress.step = last.step
     assert saver.newest is not None, "the last one was waited for"
     evaluation = _evaluate(request, model)
     journal.write(

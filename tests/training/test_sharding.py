@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -186,25 +184,3 @@ def test_more_shards_than_hosts_are_refused_with_what_is_there(launch: Any) -> N
     (failed,) = run.of_kind("run_failed")
     assert failed["cause"] == "shards=3, but the run has 2 hosts: a, b"
     assert failed["hint"] == "set shards to 2 or less, or to 0 to let the links decide"
-
-
-@pytest.mark.ray
-def test_the_host_of_a_shard_that_dies_is_named(launch: Any, tmp_path: Path) -> None:
-    process = tmp_path / "process"
-    source = JOB.replace("MODEL", "gpt").replace("MARKER", "") + (
-        "\n    def create_optimizer(self, model, config):"  # in the shards' processes
-        "\n        import os, pathlib"
-        "\n        if os.environ.get('TEST_HOST') == 'c':"
-        f"\n            pathlib.Path('{process}').write_text(str(os.getpid()))"
-        "\n        return super().create_optimizer(model, config)\n"
-    )
-    run = launch(source, "ab", server="c", num_iterations=100_000, batch_size=6, stream="network", shards=3)
-    run.until("step", 3)
-    os.kill(int(process.read_text()), signal.SIGKILL)
-    code, errors = run.finish()
-    assert code == 1
-    assert "Traceback" not in errors
-    (failed,) = run.of_kind("run_failed")
-    assert failed["host"] == "c"
-    assert "a shard of the parameter server was lost" in failed["cause"]
-    assert [event["host"] for event in run.of_kind("server_lost")] == ["c"]
