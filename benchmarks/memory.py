@@ -30,14 +30,16 @@ import torch
 from torch import Tensor, nn
 
 from remote_agent.protocol import DeviceSpec
-from remote_agent.training import checkpoint, placement, rpc, strategies
 from remote_agent.training import cluster as ray_cluster
+from remote_agent.training import rpc, strategies
 from remote_agent.training.actors import Request
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.engine import session_of
 from remote_agent.training.job import Job, dumps
 from remote_agent.training.journal import Journal
+from remote_agent.training.placing import placement
 from remote_agent.training.rpc import Actor, Ref
+from remote_agent.training.saving import checkpoint
 from remote_agent.training.server import ParameterServer
 from tests.training import loopback
 

@@ -15,8 +15,8 @@ import torch
 from benchmarks.lab import SETUP_DEADLINE, Fleet, Outcome, Plan, Point, job_of, last_line
 from remote_agent import protocol
 from remote_agent.training.config import STRATEGIES
-from remote_agent.training.shares import DeviceProfile
-from remote_agent.training.simulation import HEADROOM
+from remote_agent.training.speed.shares import DeviceProfile
+from remote_agent.training.speed.simulation import HEADROOM
 from tests.lab.product import HeteroTui
 
 

@@ -28,11 +28,12 @@ from torch import Tensor
 from benchmarks.lab import last_line
 from benchmarks.parity_jobs import KILL_AT, SAMPLES, STEPS, config_of, job_of, plain_loop, relative_error
 from remote_agent.protocol import DeviceSpec
-from remote_agent.training import checkpoint, cluster, engine
+from remote_agent.training import cluster, engine
 from remote_agent.training.actors import Request
 from remote_agent.training.errors import TrainingError
 from remote_agent.training.job import Job
 from remote_agent.training.journal import Journal
+from remote_agent.training.saving import checkpoint
 from tests.training.loopback import HEAD_ADDRESS, Cluster
 
 HOSTS = "abc"

@@ -23,8 +23,8 @@ from benchmarks.lab import Fleet, Outcome, Plan, job_of, open_fleet, simulated_n
 from benchmarks.ours import OurWay, chosen_ways
 from benchmarks.peers import Peer, runner
 from benchmarks.peers.runner import chosen_peers
-from remote_agent.training.shares import DeviceProfile
-from remote_agent.training.simulation import SimulatedDevice
+from remote_agent.training.speed.shares import DeviceProfile
+from remote_agent.training.speed.simulation import SimulatedDevice
 
 MODELS = {
     "large": (f"{Path(__file__).with_name('large_text.py')}:LargeText", "benchmarks.large_text:LargeText"),

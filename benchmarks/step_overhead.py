@@ -35,11 +35,12 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from remote_agent.protocol import DeviceSpec
-from remote_agent.training import TrainingConfig, placement, strategies
+from remote_agent.training import TrainingConfig, strategies
 from remote_agent.training.actors import Request
 from remote_agent.training.engine import session_of
 from remote_agent.training.job import Job
 from remote_agent.training.journal import Journal
+from remote_agent.training.placing import placement
 
 BATCH, INPUTS, CLASSES, WORKERS = 64, 784, 10, 2
 WIDTHS = {"0.10M": (128,), "3.26M": (1536, 1312), "26M": (4096, 4096, 1450)}

@@ -1,9 +1,9 @@
 """What every peer trains, and how it reports: one task, one clock, one evaluation for all.
 
 The same as in our own runs: the job (model, first weights by seed, optimizer, loss), the one global order of samples
-(:class:`~remote_agent.training.order.SampleOrder`), the simulated devices (:mod:`remote_agent.training.simulation`) and
-the evaluation. Weights are only copied while the clock runs; they are evaluated after it has stopped, so
-evaluation counts against nobody.
+(:class:`~remote_agent.training.data.order.SampleOrder`), the simulated devices
+(:mod:`remote_agent.training.speed.simulation`) and the evaluation. Weights are only copied while the clock runs; they
+are evaluated after it has stopped, so evaluation counts against nobody.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ import torch
 from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from remote_agent.training.order import SampleOrder
-from remote_agent.training.shares import DeviceProfile
-from remote_agent.training.simulation import SimulatedDevice
+from remote_agent.training.data.order import SampleOrder
+from remote_agent.training.speed.shares import DeviceProfile
+from remote_agent.training.speed.simulation import SimulatedDevice
 
 START_DEADLINE = 120.0
 """Seconds for all hosts of a peer to be ready to train."""

@@ -14,20 +14,23 @@ import safetensors.torch
 from torch import nn
 
 from remote_agent.protocol import DeviceSpec
-from remote_agent.training import checkpoint, data, job, placement, rpc
+from remote_agent.training import job, rpc
 from remote_agent.training.config import TrainingConfig
+from remote_agent.training.data import datasets
 from remote_agent.training.dataplane import OptimizerFacts
 from remote_agent.training.deadlines import OPEN_S, PLACEMENT_S, PULSE_S
 from remote_agent.training.errors import JobError, PlacementError
 from remote_agent.training.job import Job
-from remote_agent.training.measure import Candidate
 from remote_agent.training.messages import Failed, Opened
-from remote_agent.training.optimizer_state import Resumption
-from remote_agent.training.placement import Node, Seat
+from remote_agent.training.placing import placement
+from remote_agent.training.placing.placement import Node, Seat
 from remote_agent.training.rpc import Actor, Ref
+from remote_agent.training.saving import checkpoint
+from remote_agent.training.saving.optimizer_state import Resumption
 from remote_agent.training.server import ParameterServer
 from remote_agent.training.session import Server
-from remote_agent.training.worker import GROUPS, Worker
+from remote_agent.training.speed.measure import Candidate
+from remote_agent.training.working.worker import GROUPS, Worker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +46,7 @@ class Request:
         host: the coordinator's own host, for events.
         folder: the run's folder; ``checkpoints/`` is made in it.
         resume: a checkpoint, or a run's folder, that the run goes on from; None: it begins.
-        gpus: GPU slots that a worker on a GPU asks Ray for; see :class:`~remote_agent.training.placement.Seat`.
+        gpus: GPU slots that a worker on a GPU asks Ray for; see :class:`~remote_agent.training.placing.placement.Seat`.
     """
 
     run: str
@@ -233,7 +236,7 @@ def started(
     try:
         samples = rpc.put(dataset)
     except (TypeError, AttributeError) as error:
-        raise JobError(f"the data can't be sent to the workers: {error}", hint=data.HINT) from error
+        raise JobError(f"the data can't be sent to the workers: {error}", hint=datasets.HINT) from error
     servers = Servers(request, nodes, seats, blob, state)
     workers = Workers(request, blob, samples, state)
     try:

@@ -13,32 +13,23 @@ from torch import nn
 
 from remote_agent import protocol
 from remote_agent.protocol import CONTROL_FILE
-from remote_agent.training import (
-    actors,
-    copies,
-    extent,
-    flat,
-    job,
-    resuming,
-    rpc,
-    snapshots,
-    sources,
-    strategies,
-    transfer,
-)
+from remote_agent.training import actors, flat, job, rpc, strategies, transfer
 from remote_agent.training.actors import Request
-from remote_agent.training.balance import SpeedTrack
-from remote_agent.training.checkpoint import Checkpoint
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.control import Control
+from remote_agent.training.data import extent, sources
 from remote_agent.training.errors import ServerGone, TrainingError
-from remote_agent.training.joining import Joining
+from remote_agent.training.faults import copies
+from remote_agent.training.faults.control import Control
+from remote_agent.training.faults.joining import Joining
 from remote_agent.training.journal import Journal
 from remote_agent.training.loop import Outcome, Progress, train
-from remote_agent.training.measure import Candidate, Measurements, measure
-from remote_agent.training.optimizer_state import Resumption, TrainingState
+from remote_agent.training.saving import resuming, snapshots
+from remote_agent.training.saving.checkpoint import Checkpoint
+from remote_agent.training.saving.optimizer_state import Resumption, TrainingState
 from remote_agent.training.session import Member, Session
-from remote_agent.training.shares import DeviceProfile
+from remote_agent.training.speed.balance import SpeedTrack
+from remote_agent.training.speed.measure import Candidate, Measurements, measure
+from remote_agent.training.speed.shares import DeviceProfile
 
 
 def run(request: Request, journal: Journal, stopping: Callable[[], bool] = lambda: False) -> Outcome:

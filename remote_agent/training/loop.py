@@ -14,16 +14,19 @@ import torch
 from torch import nn
 
 from remote_agent import protocol
-from remote_agent.training import checkpoint, job, record, restoring, rpc, strategies
+from remote_agent.training import job, rpc, strategies
 from remote_agent.training.actors import Request
-from remote_agent.training.copies import Copies
+from remote_agent.training.data import record
+from remote_agent.training.data.record import SliceRecord
 from remote_agent.training.errors import JobError, ServerGone
-from remote_agent.training.optimizer_state import Snapshot
-from remote_agent.training.record import SliceRecord
-from remote_agent.training.restoring import Restorer
-from remote_agent.training.saving import Saved, Saver, load_payload
+from remote_agent.training.faults import restoring
+from remote_agent.training.faults.copies import Copies
+from remote_agent.training.faults.restoring import Restorer
+from remote_agent.training.saving import checkpoint
+from remote_agent.training.saving.optimizer_state import Snapshot
+from remote_agent.training.saving.saver import Saved, Saver, load_payload
+from remote_agent.training.saving.snapshots import Once
 from remote_agent.training.session import Session, StepReport
-from remote_agent.training.snapshots import Once
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from remote_agent.training.data.order import Indices
 from remote_agent.training.dataplane import Usage
 from remote_agent.training.errors import JobError, LossNotFinite, TrainingError
-from remote_agent.training.order import Indices
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,8 +41,8 @@ def _coordinate(folder: Path, stop: threading.Event) -> int:
     from remote_agent.training import actors, cluster, engine, job
     from remote_agent.training.config import TrainingConfig
     from remote_agent.training.errors import JobError, TrainingError
-    from remote_agent.training.history import History
     from remote_agent.training.journal import Journal
+    from remote_agent.training.saving.history import History
 
     journal = Journal(folder / EVENTS_FILE)
     host = ""

@@ -22,8 +22,7 @@ import safetensors.torch
 import torch
 from numpy.typing import NDArray
 
-from remote_agent.training import dataplane, flat, job, schedule
-from remote_agent.training.channels import Door, place
+from remote_agent.training import dataplane, flat, job
 from remote_agent.training.config import STALE_STRATEGIES, TrainingConfig
 from remote_agent.training.dataplane import OptimizerFacts, StreamPlan
 from remote_agent.training.errors import TrainingError
@@ -38,10 +37,9 @@ from remote_agent.training.exchange import (
 )
 from remote_agent.training.flat import Payload
 from remote_agent.training.lane import Board, LaneServer, available
-from remote_agent.training.links import LinkEnd
-from remote_agent.training.local_rounds import outer_optimizer
 from remote_agent.training.messages import Applied, Failed, Refused, Skipped, SliceResult, Stamps
-from remote_agent.training.optimizer_state import (
+from remote_agent.training.placing.links import LinkEnd
+from remote_agent.training.saving.optimizer_state import (
     Fragment,
     NotPortable,
     Resumption,
@@ -49,6 +47,9 @@ from remote_agent.training.optimizer_state import (
     into_optimizer,
     of_optimizer,
 )
+from remote_agent.training.working import schedule
+from remote_agent.training.working.channels import Door, place
+from remote_agent.training.working.local_rounds import outer_optimizer
 
 PIECE = 1 << 15
 """Elements that are summed and divided at a time: they stay in a core's cache, and torch starts no threads for them."""
@@ -92,7 +93,7 @@ class ParameterServer(LinkEnd):
         return Failed.of(failures[0]) if failures else None
 
     def place(self) -> str:
-        """Where this process is; see :func:`~remote_agent.training.channels.place`."""
+        """Where this process is; see :func:`~remote_agent.training.working.channels.place`."""
         return place()
 
     def serve(

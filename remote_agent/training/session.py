@@ -8,22 +8,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from remote_agent.protocol import Share, WorkerStep
-from remote_agent.training.balance import SpeedTrack
 from remote_agent.training.clock import ClockOffset
 from remote_agent.training.config import TrainingConfig
+from remote_agent.training.data.order import SampleOrder
+from remote_agent.training.data.record import SliceSpan
+from remote_agent.training.data.sources import Source
 from remote_agent.training.flat import Payload
 from remote_agent.training.journal import Journal
-from remote_agent.training.optimizer_state import Shapes, Snapshot, TrainingState
-from remote_agent.training.order import SampleOrder
-from remote_agent.training.placement import Seat
-from remote_agent.training.record import SliceSpan
+from remote_agent.training.placing.placement import Seat
 from remote_agent.training.rpc import Actor, Ref
-from remote_agent.training.sources import Source
+from remote_agent.training.saving.optimizer_state import Shapes, Snapshot, TrainingState
+from remote_agent.training.speed.balance import SpeedTrack
 
 if TYPE_CHECKING:
     from remote_agent.training.actors import Servers
-    from remote_agent.training.control import Control
-    from remote_agent.training.joining import Joining
+    from remote_agent.training.faults.control import Control
+    from remote_agent.training.faults.joining import Joining
     from remote_agent.training.strategies.roster import Away
     from remote_agent.training.transfer import Stream
 

@@ -20,11 +20,13 @@ from typing import Any
 from torch import Tensor
 
 from remote_agent import protocol
-from remote_agent.training import actors, checkpoint, cluster, engine, placement
+from remote_agent.training import actors, cluster, engine
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import StorageError, TrainingError
 from remote_agent.training.job import Job
 from remote_agent.training.journal import Journal
+from remote_agent.training.placing import placement
+from remote_agent.training.saving import checkpoint
 
 EVENTS_FILE = "events.jsonl"
 RUNS_FOLDER = "runs"

@@ -13,7 +13,6 @@ from torch import nn
 
 from remote_agent.training import codecs, dataplane, flat, rpc
 from remote_agent.training.actors import Servers
-from remote_agent.training.channels import Door, Entry
 from remote_agent.training.codecs import BFloat16
 from remote_agent.training.config import STALE_STRATEGIES, TrainingConfig
 from remote_agent.training.dataplane import OptimizerFacts, StreamPlan, Usage
@@ -23,9 +22,10 @@ from remote_agent.training.exchange import EXACT, Codecs, Layout, plan_layout
 from remote_agent.training.flat import Payload
 from remote_agent.training.lane import LaneClient
 from remote_agent.training.messages import Failed
+from remote_agent.training.placing.siting import chunk_numbers, site
 from remote_agent.training.rpc import Ref
 from remote_agent.training.session import Member, Server
-from remote_agent.training.siting import chunk_numbers, site
+from remote_agent.training.working.channels import Door, Entry
 
 T = TypeVar("T")
 

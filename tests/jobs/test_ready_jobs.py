@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from remote_agent import jobs
-from remote_agent.training import data
+from remote_agent.training.data import datasets
+from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import JobError
 from remote_agent.training.job import create_model, from_object, loss_function
-from remote_agent.training.order import SampleOrder
 
 
 def losses(name: str, steps: int) -> tuple[list[float], dict[str, float]]:
@@ -17,12 +17,12 @@ def losses(name: str, steps: int) -> tuple[list[float], dict[str, float]]:
     assert job.evaluate is not None
     model = create_model(job.factory, 0)
     optimizer = job.factory.create_optimizer(model, job.config)
-    samples = data.as_dataset(job.create_data())
+    samples = datasets.as_dataset(job.create_data())
     order = SampleOrder(0, len(samples), job.config.batch_size)
     values = []
     for step in range(1, steps + 1):
         optimizer.zero_grad()
-        loss = loss_function(job.factory)(model, data.fetch(samples, order.step(step)))
+        loss = loss_function(job.factory)(model, datasets.fetch(samples, order.step(step)))
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         values.append(loss.item())

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from remote_agent import protocol
-from remote_agent.training import record
+from remote_agent.training.data import record
 from tests.lab.lab import Lab
 from tests.lab.machines import Host, HostSpec
 from tests.lab.product import HeteroTui, event, only, steps

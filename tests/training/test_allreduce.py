@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from remote_agent.training import checkpoint, data
 from remote_agent.training.config import TrainingConfig
+from remote_agent.training.data import datasets
+from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import ConfigError
 from remote_agent.training.job import create_model, loss_function
-from remote_agent.training.order import SampleOrder
+from remote_agent.training.saving import checkpoint
 
 STEPS, BATCH = 12, 30
 
@@ -209,7 +210,7 @@ def plain_loop(source: str, folder: Path, config: TrainingConfig, steps: int | N
     job = loaded(source, folder)
     model = create_model(job, config.seed)
     optimizer = job.create_optimizer(model, config)
-    samples = data.as_dataset(job.create_data())
+    samples = datasets.as_dataset(job.create_data())
     order = SampleOrder(config.seed, len(samples), config.batch_size)
     scheduler = None
     if config.schedule == "cosine":
@@ -224,7 +225,7 @@ def plain_loop(source: str, folder: Path, config: TrainingConfig, steps: int | N
         )
     for step in range(1, (steps or config.num_iterations) + 1):
         optimizer.zero_grad()
-        loss_function(job)(model, data.fetch(samples, order.step(step))).backward()
+        loss_function(job)(model, datasets.fetch(samples, order.step(step))).backward()
         if config.clip_norm:
             torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
         optimizer.step()
@@ -239,7 +240,7 @@ def sliced_loop(source: str, folder: Path, cuts: list[list[int]]) -> dict[str, t
     job = loaded(source, folder)
     model = create_model(job, config.seed)
     optimizer = job.create_optimizer(model, config)
-    samples = data.as_dataset(job.create_data())
+    samples = datasets.as_dataset(job.create_data())
     order = SampleOrder(config.seed, len(samples), config.batch_size)
     for step, cut in enumerate(cuts, start=1):
         optimizer.zero_grad()
@@ -249,7 +250,7 @@ def sliced_loop(source: str, folder: Path, cuts: list[list[int]]) -> dict[str, t
         for size in cut:
             for name, buffer in model.named_buffers():
                 buffer.copy_(before[name])
-            loss = loss_function(job)(model, data.fetch(samples, indices[begin : begin + size]))
+            loss = loss_function(job)(model, datasets.fetch(samples, indices[begin : begin + size]))
             (loss * size / len(indices)).backward()
             seen.append({name: buffer.clone() for name, buffer in model.named_buffers()})
             begin += size

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from remote_agent.training import ConfigError, TrainingConfig
 from remote_agent.training.clock import ClockOffset
-from remote_agent.training.order import SampleOrder
+from remote_agent.training.data.order import SampleOrder
 
 
 def test_settings_may_be_strings() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from remote_agent.training import checkpoint
+from remote_agent.training.saving import checkpoint
 
 pytestmark = pytest.mark.ray
 

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from remote_agent.training import checkpoint, data
 from remote_agent.training.config import TrainingConfig
+from remote_agent.training.data import datasets
+from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import ConfigError
 from remote_agent.training.job import create_model, loss_function
-from remote_agent.training.order import SampleOrder
-from remote_agent.training.shares import DeviceProfile
+from remote_agent.training.saving import checkpoint
+from remote_agent.training.speed.shares import DeviceProfile
 from remote_agent.training.strategies.local_sgd import better_rounds, local_batch, local_steps
 
 ROUNDS, BATCH = 8, 30
@@ -266,7 +267,7 @@ def reference(
     replicas = [copy.deepcopy(common) for _ in rounds[0]]
     inner = [job.create_optimizer(replica, config) for replica in replicas]
     velocities = [torch.zeros_like(parameter) for parameter in common.parameters()]
-    samples, loss = data.as_dataset(job.create_data()), loss_function(job)
+    samples, loss = datasets.as_dataset(job.create_data()), loss_function(job)
     order = SampleOrder(config.seed, len(samples), batch)
     taken = 0
     for number, sizes in enumerate(rounds, start=1):
@@ -274,7 +275,7 @@ def reference(
         for replica, optimizer, size in zip(replicas, inner, sizes, strict=False):
             for begin in range(taken, taken + size, batch):
                 optimizer.zero_grad()
-                loss(replica, data.fetch(samples, order.take(begin, begin + batch))).backward()
+                loss(replica, datasets.fetch(samples, order.take(begin, begin + batch))).backward()
                 optimizer.step()
             taken += size
         total = [torch.zeros_like(parameter) for parameter in common.parameters()]

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from remote_agent.training.channels import Door, NetworkChannel, place
-from remote_agent.training.compute import SliceComputer
-from remote_agent.training.data import as_dataset
+from remote_agent.training.data.datasets import as_dataset
+from remote_agent.training.devices.compute import SliceComputer
 from remote_agent.training.exchange import EXACT, OptimizerUpdate, Shard, ShardServer, plan_layout
 from remote_agent.training.messages import Failed, Slice, StreamedResult, StreamedTask, Unlinked
-from remote_agent.training.shares import DeviceProfile
-from remote_agent.training.simulation import HEADROOM, SimulatedDevice
-from remote_agent.training.streaming import Streaming
+from remote_agent.training.speed.shares import DeviceProfile
+from remote_agent.training.speed.simulation import HEADROOM, SimulatedDevice
+from remote_agent.training.working.channels import Door, NetworkChannel, place
+from remote_agent.training.working.streaming import Streaming
 
 SECRET, PATIENCE_S, SAMPLES = b"a secret of the test's own", 10.0, 12
 CPU = torch.device("cpu")

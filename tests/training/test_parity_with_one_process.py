@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from remote_agent.training import checkpoint, data
 from remote_agent.training.config import TrainingConfig
+from remote_agent.training.data import datasets
+from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.job import create_model, loss_function
-from remote_agent.training.order import SampleOrder
+from remote_agent.training.saving import checkpoint
 
 STEPS, BATCH = 12, 30
 
@@ -164,11 +165,11 @@ def plain_loop(source: str, folder: Path, config: TrainingConfig) -> dict[str, t
     job = module.Job()
     model = create_model(job, config.seed)
     optimizer = job.create_optimizer(model, config)
-    samples = data.as_dataset(job.create_data())
+    samples = datasets.as_dataset(job.create_data())
     order = SampleOrder(config.seed, len(samples), config.batch_size)
     loss = loss_function(job)
     for step in range(1, config.num_iterations + 1):
         optimizer.zero_grad()
-        loss(model, data.fetch(samples, order.step(step))).backward()
+        loss(model, datasets.fetch(samples, order.step(step))).backward()
         optimizer.step()
     return checkpoint.portable_state(model)

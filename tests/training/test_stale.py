@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from remote_agent.training import checkpoint, record
 from remote_agent.training.config import TrainingConfig
+from remote_agent.training.data import record
+from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.job import create_model
-from remote_agent.training.order import SampleOrder
+from remote_agent.training.saving import checkpoint
 from remote_agent.training.strategies.pacing import MOST_QUEUED, Pace
 from remote_agent.training.strategies.stale import next_goal
 

@@ -22,7 +22,7 @@ _HINT = "look at the parameter server's host"
 
 
 class LaneClient:
-    """One worker's part of the shared memory; a :class:`~remote_agent.training.channels.Channel`.
+    """One worker's part of the shared memory; a :class:`~remote_agent.training.working.channels.Channel`.
 
     Args:
         address: of the :class:`~remote_agent.training.lane.server.LaneServer`.

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.session import Session, StepReport
-from remote_agent.training.shares import DeviceProfile, split, step_seconds
+from remote_agent.training.speed.shares import DeviceProfile, split, step_seconds
 from remote_agent.training.strategies import local_sgd, stale
 from remote_agent.training.strategies.allreduce import AllReduce
 from remote_agent.training.strategies.local_sgd import LocalSgd

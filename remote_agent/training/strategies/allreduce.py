@@ -24,17 +24,18 @@ from dataclasses import dataclass, field
 import ray
 
 from remote_agent.protocol import SliceReissued, WorkerStep
-from remote_agent.training import rpc, snapshots
+from remote_agent.training import rpc
+from remote_agent.training.data.record import SliceSpan
 from remote_agent.training.deadlines import HEARTBEAT_S, PING_S, SLICE_FACTOR, TRANSFER_S
 from remote_agent.training.errors import PlacementError, TrainingError, WorkersGone
 from remote_agent.training.flat import Payload
 from remote_agent.training.messages import Broken, Failed, Membership, Reduced, ReductionTask, Slice
-from remote_agent.training.process_group import MeetingPlace
-from remote_agent.training.record import SliceSpan
 from remote_agent.training.rpc import Ref
+from remote_agent.training.saving import snapshots
 from remote_agent.training.session import Member, Session, StepReport
 from remote_agent.training.strategies.crew import Crew
-from remote_agent.training.worker import PING
+from remote_agent.training.working.process_group import MeetingPlace
+from remote_agent.training.working.worker import PING
 
 MOST_BROKEN = 3
 """Times in a row that a reduction may break though nobody was lost."""

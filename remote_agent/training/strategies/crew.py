@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable
 
 from remote_agent.protocol import Rebalanced, WorkerLost, WorkerSlow
-from remote_agent.training import balance, shares
 from remote_agent.training.errors import TrainingError, WorkersGone
 from remote_agent.training.session import Member, Session
+from remote_agent.training.speed import balance, shares
 
 LAST_HINT = "look at the host, then start the run again"
 

@@ -10,7 +10,7 @@ from remote_agent.training.deadlines import HEARTBEAT_S, PING_S
 from remote_agent.training.errors import ServerGone
 from remote_agent.training.messages import Failed
 from remote_agent.training.session import Member, Session
-from remote_agent.training.worker import PING
+from remote_agent.training.working.worker import PING
 
 SERVER_HINT = "look at the host's memory and its log, then start the run again"
 

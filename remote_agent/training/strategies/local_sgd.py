@@ -21,11 +21,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from remote_agent.training import balance, snapshots
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.optimizer_state import Snapshot
+from remote_agent.training.saving import snapshots
+from remote_agent.training.saving.optimizer_state import Snapshot
 from remote_agent.training.session import Member, Session
-from remote_agent.training.shares import DeviceProfile
+from remote_agent.training.speed import balance
+from remote_agent.training.speed.shares import DeviceProfile
 from remote_agent.training.strategies.crew import Crew
 from remote_agent.training.strategies.streamed import Streamed, Turn
 

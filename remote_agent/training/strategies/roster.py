@@ -13,18 +13,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from remote_agent.protocol import DeviceSpec, RunCommand, WorkerJoined
-from remote_agent.training import policy, rpc
-from remote_agent.training.balance import SpeedTrack
+from remote_agent.training import rpc
 from remote_agent.training.deadlines import ALONE_S, SILENT_S
 from remote_agent.training.errors import TrainingError, WorkersGone
-from remote_agent.training.heartbeat import Heartbeat
+from remote_agent.training.faults import policy
+from remote_agent.training.faults.heartbeat import Heartbeat
+from remote_agent.training.faults.policy import Died, Drop, Evidence, Fail, Hung, Restart, SetAside, Standing
 from remote_agent.training.messages import StreamedResult, Unlinked
-from remote_agent.training.policy import Died, Drop, Evidence, Fail, Hung, Restart, SetAside, Standing
 from remote_agent.training.rpc import Ref
 from remote_agent.training.session import Member, Session
-from remote_agent.training.shares import DeviceProfile
+from remote_agent.training.speed.balance import SpeedTrack
+from remote_agent.training.speed.shares import DeviceProfile
 from remote_agent.training.strategies.crew import LAST_HINT, Crew
-from remote_agent.training.worker import PING
+from remote_agent.training.working.worker import PING
 
 MOST_SLOWDOWN = 20.0
 """A slice that was late by more than this says no more about the device than one that was late by this."""

@@ -24,20 +24,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from remote_agent.protocol import SliceReissued, WorkerStep
-from remote_agent.training import rpc, snapshots
+from remote_agent.training import rpc
 from remote_agent.training.config import TrainingConfig
+from remote_agent.training.data.order import SampleOrder
+from remote_agent.training.data.record import SliceSpan
 from remote_agent.training.deadlines import PING_S, SLICE_FACTOR, TRANSFER_S
 from remote_agent.training.flat import Payload
 from remote_agent.training.messages import Failed, Slice, StaleResult, StaleTask, Unlinked
-from remote_agent.training.optimizer_state import Snapshot
-from remote_agent.training.order import SampleOrder
-from remote_agent.training.record import SliceSpan
 from remote_agent.training.rpc import Ref
+from remote_agent.training.saving import snapshots
+from remote_agent.training.saving.optimizer_state import Snapshot
 from remote_agent.training.session import Member, Session, StepReport
 from remote_agent.training.strategies.crew import Crew
 from remote_agent.training.strategies.liveness import check_servers, silent
 from remote_agent.training.strategies.pacing import Pace
-from remote_agent.training.worker import EXCHANGE
+from remote_agent.training.working.worker import EXCHANGE
 
 MOST_LATE = 3
 """Times that a slice's deadline may pass for a worker whose process answers."""

@@ -22,7 +22,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from remote_agent.protocol import SliceReissued, WorkerStep
-from remote_agent.training import policy, rpc, snapshots
+from remote_agent.training import rpc
+from remote_agent.training.data.record import SliceSpan
 from remote_agent.training.deadlines import (
     HUNG_DEADLINES,
     LATE_FACTOR,
@@ -35,17 +36,18 @@ from remote_agent.training.deadlines import (
     TRANSFER_S,
 )
 from remote_agent.training.errors import ServerGone, WorkersGone
+from remote_agent.training.faults import policy
+from remote_agent.training.faults.heartbeat import Heartbeat
 from remote_agent.training.flat import Payload
-from remote_agent.training.heartbeat import Heartbeat
 from remote_agent.training.messages import Counted, Failed, Slice, StreamedResult, StreamedTask, Unlinked
-from remote_agent.training.optimizer_state import Snapshot
-from remote_agent.training.record import SliceSpan
 from remote_agent.training.rpc import Ref
+from remote_agent.training.saving import snapshots
+from remote_agent.training.saving.optimizer_state import Snapshot
 from remote_agent.training.session import Member, Session, StepReport
 from remote_agent.training.strategies.crew import LAST_HINT, Crew
 from remote_agent.training.strategies.liveness import SERVER_HINT, check_servers, server_gone
 from remote_agent.training.strategies.roster import Roster
-from remote_agent.training.worker import REPAIR
+from remote_agent.training.working.worker import REPAIR
 
 MOST_LATE = 3
 """Times that a step's deadline may pass for a worker whose process answers."""

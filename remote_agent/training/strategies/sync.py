@@ -22,17 +22,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from remote_agent.protocol import SliceReissued, WorkerStep
-from remote_agent.training import rpc, snapshots
+from remote_agent.training import rpc
+from remote_agent.training.data.record import SliceSpan
 from remote_agent.training.deadlines import HEARTBEAT_S, PING_S, SERVER_S, SLICE_FACTOR, TRANSFER_S
 from remote_agent.training.errors import LossNotFinite, ServerGone, TrainingError
 from remote_agent.training.flat import Payload
 from remote_agent.training.messages import Applied, Failed, Refused, Skipped, SliceResult, SliceTask
-from remote_agent.training.record import SliceSpan
 from remote_agent.training.rpc import Ref
+from remote_agent.training.saving import snapshots
 from remote_agent.training.session import Member, Session, StepReport
 from remote_agent.training.strategies.crew import Crew
 from remote_agent.training.strategies.liveness import SERVER_HINT
-from remote_agent.training.worker import PING
+from remote_agent.training.working.worker import PING
 
 MOST_LATE = 3
 """Times that a step's deadline may pass for a worker whose process answers."""

@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 import torch
 
-from remote_agent.training.channels import Door, NetworkChannel
 from remote_agent.training.exchange import EXACT, ExchangeError, plan_layout
+from remote_agent.training.working.channels import Door, NetworkChannel
 
 NUMBERS, DEADLINE = 20_000, 20.0
 TOKEN = b"the cluster's token"

@@ -20,7 +20,7 @@ from remote_agent.training import dataplane
 from remote_agent.training.exchange import EXACT, Layout, OptimizerUpdate, Shard, plan_layout
 from remote_agent.training.exchange.errors import StepIncomplete
 from remote_agent.training.lane import Board, LaneClient, LaneError, LaneServer, available
-from remote_agent.training.schedule import Schedule
+from remote_agent.training.working.schedule import Schedule
 
 pytestmark = pytest.mark.skipif(not available(), reason="lanes are for Linux")
 

@@ -1,0 +1,98 @@
+"""Samples in blocks: a tensor, or tuples and dictionaries of tensors, whose first dimension counts the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from remote_agent.training.data.order import Indices
+
+Batch = Any
+"""A tensor, or a tuple or dictionary of batches."""
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """The samples number ``begin`` to ``end`` (exclusive) of a run's data, as one batch."""
+
+    begin: int
+    end: int
+    batch: Batch
+
+
+def as_batch(value: object) -> Batch:
+    """``value`` with its arrays as tensors.
+
+    Raises:
+        ValueError: it is no structure of tensors, or their first dimensions differ, or hold nothing.
+    """
+    batch = _tensors(value)
+    size = length(batch)
+    if size < 1:
+        raise ValueError("it holds no sample")
+    return batch
+
+
+def length(batch: Batch) -> int:
+    """Samples in a batch.
+
+    Raises:
+        ValueError: its tensors differ in it, or one has no dimension.
+    """
+    sizes: set[int] = set()
+
+    def look(tensor: Tensor) -> Tensor:
+        if not tensor.dim():
+            raise ValueError("one of its tensors is a single number")
+        sizes.add(len(tensor))
+        return tensor
+
+    _each(look, batch)
+    if len(sizes) != 1:
+        raise ValueError(f"its tensors have {' and '.join(map(str, sorted(sizes)))} samples")
+    return sizes.pop()
+
+
+def gather(positions: Indices, blocks: Sequence[Block]) -> Batch:
+    """The samples at ``positions``, in that order; ``blocks`` hold them all."""
+    parts, places = [], []
+    for block in blocks:
+        inside = np.nonzero((positions >= block.begin) & (positions < block.end))[0]
+        if len(inside):
+            parts.append(_select(block.batch, torch.from_numpy(positions[inside] - block.begin)))
+            places.append(inside)
+    if len(parts) == 1:
+        return parts[0]
+    back = torch.from_numpy(np.argsort(np.concatenate(places), kind="stable"))
+    return _select(_each(lambda *tensors: torch.cat(tensors), *parts), back)
+
+
+def _select(batch: Batch, indices: Tensor) -> Batch:
+    return _each(lambda tensor: tensor[indices], batch)
+
+
+def _tensors(value: object) -> Batch:
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value)
+    if isinstance(value, Mapping) and value:
+        return {key: _tensors(part) for key, part in value.items()}
+    if isinstance(value, tuple | list) and value:
+        return tuple(_tensors(part) for part in value)
+    raise ValueError(f"it is a {type(value).__name__}, not a structure of tensors")
+
+
+def _each(function: Callable[..., Tensor], *batches: Batch) -> Batch:
+    """``function`` of the tensors at each place of batches of one structure."""
+    first = batches[0]
+    if isinstance(first, Tensor):
+        return function(*batches)
+    if isinstance(first, Mapping):
+        return {key: _each(function, *(batch[key] for batch in batches)) for key in first}
+    return tuple(_each(function, *parts) for parts in zip(*batches, strict=True))

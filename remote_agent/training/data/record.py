@@ -1,0 +1,164 @@
+"""``slices.jsonl``: which samples were counted, by whom, in every applied step; and what can be read out of it.
+
+One line a step: ``{"step": 7, "slices": [["c", 192, 200], ["b", 200, 224]]}``: worker, and begin and end (exclusive) of
+the positions of the run's global order (``order``) that it was counted with. A run that goes on from a checkpoint
+writes ``{"resumed_after": 5}`` first: the lines of later steps before it tell of work that the checkpoint does not
+hold; they are superseded, and the steps are written again.
+
+Which sample a position holds follows from seed and dataset alone, so the record proves how often each sample was
+counted: :func:`counts`. That no position was left out or used twice: :func:`gaps_and_overlaps`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remote_agent.training.data.order import SampleOrder
+from remote_agent.training.errors import StorageError
+
+FILE = "slices.jsonl"
+"""The record's name in a run's folder."""
+
+
+@dataclass(frozen=True)
+class SliceSpan:
+    """A slice that was counted in a step: positions ``begin`` to ``end`` (exclusive), by ``worker``.
+
+    Where a slice was issued again after a loss, ``worker`` is whoever delivered it in the end.
+    """
+
+    worker: str
+    begin: int
+    end: int
+
+
+class SliceRecord:
+    """Appends the slices of applied steps.
+
+    Args:
+        path: the file; one that is there is continued.
+        resumed_after: the step that the run goes on after; None: it begins.
+
+    Raises:
+        StorageError: the file can't be written.
+    """
+
+    def __init__(self, path: Path, resumed_after: int | None = None) -> None:
+        self._path = path
+        try:
+            self._file = path.open("ab", buffering=0)
+            if path.is_file():
+                # What a killed coordinator left half-written is no line.
+                self._file.truncate(path.read_bytes().rfind(b"\n") + 1)
+        except OSError as error:
+            raise _storage(path, error) from error
+        if resumed_after is not None:
+            self.go_back(resumed_after)
+
+    def write(self, step: int, slices: Iterable[SliceSpan]) -> None:
+        """Add a step that is applied.
+
+        Raises:
+            StorageError: it can't be written.
+        """
+        self._append({"step": step, "slices": [[span.worker, span.begin, span.end] for span in slices]})
+
+    def go_back(self, step: int) -> None:
+        """The run goes on after ``step``: the later steps on record are superseded.
+
+        Raises:
+            StorageError: it can't be written.
+        """
+        self._append({"resumed_after": step})
+
+    def flush(self) -> None:
+        """Bring what was written to the disk itself, as a checkpoint is: what a checkpoint holds is on record.
+
+        Raises:
+            StorageError: the disk failed.
+        """
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise _storage(self._path, error) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _append(self, document: dict[str, object]) -> None:
+        line = json.dumps(document, separators=(",", ":")).encode() + b"\n"
+        try:
+            if self._file.write(line) != len(line):
+                raise OSError("no space left on device")
+        except OSError as error:
+            raise _storage(self._path, error) from error
+
+
+# --- Reading ---------------------------------------------------------------------------------------------------------
+
+
+def read(path: Path) -> dict[int, tuple[SliceSpan, ...]]:
+    """The slices of each step that counts, in the order of the steps; superseded lines are left out.
+
+    Raises:
+        ValueError: a line is not of a record. A last line without its end is passed over: its step was not reported.
+    """
+    steps: dict[int, tuple[SliceSpan, ...]] = {}
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+        try:
+            document = json.loads(line)
+            if "resumed_after" in document:
+                after = int(document["resumed_after"])
+                steps = {step: spans for step, spans in steps.items() if step <= after}
+            else:
+                spans = tuple(SliceSpan(str(worker), int(begin), int(end)) for worker, begin, end in document["slices"])
+                steps[int(document["step"])] = spans
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{path.name}, line {number}: not a record of slices: {error}") from None
+    return dict(sorted(steps.items()))
+
+
+def counts(path: Path, order: SampleOrder) -> NDArray[np.int64]:
+    """How often each sample was counted, int64 of shape ``(order.size,)``.
+
+    Args:
+        path: the record.
+        order: the run's: its seed and the dataset's size.
+    """
+    total = np.zeros(order.size, np.int64)
+    for spans in read(path).values():
+        for span in spans:
+            np.add.at(total, order.take(span.begin, span.end), 1)
+    return total
+
+
+def gaps_and_overlaps(slices: Sequence[SliceSpan], end: int, begin: int = 0) -> tuple[str, ...]:
+    """What is wrong with ``slices`` as a cover of the positions ``begin`` to ``end``, one sentence each."""
+    found: list[str] = []
+    position = begin
+    for span in sorted(slices, key=lambda span: (span.begin, span.end)):
+        if span.begin > position:
+            found.append(f"positions {position} to {span.begin} were not counted")
+        elif span.begin < position:
+            again = min(position, span.end)
+            found.append(f"positions {span.begin} to {again} were counted again, by {span.worker}")
+        position = max(position, span.end)
+    if position < end:
+        found.append(f"positions {position} to {end} were not counted")
+    elif position > end:
+        found.append(f"positions {end} to {position} lie beyond the end")
+    return tuple(found)
+
+
+def _storage(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"can't write {path.name}: {error.strerror or error}", hint=f"free space or correct the rights of {path.parent}"
+    )

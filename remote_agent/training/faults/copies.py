@@ -1,0 +1,218 @@
+"""Copies of the shards' state in the coordinator's memory, so that a run goes on when shards are lost.
+
+What a shard holds is the weights and what the optimizer remembers. The weights every worker has too, and keeps those of
+the copied step in its own memory (``Worker.keep``). What the optimizer remembers is copied: every so many steps each
+shard puts it aside, between two steps; then training goes on, while the parts come here in the background. A copy is
+valid once all parts of that step are here; until then the one before is kept. So all parts are always of one step.
+
+The coordinator holds them since its host is the only one whose loss ends the run's process anyway (the run then goes on
+from a checkpoint): no set of other hosts that are lost at once takes the copies along.
+
+How often: so that the steps since can be made again within :data:`REPLAY_S`, unless the copies would then cost too much
+of the time or of the link (:func:`interval`).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+
+from remote_agent.training import rpc
+from remote_agent.training.data.record import SliceSpan
+from remote_agent.training.deadlines import PING_S
+from remote_agent.training.rpc import Ref
+from remote_agent.training.saving import snapshots
+from remote_agent.training.saving.optimizer_state import Snapshot, TrainingState
+from remote_agent.training.session import Session, StepReport
+
+REPLAY_S = 3.0
+"""What a lost shard should cost at most beside its new start: the steps since the copy, in seconds of training."""
+
+MOST_HELD_UP = 0.01
+"""Part of the time that training may wait for copies."""
+
+MOST_SENDING = 0.25
+"""Part of the time that copies may be on their way: they share the links with training."""
+
+RESTORABLE = ("sync", "local_sgd")
+"""Strategies whose steps can be made again after a shard was lost, where they are streamed."""
+
+_OVERLAP = 3
+"""With ``overlap`` a round is issued this many reports before its own."""
+
+
+def interval(step_s: float, held_up_s: float, sending_s: float) -> int:
+    """Steps from one copy to the next, at least 1.
+
+    Args:
+        step_s: seconds of a step.
+        held_up_s: how long training waits for one copy.
+        sending_s: how long one copy is on its way.
+    """
+    wanted = math.floor(REPLAY_S / step_s)
+    affordable = math.ceil(max(held_up_s / MOST_HELD_UP, sending_s / MOST_SENDING) / step_s)
+    return max(1, wanted, affordable)
+
+
+def about(session: Session, step_s: float, host: str) -> tuple[str, ...]:
+    """For the plan: how often copies are made, and what the loss of a shard would cost; ``step_s`` is predicted."""
+    if session.config.strategy == "allreduce":
+        return ()  # every worker holds everything
+    if not is_restorable(session):
+        return ("the parameter server is not copied on this path: when it is lost, resume from the last checkpoint",)
+    steps = interval(step_s, 0.0, 0.0)
+    text = (
+        f"the shards' state is copied to {host} every {steps} steps, less often where that takes too much of the link;"
+        f" a lost shard costs its new start there and {steps * step_s:.1f} s of steps that are made again"
+    )
+    return (text,)
+
+
+def is_restorable(session: Session) -> bool:
+    """Whether the run can go on when a shard is lost."""
+    return session.stream is not None and session.config.strategy in RESTORABLE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy:
+    """What the run can go back to.
+
+    Attributes:
+        step: the last step that is in it.
+        position: of the order: where the step after it begins.
+        state: what the optimizer on the shards remembers, by parameter.
+        holders: names of the workers that have kept the weights.
+    """
+
+    step: int
+    position: int
+    state: TrainingState
+    holders: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sent:
+    """A copy that has come, and how long it was on its way, in seconds."""
+
+    copy: Copy
+    sending_s: float
+
+
+class Copies:
+    """The newest whole copy of a run, and the one on its way; a context manager.
+
+    Args:
+        session: the run's, before its first step.
+
+    Attributes:
+        newest: the newest whole copy; that of the run's beginning is there from the start.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._active = is_restorable(session)
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="copy")
+        self._coming: Future[_Sent] | None = None
+        self._unseen: list[SliceSpan] = []
+        self._coming_slices: list[SliceSpan] = []
+        self._step_s = self._held_up_s = self._sending_s = 0.0
+        order = session.order
+        keeping = _keep(session, order.done, order.done) if self._active else []
+        self.newest = Copy(step=order.done, position=order.start, state=session.first_state, holders=_kept(keeping))
+
+    def __enter__(self) -> Copies:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def after(self, session: Session, report: StepReport, position: int, snapshot: Snapshot | None) -> None:
+        """A step was made: copy it if it is due, and say when the next one is.
+
+        Samples are reported as counted to their source once no copy goes back before them.
+
+        Args:
+            session: the run's.
+            report: of the step.
+            position: of the order, after the step.
+            snapshot: of the state after the step, if it was taken already, for a checkpoint.
+
+        Raises:
+            One of Ray's errors: a shard is gone.
+        """
+        if not self._active:
+            session.source.counted(report.slices)
+            return
+        self._unseen.extend(report.slices)
+        mean = 0.7 * self._step_s + 0.3 * report.seconds
+        # A long step (a fault, a repair) must not make the interval short, which is in steps.
+        self._step_s = min(report.seconds, mean) if self._step_s else report.seconds
+        self._take_over(session)
+        if not session.goes_on(report.step, position):
+            return  # there is nothing to go on with
+        if self._coming is None and (snapshot is not None or report.step == session.copy_due):
+            self._begin(session, report.step, position, snapshot)
+        if self._coming is None and session.copy_due <= report.step:
+            steps = interval(max(self._step_s, 1e-6), self._held_up_s, self._sending_s)
+            soonest = report.step + (_OVERLAP if session.config.overlap else 1)
+            session.copy_due = max(soonest, self.newest.step + steps)
+
+    def forget(self) -> None:
+        """The run goes back to the newest copy: what came after it did not happen."""
+        if self._coming is not None:
+            self._coming.cancel()
+            self._coming = None
+        self._unseen, self._coming_slices = [], []
+
+    def _begin(self, session: Session, step: int, position: int, snapshot: Snapshot | None) -> None:
+        """Have the shards put their state aside, and the workers their weights; fetch it in the background."""
+        began = time.monotonic()
+        keeping = _keep(session, step, self.newest.step)
+        taken = snapshot if snapshot is not None else snapshots.of_shards(session)
+        if snapshot is None:
+            self._held_up_s = max(0.5 * self._held_up_s, time.monotonic() - began)
+        self._coming_slices, self._unseen = self._unseen, []
+        self._coming = self._pool.submit(_fetch, step, position, taken, keeping)
+
+    def _take_over(self, session: Session) -> None:
+        """The copy on its way replaces the one before once it is whole; one that was lost on its way is forgotten."""
+        if self._coming is None or not self._coming.done():
+            return
+        coming, self._coming = self._coming, None
+        if isinstance(coming.exception(), (*rpc.Lost, rpc.CallFailed, rpc.Timeout)):
+            self._unseen = self._coming_slices + self._unseen
+            return
+        sent = coming.result()
+        self.newest, self._sending_s = sent.copy, sent.sending_s
+        session.source.counted(self._coming_slices)
+        self._coming_slices = []
+
+
+def _fetch(step: int, position: int, snapshot: Snapshot, keeping: Sequence[tuple[str, Ref[bool]]]) -> _Sent:
+    began = time.monotonic()
+    state = snapshot()
+    copy = Copy(step=step, position=position, state=state, holders=_kept(keeping))
+    return _Sent(copy=copy, sending_s=time.monotonic() - began)
+
+
+def _keep(session: Session, step: int, still: int) -> list[tuple[str, Ref[bool]]]:
+    """Tell the workers to keep their weights before their next step; nobody waits for the answers."""
+    return [(member.name, member.actor.call("keep", step, still)) for member in session.crew]
+
+
+def _kept(keeping: Sequence[tuple[str, Ref[bool]]]) -> frozenset[str]:
+    """Those that have."""
+    names = []
+    deadline = time.monotonic() + PING_S
+    for name, call in keeping:
+        try:
+            if rpc.get(call, max(0.0, deadline - time.monotonic())):
+                names.append(name)
+        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
+            continue  # the strategy finds out what it is; others have the weights too
+    return frozenset(names)

@@ -1,0 +1,130 @@
+"""Who answers? Pings to all workers, beside the steps, in a thread of the coordinator's.
+
+Ray notices an ended process at once, and a silent host only after its own health checks, which take much longer than a
+run can wait. So each worker is pinged every :data:`~.deadlines.PULSE_S`, in a group of calls of its own: it answers
+while it computes. So is each shard of the parameter server. Only the newest ping is under way: one that is not answered
+stays, and its age is the silence.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from remote_agent.training import rpc
+from remote_agent.training.deadlines import CLOSE_S, PULSE_S
+from remote_agent.training.messages import Failed, Pulse
+from remote_agent.training.rpc import Actor, Ref
+from remote_agent.training.working.worker import PING
+
+MOST_LATE_ROUND = 3.0
+"""A round that takes this many times :data:`~.deadlines.PULSE_S` shows that this process itself was held up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beat:
+    """What is known of one worker.
+
+    Attributes:
+        asked: when the newest ping that it answered was sent, on the monotonic clock; 0: none yet.
+        pulse: what it answered.
+        silent_s: how long the ping under way has not been answered.
+        failed: a shard that can't go on says so.
+        ended: why the process is known to have ended; empty: it is not.
+    """
+
+    asked: float = 0.0
+    pulse: Pulse = field(default_factory=Pulse)
+    silent_s: float = 0.0
+    failed: bool = False
+    ended: str = ""
+
+
+class Heartbeat:
+    """Pings the actors that it is told to :meth:`watch`; a context manager."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._heard = threading.Condition()
+        self._beats: dict[Actor, Beat] = {}
+        self._servers: frozenset[Actor] = frozenset()
+        self._asked: dict[Actor, tuple[float, Ref[Pulse | Failed | None]]] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(CLOSE_S)
+
+    def watch(self, workers: Collection[Actor], servers: Collection[Actor] = ()) -> None:
+        """Ping these from now on, and nobody else; what is known of those that stay is kept."""
+        with self._lock:
+            self._servers = frozenset(servers)
+            self._beats = {actor: self._beats.get(actor, Beat()) for actor in (*workers, *servers)}
+
+    def of(self, actor: Actor) -> Beat:
+        """What is known of an actor that is watched."""
+        with self._lock:
+            return self._beats.get(actor, Beat())
+
+    def wait(self, seconds: float) -> None:
+        """Until the next round of pings is over, at most so long."""
+        with self._heard:
+            self._heard.wait(seconds)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            began = time.monotonic()
+            self._ask()
+            self._hear(began)
+            with self._heard:
+                self._heard.notify_all()
+            self._stop.wait(max(0.0, began + PULSE_S - time.monotonic()))
+
+    def _ask(self) -> None:
+        with self._lock:
+            watched = list(self._beats)
+        for actor in watched:
+            if actor not in self._asked and not self.of(actor).ended:
+                ping = actor.call("ping") if actor in self._servers else actor.call_in(PING, "ping")
+                self._asked[actor] = (time.monotonic(), ping)
+        for actor in [actor for actor in self._asked if actor not in watched]:
+            del self._asked[actor]
+
+    def _hear(self, began: float) -> None:
+        asked = list(self._asked.items())
+        answered = rpc.wait_all([ref for _, (_, ref) in asked], PULSE_S) if asked else set()
+        now = time.monotonic()
+        if now - began > MOST_LATE_ROUND * PULSE_S:
+            # This process was stopped, or had no core: that nobody was heard meanwhile says nothing about them.
+            self._asked = {actor: (at + now - began, ref) for actor, (at, ref) in self._asked.items()}
+        for number, (actor, (at, ref)) in enumerate(asked):
+            known = self.of(actor)
+            if number not in answered:
+                self._know(actor, dataclasses.replace(known, silent_s=now - self._asked[actor][0]))
+                continue
+            del self._asked[actor]
+            try:
+                answer = rpc.get(ref, PULSE_S)
+                pulse = answer if isinstance(answer, Pulse) else Pulse()
+                beat = Beat(asked=at, pulse=pulse, failed=isinstance(answer, Failed))
+            except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+                # Out of reach for now: the next ping will tell.
+                beat = dataclasses.replace(known, ended=rpc.describe(error)) if rpc.gone(error) else known
+            self._know(actor, beat)
+
+    def _know(self, actor: Actor, beat: Beat) -> None:
+        with self._lock:
+            if actor in self._beats:
+                self._beats[actor] = beat

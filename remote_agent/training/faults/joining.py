@@ -1,0 +1,142 @@
+"""Workers that are started while a run is on: again after a failure, or on a host that is new. All in the background.
+
+A worker is opened as those of the run's beginning were, on its host by label: where the host is away, Ray starts it
+once the host is back. Then it joins the shards, and from there on it follows the run (``Streaming.follow``) until it is
+let in, at the beginning of a step. Nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Self
+
+from remote_agent.protocol import DeviceSpec
+from remote_agent.training import rpc
+from remote_agent.training.actors import Workers
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.deadlines import CLOSE_S, NODES_S, OPEN_S, PLACEMENT_S, TRANSFER_S
+from remote_agent.training.errors import PlacementError, TrainingError
+from remote_agent.training.messages import Failed
+from remote_agent.training.placing import placement
+from remote_agent.training.placing.placement import Seat
+from remote_agent.training.rpc import Actor
+from remote_agent.training.session import Member
+from remote_agent.training.speed.balance import SpeedTrack
+from remote_agent.training.speed.measure import Candidate, measure
+from remote_agent.training.speed.shares import DeviceProfile
+from remote_agent.training.working.channels import Entry
+
+
+class Joining:
+    """Starts workers of a run that streams; a context manager.
+
+    Args:
+        workers: starts them.
+        entry: to the shards; None: nothing is streamed, and no worker can join.
+        buffers: names of the model's buffers that training changes.
+        reference: of simulated devices.
+        config: the run's.
+
+    Attributes:
+        entry: as above; whoever moves the shards sets the new one.
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        entry: Entry | None,
+        *,
+        buffers: Sequence[str],
+        reference: DeviceProfile | None,
+        config: TrainingConfig,
+    ) -> None:
+        self.entry = entry
+        self._workers, self._buffers, self._reference, self._config = workers, list(buffers), reference, config
+        self._hosts: frozenset[str] = frozenset()
+        self._stop = threading.Event()
+        self._watching = threading.Thread(target=self._watch, name="nodes", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._watching.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._workers.kill()
+        self._watching.join(CLOSE_S)
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """Those with a living node, as Ray knew it a moment ago."""
+        return self._hosts
+
+    def again(self, member: Member) -> Future[Member]:
+        """The same worker in a new process, with the speed that it had; what it fails of is a TrainingError."""
+        profile = member.track.current
+        return self._in_background(lambda: self._open(member.seat, profile))
+
+    def new(self, spec: DeviceSpec) -> Future[Member]:
+        """A worker on a device that had none, measured first; what it fails of is a TrainingError."""
+        return self._in_background(lambda: self._open(placement.seats([spec], placement.living_nodes())[0], None))
+
+    def end(self, member: Member) -> None:
+        """End a worker's process."""
+        self._workers.end(member.actor)
+
+    # --- In the background -------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        while not self._stop.is_set():
+            # While Ray's head does not answer nothing is known, and nothing can be started either.
+            try:
+                self._hosts = frozenset(node.host for node in placement.living_nodes())
+            except rpc.Unexpected:
+                self._hosts = frozenset()
+            self._stop.wait(NODES_S)
+
+    def _in_background(self, work: Callable[[], Member]) -> Future[Member]:
+        future: Future[Member] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(work())
+            except TrainingError as error:
+                future.set_exception(error)
+            except rpc.Unexpected as error:
+                future.set_exception(PlacementError(rpc.describe(error)))
+
+        threading.Thread(target=run, name="joining", daemon=True).start()
+        return future
+
+    def _open(self, seat: Seat, profile: DeviceProfile | None) -> Member:
+        actor, opening = self._workers.start(seat)
+        try:
+            opened = self._workers.opened(seat, opening, time.monotonic() + PLACEMENT_S + OPEN_S)
+            reference = self._reference
+            if profile is None:
+                config = self._config
+                found = measure([Candidate(seat, actor, opened)], config.batch_size, config.measure_seconds)
+                profile, reference = found.profiles[0], reference or found.reference
+            actor.call("prepare", self._buffers, reference, self._config.num_iterations)
+            self._join(seat, actor)
+        except (TrainingError, rpc.Unexpected):
+            self._workers.end(actor)
+            raise
+        return Member(seat, actor, SpeedTrack(profile), opened.simulated_speed)
+
+    def _join(self, seat: Seat, actor: Actor) -> None:
+        entry, host = self.entry, seat.spec.host
+        assert entry is not None, "the run streams"
+        call = actor.call("join", entry.plan, entry.layout, entry.doors, entry.secret, entry.codecs, True)
+        try:
+            kind: str | Failed = rpc.get(call, TRANSFER_S)
+        except rpc.Timeout:
+            raise PlacementError(f"{seat.worker} did not join within {TRANSFER_S:.0f} s", host=host) from None
+        if isinstance(kind, Failed):
+            raise kind.error(host)

@@ -1,0 +1,211 @@
+"""Keeps copies of a run's folder on the other hosts, so that a lost head does not take it along.
+
+Checkpoints say how the weights stood; the history says what the run is and how it came there: ``run.json``, the job's
+file, ``events.jsonl`` and ``slices.jsonl``. The first two are sent once. The others only grow, so what is new in them
+is sent every second, in whole lines, to every host. A checkpoint is large: the newest whole one goes to
+:data:`CHECKPOINT_HOSTS` others, in parts, and counts there once it is whole. A folder that holds both can be gone on
+from by its host.
+
+A host that can't take its copy (full disk, gone) is left out until it answers again: training never waits for this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from remote_agent.protocol import CLUSTER_MARK, CheckpointSaved
+from remote_agent.run_copy import RunCopy
+from remote_agent.runs import newest_checkpoint
+from remote_agent.training import rpc
+from remote_agent.training.deadlines import (
+    CLOSE_S,
+    HISTORY_AGAIN_S,
+    HISTORY_END_S,
+    HISTORY_EVERY_S,
+    HISTORY_S,
+    PLACEMENT_S,
+)
+from remote_agent.training.errors import TrainingError
+from remote_agent.training.journal import Journal
+from remote_agent.training.placing import placement
+from remote_agent.training.placing.placement import Node
+
+GROWING = ("events.jsonl", "slices.jsonl")
+"""Files to which lines are added."""
+
+CHECKPOINT_HOSTS = 2
+"""Hosts beside the head that keep its checkpoints: with two, one of them may be lost together with the head."""
+
+_CHUNK = 4 << 20
+"""Bytes of one file that are sent at a time."""
+
+
+@dataclass
+class _Copy:
+    """One host's copy: its actor, the bytes of each growing file that are there, and what is on its way."""
+
+    actor: rpc.Actor
+    sizes: dict[str, int] = field(default_factory=dict)
+    sent: list[rpc.Ref[object]] = field(default_factory=list)
+    sizes_then: dict[str, int] = field(default_factory=dict)
+    deadline: float = 0.0
+
+
+class History:
+    """Copies a run's history to every other host of the cluster, beside training; a context manager.
+
+    Args:
+        run: the run's name.
+        folder: the run's, on this host.
+        host: this host.
+        keep: checkpoints that are kept.
+        journal: where it is told which hosts have a checkpoint.
+    """
+
+    def __init__(self, run: str, folder: Path, host: str, keep: int, journal: Journal) -> None:
+        self._run, self._folder, self._host, self._keep_newest = run, folder, host, keep
+        self._journal = journal
+        self._copies: dict[str, _Copy] = {}
+        self._next_try: dict[str, float] = {}
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="history", daemon=True)
+        self._checkpoints = threading.Thread(target=self._copy_checkpoints, name="checkpoint copies", daemon=True)
+
+    def __enter__(self) -> History:
+        if CLUSTER_MARK in os.environ:  # without it this is no cluster of ours, where a copy has its place
+            self._thread.start()
+            self._checkpoints.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ending.set()
+        if self._thread.is_alive():
+            self._thread.join(HISTORY_END_S + CLOSE_S)
+
+    def _keep(self) -> None:
+        while not self._ending.wait(HISTORY_EVERY_S):
+            with contextlib.suppress(rpc.Unexpected):  # Ray's head is not well: the next look tells
+                self._look_for(placement.living_nodes())
+        with contextlib.suppress(rpc.Unexpected):
+            self._end()
+
+    def _look_for(self, nodes: Iterable[Node]) -> None:
+        """Keep a copy on each of ``nodes`` that is not this host; never waits."""
+        others = {node.host: node for node in nodes if node.host != self._host}
+        for host in self._copies.keys() - others.keys():
+            del self._copies[host]
+        for host, node in others.items():
+            if host not in self._copies and time.monotonic() >= self._next_try.get(host, 0.0):
+                self._copies[host] = _Copy(rpc.start(RunCopy, placement.actor_options(node), self._run))
+        for host in self._settle(0.0):
+            self._send(self._copies[host])
+
+    def _settle(self, seconds: float) -> list[str]:
+        """The hosts whose copy has all that was sent, within so long; one that failed at it has to begin anew."""
+        free = []
+        ends = time.monotonic() + seconds
+        for host, copy in tuple(self._copies.items()):
+            try:
+                rpc.get_all(copy.sent, max(0.0, ends - time.monotonic()))
+            except rpc.Timeout:
+                if time.monotonic() > copy.deadline:
+                    self._give_up(host)
+            except rpc.Unexpected:
+                self._give_up(host)
+            else:
+                copy.sizes.update(copy.sizes_then)
+                copy.sent, copy.sizes_then = [], {}
+                free.append(host)
+        return free
+
+    def _give_up(self, host: str) -> None:
+        """What a host has is in doubt: after a while its copy begins anew, with the whole history."""
+        self._copies.pop(host).actor.kill()
+        self._next_try[host] = time.monotonic() + HISTORY_AGAIN_S
+
+    def _send(self, copy: _Copy) -> None:
+        begins = not copy.sizes
+        if begins:
+            newest = newest_checkpoint(self._folder)
+            copy.sent = [copy.actor.call("begin", -1 if newest is None else newest)]
+            copy.sent += [copy.actor.call("replace", path.name, path.read_bytes()) for path in self._settled()]
+        for name in GROWING:
+            known = 0 if begins else copy.sizes[name]
+            lines = _new_lines(self._folder / name, known)
+            if begins:
+                copy.sent.append(copy.actor.call("replace", name, lines))
+            elif lines:
+                copy.sent.append(copy.actor.call("append", name, known, lines))
+            copy.sizes_then[name] = known + len(lines)
+        copy.deadline = time.monotonic() + (PLACEMENT_S if begins else HISTORY_S)
+
+    def _end(self) -> None:
+        """Send the last event too, where a copy is there that only lacks that; it is not worth a long wait."""
+        for host in self._settle(HISTORY_END_S / 2):
+            if self._copies[host].sizes:
+                self._send(self._copies[host])
+        self._settle(HISTORY_END_S / 2)
+        for copy in self._copies.values():
+            copy.actor.kill()
+
+    # --- Checkpoints -------------------------------------------------------------------------------------------------
+
+    def _copy_checkpoints(self) -> None:
+        copied: dict[rpc.Actor, int] = {}
+        while not self._ending.wait(HISTORY_EVERY_S):
+            newest = newest_checkpoint(self._folder)
+            ready = [(host, copy.actor) for host, copy in sorted(self._copies.items()) if copy.sizes]
+            fresh = False
+            for _, actor in ready[:CHECKPOINT_HOSTS]:
+                if newest is not None and copied.get(actor) != newest:
+                    # A failed copy is tried again: the checkpoint was removed meanwhile, or the host is gone or full.
+                    with contextlib.suppress(OSError, rpc.Timeout, rpc.Unexpected):
+                        self._copy_checkpoint(actor, newest)
+                        copied[actor] = newest
+                        fresh = True
+            if newest is not None and fresh:
+                self._tell(newest, [host for host, actor in ready if copied.get(actor) == newest])
+
+    def _tell(self, step: int, others: list[str]) -> None:
+        """Write which hosts have the checkpoint of ``step``."""
+        path = self._folder / "checkpoints" / f"step-{step:08d}.safetensors"
+        hosts = (self._host, *others)
+        # It may have been removed since, for newer ones; a full disk ends the run where it is noticed first.
+        with contextlib.suppress(OSError, TrainingError):
+            size = sum(part.stat().st_size for part in path.parent.glob(f"{path.stem}.*"))
+            self._journal.write(CheckpointSaved, step=step, path=str(path), host=self._host, size=size, hosts=hosts)
+
+    def _copy_checkpoint(self, actor: rpc.Actor, step: int) -> None:
+        paths = sorted((self._folder / "checkpoints").glob(f"step-{step:08d}.*"))
+        paths = [path for path in paths if path.suffix in (".json", ".safetensors")]
+        for path in paths:
+            with path.open("rb") as file:
+                for offset in range(0, path.stat().st_size, _CHUNK):
+                    rpc.get(actor.call("write", path.name, offset, file.read(_CHUNK)), HISTORY_S)
+        rpc.get(actor.call("publish", [path.name for path in paths], self._keep_newest), HISTORY_S)
+
+    # --- Files -------------------------------------------------------------------------------------------------------
+
+    def _settled(self) -> list[Path]:
+        """The files that stay as they are: ``run.json`` and the job's."""
+        return sorted(path for path in self._folder.glob("*") if path.name == "run.json" or path.suffix == ".py")
+
+
+def _new_lines(path: Path, offset: int) -> bytes:
+    """Whole lines from ``offset`` on, so many as are sent at a time; none while the file is not there yet."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            found = file.read(_CHUNK)
+    except FileNotFoundError:
+        return b""
+    return found[: found.rfind(b"\n") + 1]

@@ -1,0 +1,299 @@
+"""Whatever is given as data: it is understood by a rule, each sample is used once, and mistakes are named."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from remote_agent.training.data import blocks, datasets, record
+from remote_agent.training.data.blocks import Block
+from remote_agent.training.errors import JobError
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Samples(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return iter([(torch.zeros(3), 1)])
+
+
+class Loader:
+    def __iter__(self) -> Iterator[Any]:
+        return iter([(torch.zeros(4, 3), torch.zeros(4))])
+
+
+class LoaderOfSamples(Loader):
+    batched = False
+
+
+class Indexable(Dataset[Any]):
+    def __len__(self) -> int:
+        return 7
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((3,), float(index)), index % 2
+
+    def __iter__(self) -> Iterator[Any]:
+        raise AssertionError("what can be indexed is not iterated over")
+
+
+def generate() -> Iterator[Any]:
+    yield torch.zeros(3), 1
+
+
+@pytest.mark.parametrize(
+    ("given_data", "batched"),
+    [
+        (Samples(), False),
+        (Loader(), True),
+        (LoaderOfSamples(), False),
+        (generate, False),
+        (generate(), False),
+        (DataLoader(Samples(), batch_size=2), True),
+        (DataLoader(Samples(), batch_size=None), False),
+    ],
+)
+def test_an_iterable_yields_batches_if_it_is_a_loader_and_samples_otherwise(given_data: object, batched: bool) -> None:
+    stream = datasets.as_stream(given_data)
+    assert stream is not None
+    assert stream.batched is batched
+
+
+@pytest.mark.parametrize(
+    "given_data",
+    [Indexable(), DataLoader(Indexable(), batch_size=3), [(1, 2)], (torch.zeros(7, 3), torch.zeros(7)), torch.zeros(7)],
+)
+def test_what_can_be_indexed_is_no_stream(given_data: object) -> None:
+    assert datasets.as_stream(given_data) is None
+    assert len(datasets.as_dataset(given_data)) in (1, 7)
+
+
+def test_a_loaders_own_collate_function_makes_the_batches() -> None:
+    def collate(samples: list[Any]) -> Any:
+        return torch.stack([x for x, _ in samples]) + 100, torch.tensor([y for _, y in samples])
+
+    dataset = datasets.as_dataset(DataLoader(Indexable(), collate_fn=collate))
+    x, y = datasets.fetch(dataset, np.array([5, 2]))
+    assert x[:, 0].tolist() == [105, 102]
+    assert y.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("given_data", [7, None, object()])
+def test_what_is_no_data_is_an_error_that_says_what_is(given_data: object) -> None:
+    assert datasets.as_stream(given_data) is None
+    with pytest.raises(JobError) as error:
+        datasets.as_dataset(given_data)
+    assert "iterable" in error.value.hint
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=6), st.data())
+def test_samples_come_in_the_order_that_was_asked_for_whatever_the_blocks(sizes: list[int], draw: Any) -> None:
+    ends = np.cumsum(sizes).tolist()
+    parts = [
+        Block(end - size, end, {"x": torch.arange(end - size, end)}) for size, end in zip(sizes, ends, strict=True)
+    ]
+    positions = draw.draw(st.lists(st.integers(0, ends[-1] - 1), min_size=1, max_size=12))
+    assert blocks.gather(np.array(positions), parts)["x"].tolist() == positions
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ((torch.zeros(3, 2), torch.zeros(2)), "2 and 3 samples"),
+        ((torch.zeros(3), torch.tensor(1)), "single number"),
+        ((torch.zeros(0, 2), torch.zeros(0)), "no sample"),
+        ("text", "a str"),
+    ],
+)
+def test_what_is_no_batch_is_told_why(value: object, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        blocks.as_batch(value)
+
+
+SCRIPT = """
+import json, sys
+import torch
+from torch import nn
+from remote_agent.training import DistributedTrainer, TrainingConfig, TrainingError
+
+
+class MyModelFactory:
+    def create_model(self):
+        return nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
+
+    def create_optimizer(self, model, config):
+        return torch.optim.Adam(model.parameters(), lr=config.learning_rate)
+
+    def loss(self, model, batch):
+        x, y = batch
+        with open(f"seen-{id(self)}-{__import__('os').getpid()}", "a") as file:
+            file.writelines(f"{int(number)}\\n" for number in x[:, 0])
+        return nn.functional.cross_entropy(model(x / 100), y)
+
+
+def sample(number):
+    return torch.tensor([float(number), 1.0, number % 7, 0.0]), number % 2
+
+
+DATA
+
+config = TrainingConfig(batch_size=32, learning_rate=0.001, num_gpu_workers=GPUS, num_cpu_workers=CPUS)
+results = {}
+for name, given, steps, folder, resume in RUNS:
+    try:
+        trainer = DistributedTrainer(model_factory=MyModelFactory(), data_loader=given, config=config)
+        result = trainer.train(num_iterations=steps, folder=folder, resume=resume)
+        results[name] = {
+            "steps": [row["samples"] for row in result.metrics],
+            "losses": [row["loss"] for row in result.metrics],
+            "folder": str(result.events.parent),
+        }
+    except TrainingError as error:
+        results[name] = {"error": str(error)}
+print(json.dumps(results))
+"""
+
+
+def run_script(folder: Path, source: str, runs: str, gpus: str = "0", cpus: str = "2") -> dict[str, Any]:
+    text = SCRIPT.replace("DATA", source).replace("RUNS", runs).replace("GPUS", gpus).replace("CPUS", cpus)
+    (folder / "script.py").write_text(text)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "disabled", "RAY_ADDRESS": "local"}
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    lines = done.stdout.splitlines()
+    assert lines, done.stderr[-3000:]
+    result: dict[str, Any] = json.loads(lines[-1])
+    return result
+
+
+ITERABLES = """
+class Loader:
+    def __iter__(self):
+        for begin in range(0, 100, 20):
+            samples = [sample(number) for number in range(begin, begin + 20)]
+            yield torch.stack([x for x, _ in samples]), torch.tensor([y for _, y in samples])
+
+class Broken(Loader):
+    def __iter__(self):
+        yield from list(super().__iter__())[:2]
+        raise RuntimeError("the file is gone")
+
+class Mistaken:
+    def __iter__(self):
+        return (sample(number) for number in range(100))
+
+def generate():
+    for number in range(100):
+        yield sample(number)
+"""
+
+
+def covered(folder: str, end: int, begin: int = 0) -> tuple[str, ...]:
+    slices = [span for spans in record.read(Path(folder) / record.FILE).values() for span in spans]
+    return record.gaps_and_overlaps(slices, end, begin)
+
+
+@pytest.mark.ray
+def test_iterables_are_used_sample_by_sample_in_order_to_their_end(tmp_path: Path) -> None:
+    runs = """[
+        ("loader", Loader(), 5, "loader", None),
+        ("resumed", Loader(), 7, None, "loader"),
+        ("generator", generate(), 9, "generator", None),
+        ("broken", Broken(), 9, "broken", None),
+        ("mistaken", Mistaken(), 2, "mistaken", None),
+    ]"""
+    results = run_script(tmp_path, ITERABLES, runs)
+    assert "error" not in results["loader"], results
+    assert results["loader"]["steps"] == [32] * 5  # it is read again where it ends
+    assert results["resumed"]["steps"] == [32] * 7
+    assert covered(tmp_path / results["resumed"]["folder"], 7 * 32) == ()
+    assert results["generator"]["steps"] == [32, 32, 32, 4]  # an iterator is read once
+    assert covered(tmp_path / results["generator"]["folder"], 100) == ()
+    assert "the file is gone" in results["broken"]["error"]
+    assert "batched = False" in results["mistaken"]["error"]
+
+
+README = """
+from torch.utils.data import Dataset
+
+class MyDataLoader:  # yields batches
+    def __iter__(self):
+        for begin in range(0, 320, 32):
+            samples = [sample(number) for number in range(begin, begin + 32)]
+            yield torch.stack([x for x, _ in samples]), torch.tensor([y for _, y in samples])
+
+class MyDataset(Dataset):
+    def __len__(self):
+        return 320
+
+    def __getitem__(self, index):
+        return sample(index)
+"""
+
+
+@pytest.mark.ray
+def test_the_peers_example_runs_with_the_import_changed_for_loaders_and_datasets(tmp_path: Path) -> None:
+    runs = '[("loader", MyDataLoader(), 100, None, None), ("dataset", MyDataset(), 100, None, None)]'
+    results = run_script(tmp_path, README, runs, gpus="0", cpus="3")
+    for result in results.values():
+        assert "error" not in result, result
+        assert result["steps"] == [32] * 100
+        assert sum(result["losses"][-10:]) < sum(result["losses"][:10])
+
+
+@pytest.mark.ray
+def test_the_peers_example_names_the_gpu_that_is_not_there(tmp_path: Path) -> None:
+    results = run_script(tmp_path, README, '[("loader", MyDataLoader(), 100, None, None)]', gpus="2", cpus="1")
+    assert "num_gpu_workers=2" in results["loader"]["error"]
+
+
+RAY_DATA = """
+import ray
+ray.init(log_to_driver=False)
+import numpy as np
+numbers = np.arange(100, dtype=np.float32)
+dataset = ray.data.from_numpy(np.stack([numbers, numbers * 0, numbers % 7, numbers * 0], 1)).repartition(8)
+dataset = dataset.map_batches(lambda batch: {"x": batch["data"], "y": (batch["data"][:, 0] % 2).astype(np.int64)})
+
+class MyModelFactory(MyModelFactory):
+    def loss(self, model, batch):
+        return super().loss(model, (batch["x"], batch["y"]))
+
+TrainingConfig = __import__("functools").partial(TrainingConfig, epochs=2)
+"""
+
+
+@pytest.mark.ray
+def test_a_ray_dataset_is_read_block_by_block_and_each_sample_once_an_epoch(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="Ray Data needs pyarrow: pip install -e '.[data]'")
+    pytest.importorskip("pandas", reason="Ray Data needs pandas: pip install -e '.[data]'")
+    results = run_script(tmp_path, RAY_DATA, '[("ray", dataset, None, "ray", None)]')
+    assert "error" not in results["ray"], results
+    assert results["ray"]["steps"] == [32] * 6 + [8]
+    assert covered(tmp_path / "ray", 200) == ()
+    seen = [int(line) for file in tmp_path.glob("seen-*") for line in file.read_text().split()]
+    assert set(seen) == set(range(100))
+
+
+def test_a_dataset_of_tensors_is_fetched_in_one_operation() -> None:
+    x = torch.arange(10)
+    assert datasets.fetch(TensorDataset(x, x + 1), np.array([3, 1]))[1].tolist() == [4, 2]

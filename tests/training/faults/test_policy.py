@@ -1,0 +1,95 @@
+"""What is decided about a failed worker: one thing, always the same for the same evidence, and never to try forever."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remote_agent.training.faults import policy
+from remote_agent.training.faults.policy import (
+    Died,
+    Drained,
+    Drop,
+    Evidence,
+    Fail,
+    Hung,
+    Late,
+    Restart,
+    SetAside,
+    Silent,
+    Standing,
+    Unlinked,
+    decide,
+)
+
+seconds = st.floats(0, 1e4)
+evidence = st.one_of(
+    st.builds(Died, st.text(min_size=1)),
+    st.builds(Silent, seconds),
+    st.builds(Late, seconds),
+    st.builds(Hung, seconds),
+    st.builds(Unlinked, st.text(min_size=1)),
+    st.just(Drained()),
+)
+standings = st.builds(
+    Standing,
+    others=st.integers(0, 8),
+    coming=st.integers(0, 8),
+    attempts=st.integers(0, 2 * policy.MOST_ATTEMPTS),
+    restartable=st.booleans(),
+)
+
+
+@given(evidence, standings)
+def test_every_failure_leads_to_one_decision_with_a_cause(seen: Evidence, standing: Standing) -> None:
+    decision = decide(seen, standing)
+    assert isinstance(decision, SetAside | Restart | Drop | Fail)
+    assert decision.cause
+
+
+@given(evidence, standings)
+def test_a_run_fails_only_when_nobody_is_left_and_nobody_can_come_back(seen: Evidence, standing: Standing) -> None:
+    decision = decide(seen, standing)
+    nobody = not standing.others and not standing.coming
+    if isinstance(decision, Fail):
+        assert nobody
+        assert isinstance(decide(seen, dataclasses.replace(standing, others=1)), Drop)
+    assert not (nobody and isinstance(decision, Drop))
+
+
+@given(evidence, standings)
+def test_what_was_silent_or_late_is_never_ended(seen: Evidence, standing: Standing) -> None:
+    if isinstance(seen, Silent | Late):
+        decision = decide(seen, standing)
+        assert isinstance(decision, SetAside)
+        assert decision.lost is isinstance(seen, Silent)
+
+
+@given(evidence, standings)
+def test_nothing_is_started_again_forever(seen: Evidence, standing: Standing) -> None:
+    tried = dataclasses.replace(standing, attempts=policy.MOST_ATTEMPTS)
+    assert not isinstance(decide(seen, tried), Restart)
+
+
+@given(evidence, standings)
+def test_nothing_is_started_where_nothing_can_be(seen: Evidence, standing: Standing) -> None:
+    assert not isinstance(decide(seen, dataclasses.replace(standing, restartable=False)), Restart)
+
+
+@given(standings)
+def test_a_host_that_the_user_wants_to_leave_leaves(standing: Standing) -> None:
+    assert isinstance(decide(Drained(), standing), Drop | Fail)
+
+
+def test_the_first_attempt_is_made_at_once_and_pauses_double() -> None:
+    pauses = [policy.pause_s(attempt) for attempt in range(4)]
+    assert pauses == [0.0, 2.0, 4.0, 8.0]
+
+
+def test_a_worker_that_cannot_exchange_is_given_one_chance_to_do_so_again() -> None:
+    first = decide(Unlinked("broken pipe"), Standing(others=1, coming=0))
+    second = decide(Unlinked("broken pipe"), Standing(others=1, coming=0, attempts=1))
+    assert first == SetAside("broken pipe", lost=True)
+    assert isinstance(second, Restart)

@@ -1,0 +1,229 @@
+"""Shards of the parameter server are killed: the run goes on by itself, and exactly as if they had not been."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remote_agent.training.data import record
+from remote_agent.training.faults import copies, restoring
+from remote_agent.training.saving import checkpoint
+from tests.training.conftest import RUN_S
+from tests.training.saving.test_resume import plain_loop, trained, worst_error
+
+STEPS, BATCH = 60, 12
+LONG = 260
+"""Steps of a run that is long enough for copies, and for a spare process to be there."""
+
+BUDGET_S = 15.0
+"""From the last step before the loss to the first new one, with detection and the steps that are made again."""
+
+ON_A_BUSY_COMPUTER = 3
+"""All hosts are on one computer here, and start their processes with libraries on it at the same time."""
+
+JOB = """
+import os
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+FOLDER = Path(PLACE)
+
+
+def note(role):
+    '''Let the test know the process that has this role on this host.'''
+    (FOLDER / f"{role}-{os.environ.get('TEST_HOST')}-{os.getpid()}").touch()
+
+
+class Job:
+    def create_model(self):
+        return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+
+    def create_optimizer(self, model, config):
+        note("optimizer")
+        return torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
+
+    def create_data(self):
+        generator = torch.Generator().manual_seed(5)
+        x = torch.randn(50, 6, generator=generator)
+        return x, x[:, :3].argmax(1)
+
+    def loss(self, model, batch):
+        note("worker")
+        time.sleep(0.04)
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+"""
+
+SETTINGS: dict[str, Any] = {
+    "batch_size": BATCH,
+    "num_iterations": STEPS,
+    "measure_seconds": 0.1,
+    "stream": "network",
+}
+
+
+def job(folder: Path) -> str:
+    return JOB.replace("PLACE", repr(str(folder)))
+
+
+def processes(folder: Path, role: str) -> dict[str, int]:
+    """Process of each host's worker, or server, by host."""
+    found = {path.name.split("-")[1]: int(path.name.split("-")[2]) for path in folder.glob(f"{role}-*")}
+    if role == "worker":
+        return found
+    workers = {int(path.name.split("-")[2]) for path in folder.glob("worker-*")}
+    return {
+        path.name.split("-")[1]: int(path.name.split("-")[2])
+        for path in folder.glob("optimizer-*")
+        if int(path.name.split("-")[2]) not in workers
+    }
+
+
+def kill(*pids: int) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+def until_copied(run: Any) -> None:
+    """Wait until the first copies are there, and time for a spare process to start."""
+    run.until("step")
+    begun = time.monotonic()
+    while time.monotonic() - begun < 2.5 * copies.REPLAY_S:
+        run.until("step", len(run.of_kind("step")) + 1)
+
+
+def recovery_s(run: Any) -> float:
+    """Seconds from the last step before the first loss to the first one that had not been made before."""
+    steps: list[tuple[int, float]] = []
+    lost = False
+    for event in run.events():
+        lost = lost or event["kind"] in ("server_lost", "worker_lost")
+        if event["kind"] == "step":
+            if lost and event["step"] > steps[-1][0]:
+                return float(event["time"]) - steps[-1][1]
+            if not lost:
+                steps.append((event["step"], event["time"]))
+    raise AssertionError("no step was made after the loss")
+
+
+def check_whole(run: Any, samples: int, budget: float = ON_A_BUSY_COMPUTER * BUDGET_S) -> None:
+    """Every sample was counted once, and the events tell of a run that went on within ``budget`` seconds."""
+    events = run.events()
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    kinds = [event["kind"] for event in events]
+    assert kinds.count("server_lost") == kinds.count("run_resumed") >= 1
+    slices = [span for spans in record.read(run.folder / record.FILE).values() for span in spans]
+    assert record.gaps_and_overlaps(slices, samples) == ()
+    seconds = recovery_s(run)
+    print(f"recovered in {seconds:.2f} s; {run.of_kind('run_resumed')[0]['notes']}")
+    assert seconds < budget
+
+
+@pytest.mark.ray
+def test_a_killed_shard_is_restored_and_the_weights_are_those_without_the_fault(launch: Any, tmp_path: Path) -> None:
+    run = launch(job(tmp_path), "abc", server="c", shards=2, **(SETTINGS | {"num_iterations": LONG}))
+    until_copied(run)
+    servers = processes(tmp_path, "optimizer")
+    assert len(servers) == 2
+    kill(servers["c"])
+    weights = trained(run)
+    (lost,) = run.of_kind("server_lost")
+    assert lost["host"] == "c"
+    (resumed,) = run.of_kind("run_resumed")
+    assert 0 < resumed["step"] < lost["step"]
+    assert resumed["samples"] == resumed["step"] * BATCH
+    check_whole(run, LONG * BATCH, BUDGET_S)
+    assert worst_error(weights, plain_loop(run.folder, LONG)) < 1e-5
+
+
+@pytest.mark.ray
+def test_a_shard_its_hosts_worker_and_another_worker_are_lost_at_once(launch: Any, tmp_path: Path) -> None:
+    run = launch(job(tmp_path), "abc", server="c", shards=1, **SETTINGS)
+    run.until("step", 12)
+    workers = processes(tmp_path, "worker")
+    kill(processes(tmp_path, "optimizer")["c"], workers["c"], workers["b"])
+    weights = trained(run)
+    assert {event["host"] for event in run.of_kind("worker_lost")} == {"b", "c"}
+    check_whole(run, STEPS * BATCH)
+    assert worst_error(weights, plain_loop(run.folder, STEPS)) < 1e-5
+
+
+@pytest.mark.ray
+def test_a_shard_that_is_killed_while_a_checkpoint_is_written_leaves_whole_ones(launch: Any, tmp_path: Path) -> None:
+    run = launch(job(tmp_path), "ab", server="b", shards=1, checkpoint_every=2, **SETTINGS)
+    folder = run.folder / checkpoint.FOLDER
+    run.until("step", 8)
+    end = time.monotonic() + 60
+    while not list(folder.glob("*.part")) and time.monotonic() < end:
+        pass  # a checkpoint is there half-written for a moment only
+    kill(processes(tmp_path, "optimizer")["b"])
+    run.until("run_resumed")
+    for document in folder.glob("step-*.json"):
+        saved = checkpoint.find(document)
+        assert saved.weights()
+        assert saved.training_state().optimizer
+    weights = trained(run)
+    check_whole(run, STEPS * BATCH)
+    assert worst_error(weights, plain_loop(run.folder, STEPS)) < 1e-5
+
+
+@pytest.mark.ray
+def test_rounds_of_local_steps_go_on_from_the_copied_round_with_the_workers_own_optimizers(
+    launch: Any, tmp_path: Path
+) -> None:
+    settings = SETTINGS | {"num_iterations": 24, "strategy": "local_sgd", "local_steps": 2, "outer": "nesterov"}
+    undisturbed = launch(job(tmp_path), "b", server="c", shards=1, **settings)
+    expected = trained(undisturbed)
+    for path in tmp_path.glob("*-*-*"):
+        path.unlink()
+    run = launch(job(tmp_path), "b", server="c", shards=1, **settings)
+    run.until("step", 6)
+    kill(processes(tmp_path, "optimizer")["c"])
+    weights = trained(run)
+    check_whole(run, 24 * 2 * BATCH)
+    assert worst_error(weights, expected) < 1e-5
+
+
+@pytest.mark.ray
+def test_shards_that_die_again_and_again_end_the_run_with_a_clear_event(launch: Any, tmp_path: Path) -> None:
+    dying = job(tmp_path).replace('note("optimizer")', "torch.optim.AdamW.step = lambda *_: os._exit(1)")
+    run = launch(dying, "a", server="a", **SETTINGS)
+    _, errors = run.process.communicate(timeout=2 * RUN_S)  # a process is started for each attempt
+    assert run.process.returncode == 1
+    assert len(errors.splitlines()) == 1, errors
+    (failed,) = run.of_kind("run_failed")
+    assert "parameter server" in failed["cause"]
+    assert failed["hint"]
+    assert len(run.of_kind("run_resumed")) == restoring.MOST_RESTORES
+    assert not run.of_kind("step")
+
+
+# --- How often -------------------------------------------------------------------------------------------------------
+
+SECONDS = st.floats(min_value=1e-4, max_value=100)
+
+
+@given(SECONDS, SECONDS, SECONDS)
+def test_copies_cost_no_more_of_the_time_and_of_the_link_than_they_may(
+    step: float, held: float, sending: float
+) -> None:
+    steps = copies.interval(step, held, sending)
+    assert held <= 1.001 * copies.MOST_HELD_UP * steps * step
+    assert sending <= 1.001 * copies.MOST_SENDING * steps * step
+
+
+@given(SECONDS)
+def test_free_copies_bound_the_steps_that_are_made_again(step: float) -> None:
+    steps = copies.interval(step, 0.0, 0.0)
+    assert steps == 1 or steps * step <= copies.REPLAY_S * 1.001
+    assert (steps + 1) * step > copies.REPLAY_S or math.isclose((steps + 1) * step, copies.REPLAY_S)

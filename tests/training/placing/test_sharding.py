@@ -1,0 +1,187 @@
+"""Several shards in a run: where they are put, and that the weights are those of one process all the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.parity_jobs import KILL_AT, SAMPLES, STEPS, plain_loop, relative_error
+from remote_agent.training.exchange import plan_layout
+from remote_agent.training.placing import sharding
+from remote_agent.training.placing.sharding import COPIES, Site, Traffic, decide, exchange_seconds
+from remote_agent.training.placing.siting import chunk_numbers
+from remote_agent.training.saving import checkpoint
+
+PARAMETERS = 16_900_000
+TRAFFIC = Traffic(gradient=4 * PARAMETERS, weights=4 * PARAMETERS, held=4 * COPIES * PARAMETERS)
+FAST = 11.8e6
+
+
+def host(name: str, workers: int = 1, rate: float = FAST, memory: int | None = None, *, reachable: bool = True) -> Site:
+    return Site(host=name, workers=workers, up=rate, down=rate, memory=memory, reachable=reachable)
+
+
+rates = st.floats(1e4, 1e10)
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> list[Site]:
+    """A first host that all can connect to, and up to five others; at least one worker."""
+    count = draw(st.integers(1, 6))
+    sites = [
+        Site(
+            host=str(number),
+            workers=draw(st.integers(0, 4)),
+            up=draw(rates),
+            down=draw(rates),
+            memory=draw(st.none() | st.integers(0, 2 * TRAFFIC.held)),
+            reachable=not number or draw(st.booleans()),
+        )
+        for number in range(count)
+    ]
+    return [*sites, host("worker", draw(st.integers(1, 3)), draw(rates))]
+
+
+traffics = st.builds(
+    Traffic, gradient=st.integers(1, 10**9), weights=st.integers(1, 10**9), held=st.integers(1, 10**10)
+)
+
+
+@given(fleets(), traffics, st.integers(0, 7))
+def test_parts_sum_to_one_fit_into_memory_and_are_never_worse_than_one_shard(
+    sites: list[Site], traffic: Traffic, count: int
+) -> None:
+    usable = [site.most(traffic.held) for site in sites]
+    try:
+        decision = decide(sites, traffic, count)
+    except ValueError:
+        assert sum(site.reachable for site in sites) < count or sum(usable) < 1 + 1e-6 or count
+        return
+    assert sum(decision.parts) == pytest.approx(1)
+    assert decision.seconds == pytest.approx(exchange_seconds(decision.parts, sites, traffic))
+    for site, part in zip(sites, decision.parts, strict=True):
+        assert part >= 0
+        assert site.reachable or not part
+        if not count:
+            assert part <= site.most(traffic.held) + 1e-6
+    if count:
+        assert sum(part > 0 for part in decision.parts) == count
+    elif usable[0] >= 1:
+        assert decision.seconds <= decision.alone_s * (1 + 1e-6)
+
+
+@given(rates, rates, rates, rates, st.integers(0, 3), st.integers(1, 3), traffics)
+def test_no_other_split_between_two_hosts_is_much_faster(
+    up: float, down: float, other_up: float, other_down: float, workers: int, others: int, traffic: Traffic
+) -> None:
+    sites = [
+        Site(host="a", workers=workers, up=up, down=down),
+        Site(host="b", workers=others, up=other_up, down=other_down),
+    ]
+    best = min(exchange_seconds((part / 100, 1 - part / 100), sites, traffic) for part in range(101))
+    least = sharding.LEAST_GAIN_S
+    assert decide(sites, traffic).seconds <= best / (1 - sharding.LEAST_GAIN - sharding.LEAST_PART) + least
+
+
+def test_equal_hosts_hold_equal_parts_and_reach_the_floor_of_a_ring() -> None:
+    decision = decide([host("a"), host("b"), host("c")], TRAFFIC)
+    assert decision.parts == pytest.approx((1 / 3, 1 / 3, 1 / 3))
+    assert decision.seconds == pytest.approx(2 * 2 / 3 * 4 * PARAMETERS / FAST)
+
+
+def test_a_slow_link_gets_a_small_part_or_none() -> None:
+    slow, others = host("nas", 0, FAST / 20), [host(name) for name in "abc"]
+    parts = decide([*others, slow], TRAFFIC).parts
+    assert sum(parts[:3]) == pytest.approx(1)
+    faster = decide([*others, host("nas", 0, FAST / 2)], TRAFFIC).parts
+    assert 0 < faster[3] < min(faster[:3])
+
+
+def test_a_host_without_memory_or_out_of_reach_holds_no_more_than_it_can() -> None:
+    sites = [host("a", memory=TRAFFIC.held // 5), host("b"), host("c", reachable=False)]
+    decision = decide(sites, TRAFFIC)
+    assert decision.parts == pytest.approx((0.2, 0.8, 0.0))
+    text = " ".join(sharding.reasons(decision, sites, TRAFFIC))
+    assert "a 20%, b 80%" in text
+    assert "a holds 20%: its memory has no room for more" in text
+    assert "c holds no shard: not all others can connect to it" in text
+
+
+def test_too_little_memory_on_all_hosts_together_is_said() -> None:
+    with pytest.raises(ValueError, match=r"needs 0.41 GB, and its hosts have 0.20"):
+        decide([host("a", memory=TRAFFIC.held // 4), host("b", memory=TRAFFIC.held // 4)], TRAFFIC)
+
+
+def test_two_hosts_need_one_shard_only() -> None:
+    sites = [host("a"), host("b")]
+    assert decide(sites, TRAFFIC).parts == (1.0, 0.0)
+    assert decide(sites, TRAFFIC).seconds == pytest.approx(4 * PARAMETERS / FAST)
+    assert "one shard of the parameter server, on a" in sharding.reasons(decide(sites, TRAFFIC), sites, TRAFFIC)[0]
+    assert decide(sites, TRAFFIC, 2).parts == pytest.approx((0.5, 0.5))
+
+
+@given(st.integers(1, 10**8), st.integers(2, 12))
+def test_every_shard_of_a_small_buffer_has_chunks(numel: int, shards: int) -> None:
+    size = chunk_numbers(numel, shards)
+    assert 1 <= size <= 1 << 17
+    if 100 * shards < numel < 10**6:
+        layout = plan_layout([numel], [1.0] * shards, size)
+        assert min(len(chunks) for chunks in layout.by_shard) >= 3
+
+
+# --- On a real cluster -----------------------------------------------------------------------------------------------
+
+JOB = """
+from benchmarks.parity_jobs import ParityJob
+
+
+class Job(ParityJob):
+    def __init__(self):
+        super().__init__("MODEL", "adamw", "MARKER")
+"""
+
+
+def trained(run: Any) -> Any:
+    return checkpoint.load(Path(run.of_kind("run_finished")[0]["checkpoint"]))
+
+
+def start(launch: Any, model: str, marker: str = "", **settings: Any) -> Any:
+    source = JOB.replace("MODEL", model).replace("MARKER", marker)
+    return launch(source, num_iterations=STEPS, batch_size=SAMPLES, seed=3, stream="network", shards=3, **settings)
+
+
+@pytest.mark.ray
+def test_with_three_shards_the_weights_equal_those_of_a_plain_loop(launch: Any) -> None:
+    run = start(launch, "gpt", limits={"a": 17, "b": 9, "c": 4})
+    assert run.finish() == (0, "")
+    reasons = run.of_kind("plan")[0]["reasons"]
+    assert "streamed to workers: 3 over network" in reasons
+    assert any(reason.startswith("parameter server on 3 hosts: a ") for reason in reasons), reasons
+    assert relative_error(trained(run), plain_loop("gpt", "adamw")) <= 1e-5
+
+
+@pytest.mark.ray
+def test_with_three_shards_nothing_is_lost_or_doubled_when_a_worker_dies_in_backward(
+    launch: Any, tmp_path: Path
+) -> None:
+    marker = tmp_path / "killed"
+    run = start(launch, "frozen-unused", str(marker), limits={"a": 24, "b": 24, "c": 24})
+    assert run.finish() == (0, "")
+    (lost,) = run.of_kind("worker_lost")
+    assert lost["step"] == KILL_AT
+    assert KILL_AT in [event["step"] for event in run.of_kind("slice_reissued")]
+    assert relative_error(trained(run), plain_loop("frozen-unused", "adamw")) <= 1e-5
+
+
+@pytest.mark.ray
+def test_more_shards_than_hosts_are_refused_with_what_is_there(launch: Any) -> None:
+    run = start(launch, "gpt", hosts="b")
+    code, _ = run.finish()
+    assert code == 1
+    (failed,) = run.of_kind("run_failed")
+    assert failed["cause"] == "shards=3, but the run has 2 hosts: a, b"
+    assert failed["hint"] == "set shards to 2 or less, or to 0 to let the links decide"

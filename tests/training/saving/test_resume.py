@@ -1,0 +1,183 @@
+"""A run that goes on from a checkpoint is the run that it would have been, and counts every sample as often."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.data import record
+from remote_agent.training.data.order import SampleOrder
+from remote_agent.training.job import create_model
+from remote_agent.training.saving import checkpoint
+
+pytestmark = pytest.mark.ray
+
+JOB = """
+import os
+import signal
+import time
+
+import torch
+from torch import nn
+
+
+class Job:
+    weights_seen = set()
+
+    def create_model(self):
+        return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+
+    def create_optimizer(self, model, config):
+        return OPTIMIZER
+
+    def create_data(self):
+        generator = torch.Generator().manual_seed(5)
+        x = torch.randn(50, 6, generator=generator)
+        return x, x[:, :3].argmax(1)
+
+    def loss(self, model, batch):
+        Job.weights_seen.add(float(model[0].bias.detach()[0]))
+        if len(Job.weights_seen) == 5 and os.environ.get("TEST_HOST") in DYING:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.02)  # so that there is time to kill the coordinator between two steps
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+"""
+OPTIMIZERS = {
+    "momentum": "torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)",
+    "adamw": "torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)",
+}
+SIZE, BATCH = 50, 12
+
+
+def job(optimizer: str = "adamw", dying: str = "") -> str:
+    return JOB.replace("OPTIMIZER", OPTIMIZERS[optimizer]).replace("DYING", repr(tuple(dying)))
+
+
+def kill(run: Any) -> None:
+    """SIGKILL for the coordinator: no last event, no last checkpoint."""
+    os.kill(run.process.pid, signal.SIGKILL)
+    run.process.communicate()
+
+
+def trained(run: Any) -> dict[str, torch.Tensor]:
+    """The weights of a run that ends well."""
+    code, errors = run.finish()
+    assert code == 0, errors
+    return checkpoint.load(Path(run.of_kind("run_finished")[0]["checkpoint"]))
+
+
+def plain_loop(folder: Path, steps: int) -> dict[str, torch.Tensor]:
+    """The same job in one process, without an interruption."""
+    spec = importlib.util.spec_from_file_location("plain", folder / "job.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    job = module.Job()
+    model = create_model(job, 0)
+    optimizer = job.create_optimizer(model, TrainingConfig())
+    x, y = job.create_data()
+    order = SampleOrder(0, SIZE, BATCH)
+    for step in range(1, steps + 1):
+        indices = torch.from_numpy(order.step(step))
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x[indices]), y[indices]).backward()
+        optimizer.step()
+    return model.state_dict()
+
+
+def worst_error(weights: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
+    return max(float((weights[name] - value).norm() / value.norm()) for name, value in expected.items())
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "before", "after", "hosts"),
+    [
+        ("adamw", "network", "network", "ab"),
+        ("momentum", "off", "off", "abc"),
+        ("adamw", "off", "auto", "abc"),
+        ("momentum", "network", "off", "bc"),
+    ],
+)
+def test_a_killed_run_goes_on_to_the_weights_of_one_that_was_never_interrupted(
+    launch: Any, optimizer: str, before: str, after: str, hosts: str
+) -> None:
+    settings = {"batch_size": BATCH, "num_iterations": 14, "checkpoint_every": 3, "measure_seconds": 0.1}
+    first = launch(job(optimizer), "abc", stream=before, **settings)
+    first.until("checkpoint_saved", 2)
+    kill(first)
+    resumed = launch(job(optimizer), hosts, stream=after, resume=first, **settings)
+    weights = trained(resumed)
+    events = resumed.events()
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    (went_on,) = resumed.of_kind("run_resumed")
+    assert went_on["step"] in (6, 9, 12)
+    assert went_on["samples"] == went_on["step"] * BATCH
+    assert went_on["notes"] == []
+    assert worst_error(weights, plain_loop(first.folder, 14)) < 1e-5
+
+
+def test_every_sample_is_counted_once_an_epoch_whoever_dies_and_when(launch: Any) -> None:
+    settings = {"batch_size": BATCH, "epochs": 3, "checkpoint_every": 3, "measure_seconds": 0.1, "stream": "network"}
+    first = launch(job(dying="b"), "abc", **settings)
+    first.until("worker_lost")
+    first.until("checkpoint_saved", 2)
+    kill(first)
+    resumed = launch(job(dying="c"), "abc", resume=first, **settings)
+    trained(resumed)
+    assert [event["host"] for event in resumed.of_kind("worker_lost")] == ["b", "c"]
+    path = resumed.folder / record.FILE
+    assert any("resumed_after" in json.loads(line) for line in path.read_text().splitlines())
+    assert np.array_equal(record.counts(path, SampleOrder(0, SIZE, BATCH)), np.full(SIZE, 3))
+    slices = [span for spans in record.read(path).values() for span in spans]
+    assert record.gaps_and_overlaps(slices, 3 * SIZE) == ()
+    (finished,) = resumed.of_kind("run_finished")
+    assert (finished["samples"], finished["steps"]) == (150, 13)
+    assert resumed.of_kind("step")[-1]["samples"] == 6
+
+
+def test_rounds_of_local_steps_end_with_the_last_sample_of_the_last_epoch_and_resume(launch: Any) -> None:
+    settings = {
+        "batch_size": 6,
+        "epochs": 4,
+        "checkpoint_every": 2,
+        "measure_seconds": 0.1,
+        "strategy": "local_sgd",
+        "local_steps": 3,
+        "outer": "nesterov",
+    }
+    first = launch(job("momentum"), "abc", **settings)
+    first.until("checkpoint_saved", 2)
+    kill(first)
+    state = checkpoint.find(first.folder).training_state()
+    assert len(state.inner) == 3
+    assert set(state.optimizer["0.weight"]) == {"momentum_buffer"}
+    resumed = launch(job("momentum"), "ab", resume=first, **settings)
+    trained(resumed)
+    assert "2 workers" in resumed.of_kind("run_resumed")[0]["notes"][0]
+    path = resumed.folder / record.FILE
+    assert np.array_equal(record.counts(path, SampleOrder(0, SIZE, 6)), np.full(SIZE, 4))
+
+
+def test_nothing_is_left_to_do_for_a_checkpoint_that_holds_all_steps(launch: Any) -> None:
+    settings = {"batch_size": BATCH, "num_iterations": 2, "measure_seconds": 0.1}
+    first = launch(job(), "a", **settings)
+    trained(first)
+    again = launch(job(), "a", resume=first, **settings)
+    code, errors = again.finish()
+    assert code == 1
+    assert "Traceback" not in errors
+    (failed,) = again.of_kind("run_failed")
+    assert "step 2" in failed["cause"]
+    assert "num_iterations" in failed["hint"]
+    events = again.events()
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))

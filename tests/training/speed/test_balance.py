@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from remote_agent.training.speed.balance import STEPS_BETWEEN, SpeedTrack, recut
+from remote_agent.training.speed.shares import DeviceProfile, split
+
+
+def observed(track: SpeedTrack, samples: int, seconds: float, steps: int) -> SpeedTrack:
+    for _ in range(steps):
+        track = track.observe(samples, seconds)
+    return track
+
+
+def test_within_ten_steps_the_shares_follow_a_device_that_is_half_as_fast_as_measured() -> None:
+    fast, slow = SpeedTrack(DeviceProfile(100)), SpeedTrack(DeviceProfile(100))
+    cut = split(90, [fast.current, slow.current])
+    for _ in range(10):
+        fast, slow = fast.observe(cut[0], cut[0] / 100), slow.observe(cut[1], cut[1] / 50)
+        cut = recut(90, cut, [fast, slow], 0) or cut
+    assert abs(cut[0] - 60) <= 2
+
+
+@pytest.mark.parametrize("speed", [0.6, 0.3])
+def test_within_ten_steps_a_slowdown_is_named_and_the_shares_follow(speed: float) -> None:
+    noise = random.Random(1)
+    tracks = [SpeedTrack(DeviceProfile(100)), SpeedTrack(DeviceProfile(100))]
+    cut: tuple[int, ...] = (45, 45)
+
+    def step(speeds: tuple[float, float]) -> None:
+        nonlocal cut
+        for index, now in enumerate(speeds):
+            seconds = cut[index] / (100 * now) * noise.uniform(0.95, 1.1)
+            tracks[index] = tracks[index].observe(cut[index], seconds)
+        cut = recut(90, cut, tracks, 1) or cut
+
+    for _ in range(40):
+        step((1, 1))
+    assert cut == (45, 45)
+    for _ in range(10):
+        step((1, speed))
+    assert [track.slow for track in tracks] == [False, True]
+    assert tracks[1].speed == pytest.approx(speed, rel=0.15)
+    assert cut[1] == pytest.approx(90 * speed / (1 + speed), abs=4)
+
+
+def test_noise_hardly_moves_shares_and_names_nobody_slow() -> None:
+    noise = random.Random(7)
+    tracks = [SpeedTrack(DeviceProfile(100)) for _ in range(3)]
+    cut: tuple[int, ...] = (30, 30, 30)
+    moves = since = 0
+    for number in range(2000):
+        for index in range(3):
+            hiccup = noise.choice((2.0, 4.0)) if noise.random() < 0.1 else 1.0
+            tracks[index] = tracks[index].observe(cut[index], cut[index] * 0.01 * noise.uniform(0.9, 1.3) * hiccup)
+            assert not tracks[index].slow, f"step {number}"
+        since += 1
+        better = recut(90, cut, tracks, since)
+        if better is not None:
+            cut, since, moves = better, 0, moves + 1
+    assert moves <= 5
+
+
+def test_a_burst_of_another_program_is_no_slowdown_where_steps_are_short() -> None:
+    track = observed(SpeedTrack(DeviceProfile(1000)), 10, 0.01, 100)
+    assert not observed(track, 10, 0.02, 8).slow
+    assert observed(track, 10, 0.02, 60).slow
+
+
+def test_shares_rest_between_two_cuts() -> None:
+    tracks = [observed(SpeedTrack(DeviceProfile(100)), 45, seconds, 12) for seconds in (0.45, 0.55)]
+    assert recut(90, (45, 45), tracks, STEPS_BETWEEN - 1) is None
+    assert recut(90, (45, 45), tracks, STEPS_BETWEEN) == (50, 40)
+
+
+def test_a_gain_that_is_not_worth_it_moves_nothing() -> None:
+    tracks = [observed(SpeedTrack(DeviceProfile(100)), 45, seconds, 12) for seconds in (0.45, 0.48)]
+    assert recut(90, (45, 45), tracks, 1000) is None
+
+
+def test_a_fall_is_told_once_and_taken_back_when_the_speed_is_back() -> None:
+    track = observed(SpeedTrack(DeviceProfile(100)), 10, 0.1, 20)
+    told = []
+    for seconds in [0.2] * 50 + [0.12] * 50 + [0.1] * 50:
+        after = track.observe(10, seconds)
+        if after.slow is not track.slow:
+            told.append(after.slow)
+        track = after
+    assert told == [True, False]
+    assert track.speed == pytest.approx(1, abs=0.05)
