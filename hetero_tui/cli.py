@@ -75,6 +75,9 @@ def _start(
 def demo(
     job: Annotated[str, typer.Argument(help="A ready job: digits or text.")] = "digits",
     settings: Settings = None,
+    chaos: Annotated[
+        bool, typer.Option("--chaos", help="Break a machine every few seconds, to see it recover (in the app: key x).")
+    ] = False,
     as_json: Json = False,
     plain: Plain = False,
 ) -> None:
@@ -89,17 +92,27 @@ def demo(
         chosen, wanted = parse_job(job), parse_settings(settings or [])
         async with demo_fleet(log_errors=in_app) as fleet:
             session = fleet.session
+            if not in_app:
+                session.subscribe(Narrator(output))
+            if chaos:
+                await fleet.chaos.toggle()
             if in_app:
                 from hetero_tui.ui.app import HeteroApp
                 from hetero_tui.ui.keys import QUIT_FOR_GOOD
 
                 start = ("probe", "up", "train")
-                app = HeteroApp(session, on_start=start, job=job, settings=wanted, quit_key=QUIT_FOR_GOOD)
+                app = HeteroApp(
+                    session,
+                    on_start=start,
+                    job=job,
+                    settings=wanted,
+                    quit_key=QUIT_FOR_GOOD,
+                    chaos=fleet.chaos.toggle,
+                )
                 await app.run_async()
                 code = app.return_code or DONE
                 output.say("tearing the demo down ...")
             else:
-                session.subscribe(Narrator(output))
                 await session.up()
                 code = await _follow(session, output, await session.launch(chosen, wanted))
         assert fleet.report is not None

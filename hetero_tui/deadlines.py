@@ -61,6 +61,9 @@ HEAD_LOST_AFTER = 6.0
 STEP_ASIDE = 45.0
 """So long a laptop that did not start the cluster leaves it to the one that did to form it anew without its head."""
 
+FORM_ANEW = NODE_START + RUN_START
+"""How long another laptop that has begun to form the cluster anew may take until the run goes on there."""
+
 CLOSE = 5.0
 """Closing a connection in good order before it is simply dropped."""
 

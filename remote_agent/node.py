@@ -81,7 +81,7 @@ def _start(folder: Path, spec: NodeSpec) -> NodeReport:
             supervisor.launch(folder)
             return NodeReport(host=spec.host, state="running", pid=record.pid, already=True, spec=spec)
     if former is not None and former.epoch < spec.epoch:
-        _leave_older(folder, record)
+        _leave_older(folder)
     else:
         supervisor.stop(folder)
         if record is not None:
@@ -101,23 +101,19 @@ def _start(folder: Path, spec: NodeSpec) -> NodeReport:
     return NodeReport(host=spec.host, state="running", pid=record.pid, spec=spec)
 
 
-def _leave_older(folder: Path, record: ProcessRecord | None) -> None:
-    """End what this machine has of a cluster that was replaced: nobody waits for it, so it gets little time.
+def _leave_older(folder: Path) -> None:
+    """End what this machine has of a cluster that was replaced, all at once: nobody waits for what it does.
 
     Raises:
         NodeError: something outlived SIGKILL.
     """
-    named = {name: processes.find_named(folder, name) for name in processes.recorded_names(folder)}
-    ours = [process for name, process in named.items() if process is not None and name != layout.RAY]
-    left = processes.stop_processes(folder, ours, deadlines.OLDER_STOP_SECONDS)
+    _, left = processes.stop_marked(folder, deadlines.OLDER_STOP_SECONDS)
     if left:
         raise NodeError(processes.leftover(left[0]).detail, "restart this machine: a process hangs in a driver")
-    for name in named:
+    for name in processes.recorded_names(folder):
         if name != layout.RAY:
             processes.forget(folder, name)
     supervision.forget(folder)
-    if record is not None:
-        ray_node.stop(folder, record, deadlines.OLDER_STOP_SECONDS)
 
 
 def _await_supervisor(folder: Path, pause: ray_node.Pause) -> ProcessRecord:

@@ -7,6 +7,10 @@ Pure except for :func:`private_folder`. The choices follow what Ray 2.60 does:
 - Silence is noticed after 3 x 1 s, not after a minute, so that a pulled cable is a short pause. A machine
   that is back after a silence asks within 1 s, not 5, whether it was declared dead meanwhile.
 - Its metrics are off: those ports are open to the whole network and know no token.
+- Its log monitor, which would print what actors print in a driver's terminal, is left out on every node: nobody
+  looks at one, and it is a process that takes part of the start's time.
+- No process is started in advance. Ray would have one for each core of the head, 80 MB each, while a run starts; actors
+  with an environment of their own, as all of ours, can't use them.
 - Its unix sockets lie below the temporary folder, and the kernel allows about a hundred bytes for such a path.
 """
 
@@ -45,7 +49,7 @@ def arguments(spec: NodeSpec, ray_folder: Path, object_store: int, *, dashboard:
     """The command line of ``ray start`` for this machine; it stays in the foreground (``--block``)."""
     labels = {HOST_LABEL: spec.host} | spec.labels
     argv = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
-    argv += ["--log-style=record", "--log-color=false"]
+    argv += ["--log-style=record", "--log-color=false", "--include-log-monitor=false"]
     if spec.role == "head":
         argv += ["--head", f"--port={spec.gcs_port}", f"--include-dashboard={str(dashboard).lower()}"]
         if dashboard:
@@ -73,6 +77,7 @@ def environment(base: Mapping[str, str], token: Path) -> dict[str, str]:
         "RAY_health_check_failure_threshold": "3",
         "RAY_raylet_liveness_self_check_interval_ms": "1000",
         "RAY_enable_metrics_collection": "0",
+        "RAY_prestart_worker_first_driver": "0",
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",
         "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL": "minor",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",

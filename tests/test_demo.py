@@ -87,7 +87,7 @@ def test_it_trains_digits_to_95_percent_and_leaves_no_process_port_or_folder() -
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_killed_while_it_trains_it_leaves_nothing(number: signal.Signals) -> None:
     before = folders()
-    process = demo("--set", "num_iterations=100000")
+    process = demo("--chaos", "--set", "num_iterations=100000")
     lines = wait_for_line(process, "step ")
     ours = folders() - before
     assert marked_processes(ours), "".join(lines)

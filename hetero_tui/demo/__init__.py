@@ -1,1 +1,1 @@
-"""The demo's machines: real SSH servers on loopback, and a guardian that cleans up after them however they end."""
+"""The demo's machines: real SSH servers on loopback; what breaks them; a guardian that cleans up however they end."""

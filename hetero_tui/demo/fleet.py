@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 
+from hetero_tui.demo.chaos import PAUSE_SECONDS, Chaos
 from hetero_tui.demo.guardian import guarded
 from hetero_tui.demo.machines import EmbeddedMachines, make_folder
 from hetero_tui.errors import UsageError
@@ -17,19 +18,20 @@ NEEDED = ("ray", "torch", "safetensors", "sklearn", "psutil")
 
 
 class DemoFleet:
-    """The demo's session, and after the context the report of its teardown."""
+    """The demo's session, what breaks its machines, and after the context the report of its teardown."""
 
-    def __init__(self, session: Session) -> None:
-        """``report`` is None until the fleet is torn down."""
+    def __init__(self, session: Session, chaos: Chaos) -> None:
+        """``chaos`` is off. ``report`` is None until the fleet is torn down."""
         self.session = session
+        self.chaos = chaos
         self.report: TeardownReport | None = None
 
 
 @asynccontextmanager
-async def demo_fleet(*, log_errors: bool) -> AsyncIterator[DemoFleet]:
+async def demo_fleet(*, log_errors: bool, chaos_pause: tuple[float, float] = PAUSE_SECONDS) -> AsyncIterator[DemoFleet]:
     """Three machines and a session on them. Leaving the context tears down through the product's own ``down``.
 
-    What even that can't do (a SIGKILL of this process) the guardian does.
+    What even that can't do (a SIGKILL of this process) the guardian does. ``chaos_pause``: see :class:`Chaos`.
 
     Raises:
         UsageError: this Python lacks what the machines, which share it, need.
@@ -46,8 +48,13 @@ async def demo_fleet(*, log_errors: bool) -> AsyncIterator[DemoFleet]:
         path = machines.write_inventory()
         session = Session(load(path), path, ledger_folder=folder / "laptop", log_errors=log_errors)
         async with session:
-            fleet = DemoFleet(session)
+            homes = {machine.name: machine.home for machine in machines.machines}
+            chaos = Chaos(homes, head=machines.machines[0].name, session=session, pause=chaos_pause)
+            fleet = DemoFleet(session, chaos)
             try:
                 yield fleet
             finally:
-                fleet.report = await session.down()
+                try:
+                    await chaos.close()
+                finally:
+                    fleet.report = await session.down()

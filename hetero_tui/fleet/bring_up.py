@@ -71,18 +71,25 @@ async def bring_up(
     # A machine that comes back with the replaced cluster must not get into the new one, so that has its own secret.
     token = await _token(inventory.cluster, ledger, transports[plan.head], running is not None, new=holders is not None)
     epoch = running.epoch if running is not None else max(newest_epoch(surveyed) + 1, int(time.time()))
-    outcomes = await asyncio.gather(
-        *(
-            _start(inventory, candidates[node.host], node, plan, epoch, transports[node.host], token, ledger, emit)
+    async with asyncio.TaskGroup() as group:
+        starting = {
+            node.host: group.create_task(
+                _start(inventory, candidates[node.host], node, plan, epoch, transports[node.host], token, ledger, emit)
+            )
             for node in plan.nodes
-        )
-    )
-    failed |= {error.host: error for error in outcomes if error is not None}
-    joined = tuple(node.host for node in plan.nodes if node.host not in failed)
-    if plan.head not in joined:
+        }
+        error = await starting[plan.head]
+        if error is not None:
+            for task in starting.values():
+                task.cancel()  # they wait for the head's port
+    if error is not None:
+        if running is None:
+            others = [transports[name] for name in starting if name != plan.head]
+            await asyncio.gather(*(_undo(inventory.cluster, transport, emit) for transport in others))
         emit(events.ClusterChanged(time=time.time(), state=ClusterState.DOWN))
-        error = failed[plan.head]
         raise ClusterError(f"the head {plan.head} did not start: {error.cause}", step=STEP, hint=error.hint)
+    failed |= {name: failure for name, task in starting.items() if (failure := task.result()) is not None}
+    joined = tuple(node.host for node in plan.nodes if node.host not in failed)
     whole = len(joined) == len(inventory.hosts)
     state = ClusterState.UP if whole else ClusterState.DEGRADED
     emit(events.ClusterChanged(time=time.time(), state=state, head=plan.head))
@@ -206,6 +213,24 @@ async def _start(
     detail = "ran already" if report.already else f"joined in {time.time() - began:.1f} s"
     emit(events.HostChanged(time=time.time(), host=node.host, state=HostState.UP, detail=detail))
     return None
+
+
+async def _undo(cluster: str, transport: Transport, emit: Emit) -> None:
+    """Stop what was begun for a cluster whose head did not start: it would look like one that has lost its head."""
+    try:
+        await agent.call(
+            transport,
+            cluster,
+            "node",
+            "stop",
+            *("--folder", agent.home_folder(cluster)),
+            step=STEP,
+            deadline=deadlines.NODE_STOP,
+        )
+    except HostError as error:
+        emit(events.HostChanged(time=time.time(), host=transport.host, state=state_after(error), detail=error.cause))
+    else:
+        emit(events.HostChanged(time=time.time(), host=transport.host, state=HostState.READY))
 
 
 async def _node_start(transport: Transport, cluster: str, spec: protocol.NodeSpec) -> protocol.NodeReport:

@@ -19,9 +19,9 @@ from hetero_tui.fleet import agent
 from hetero_tui.fleet.bring_up import UpReport, bring_up
 from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fleet.probing import Probed, probe_fleet
-from hetero_tui.fleet.survey import Surveyed, head_name, mark_replaced, survey
+from hetero_tui.fleet.survey import Surveyed, head_name, mark_replaced, newest_epoch, survey
 from hetero_tui.inventory import Inventory
-from hetero_tui.planning.failover import Verdict, holders, judge_head
+from hetero_tui.planning.failover import Verdict, holders, judge_head, others_began
 from hetero_tui.runs.listing import list_copies, list_runs
 from hetero_tui.runs.seen import Seen
 from hetero_tui.runs.watching import witnesses
@@ -104,14 +104,18 @@ async def give_back(transport: Transport, cluster: str, run: str, known: int, se
 async def taken_over(cluster: str, transports: Mapping[str, Transport], run: str, patience: float) -> str | None:
     """The host that another laptop let ``run`` go on on, without its lost head; None: no other has, so far.
 
-    ``patience`` is how long the others are given for it, in seconds.
+    ``patience`` is how long the others are given to begin with it, in seconds. Once the hosts show that one of them has
+    begun, it is not disturbed for as long as such a thing may take: two that form a cluster undo each other's work.
     """
-    ends = time.monotonic() + patience
+    begun = time.monotonic()
     for pause in deadlines.reconnect_pauses():
         found = await list_runs(cluster, transports)
         # A copy names the lost head as its own; the host where the run went on names itself.
         there = next((host for host, entry in found if entry.id == run and entry.host == host), None)
-        if there is not None or time.monotonic() >= ends:
+        waited = time.monotonic() - begun
+        if there is not None or waited >= patience + (deadlines.FORM_ANEW if patience else 0.0):
             return there
+        if waited >= patience and not others_began(run, found, newest_epoch(await survey(cluster, transports))):
+            return None
         await asyncio.sleep(pause)
     return None

@@ -21,7 +21,7 @@ from textual.screen import Screen
 
 from hetero_tui.errors import HeteroTuiError
 from hetero_tui.ui import guards
-from hetero_tui.ui.keys import KEYS, QUIT, Key
+from hetero_tui.ui.keys import CHAOS, KEYS, QUIT, Key
 from hetero_tui.ui.opening import Opening
 from hetero_tui.ui.operations import Operations
 from hetero_tui.ui.palette import DARK, LIGHT, preferred
@@ -51,6 +51,7 @@ class HeteroApp(App[None]):
         settings: Settings for it.
         quit_key: What leaving means: :data:`~hetero_tui.ui.keys.QUIT`, or for the demo
             :data:`~hetero_tui.ui.keys.QUIT_FOR_GOOD`, which says nothing on the way out.
+        chaos: Turns the demo's chaos on and off; without it there is no key for that.
         now: The clock, in seconds since the epoch.
         zone: The time zone of the times that are shown; None is the computer's own.
     """
@@ -72,6 +73,7 @@ class HeteroApp(App[None]):
         job: str | None = None,
         settings: Mapping[str, str] | None = None,
         quit_key: Key = QUIT,
+        chaos: Callable[[], Awaitable[None]] | None = None,
         now: Callable[[], float] = time.time,
         zone: tzinfo | None = None,
     ) -> None:
@@ -84,6 +86,10 @@ class HeteroApp(App[None]):
         self._on_start = on_start
         self._order = (job, dict(settings or {}))
         self._quit_key = quit_key
+        self._chaos = chaos
+        self._more_keys = () if chaos is None else (CHAOS,)
+        for key in self._more_keys:
+            self.bind(key.code, key.action, description=key.help, show=False)
         self._now = now
         self._zone = zone
         self._operations = Operations(self, now=now, redraw=self.redraw)
@@ -110,6 +116,7 @@ class HeteroApp(App[None]):
             inventory_path=self._intents.inventory_path,
             notes=self._operations.notes,
             quit_key=self._quit_key,
+            more_keys=self._more_keys,
         )
 
     @property
@@ -257,6 +264,10 @@ class HeteroApp(App[None]):
             things = "1 thing is" if left == 1 else f"{left} things are"
             self._say(f"Torn down, but {things} left: see hetero-tui down." if left else "Torn down: nothing is left.")
 
+    def action_chaos(self) -> None:
+        if self._chaos is not None:
+            self._operations.begin("chaos", self._chaos)
+
     def action_show_all(self) -> None:
         """Escape: from the filter's field or the event log back to all hosts."""
         self.main.hosts.end_filter(keep=False)
@@ -273,7 +284,7 @@ class HeteroApp(App[None]):
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """The command palette's entries: our keys by name, and nothing of Textual's but the other theme."""
-        for key in (*KEYS, self._quit_key):
+        for key in (*KEYS, *self._more_keys, self._quit_key):
             if key.action != "command_palette":
                 action = getattr(self, f"action_{key.action}")
                 yield SystemCommand(key.word.capitalize(), f"{key.help} (key {key.key})", action)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hetero_tui.events import ClusterState, RunState
@@ -35,14 +36,17 @@ KEYS = (
 
 QUIT = Key(key="q", code="q", action="detach", word="detach", help="Leave; what runs on the machines goes on")
 QUIT_FOR_GOOD = Key(key="q", code="q", action="detach", word="quit", help="Leave; the demo's machines go away")
-
+CHAOS = Key(key="x", code="x", action="chaos", word="chaos", help="The demo's own: break a machine every few seconds")
 
 RESUMABLE = (RunState.LOST, RunState.FAILED, RunState.STOPPED)
 """Where a run stands that can go on from its newest checkpoint."""
 
 
-def shown_keys(state: State, busy: str, last: Key = QUIT) -> tuple[tuple[str, str, str], ...]:
-    """The keys that make sense now as (key, word, action), the most wanted first; ``last`` stands at the right."""
+def shown_keys(state: State, busy: str, last: Key = QUIT, more: Sequence[Key] = ()) -> tuple[tuple[str, str, str], ...]:
+    """The keys that make sense now as (key, word, action), the most wanted first; ``last`` stands at the right.
+
+    ``more`` are keys beside the table's; they come right after the first, while a run is on.
+    """
     live = state.run is not None and not state.run.state.final
     offered = any(host.offered_key is not None for host in state.hosts)
     up = state.cluster_state in (ClusterState.UP, ClusterState.DEGRADED)
@@ -62,4 +66,6 @@ def shown_keys(state: State, busy: str, last: Key = QUIT) -> tuple[tuple[str, st
         wanted.extend(["filter", "command_palette", "teardown"])
     by_action = {key.action: key for key in KEYS}
     chosen = [by_action[action] for action in wanted]
+    if live:
+        chosen[1:1] = more
     return tuple((key.key, key.word, key.action) for key in (*chosen, last))

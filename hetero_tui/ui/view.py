@@ -23,6 +23,7 @@ class View:
     inventory_path: str
     notes: tuple[LogLine, ...] = ()
     quit_key: Key = QUIT
+    more_keys: tuple[Key, ...] = ()
 
     @property
     def log(self) -> tuple[LogLine, ...]:

@@ -77,8 +77,8 @@ class TrainingConfig:
         measure_seconds: time limit for the measurement of one device before training, without its warm-up.
         rebalance: follow changes in the devices' speed during the run; False keeps the first cut.
         slice_deadline_s: the most that a slice may take until it is given to another device as well. Where slices are
-            streamed that is done after twice the expected time and two seconds, if that is sooner; elsewhere this is
-            beyond ten times the usual.
+            streamed that is done after twice the expected time and two seconds, if that is sooner; with ``allreduce``
+            after five times as long; elsewhere this is beyond ten times the usual.
         stream: how gradients and weights travel: ``auto`` streams them where that is exact (through memory where worker
             and server share a computer), ``network`` never through memory, ``off`` never: as Ray objects.
         codec: how streamed numbers travel over a network, both ways: ``fp32``, ``bf16``, ``int8`` or ``topk``. What a

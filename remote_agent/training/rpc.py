@@ -13,11 +13,11 @@ from remote_agent.training.deadlines import CLOSE_S
 
 T = TypeVar("T")
 
-Lost = (exceptions.RayActorError, exceptions.ObjectLostError, exceptions.RaySystemError, exceptions.WorkerCrashedError)
-"""What a call raises when its actor, or an object that it needs, is gone."""
+ActorLost = (exceptions.RayActorError, exceptions.OutOfMemoryError)
+"""What a call raises when its own actor is gone; Ray ends actors where a host's memory is nearly full."""
 
-ActorLost = exceptions.RayActorError
-"""What a call raises when its own actor is gone."""
+Lost = (*ActorLost, exceptions.ObjectLostError, exceptions.RaySystemError, exceptions.WorkerCrashedError)
+"""What a call raises when its actor, or an object that it needs, is gone."""
 
 Timeout = exceptions.GetTimeoutError
 """What :func:`get` raises when its deadline passes."""
@@ -68,7 +68,7 @@ def first_ready(refs: Sequence[Ref[Any]], deadline_s: float) -> int | None:
 
 def gone(error: Exception) -> bool:
     """Whether an actor's process is known to have ended, rather than out of reach for now."""
-    return isinstance(error, exceptions.ActorDiedError)
+    return isinstance(error, exceptions.ActorDiedError | exceptions.OutOfMemoryError)
 
 
 def wait_all(refs: Sequence[Ref[Any]], deadline_s: float) -> set[int]:
@@ -85,6 +85,8 @@ def describe(error: Exception) -> str:
         return f"{type(cause).__name__}: {cause}"[:300] if cause is not None else "its code raised"
     if isinstance(error, exceptions.ActorDiedError):
         return "its process ended" if "process" in str(error) else "its host or process is gone"
+    if isinstance(error, exceptions.OutOfMemoryError):
+        return "its process was ended, since its host's memory was nearly full"
     if isinstance(error, exceptions.ActorUnavailableError):
         return "its host can't be reached"
     if isinstance(error, Timeout):
@@ -104,7 +106,8 @@ def start(cls: type, options: dict[str, Any], *arguments: Any, groups: Sequence[
             others.
     """
     remote = ray.remote(concurrency_groups=dict.fromkeys(groups, 1)) if groups else ray.remote
-    return Actor(remote(cls).options(**options).remote(*arguments))
+    # Ray's head would keep a record of each call, 3 KB for each of the last 100,000, and a step makes many calls.
+    return Actor(remote(cls).options(enable_task_events=False, **options).remote(*arguments))
 
 
 @dataclass(frozen=True, eq=False, slots=True)

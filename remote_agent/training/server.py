@@ -22,7 +22,7 @@ import safetensors.torch
 import torch
 from numpy.typing import NDArray
 
-from remote_agent.training import dataplane, flat, job
+from remote_agent.training import dataplane, flat, job, without_compiler
 from remote_agent.training.config import STALE_STRATEGIES, TrainingConfig
 from remote_agent.training.dataplane import OptimizerFacts, StreamPlan
 from remote_agent.training.errors import TrainingError
@@ -59,6 +59,7 @@ class ParameterServer(LinkEnd):
     """Weights on this host's CPU, in one flat buffer per dtype; the optimizer works on views into them."""
 
     def __init__(self, threads: int) -> None:
+        without_compiler.install()
         torch.set_num_threads(max(1, threads))
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
@@ -85,7 +86,6 @@ class ParameterServer(LinkEnd):
         """Load what :meth:`open` will need, and build nothing."""
         with contextlib.suppress(TrainingError):  # whoever opens it hears of that
             job.guard("loading the job", job.loads, blob)
-        torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)  # the first one loads torch's compiler
 
     def ping(self) -> Failed | None:
         """Answer, and say why the streams ended, if they did."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ import pytest
 
 from remote_agent.protocol import DeviceSpec, RunSpec, encode
 from tests.training import loopback
+from tests.training.coordinators import Coordinator, Coordinators
 from tests.training.loopback import Cluster
 
 RUN_S = 120.0
@@ -37,16 +36,40 @@ def simulated(cluster: Cluster) -> Cluster:
     return cluster
 
 
+@pytest.fixture(scope="session")
+def coordinators(cluster: Cluster) -> Iterator[Coordinators]:
+    """For runs on that cluster."""
+    with Coordinators(cluster.folder, cluster.environment) as started:
+        yield started
+
+
 @dataclass
 class Run:
     """A coordinator process and its folder."""
 
     folder: Path
-    process: subprocess.Popen[str]
+    process: Coordinator
+    _events: list[dict[str, Any]] = field(default_factory=list)
+    _last: bytes = b""  # of the lines that are in it, and where it ends in the file
+    _end: int = 0
 
     def events(self) -> list[dict[str, Any]]:
+        """So far. What is new in the file is read; all of it where a run that went on took back its final event."""
         path = self.folder / "events.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+        if not path.is_file():
+            return []
+        with path.open("rb") as file:
+            file.seek(self._end - len(self._last))
+            found = file.read()
+            if not found.startswith(self._last):
+                self._events, self._last, self._end = [], b"", 0
+                file.seek(0)
+                found = file.read()
+        new = found[len(self._last) : found.rfind(b"\n") + 1].splitlines(keepends=True)
+        if new:
+            self._events += map(json.loads, new)
+            self._last, self._end = new[-1], self._end + sum(map(len, new))
+        return list(self._events)
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         return [event for event in self.events() if event["kind"] == kind]
@@ -69,7 +92,7 @@ Launch = Callable[..., Run]
 
 
 @pytest.fixture
-def launch(cluster: Cluster, tmp_path: Path) -> Iterator[Launch]:
+def launch(cluster: Cluster, coordinators: Coordinators, tmp_path: Path) -> Iterator[Launch]:
     """Starts a run: `launch(source, hosts, **config)`; source is a ready job's name or the text of a job file.
 
     With `resume=run` it goes on in that run's folder, from its newest checkpoint.
@@ -102,16 +125,7 @@ def launch(cluster: Cluster, tmp_path: Path) -> Iterator[Launch]:
             resume=str(folder) if earlier is not None else "",
         )
         (folder / "run.json").write_text(encode(spec))
-        process = subprocess.Popen(
-            [sys.executable, "-m", "remote_agent.training.run", str(folder)],
-            env=cluster.environment,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        runs.append(Run(folder, process))
+        runs.append(Run(folder, coordinators.start(folder)))
         return runs[-1]
 
     yield start

@@ -38,10 +38,12 @@ def running(hosts: Sequence[str]) -> Iterator[Cluster]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token),
         "RAY_enable_metrics_collection": "0",
+        "RAY_prestart_worker_first_driver": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "PYTHONPATH": str(ROOT),
     }
     environment.pop("RAY_ADDRESS", None)
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # with it every process of the cluster would compile the engine
     started = Cluster(folder, environment, f"{HEAD_ADDRESS}:{free_port()}")
     try:
         for number, host in enumerate(hosts, start=2):
@@ -81,6 +83,7 @@ class Cluster:
         command = [str(Path(sys.executable).with_name("ray")), "start", *where, "--block", "--disable-usage-stats"]
         command += [f"--node-ip-address={address}", f"--labels=hetero-host={host}", "--num-cpus=1"]
         command += [f"--temp-dir={self.folder}/{host}", "--object-store-memory=300000000"]
+        command += ["--include-log-monitor=false"]  # as on the product's nodes
         environment = self.environment | {"TEST_HOST": host} | ({SIMULATED_SPEED: str(speed)} if speed else {})
         log = (self.folder / f"{host}.log").open("wb")
         self.nodes[host] = subprocess.Popen(

@@ -66,7 +66,7 @@ def test_an_exception_in_the_loss_is_shown_with_its_host_and_last_lines(launch: 
 
 
 def test_a_loss_that_is_not_a_number_ends_the_run(launch: Any) -> None:
-    event = failure(launch(job("if Job.calls > 10: loss = loss * float('nan')"), "ab", batch_size=12))
+    event = failure(launch(job("if Job.calls > 10: loss = loss * float('nan')"), "a", batch_size=12))
     assert "nan" in event["cause"]
     assert "learning rate" in event["hint"]
 
@@ -117,21 +117,26 @@ def test_a_server_that_dies_is_named(launch: Any) -> None:
         "\n                os._exit(1)"
         "\n        return Dying(model.parameters(), lr=0.1)\n"
     )
-    run = launch(source, "ab", server="c", batch_size=12)
+    run = launch(source, "a", server="c", batch_size=12)
     event = failure(run)
     assert event["host"] == "c"
     assert "parameter server" in event["cause"]
     assert len(run.of_kind("server_lost")) == 1
 
 
-def test_a_server_that_dies_while_weights_are_streamed_and_not_copied_is_named(launch: Any) -> None:
-    source = job("time.sleep(0.02)") + (
+def test_a_server_that_dies_while_weights_are_streamed_and_not_copied_is_named(launch: Any, tmp_path: Path) -> None:
+    dying = tmp_path / "dying"
+    source = job(f"time.sleep(0.02); Job.calls == 30 and open({str(dying)!r}, 'w').close()") + (
         "\n    def create_optimizer(self, model, config):"
         "\n        import threading"
-        "\n        threading.Timer(8, os._exit, (1,)).start()"
+        "\n        threading.Thread(target=self.die, daemon=True).start()"
         "\n        return torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "\n    def die(self):"
+        f"\n        while not os.path.exists({str(dying)!r}):"
+        "\n            time.sleep(0.02)"
+        "\n        os._exit(1)\n"
     )
-    run = launch(source, "ab", server="c", batch_size=12, num_iterations=100_000, strategy="ssp")
+    run = launch(source, "a", server="c", batch_size=12, num_iterations=100_000, strategy="ssp")
     event = failure(run)
     assert event["host"] == "c"
     assert "parameter server" in event["cause"]
@@ -144,13 +149,14 @@ def test_a_parameter_that_gets_its_first_gradient_late_is_named_and_not_trained_
         "model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))"
         "; model.register_parameter('late', nn.Parameter(torch.ones(2))); return model",
     )
-    event = failure(launch(source, "ab", batch_size=12))
+    event = failure(launch(source, "a", batch_size=12))
     assert "late" in event["cause"]
     assert "stream=off" in event["hint"]
 
 
 def test_losing_every_worker_ends_the_run(launch: Any) -> None:
-    event = failure(launch(job("if Job.calls > 10: os._exit(1)"), "ab", batch_size=12))
+    # Where gradients are streamed, workers are started again, some times.
+    event = failure(launch(job("if Job.calls > 10: os._exit(1)"), "ab", batch_size=12, stream="off"))
     assert "last worker" in event["cause"]
 
 
@@ -172,7 +178,7 @@ def test_a_full_disk_ends_the_run_with_one_line(launch: Any, cluster: Any) -> No
 
 
 def test_sigterm_ends_the_run_early_with_a_checkpoint(launch: Any) -> None:
-    run = launch(job("time.sleep(0.05)"), "ab", batch_size=12, num_iterations=100_000, checkpoint_every=5)
+    run = launch(job("time.sleep(0.05)"), "a", batch_size=12, num_iterations=100_000, checkpoint_every=5)
     run.until("step", 6)
     os.kill(run.process.pid, signal.SIGTERM)
     assert run.finish() == (0, "")

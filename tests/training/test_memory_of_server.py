@@ -1,4 +1,7 @@
-"""A run's parameter server needs four times its parameters' memory at most, beside the optimizer's, for any workers."""
+"""A run's parameter server needs four times its parameters' memory at most, beside the optimizer's.
+
+That this does not depend on the number of workers shows with five: a copy for each would be more.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,10 @@ PARAMETERS, RUN_S = 8_000_000, 200.0
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize(("way", "workers"), [("network", 2), ("network", 8)])
-def test_the_servers_peak_is_four_times_its_parameters_at_most(
-    cluster: Cluster, tmp_path: Path, way: str, workers: int
-) -> None:
+def test_the_servers_peak_is_four_times_its_parameters_at_most(cluster: Cluster, tmp_path: Path) -> None:
     table = tmp_path / "memory.csv"
     command = [sys.executable, "-m", "benchmarks.memory", "--cluster", cluster.address, "--csv", str(table)]
-    command += ["--ways", way, "--workers", str(workers), "--parameters", str(PARAMETERS)]
+    command += ["--ways", "network", "--workers", "5", "--parameters", str(PARAMETERS)]
     done = subprocess.run(command, env=cluster.environment, capture_output=True, text=True, timeout=RUN_S, check=False)
     assert done.returncode in (0, 1), done.stderr
     (row,) = csv.DictReader(table.open())

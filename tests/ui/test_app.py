@@ -333,6 +333,27 @@ async def test_leaving_the_demo_does_not_promise_that_anything_goes_on(scenarios
     assert app.farewell == ""
 
 
+async def test_the_demo_has_a_key_of_its_own_that_turns_chaos_on_and_off(scenarios, open_app) -> None:
+    pressed: list[str] = []
+
+    async def toggle() -> None:
+        pressed.append("x")
+
+    app = open_app(scenarios.training(), quit_key=QUIT_FOR_GOOD, chaos=toggle)
+    async with app.run_test(size=(80, 24)) as pilot:
+        assert "x chaos" in text_of(app, "keys")
+        await pilot.press("x")
+        await pilot.pause()
+        assert pressed == ["x"]
+        await pilot.press("question_mark")
+        assert "break a machine every few seconds" in dialog_text(app)
+    app = open_app(scenarios.training())
+    async with app.run_test() as pilot:
+        assert "chaos" not in text_of(app, "keys")
+        await pilot.press("x", "question_mark")
+        assert "break a machine" not in dialog_text(app)
+
+
 async def test_the_first_frame_does_not_wait_for_the_session_to_be_opened(scenarios) -> None:
     gate = asyncio.Event()
     intents = scenarios.FixedIntents(scenarios.fresh())

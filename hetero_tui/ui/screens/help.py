@@ -27,7 +27,7 @@ class HelpScreen(Dialog[None]):
         palette = view.palette
         lines = [
             Text.assemble((f"{key.key:>6}  ", f"bold {palette.accent}"), (key.help, palette.foreground))
-            for key in (*KEYS, view.quit_key, _MOVE)
+            for key in (*KEYS, *view.more_keys, view.quit_key, _MOVE)
         ]
         return [*lines, Text(""), *_signs(width, palette)]
 

@@ -96,7 +96,8 @@ class MainScreen(Screen[None]):
         empty = not state.hosts and view.busy != BUSY
         self._arrange(arranged, empty=empty)
         self._lines("status").show([status_line(state, view.busy, view.now, view.zone, width, palette)])
-        self._lines("keys").show([keys_line(shown_keys(state, view.busy, view.quit_key), width, palette)])
+        keys = shown_keys(state, view.busy, view.quit_key, view.more_keys)
+        self._lines("keys").show([keys_line(keys, width, palette)])
         if empty:
             self._lines("tutorial").show(first_steps)
         else:

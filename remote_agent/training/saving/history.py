@@ -3,8 +3,8 @@
 Checkpoints say how the weights stood; the history says what the run is and how it came there: ``run.json``, the job's
 file, ``events.jsonl`` and ``slices.jsonl``. The first two are sent once. The others only grow, so what is new in them
 is sent every second, in whole lines, to every host. A checkpoint is large: the newest whole one goes to
-:data:`CHECKPOINT_HOSTS` others, in parts, and counts there once it is whole. A folder that holds both can be gone on
-from by its host.
+:data:`CHECKPOINT_HOSTS` others, in parts, and counts there once it is whole and the history up to it is there too: a
+run that goes on from there has no gap in its record. A folder that holds both can be gone on from by its host.
 
 A host that can't take its copy (full disk, gone) is left out until it answers again: training never waits for this.
 """
@@ -15,7 +15,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -30,6 +30,7 @@ from remote_agent.training.deadlines import (
     HISTORY_END_S,
     HISTORY_EVERY_S,
     HISTORY_S,
+    LOOK_S,
     PLACEMENT_S,
 )
 from remote_agent.training.errors import TrainingError
@@ -163,17 +164,18 @@ class History:
         copied: dict[rpc.Actor, int] = {}
         while not self._ending.wait(HISTORY_EVERY_S):
             newest = newest_checkpoint(self._folder)
-            ready = [(host, copy.actor) for host, copy in sorted(self._copies.items()) if copy.sizes]
+            led_there = {name: _size(self._folder / name) for name in GROWING}
+            ready = [(host, copy) for host, copy in sorted(self._copies.items()) if copy.sizes]
             fresh = False
-            for _, actor in ready[:CHECKPOINT_HOSTS]:
-                if newest is not None and copied.get(actor) != newest:
+            for _, copy in ready[:CHECKPOINT_HOSTS]:
+                if newest is not None and copied.get(copy.actor) != newest:
                     # A failed copy is tried again: the checkpoint was removed meanwhile, or the host is gone or full.
                     with contextlib.suppress(OSError, rpc.Timeout, rpc.Unexpected):
-                        self._copy_checkpoint(actor, newest)
-                        copied[actor] = newest
+                        self._copy_checkpoint(copy, newest, led_there)
+                        copied[copy.actor] = newest
                         fresh = True
             if newest is not None and fresh:
-                self._tell(newest, [host for host, actor in ready if copied.get(actor) == newest])
+                self._tell(newest, [host for host, copy in ready if copied.get(copy.actor) == newest])
 
     def _tell(self, step: int, others: list[str]) -> None:
         """Write which hosts have the checkpoint of ``step``."""
@@ -184,13 +186,19 @@ class History:
             size = sum(part.stat().st_size for part in path.parent.glob(f"{path.stem}.*"))
             self._journal.write(CheckpointSaved, step=step, path=str(path), host=self._host, size=size, hosts=hosts)
 
-    def _copy_checkpoint(self, actor: rpc.Actor, step: int) -> None:
+    def _copy_checkpoint(self, copy: _Copy, step: int, led_there: Mapping[str, int]) -> None:
+        """``led_there`` is how large the growing files were once the checkpoint was whole: its steps are in them."""
+        actor = copy.actor
         paths = sorted((self._folder / "checkpoints").glob(f"step-{step:08d}.*"))
         paths = [path for path in paths if path.suffix in (".json", ".safetensors")]
         for path in paths:
             with path.open("rb") as file:
                 for offset in range(0, path.stat().st_size, _CHUNK):
                     rpc.get(actor.call("write", path.name, offset, file.read(_CHUNK)), HISTORY_S)
+        ends = time.monotonic() + HISTORY_S
+        while any(copy.sizes[name] < size for name, size in led_there.items()):
+            if time.monotonic() >= ends or self._ending.wait(LOOK_S):
+                raise TimeoutError(f"the history up to step {step} is not there")
         rpc.get(actor.call("publish", [path.name for path in paths], self._keep_newest), HISTORY_S)
 
     # --- Files -------------------------------------------------------------------------------------------------------
@@ -198,6 +206,14 @@ class History:
     def _settled(self) -> list[Path]:
         """The files that stay as they are: ``run.json`` and the job's."""
         return sorted(path for path in self._folder.glob("*") if path.name == "run.json" or path.suffix == ".py")
+
+
+def _size(path: Path) -> int:
+    """In bytes; 0 while the file is not there yet."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _new_lines(path: Path, offset: int) -> bytes:

@@ -19,84 +19,40 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import ray
 
 from remote_agent.protocol import SliceReissued, WorkerStep
 from remote_agent.training import rpc
 from remote_agent.training.data.record import SliceSpan
-from remote_agent.training.deadlines import HEARTBEAT_S, PING_S, SLICE_FACTOR, TRANSFER_S
+from remote_agent.training.deadlines import (
+    HUNG_DEADLINES,
+    LATE_FACTOR,
+    LATE_S,
+    LOOK_S,
+    PING_S,
+    SILENT_S,
+    SLICE_FACTOR,
+)
 from remote_agent.training.errors import PlacementError, TrainingError, WorkersGone
+from remote_agent.training.faults import policy
+from remote_agent.training.faults.heartbeat import Heartbeat
 from remote_agent.training.flat import Payload
-from remote_agent.training.messages import Broken, Failed, Membership, Reduced, ReductionTask, Slice
-from remote_agent.training.rpc import Ref
+from remote_agent.training.messages import Broken, Failed, Reduced, ReductionTask, Slice
 from remote_agent.training.saving import snapshots
 from remote_agent.training.session import Member, Session, StepReport
+from remote_agent.training.strategies.allreduce_turn import Answer, Call, Group, Share, Turn
 from remote_agent.training.strategies.crew import Crew
+from remote_agent.training.strategies.liveness import answer_of, newest_weights
 from remote_agent.training.working.process_group import MeetingPlace
 from remote_agent.training.working.worker import PING
 
 MOST_BROKEN = 3
 """Times in a row that a reduction may break though nobody was lost."""
 
-MOST_LATE = 3
-"""Times in a row that a step's deadline may pass for a worker whose process answers, while nothing is reduced."""
-
 NETWORK_HINT = (
     "open the hosts' firewalls to each other, or train with strategy=sync, where workers need only the server"
 )
-
-Answer = Reduced | Broken | Failed
-
-
-@dataclass(eq=False)
-class Share:
-    """A slice of a step and who computes it; ``lost_by`` had it before, ``issued`` is when it changed hands."""
-
-    part: Slice
-    member: Member
-    lost_by: str = ""
-    issued: float = 0.0
-
-
-@dataclass(eq=False)
-class Call:
-    """A worker's part in a reduction that is under way."""
-
-    answer: Ref[Answer]
-    predicted_s: float
-
-
-@dataclass(eq=False)
-class Turn:
-    """One step under way.
-
-    ``due`` are the slices that are still to be handed out. ``moved`` is how much was reduced when last asked, and
-    ``late`` how many times in a row the deadline has passed since that changed.
-    """
-
-    step: int
-    samples: int
-    end: int  # of the positions that were used with it
-    shares: list[Share]
-    due: list[Share] = field(default_factory=list)
-    calls: dict[Member, Call] = field(default_factory=dict)
-    submitted: dict[Member, float] = field(default_factory=dict)
-    moved: int | None = None
-    late: int = 0
-
-
-@dataclass(frozen=True, eq=False)
-class Group:
-    """The workers that reduce together, and what each of them must know."""
-
-    places: dict[Member, Membership]
-
-    @property
-    def number(self) -> int:
-        """Of the group."""
-        return next(iter(self.places.values())).number
 
 
 class AllReduce:
@@ -114,6 +70,12 @@ class AllReduce:
             raise PlacementError(cause, hint="look at the head host's addresses and free ports") from error
         self._committed = session.order.done
         self._ended = time.monotonic()
+        with Heartbeat() as self._heartbeat:
+            self._heartbeat.watch([member.actor for member in session.crew])
+            yield from self._reports()
+
+    def _reports(self) -> Iterator[StepReport]:
+        session = self._session
         turn: Turn | None = self._issue(self._committed + 1)
         while turn is not None:
             results = self._settle(turn)
@@ -187,20 +149,24 @@ class AllReduce:
     def _answers(self, turn: Turn) -> dict[Member, Answer]:
         """What the living answer. Who does not is lost, and then the others are freed."""
         answers: dict[Member, Answer] = {}
-        began = time.monotonic()
+        began = looked = time.monotonic()
         while turn.calls:
+            if time.monotonic() - looked >= LOOK_S:
+                looked = time.monotonic()
+                self._look(turn)
+                continue
             members = list(turn.calls)
-            patience = self._patience(turn) - (time.monotonic() - began)
-            position = rpc.first_ready([turn.calls[member].answer for member in members], patience)
+            position = rpc.first_ready([turn.calls[member].answer for member in members], LOOK_S)
             if position is None:
-                self._overdue(turn, time.monotonic() - began)
-                began = time.monotonic()
+                if time.monotonic() - began > self._patience(turn):
+                    self._overdue(turn)
+                    began = time.monotonic()
                 continue
             member = members[position]
             try:
                 answer = rpc.get(turn.calls[member].answer, PING_S)
             except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
-                self._lose(turn, member, rpc.describe(error))
+                self._lose(turn, member, policy.Died(rpc.describe(error)))
                 continue
             if isinstance(answer, Failed):
                 raise answer.error(member.host)
@@ -214,36 +180,51 @@ class AllReduce:
         expected = max(max(member.usual_call_s, call.predicted_s) for member, call in turn.calls.items())
         return self._session.config.slice_deadline_s + SLICE_FACTOR * expected
 
-    def _overdue(self, turn: Turn, waited: float) -> None:
-        """Nothing was answered for too long. Lost is who does not answer at all and, in the end, who has not computed.
+    def _look(self, turn: Turn) -> None:
+        """See who does not answer, and who has a slice for so long that it will not end by itself.
 
-        When all have computed, and nothing moves, it is the network: the reduction is tried again in a new group.
+        Nobody can be set aside for a while: who misses a step has other weights than the others.
+        """
+        for member, call in list(turn.calls.items()):
+            beat = self._heartbeat.of(member.actor)
+            waited = beat.asked - turn.submitted[member]
+            if beat.ended:
+                self._lose(turn, member, policy.Died(beat.ended))
+            elif beat.silent_s > SILENT_S:
+                self._lose(turn, member, policy.Silent(beat.silent_s))
+            elif beat.pulse.done < turn.step and waited > self._longest(member, call):
+                self._lose(turn, member, policy.Hung(waited))
+
+    def _longest(self, member: Member, call: Call) -> float:
+        """Seconds after which a worker is taken to hang that has not computed what it was given."""
+        config, expected = self._session.config, max(member.track.seconds, call.predicted_s)
+        if len(self._session.crew) == 1:
+            return config.slice_deadline_s + SLICE_FACTOR * expected
+        return HUNG_DEADLINES * min(config.slice_deadline_s, LATE_FACTOR * expected + LATE_S)
+
+    def _overdue(self, turn: Turn) -> None:
+        """All have computed and answer pings, and no reduction has ended for very long: is anything moving?
+
+        If not it is the network: the reduction is tried again in a new group.
         """
         calls = {member: member.actor.call_in(PING, "reduction_progress") for member in turn.calls}
-        deadline = time.monotonic() + HEARTBEAT_S
-        cause = f"no answer to a slice within {waited:.0f} s"
-        idle: list[Member] = []
         total = 0
         for member, call in calls.items():
             try:
-                contributed, moved = rpc.get(call, max(0.0, deadline - time.monotonic()))
+                total += answer_of(member, call, self._heartbeat, PING_S)[1]
             except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
-                self._lose(turn, member, cause)
-                continue
-            total += moved
-            if contributed < turn.step:
-                idle.append(member)
-        turn.late, turn.moved = (turn.late + 1 if total == turn.moved else 1), total
-        if turn.late >= MOST_LATE:
-            for member in idle:
-                self._lose(turn, member, f"{cause}, though its process lives")
-        if turn.late > 1 and not idle:
+                return  # the next look says more
+        if total == turn.moved:
             self._call_off(turn)
+        turn.moved = total
 
-    def _lose(self, turn: Turn, gone: Member, cause: str) -> None:
+    def _lose(self, turn: Turn, gone: Member, evidence: policy.Evidence) -> None:
         """Go on without a worker; the others stop waiting for it."""
         turn.calls.pop(gone, None)
-        self._crew.lose(turn.step, gone, cause)
+        others = len(self._session.crew) - 1
+        decision = policy.decide(evidence, policy.Standing(others=others, coming=0, restartable=False))
+        self._crew.lose(turn.step, gone, decision.cause.removeprefix("the last worker was lost: "))
+        self._heartbeat.watch([member.actor for member in self._session.crew])
         self._call_off(turn)
 
     def _call_off(self, turn: Turn) -> None:
@@ -294,7 +275,7 @@ class AllReduce:
         for member, call in calls.items():
             try:
                 patience = self._session.config.slice_deadline_s + SLICE_FACTOR * member.usual_call_s
-                failed = rpc.get(call, patience)
+                failed = answer_of(member, call, self._heartbeat, patience)
             except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
                 self._crew.lose(step, member, rpc.describe(error))
             else:
@@ -305,13 +286,11 @@ class AllReduce:
 
     def _weights(self) -> Payload:
         """The weights after the last step that is committed, from whichever living worker gives them first."""
-        cause = "there is none"
-        for member in self._session.crew:
-            try:
-                return rpc.get(member.actor.call("weights"), TRANSFER_S)
-            except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
-                cause = rpc.describe(error)  # it is found lost in the next step
-        raise WorkersGone(f"no worker gave the weights: {cause}", hint="look at the hosts, then start the run again")
+        try:
+            return newest_weights(self._session.crew, self._heartbeat)
+        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+            cause = f"no worker gave the weights: {rpc.describe(error)}"
+            raise WorkersGone(cause, hint="look at the hosts, then start the run again") from error
 
     def _report(self, turn: Turn, results: dict[Member, Reduced]) -> StepReport:
         """The step's event: where each worker's time went, on one clock, from one step's end to the next.

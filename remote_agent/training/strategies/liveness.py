@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Sequence
+from typing import TypeVar
 
 from remote_agent.training import rpc
-from remote_agent.training.deadlines import HEARTBEAT_S, PING_S
+from remote_agent.training.deadlines import LOOK_S, PING_S, SILENT_S, TRANSFER_S
 from remote_agent.training.errors import ServerGone
+from remote_agent.training.faults.heartbeat import Heartbeat
+from remote_agent.training.flat import Payload
 from remote_agent.training.messages import Failed
+from remote_agent.training.rpc import Ref
 from remote_agent.training.session import Member, Session
-from remote_agent.training.working.worker import PING
+
+T = TypeVar("T")
 
 SERVER_HINT = "look at the host's memory and its log, then start the run again"
 
@@ -33,20 +38,56 @@ def check_servers(session: Session) -> None:
             raise failed.error(host)
 
 
+def check_beats(session: Session, heartbeat: Heartbeat, most_silent_s: float) -> None:
+    """See what the heartbeat heard of the shards; nobody is waited for unless one has failed.
+
+    Args:
+        session: the run's.
+        heartbeat: it watches the shards.
+        most_silent_s: a shard that has not answered for longer is taken to be gone.
+
+    Raises:
+        ServerGone: one has ended, or is silent.
+        TrainingError: one has failed.
+    """
+    for server in session.servers:
+        beat = heartbeat.of(server.actor)
+        if beat.failed:
+            check_servers(session)
+        if beat.ended or beat.silent_s > most_silent_s:
+            raise server_gone(session, server.host, beat.ended or f"no answer for {beat.silent_s:.1f} s")
+
+
+def answer_of(member: Member, call: Ref[T], heartbeat: Heartbeat, seconds: float) -> T:
+    """What a worker that is watched answers to a call; waited for as long as it answers pings, and so long at most.
+
+    Raises:
+        Timeout, or an error of Ray's: it does not come.
+    """
+    end = time.monotonic() + seconds
+    while rpc.first_ready([call], LOOK_S) is None:
+        beat = heartbeat.of(member.actor)
+        if beat.ended or beat.silent_s > SILENT_S or time.monotonic() > end:
+            break
+    return rpc.get(call, 0.0)
+
+
+def newest_weights(crew: Sequence[Member], heartbeat: Heartbeat) -> Payload:
+    """The newest weights, from whichever living worker gives them first; the last one is waited for in any case.
+
+    Raises:
+        Timeout, or an error of Ray's: nobody does.
+    """
+    *others, last = crew
+    for member in others:
+        try:
+            return answer_of(member, member.actor.call("weights"), heartbeat, TRANSFER_S)
+        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
+            continue  # it is found lost with what it is given next
+    return rpc.get(last.actor.call("weights"), TRANSFER_S)
+
+
 def server_gone(session: Session, host: str, cause: str) -> ServerGone:
     """The error that the shard on ``host`` was lost."""
     what = "the parameter server" if len(session.servers) == 1 else "a shard of the parameter server"
     return ServerGone(f"{what} was lost: {cause}", hint=SERVER_HINT, host=host)
-
-
-def silent(members: Collection[Member]) -> set[Member]:
-    """Those whose processes do not answer within :data:`HEARTBEAT_S`."""
-    calls = {member: member.actor.call_in(PING, "ping") for member in members}
-    deadline = time.monotonic() + HEARTBEAT_S
-    found = set()
-    for member, call in calls.items():
-        try:
-            rpc.get(call, max(0.0, deadline - time.monotonic()))
-        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
-            found.add(member)
-    return found

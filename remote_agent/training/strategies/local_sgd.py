@@ -28,7 +28,8 @@ from remote_agent.training.session import Member, Session
 from remote_agent.training.speed import balance
 from remote_agent.training.speed.shares import DeviceProfile
 from remote_agent.training.strategies.crew import Crew
-from remote_agent.training.strategies.streamed import Streamed, Turn
+from remote_agent.training.strategies.streamed import Streamed
+from remote_agent.training.strategies.turns import Turn
 
 ROUNDS_BETWEEN = 4
 """Rounds from one cut to the next, unless a device's speed changed by :data:`~balance.LARGE_CHANGE`."""

@@ -19,7 +19,7 @@ from remote_agent.training.errors import TrainingError, WorkersGone
 from remote_agent.training.faults import policy
 from remote_agent.training.faults.heartbeat import Heartbeat
 from remote_agent.training.faults.policy import Died, Drop, Evidence, Fail, Hung, Restart, SetAside, Standing
-from remote_agent.training.messages import StreamedResult, Unlinked
+from remote_agent.training.messages import StaleResult, StreamedResult, Unlinked
 from remote_agent.training.rpc import Ref
 from remote_agent.training.session import Member, Session
 from remote_agent.training.speed.balance import SpeedTrack
@@ -338,7 +338,7 @@ def _learn_from_late(away: Away, member: Member) -> None:
     except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
         return
     now = member.track.current
-    if not isinstance(answer, StreamedResult) or not samples:
+    if not isinstance(answer, StreamedResult | StaleResult) or not samples:
         return
     factor = min(MOST_SLOWDOWN, answer.compute_s / now.seconds(samples))
     if factor > 1:

@@ -11,37 +11,46 @@ to the step after the one that it was issued for. Where a checkpoint is to be ma
 told to stop, slices are issued up to that step's last sample and no further until all of them are applied: a checkpoint
 holds the samples of its steps, each once, and nothing else.
 
-A lost worker's slices are issued again, whole, to the others, before any new ones. They are computed with newer weights
-than they would have been. A shard counts each slice of a chunk once, so it does not matter what had been sent of them.
+When a worker is lost, silent or late, its slices are issued again, whole, to the others, before any new ones. They are
+computed with newer weights than they would have been. A shard counts each slice of a chunk once, so it does not matter
+what had been sent of them, nor what is sent later. What becomes of the worker is decided by ``policy``, and carried out
+by ``roster``: once it is back it gets slices again.
 """
 
 from __future__ import annotations
 
-import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from remote_agent.protocol import SliceReissued, WorkerStep
+from remote_agent.protocol import SliceReissued
 from remote_agent.training import rpc
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.data.record import SliceSpan
-from remote_agent.training.deadlines import PING_S, SLICE_FACTOR, TRANSFER_S
+from remote_agent.training.deadlines import (
+    HUNG_DEADLINES,
+    LATE_FACTOR,
+    LATE_S,
+    LOOK_S,
+    PING_S,
+    SILENT_S,
+    SLICE_FACTOR,
+)
+from remote_agent.training.faults import policy
+from remote_agent.training.faults.heartbeat import Heartbeat
 from remote_agent.training.flat import Payload
 from remote_agent.training.messages import Failed, Slice, StaleResult, StaleTask, Unlinked
-from remote_agent.training.rpc import Ref
 from remote_agent.training.saving import snapshots
 from remote_agent.training.saving.optimizer_state import Snapshot
 from remote_agent.training.session import Member, Session, StepReport
 from remote_agent.training.strategies.crew import Crew
-from remote_agent.training.strategies.liveness import check_servers, silent
+from remote_agent.training.strategies.liveness import check_beats, check_servers, newest_weights
 from remote_agent.training.strategies.pacing import Pace
+from remote_agent.training.strategies.roster import Roster
+from remote_agent.training.strategies.stale_goal import Goal, next_goal
+from remote_agent.training.strategies.stale_slices import Issued, Queue, row
 from remote_agent.training.working.worker import EXCHANGE
-
-MOST_LATE = 3
-"""Times that a slice's deadline may pass for a worker whose process answers."""
 
 
 def about(config: TrainingConfig) -> str:
@@ -57,72 +66,6 @@ def about(config: TrainingConfig) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Goal:
-    """Slices are issued up to position ``end``, the last one of ``step``, and then have to be applied first."""
-
-    step: int
-    end: int
-
-
-def next_goal(order: SampleOrder, after: int, taken: int, last: int, every: int, *, stopping: bool) -> Goal:
-    """Where all workers have to come together next.
-
-    Args:
-        order: the run's.
-        after: the last step that is whole.
-        taken: slices have been issued up to this position.
-        last: the run's last step.
-        every: a checkpoint is made after every so many steps; 0: only the last one.
-        stopping: no step that is not under way is to be begun.
-    """
-    if order.limit is not None:
-        last = min(last, _step_of(order, order.limit))
-    if stopping:
-        last = min(last, max(_step_of(order, taken), after + 1))
-    steps = [last]
-    if every:
-        steps.append((after // every + 1) * every)
-    if order.limit is not None and order.span(last)[1] - order.span(last)[0] < order.batch:
-        steps.append(last - 1)  # no slice is in the short last step and in the one before
-    step = min(step for step in steps if step > after)
-    return Goal(step, order.span(step)[1])
-
-
-def _step_of(order: SampleOrder, end: int) -> int:
-    """The step that is under way, or whole, when the positions up to ``end`` have been used."""
-    return order.done + max(1, math.ceil((end - order.start) / order.batch))
-
-
-@dataclass(eq=False)
-class Issued:
-    """A slice that a worker has; ``lost_by`` names who had it before."""
-
-    task: StaleTask
-    member: Member
-    answer: Ref[StaleResult | Failed | Unlinked]
-    submitted: float
-    lost_by: str = ""
-
-    @property
-    def samples(self) -> int:
-        """Of the slice."""
-        return len(self.task.own.indices)
-
-
-@dataclass(eq=False)
-class Queue:
-    """What a worker has to do: the oldest slice first, which is awaited since ``since`` and was ``late`` times late."""
-
-    slices: deque[Issued]
-    since: float = 0.0
-    late: int = 0
-
-    def awaited(self) -> None:
-        """The oldest slice is another one now."""
-        self.since, self.late = time.monotonic(), 0
-
-
 class Stale:
     """See the module; the configuration's strategy says whether there is a bound."""
 
@@ -132,11 +75,19 @@ class Stale:
         self._session, self._crew = session, Crew(session)
         self._pace: Pace[Member] = Pace(config.staleness if config.strategy == "ssp" else None)
         self._queues: dict[Member, Queue] = {}
+        self._given: Counter[Member] = Counter()
         self._orphans: deque[Issued] = deque()
+        self._leaving: list[Member] = []
         self._number = 0
         self._taken = self._applied = order.start
         self._step = order.done + 1
-        self._ended = time.monotonic()
+        self._ended, self._looked = time.monotonic(), 0.0
+        with Heartbeat() as self._heartbeat:
+            self._roster = Roster(session, self._crew, self._heartbeat)
+            yield from self._reports()
+
+    def _reports(self) -> Iterator[StepReport]:
+        session, order = self._session, self._session.order
         goal = self._goal()
         counted: list[tuple[Issued, StaleResult]] = []
         while True:
@@ -176,6 +127,11 @@ class Stale:
 
     def _issue(self, goal: Goal) -> None:
         """Give slices to all who may have another one: lost ones first, and to who has the fewest."""
+        self._roster.take_in(self._step)
+        leaving = self._roster.leaving()
+        self._roster.dismiss(self._step, leaving)
+        self._leaving += leaving
+        self._dismiss()
         sizes = dict(zip(self._session.crew, self._crew.cut, strict=True))
         self._pace.set_workers([member for member, samples in sizes.items() if samples])
         while self._orphans or self._taken < goal.end:
@@ -194,75 +150,112 @@ class Stale:
 
     def _submit(self, member: Member, task: StaleTask, lost_by: str = "") -> None:
         task = replace(task, needs=self._pace.give(member, task.own.index), again=bool(lost_by))
+        self._given[member] += 1
         member.actor.call("stale_slice", task)
         answer = member.actor.call_in(EXCHANGE, "stale_exchange", task.own.index)
         queue = self._queue(member)
         if not queue.slices:
-            queue.awaited()
-        queue.slices.append(Issued(task, member, answer, time.monotonic(), lost_by))
+            queue.since = time.monotonic()
+        queue.slices.append(Issued(task, member, self._given[member], answer, time.monotonic(), lost_by))
 
     def _queue(self, member: Member) -> Queue:
-        return self._queues.setdefault(member, Queue(deque()))
+        return self._queues.setdefault(member, Queue())
+
+    def _dismiss(self) -> None:
+        """Let those go who were to leave, and have done all that they were given."""
+        for member in [member for member in self._leaving if not self._queue(member).slices]:
+            self._leaving.remove(member)
+            self._queues.pop(member)
+            self._roster.dismissed(member)
 
     # --- Waiting, and what to do when something is lost --------------------------------------------------------------
 
     def _settle(self) -> tuple[Issued, StaleResult] | None:
-        """Wait until a slice is applied, and give it; None where a worker was late or lost in its place.
+        """Wait a moment until a slice is applied, and give it; None where none was.
 
         Raises:
             TrainingError: the run can't go on: the job failed, or shards or all workers are gone.
         """
-        waiting = [queue for queue in self._queues.values() if queue.slices]
-        assert waiting, "some worker can always go on"
-        heads = [queue.slices[0] for queue in waiting]
-        due = [queue.since + self._patience(queue.slices[0]) for queue in waiting]
-        position = rpc.first_ready([head.answer for head in heads], min(due) - time.monotonic())
+        if time.monotonic() - self._looked >= LOOK_S:
+            self._looked = time.monotonic()
+            self._look()
+        heads = [queue.slices[0] for queue in self._queues.values() if queue.slices]
+        if not heads:
+            self._roster.wait(LOOK_S)
+            return None
+        position = rpc.first_ready([head.answer for head in heads], LOOK_S)
         if position is None:
-            self._overdue([queue for queue, end in zip(waiting, due, strict=True) if end <= time.monotonic()])
             return None
         head = heads[position]
         try:
             answer = rpc.get(head.answer, PING_S)
         except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
-            self._lose(head.member, rpc.describe(error))
+            self._lose(head.member, policy.Died(rpc.describe(error)))
             return None
         if isinstance(answer, Failed):
             raise answer.error(head.member.host)
         if isinstance(answer, Unlinked):
             check_servers(self._session)
-            self._lose(head.member, answer.cause)
+            self._lose(head.member, policy.Unlinked(answer.cause))
             return None
         self._pace.applied(head.member)
         queue = self._queues.pop(head.member)
         self._queues[head.member] = queue  # to the end: of several that are ready, each has its turn
         queue.slices.popleft()
-        queue.awaited()
+        queue.since = time.monotonic()
+        self._roster.worked(head.member)
         return head, answer
 
+    def _look(self) -> None:
+        """See who does not answer, whose slice is late, and who is back."""
+        # A shard of this kind can't be restored, so one that is silent is given time to come back.
+        check_beats(self._session, self._heartbeat, self._session.config.slice_deadline_s)
+        for queue in [queue for queue in self._queues.values() if queue.slices]:
+            evidence = self._evidence(queue)
+            if evidence is not None:
+                self._lose(queue.slices[0].member, evidence)
+        self._roster.look(self._step)
+
+    def _evidence(self, queue: Queue) -> policy.Evidence | None:
+        """What speaks against a worker that has slices."""
+        head = queue.slices[0]
+        beat = self._heartbeat.of(head.member.actor)
+        if beat.ended:
+            return policy.Died(beat.ended)
+        if beat.silent_s > SILENT_S:
+            return policy.Silent(beat.silent_s)
+        waited, patience = beat.asked - queue.since, self._patience(head)
+        if beat.pulse.done >= head.turn:  # its gradient is on its way
+            if waited <= patience:
+                return None
+            check_servers(self._session)
+            return policy.Unlinked(f"its gradient was not exchanged within {waited:.0f} s, though its process answers")
+        if self._session.crew == [head.member]:
+            # There is nobody who could do it in its place.
+            return policy.Hung(waited) if waited > patience else None
+        return policy.Late(waited) if waited > self._deadline(head) else None
+
     def _patience(self, head: Issued) -> float:
-        member = head.member
-        expected = max(member.usual_call_s, member.track.current.seconds(head.samples))
-        return self._session.config.slice_deadline_s + SLICE_FACTOR * expected
+        return self._session.config.slice_deadline_s + SLICE_FACTOR * head.expected_s
 
-    def _overdue(self, queues: list[Queue]) -> None:
-        """These workers' slices did not come in time, though nobody else holds them up."""
-        check_servers(self._session)
-        members = [queue.slices[0].member for queue in queues]
-        quiet = silent(members)
-        for queue, member in zip(queues, members, strict=True):
-            cause = f"no answer to a slice within {time.monotonic() - queue.slices[0].submitted:.0f} s"
-            queue.late += 1
-            if member in quiet:
-                self._lose(member, cause)
-            elif queue.late >= MOST_LATE:
-                self._lose(member, f"{cause}, though its process lives")
-            else:
-                queue.since = time.monotonic()
+    def _deadline(self, head: Issued) -> float:
+        """Seconds after which a worker is late with a slice; how long weights take to come is not known at first."""
+        if not head.member.usual_call_s:
+            return self._patience(head)
+        return min(self._session.config.slice_deadline_s, LATE_FACTOR * head.expected_s + LATE_S)
 
-    def _lose(self, gone: Member, cause: str) -> None:
+    def _lose(self, gone: Member, evidence: policy.Evidence) -> None:
         """Go on without a worker; its slices are the next to be issued."""
-        self._crew.lose(self._step, gone, cause)
-        self._orphans.extend(self._queues.pop(gone).slices)
+        slices = self._queues.pop(gone).slices
+        if gone in self._leaving:
+            self._leaving.remove(gone)
+            self._roster.dismissed(gone)
+        else:
+            head = slices[0]
+            patience = HUNG_DEADLINES * self._deadline(head)
+            late = (head.samples, head.answer) if isinstance(evidence, policy.Late) else None
+            self._roster.part_with(self._step, gone, evidence, newest=self._step, patience_s=patience, late=late)
+        self._orphans.extend(slices)
 
     # --- Accounting --------------------------------------------------------------------------------------------------
 
@@ -286,6 +279,7 @@ class Stale:
                     worker=issued.lost_by,
                     to=member.name,
                     samples=issued.samples,
+                    stall_s=max(0.0, member.clock.here(stamps.left) - issued.submitted),
                 )
         self._ended = max(begun, *(issued.member.clock.here(result.stamps.left) for issued, result in counted))
         seconds = max(self._ended - begun, 1e-9)
@@ -299,7 +293,7 @@ class Stale:
             bytes_pushed=sum(result.bytes_out for _, result in counted),
             bytes_pulled=sum(result.bytes_in for _, result in counted),
             workers=tuple(
-                _row(member, [each for each in counted if each[0].member is member], seconds) for member in members
+                row(member, [each for each in counted if each[0].member is member], seconds) for member in members
             ),
             weights=self._weights,
             slices=tuple(
@@ -311,32 +305,8 @@ class Stale:
 
     def _weights(self) -> Payload:
         """The shards' weights, through whichever living worker gives them first."""
-        *others, last = self._session.crew
-        for member in others:
-            try:
-                return rpc.get(member.actor.call("weights"), TRANSFER_S)
-            except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
-                continue  # it is found lost with its next slice
-        return rpc.get(last.actor.call("weights"), TRANSFER_S)
+        return newest_weights(self._session.crew, self._heartbeat)
 
     def _snapshot(self) -> Snapshot:
         """Have the shards keep what the optimizer remembers."""
         return snapshots.of_shards(self._session)
-
-
-def _row(member: Member, counted: list[tuple[Issued, StaleResult]], seconds: float) -> WorkerStep:
-    """One worker's part of a step. Push and pull beside computing cost no time: what is told is what they added."""
-    compute_s = sum(result.compute_s for _, result in counted)
-    push_s, pull_s = sum(result.push_s for _, result in counted), sum(result.pull_s for _, result in counted)
-    free = max(0.0, seconds - compute_s)
-    shown = min(1.0, free / (push_s + pull_s)) if push_s + pull_s > 0 else 0.0
-    return WorkerStep(
-        worker=member.name,
-        host=member.host,
-        device=member.device,
-        samples=sum(issued.samples for issued, _ in counted),
-        compute_s=compute_s,
-        push_s=shown * push_s,
-        pull_s=shown * pull_s,
-        wait_s=max(0.0, free - shown * (push_s + pull_s)),
-    )

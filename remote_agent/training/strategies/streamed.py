@@ -7,10 +7,11 @@ The coordinator takes no part in that. It says who computes what, one step ahead
 
 When a worker is lost, the others wait for its slice in the middle of the step. The slice is issued again, whole, to
 one of them: same samples, same weights (those of step ``t - 1`` are kept until ``t`` is whole), same random numbers.
-So is the lost worker's slice of the step that was submitted ahead. A shard counts each slice of a chunk once, so it
-does not matter whether the lost worker had pushed none, some or all of it. So a slice is issued again on mere
-suspicion, when its worker is silent or it is late by its own measure: whoever is first counts, and what comes after the
-step is over is dropped. What becomes of the worker is decided by ``policy``, and carried out by ``roster``.
+So is the lost worker's slice of the step that was submitted ahead, once that step's turn has come. A shard counts each
+slice of a chunk once, so it does not matter whether the lost worker had pushed none, some or all of it. So a slice is
+issued again on mere suspicion, when its worker is silent or it is late by its own measure: whoever is first counts, and
+what comes after the step is over is dropped. What becomes of the worker is decided by ``policy``, and carried out by
+``roster``.
 """
 
 from __future__ import annotations
@@ -19,11 +20,9 @@ import dataclasses
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
-from remote_agent.protocol import SliceReissued, WorkerStep
+from remote_agent.protocol import SliceReissued
 from remote_agent.training import rpc
-from remote_agent.training.data.record import SliceSpan
 from remote_agent.training.deadlines import (
     HUNG_DEADLINES,
     LATE_FACTOR,
@@ -39,7 +38,7 @@ from remote_agent.training.errors import ServerGone, WorkersGone
 from remote_agent.training.faults import policy
 from remote_agent.training.faults.heartbeat import Heartbeat
 from remote_agent.training.flat import Payload
-from remote_agent.training.messages import Counted, Failed, Slice, StreamedResult, StreamedTask, Unlinked
+from remote_agent.training.messages import Failed, Slice, StreamedResult, StreamedTask, Unlinked
 from remote_agent.training.rpc import Ref
 from remote_agent.training.saving import snapshots
 from remote_agent.training.saving.optimizer_state import Snapshot
@@ -47,70 +46,11 @@ from remote_agent.training.session import Member, Session, StepReport
 from remote_agent.training.strategies.crew import LAST_HINT, Crew
 from remote_agent.training.strategies.liveness import SERVER_HINT, check_servers, server_gone
 from remote_agent.training.strategies.roster import Roster
+from remote_agent.training.strategies.turns import Part, Turn
 from remote_agent.training.working.worker import REPAIR
 
 MOST_LATE = 3
 """Times that a step's deadline may pass for a worker whose process answers."""
-
-Answer = StreamedResult | Counted | Failed | Unlinked
-
-
-@dataclass(eq=False)
-class Part:
-    """A worker's part in a step.
-
-    ``lost_by`` names who had the slice before; a ``repair`` is done beside the worker's own part in the step.
-    """
-
-    task: StreamedTask
-    member: Member
-    answer: Ref[Answer]
-    submitted: float
-    lost_by: str = ""
-    result: StreamedResult | Counted | None = None
-    repair: bool = False
-
-    @property
-    def samples(self) -> int:
-        """Of the slice; 0 without one."""
-        return len(self.task.own.indices) if self.task.own is not None else 0
-
-    @property
-    def predicted_s(self) -> float:
-        """How long the slice takes its worker, as far as is known."""
-        return max(self.member.usual_call_s, self.member.track.current.seconds(self.samples))
-
-    @property
-    def computing_s(self) -> float:
-        """How long its worker is expected to compute it."""
-        return max(self.member.track.seconds, self.member.track.current.seconds(self.samples))
-
-
-@dataclass(eq=False)
-class Turn:
-    """One step under way."""
-
-    common: StreamedTask  # the workers' task, without a slice
-    end: int = 0  # of the positions that were used with it
-    delayed: bool = False  # its workers have answered before it is whole; that is waited for in the next one
-    parts: list[Part] = field(default_factory=list)
-    earlier: list[Part] = field(default_factory=list)  # lost slices of the delayed step before, issued again
-    orphans: list[Part] = field(default_factory=list)  # lost slices that there is nobody for
-    begun: float = 0.0  # when its slices could be computed, at the latest
-
-    def task(self, own: Slice | None) -> StreamedTask:
-        """A worker's task with this slice."""
-        return dataclasses.replace(self.common, own=own)
-
-    @property
-    def step(self) -> int:
-        """Which."""
-        return self.common.step
-
-    @property
-    def awaited(self) -> list[Part]:
-        """What is not done yet."""
-        return [part for part in (*self.parts, *self.earlier) if part.result is None]
 
 
 class Streamed:
@@ -223,6 +163,7 @@ class Streamed:
             TrainingError: it can't be: the job failed, or server or workers are gone.
         """
         turn.begun = began = time.monotonic()
+        self._hand_out(turn)
         late = 0
         while (waiting := turn.awaited) or turn.orphans:
             now = time.monotonic()
@@ -323,7 +264,11 @@ class Streamed:
             if each is None:
                 continue
             for orphan in [part for part in each.parts if part.member is gone]:
-                if orphan.result is None or orphan.lost_by or each.delayed:
+                if each is ahead and not turn.delayed:
+                    # Whoever were given it now would wait for its step, and do no slice of the present one meanwhile.
+                    each.parts.remove(orphan)
+                    each.orphans += [orphan] if orphan.task.own is not None else []
+                elif orphan.result is None or orphan.lost_by or each.delayed:
                     self._pass_on(orphan, each, each.parts, each.parts)
         for parts in (turn.earlier, [] if self._before is None else self._before.parts):
             for orphan in [part for part in parts if part.member is gone]:
@@ -341,6 +286,13 @@ class Streamed:
             raise WorkersGone("the last worker was lost", hint=LAST_HINT, host=orphan.member.host)
         else:
             turn.orphans.append(orphan)
+
+    def _hand_out(self, turn: Turn) -> None:
+        """Issue again what was lost of a step before it was its turn."""
+        if self._session.crew:
+            orphans, turn.orphans = turn.orphans, []
+            for orphan in orphans:
+                turn.parts.append(self._reissue(turn.parts, orphan))
 
     def _reissue(self, parts: list[Part], orphan: Part) -> Part:
         busy: dict[Member, float] = {}
@@ -364,7 +316,8 @@ class Streamed:
                 task = each.task(given.task.own if given is not None else None)
                 lost_by = given.member.name if given is not None else ""
                 each.parts.append(Part(task, member, member.actor.call("step", task), each.begun, lost_by))
-            each.parts += [self._reissue(each.parts, orphan) for orphan in orphans]
+            each.orphans = orphans
+        self._hand_out(turn)
 
     def _dismiss(self, turn: Turn, ahead: Turn | None) -> None:
         """Let those go who were to leave, and have done all that they were given."""
@@ -397,19 +350,33 @@ class Streamed:
         return snapshots.of_shards(self._session)
 
     def _report(self, turn: Turn) -> StepReport:
-        """The step's event: where each worker's time went, on one clock, from one step's end to the next.
-
-        Push: from the gradient's computation until it was on its way. Pull: from the moment that the last worker's
-        gradient was on its way until the new weights were here. Wait: the rest (slower workers, the step before).
-        """
+        """The step's event, from one step's end to the next, on one clock."""
         begun, now = self._ended, time.monotonic()
-        results: list[tuple[Part, StreamedResult]] = []
-        for part in turn.parts:
-            if not isinstance(part.result, StreamedResult):
-                continue
-            results.append((part, part.result))
-            stamps = part.result.stamps
-            part.member.clock.bound(part.submitted, stamps.entered, stamps.left, now)
+        results = turn.streamed()
+        for part, result in results:
+            part.member.clock.bound(part.submitted, result.stamps.entered, result.stamps.left, now)
+        self._tell_reissued(turn)
+        self._ended = max((part.member.clock.here(result.stamps.left) for part, result in results), default=now)
+        seconds = max(self._ended - begun, 1e-9)
+        counted = [(part.samples, result.loss) for part, result in results if part.samples]
+        if counted:  # a slice whose worker died after it was counted is not among them
+            self._loss = sum(samples * loss for samples, loss in counted) / sum(samples for samples, _ in counted)
+        for part, result in results:
+            part.member.usual_call_s = max(0.9 * part.member.usual_call_s, result.stamps.left - result.stamps.entered)
+        return StepReport(
+            step=turn.step,
+            loss=self._loss,
+            samples=turn.common.samples,
+            seconds=seconds,
+            bytes_pushed=sum(result.bytes_out for _, result in results),
+            bytes_pulled=sum(result.bytes_in for _, result in results),
+            workers=turn.times(seconds, now),
+            weights=self._weights,
+            slices=turn.counted(),
+            snapshot=self._snapshot,
+        )
+
+    def _tell_reissued(self, turn: Turn) -> None:
         for part in (*turn.parts, *turn.earlier):
             if part.lost_by and isinstance(part.result, StreamedResult):
                 self._session.journal.write(
@@ -420,50 +387,3 @@ class Streamed:
                     samples=part.samples,
                     stall_s=max(0.0, part.member.clock.here(part.result.stamps.left) - part.submitted),
                 )
-        self._ended = max((part.member.clock.here(result.stamps.left) for part, result in results), default=now)
-        gathered = max((part.member.clock.here(result.pushed) for part, result in results), default=now)
-        seconds = max(self._ended - begun, 1e-9)
-        workers = []
-        for part, result in results:
-            here = part.member.clock.here
-            part.member.usual_call_s = max(0.9 * part.member.usual_call_s, result.stamps.left - result.stamps.entered)
-            if not part.samples:
-                continue
-            push = max(0.0, result.pushed - result.stamps.entered - result.compute_s)
-            pull = max(0.0, here(result.stamps.left) - gathered)
-            workers.append(
-                WorkerStep(
-                    worker=part.member.name,
-                    host=part.member.host,
-                    device=part.member.device,
-                    samples=part.samples,
-                    compute_s=result.compute_s,
-                    push_s=push,
-                    pull_s=pull,
-                    wait_s=max(0.0, seconds - result.compute_s - push - pull),
-                )
-            )
-        counted = [(part.samples, result.loss) for part, result in results if part.samples]
-        if counted:  # a slice whose worker died after it was counted is not among them
-            self._loss = sum(samples * loss for samples, loss in counted) / sum(samples for samples, _ in counted)
-        return StepReport(
-            step=turn.step,
-            loss=self._loss,
-            samples=turn.common.samples,
-            seconds=seconds,
-            bytes_pushed=sum(result.bytes_out for _, result in results),
-            bytes_pulled=sum(result.bytes_in for _, result in results),
-            workers=tuple(workers),
-            weights=self._weights,
-            slices=tuple(
-                # A slice that was counted before its worker was lost is that worker's.
-                SliceSpan(
-                    part.lost_by if isinstance(part.result, Counted) else part.member.name,
-                    part.task.own.begin,
-                    part.task.own.begin + part.samples,
-                )
-                for part in turn.parts
-                if part.task.own is not None
-            ),
-            snapshot=self._snapshot,
-        )

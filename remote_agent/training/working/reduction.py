@@ -76,7 +76,7 @@ class Reduction:
         address: this node's own.
 
     Attributes:
-        contributed: the last step whose slices this worker has computed.
+        contributed: the last step whose slices, as far as they are its own, this worker has computed.
         moved: pieces that it has reduced so far.
     """
 
@@ -119,6 +119,7 @@ class Reduction:
                 self._begin(task.step)
             for part in task.slices:
                 if part.index not in self._contribution.computed:
+                    self.contributed = task.step - 1  # a lost worker's slice comes when this one's own are done
                     self._add(part)
         except TrainingError as error:
             return Failed.of(error)

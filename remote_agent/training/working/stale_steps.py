@@ -58,6 +58,10 @@ class StaleSteps:
         client: the connections to the shards; started here.
         compute: computes one slice.
         clip_norm: the most that the norm of a slice's mean gradient may be; 0: any.
+
+    Attributes:
+        computed: how many slices it has computed, or failed to.
+        following: it takes no part, and has fresh weights: it may :meth:`enter`.
     """
 
     def __init__(
@@ -79,6 +83,9 @@ class StaleSteps:
         self._watermarks = [0, 0]
         self._client, self._compute, self._clip_norm = client, compute, clip_norm
         self._changed = threading.Condition()
+        self.computed = 0
+        self.following = False
+        self._entered = threading.Event()
         self._begun = self._done = 0
         self._ready: dict[int, _Computed | Failed | Unlinked] = {}
         self._broken: Failed | Unlinked | None = None
@@ -99,6 +106,7 @@ class StaleSteps:
         finally:  # whatever happens, nobody waits in vain
             with self._changed:
                 self._ready[task.own.index] = answer
+                self.computed = turn + 1
                 if not isinstance(answer, _Computed):
                     self._broken = self._broken or answer
                 self._changed.notify_all()
@@ -143,6 +151,32 @@ class StaleSteps:
             bytes_in=moved[1] - before[1],
             stamps=Stamps(entered=slice_.entered, left=time.monotonic()),
         )
+
+    def follow(self) -> Unlinked | None:
+        """Take no part until :meth:`enter`, with the weights as they are once all own slices are through.
+
+        By the thread that computes, and before the first slice where the run began without this worker.
+
+        Returns:
+            None once it is to take part again; why it can't.
+        """
+        if not self._wait_for_exchanges(self._begun):
+            return Unlinked(cause=(self._broken or _late()).cause)
+        side = self._done % 2
+        try:
+            self._client.pull(self._weights[side], TRANSFER_S)
+        except TrainingError as error:
+            return Unlinked(cause=str(error))
+        self._watermarks[side] = max(self._watermarks[side], self._client.watermark)
+        self._entered.clear()
+        self.following = True
+        self._entered.wait(EXCHANGE_S)
+        self.following = False
+        return None
+
+    def enter(self) -> None:
+        """What is issued from now on is for this worker too."""
+        self._entered.set()
 
     def again(self) -> None:
         """The slice under way is computed again from its beginning, by the thread that computes it."""

@@ -17,7 +17,7 @@ import safetensors.torch
 import torch
 from numpy.typing import NDArray
 
-from remote_agent.training import flat, job
+from remote_agent.training import flat, job, without_compiler
 from remote_agent.training.config import STALE_STRATEGIES, TrainingConfig
 from remote_agent.training.dataplane import StreamPlan
 from remote_agent.training.devices import device as devices
@@ -92,6 +92,7 @@ class Worker(LinkEnd):
     """
 
     def __init__(self, device: str, threads: int) -> None:
+        without_compiler.install()
         torch.set_num_threads(max(1, threads))
         # The object store's arrays are read-only, and so are our uses of them.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
@@ -146,9 +147,11 @@ class Worker(LinkEnd):
             return Failed.of(error)
 
     def ping(self) -> Pulse:
-        """Answer, and say how far this worker is with streamed steps."""
-        streaming = self._streaming
-        return Pulse() if streaming is None else Pulse(done=streaming.computed, following=streaming.following)
+        """Answer, and say how far this worker is."""
+        parts = self._streaming or self._stale
+        if parts is not None:
+            return Pulse(done=parts.computed, following=parts.following)
+        return Pulse() if self._reduction is None else Pulse(done=self._reduction.contributed)
 
     def prepare(self, buffer_names: Sequence[str], reference: DeviceProfile | None, iterations: int) -> None:
         """What the measurement of all devices showed, before the first slice.
@@ -264,16 +267,23 @@ class Worker(LinkEnd):
 
     def follow(self) -> Unlinked | None:
         """Get up to date, and take part again once :meth:`enter` says from when on; see :meth:`Streaming.follow`."""
+        if self._stale is not None:
+            return self._stale.follow()
         assert self._streaming is not None, "the worker has joined"
         return self._streaming.follow()
 
     def enter(self, step: int) -> None:
-        """See :meth:`Streaming.enter`."""
+        """See :meth:`Streaming.enter`; without common steps it takes part from now on."""
+        if self._stale is not None:
+            self._stale.enter()
+            return
         assert self._streaming is not None, "the worker has joined"
         self._streaming.enter(step)
 
     def set_aside(self, step: int) -> None:
-        """See :meth:`Streaming.set_aside`."""
+        """See :meth:`Streaming.set_aside`; without common steps nothing has to be caught up with."""
+        if self._stale is not None:
+            return
         assert self._streaming is not None, "the worker has joined"
         self._streaming.set_aside(step)
 

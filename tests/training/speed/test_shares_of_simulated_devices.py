@@ -7,7 +7,7 @@ from typing import Any
 def test_devices_of_speeds_1_half_and_a_quarter_compute_equally_long_after_ten_steps(
     simulated: Any, launch: Any
 ) -> None:
-    run = launch("text", "xyz", num_iterations=30, batch_size=56, server="a")
+    run = launch("text", "xyz", num_iterations=20, batch_size=56, server="a")
     assert run.finish() == (0, "")
     times: dict[str, list[float]] = {}
     for step in run.of_kind("step")[10:]:

@@ -1,0 +1,141 @@
+"""What every fault costs a run: stalls, recoveries and weights, on several hosts with the product as a user has it.
+
+``python -m benchmarks.faults [--hosts 3] [--strategy sync|local_sgd|both] [--repetitions 5] [--rows worker,cut,…]
+[--csv FILE]``: each row of faults, struck so often. A stall is the longest time between two new steps around the fault,
+less the median one; ``noise`` is the same for the time without a fault in those runs. Weights are compared with a plain
+torch loop on the same batches, as the largest over all tensors of ``norm(ours - plain) / norm(plain)``, at most 1e-5
+(``sync``). The record of slices has to say that every sample was counted once.
+
+``python -m benchmarks.faults --schedule [--faults 60] [--minutes 30] [--seed 1]``: random faults in one run; see
+:mod:`benchmarks.faulty.schedule` for what is measured.
+
+Exit code 1: something was beyond its budget, or not exact. Linux and root, as for ``tests/lab``. Three hosts, five
+repetitions and one strategy take about 35 minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import statistics
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from benchmarks.faulty import schedule, stage
+from benchmarks.faulty.following import FaultBenchError
+from benchmarks.faulty.rows import ROWS, Figure, Result, carry_out
+from tests.lab.network import LabError
+
+HEAD = f"{'':30} {'strategy':9} {'':40} {'n':>3} {'median':>7} {'worst':>7} {'budget':>7}"
+
+
+def lines(result: Result) -> list[str]:
+    """One row with one strategy."""
+    name = result.row.name
+    found = []
+    for figure, values in result.values.items():
+        if values and not (figure.name == "stall" and figure.budget is None):
+            found.append(f"{name:30} {result.strategy:9} {_figure(figure, values)}")
+            name = ""
+    found += [f"{'':40} {verdict.words}; noise {result.noise:.2f} s" for verdict in result.verdicts]
+    if result.failure:
+        found.append(f"{name:30} {result.strategy:9} FAILED: {result.failure}")
+    return found
+
+
+def _figure(figure: Figure, values: Sequence[float]) -> str:
+    most = "-" if figure.budget is None else f"{figure.budget:g}"
+    mark = "  <-- BEYOND IT" if figure.budget is not None and max(values) > figure.budget else ""
+    about = f"{figure.name}, {figure.unit}"
+    return f"{about:40} {len(values):>3} {statistics.median(values):>7.2f} {max(values):>7.2f} {most:>7}{mark}"
+
+
+def table(hosts: int, strategies: Iterable[str], rows: Iterable[str], repetitions: int) -> list[Result]:
+    """All rows on one lab, each printed as soon as it is there; after a row that failed the lab is a new one."""
+    wanted = [(strategy, key) for strategy in strategies for key in rows]
+    results: list[Result] = []
+    while wanted:
+        with stage.opened(hosts) as fleet:
+            while wanted:
+                strategy, key = wanted.pop(0)
+                results.append(carry_out(fleet, ROWS[key], strategy, repetitions))
+                print("\n".join(lines(results[-1])), flush=True)
+                if results[-1].failure:
+                    break
+    return results
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=__doc__.splitlines()[0])
+    parser.add_argument("--hosts", type=int, choices=(3, 5), default=3, help="how many hosts (default: 3)")
+    parser.add_argument("--strategy", choices=(*stage.SETTINGS, "both"), default="both", help="default: both")
+    parser.add_argument("--repetitions", type=int, default=5, help="of each row (default: 5)")
+    parser.add_argument("--rows", default=",".join(ROWS), help=f"with commas between (default: {','.join(ROWS)})")
+    parser.add_argument("--csv", type=Path, help="write every value to this file")
+    parser.add_argument("--schedule", action="store_true", help="random faults in one run instead of the table")
+    parser.add_argument("--faults", type=int, default=60, help="of the schedule (default: 60)")
+    parser.add_argument("--minutes", type=float, default=30.0, help="of the schedule (default: 30)")
+    parser.add_argument("--seed", type=int, default=1, help="of the schedule (default: 1)")
+    parser.add_argument(
+        "--kinds",
+        default=",".join(schedule.KINDS),
+        help=f"of the schedule's faults, with commas between (default: {','.join(schedule.KINDS)})",
+    )
+    options = parser.parse_args(arguments)
+    strategies = tuple(stage.SETTINGS) if options.strategy == "both" else (options.strategy,)
+    rows, kinds = options.rows.split(","), options.kinds.split(",")
+    unknown = sorted({*rows} - {*ROWS} | {*kinds} - {*schedule.KINDS})
+    if unknown:
+        parser.error(f"no {', '.join(unknown)}; rows: {', '.join(ROWS)}; kinds: {', '.join(schedule.KINDS)}")
+    print("\n".join(stage.simulated(stage.PACES[: options.hosts])), flush=True)
+    try:
+        if options.schedule:
+            return _schedules(options.hosts, strategies, options.faults, 60 * options.minutes, options.seed, kinds)
+        print(HEAD, flush=True)
+        results = table(options.hosts, strategies, rows, options.repetitions)
+    except (LabError, FaultBenchError) as error:
+        print(f"benchmarks.faults: {error}", file=sys.stderr)
+        return 1
+    if options.csv:
+        _write(options.csv, options.hosts, results)
+    return 0 if all(result.is_good for result in results) else 1
+
+
+def _schedules(
+    hosts: int, strategies: Iterable[str], faults: int, seconds: float, seed: int, kinds: Sequence[str]
+) -> int:
+    good = True
+    for strategy in strategies:
+        with stage.opened(hosts) as fleet:
+            rate = schedule.undisturbed(fleet, strategy)
+            _say(f"{strategy}: {rate:.0f} samples/s undisturbed")
+            outcome = schedule.carry_out(
+                fleet, strategy, rate, seed=seed, faults=faults, seconds=seconds, kinds=kinds, say=_say
+            )
+            print("\n".join(schedule.lines(outcome)), flush=True)
+            good = good and outcome.is_good
+    return 0 if good else 1
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _write(path: Path, hosts: int, results: Iterable[Result]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["hosts", "strategy", "fault", "figure", "unit", "budget", "value", "failure"])
+        for result in results:
+            about = (hosts, result.strategy, result.row.key)
+            for figure, values in result.values.items():
+                writer.writerows([*about, figure.name, figure.unit, figure.budget, value, ""] for value in values)
+            for verdict in result.verdicts:
+                writer.writerow([*about, "weights", "relative", stage.EXACT, verdict.error, "; ".join(verdict.wrong)])
+            if result.failure:
+                writer.writerow([*about, "", "", "", "", result.failure])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

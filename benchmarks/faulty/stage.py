@@ -1,0 +1,222 @@
+"""Where the faults happen: a lab with our cluster on it, runs of the job, and what can be done to its hosts."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from benchmarks.faulty.following import FaultBenchError, Follower
+from benchmarks.faulty.job import PACE_FILE, WORKER_FILE, Paced
+from benchmarks.lab import NAMES
+from remote_agent import protocol
+from remote_agent.training.data import record
+from remote_agent.training.data.order import SampleOrder
+from remote_agent.training.job import create_model
+from remote_agent.training.saving import checkpoint
+from tests.lab.lab import Lab
+from tests.lab.machines import Host, HostSpec, login
+from tests.lab.product import HeteroTui
+
+JOB = f"{Path(__file__).with_name('job.py')}:Paced"
+CLUSTER = "lab"
+
+PACES = (0.004, 0.006, 0.009, 0.006, 0.012)
+"""Seconds a sample on each host's device, by a sleep."""
+
+RATE_MBIT = 1000.0
+
+BATCH = 60
+ENDLESS = 1_000_000
+"""Steps of a run that is stopped."""
+
+EXACT = 1e-5
+"""Most relative difference of the weights from those of a plain torch loop."""
+
+SETTINGS: dict[str, dict[str, object]] = {
+    "sync": {},
+    "local_sgd": {"local_steps": 3},
+}
+"""Of each strategy, beside what all runs have."""
+
+UP_S, STARTED_S, STOP_S = 240.0, 180.0, 120.0
+"""Until ``up`` must have ended, until a run must have made its first steps, until it must have stopped."""
+
+FIRST_STEPS = 40
+"""Steps until shares have settled."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """How a run ended.
+
+    Attributes:
+        steps: that it made.
+        error: largest over all tensors of ``norm(ours - plain) / norm(plain)``; None: the strategy is not exact.
+        wrong: samples that were left out or counted twice, and losses that are no numbers, in words.
+    """
+
+    steps: int
+    error: float | None
+    wrong: tuple[str, ...]
+
+    @property
+    def is_good(self) -> bool:
+        """Nothing was lost or doubled, and the weights are those of a plain loop where they have to be."""
+        return not self.wrong and (self.error is None or self.error <= EXACT)
+
+    @property
+    def words(self) -> str:
+        """For a table."""
+        weights = "" if self.error is None else f", weights {self.error:.1e}"
+        counted = "every sample counted once" if not self.wrong else "; ".join(self.wrong[:3])
+        return f"{self.steps} steps{weights}, {counted}{'' if self.is_good else '  <-- NOT EXACT'}"
+
+
+class Stage:
+    """A lab whose cluster is up."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.product = HeteroTui(lab.laptop, lab.inventory(cluster=CLUSTER))
+        for host, pace in zip(lab.hosts, PACES, strict=False):
+            (host.home / PACE_FILE).write_text(str(pace))
+
+    def up(self) -> None:
+        """Bring the cluster up, or the hosts back that are missing.
+
+        Raises:
+            FaultBenchError: not all hosts came.
+        """
+        done = self.product.run("up", "--json", deadline=UP_S)
+        if done.returncode != 0:
+            raise FaultBenchError(f"`up` gave exit code {done.returncode}: {done.stderr.strip()[-500:]}")
+
+    def train(self, strategy: str, **settings: object) -> Follower:
+        """Start a run without an end, with a laptop attached, and wait until it has settled."""
+        chosen = {"num_iterations": ENDLESS, "batch_size": BATCH, "strategy": strategy} | SETTINGS[strategy] | settings
+        arguments = [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
+        follower = Follower(self.product, "train", JOB, *arguments)
+        try:
+            follower.until_step(FIRST_STEPS, STARTED_S)
+        except BaseException:
+            follower.kill()
+            raise
+        return follower
+
+    def finish(self, follower: Follower, strategy: str) -> Verdict:
+        """Stop the run, and judge what it made."""
+        self.product.run("stop", follower.run, "--json", deadline=STOP_S)
+        finished = follower.until(protocol.RunFinished, STOP_S)
+        folder = self.run_folder(follower)
+        spans = [span for slices in record.read(folder / record.FILE).values() for span in slices]
+        wrong = list(record.gaps_and_overlaps(spans, finished.samples))
+        seqs = [event.seq for event in follower.events]
+        if seqs != list(range(1, len(seqs) + 1)):
+            wrong.append("events are missing, or came twice")
+        if finished.final_loss is None or not math.isfinite(finished.final_loss):
+            wrong.append("the last loss is not a number")
+        weights = checkpoint.load(self._seen(follower.head, finished.checkpoint))
+        error = difference(weights, plain_weights(finished.steps)) if strategy == "sync" else None
+        return Verdict(steps=finished.steps, error=error, wrong=tuple(wrong))
+
+    def run_folder(self, follower: Follower) -> Path:
+        """The run's folder on the host that coordinates it, as this computer sees it."""
+        return self.lab.host(follower.head).home / ".hetero-tui" / CLUSTER / "runs" / follower.run
+
+    def _seen(self, host: str, path: str) -> Path:
+        return self.lab.host(host).home / Path(path).relative_to(login().pw_dir)
+
+    # --- What is done to hosts; each returns when it was done, in seconds since the epoch ----------------------------
+
+    def kill_worker(self, host: Host) -> float:
+        """SIGKILL for the process that trains there."""
+        pid = int((host.home / WORKER_FILE).read_text())
+        now = time.time()
+        host.signal(pid, signal.SIGKILL)
+        return now
+
+    def kill_coordinator(self, host: Host) -> float:
+        """SIGKILL for the run's own process on its head."""
+        (pid,) = [one.pid for one in host.processes() if "remote_agent.training.run" in one.argv]
+        now = time.time()
+        host.signal(pid, signal.SIGKILL)
+        return now
+
+    def set_speed(self, host: Host, factor: float) -> float:
+        """The host's device takes ``1 / factor`` times what it usually takes."""
+        pace = PACES[self.lab.hosts.index(host)] / factor
+        fresh = host.home / f"{PACE_FILE}.new"
+        fresh.write_text(str(pace))
+        fresh.replace(host.home / PACE_FILE)
+        return time.time()
+
+    def bring_back(self) -> None:
+        """Switch hosts on that have no power, and have them in the cluster."""
+        dark = [host for host in self.lab.hosts if not host.is_on]
+        for host in dark:
+            host.boot()
+        if dark:
+            self.lab.await_hosts(*dark)
+            self.up()
+
+    def others(self, follower: Follower) -> tuple[Host, ...]:
+        """All hosts but the head."""
+        return tuple(host for host in self.lab.hosts if host.name != follower.head)
+
+
+@contextlib.contextmanager
+def opened(hosts: int) -> Iterator[Stage]:
+    """A lab of so many hosts with the cluster up; taken down at the end, whatever happened."""
+    with Lab([HostSpec(name=name, cpus=1) for name in NAMES[:hosts]], rate_mbit=RATE_MBIT) as lab:
+        stage = Stage(lab)
+        try:
+            stage.up()
+            yield stage
+        finally:
+            stage.product.run("down", "--yes", "--json", deadline=UP_S)
+
+
+def simulated(hosts: Sequence[float] = PACES) -> list[str]:
+    """What is simulated, in lines for a table."""
+    paces = ", ".join(f"{1e3 * pace:g}" for pace in hosts)
+    return [
+        f"{time.strftime('%Y-%m-%d')}, torch {torch.__version__}; hosts are name spaces on one computer, with OpenSSH.",
+        f"Simulated: device speeds by a sleep ({paces} ms a sample); a slow device is a longer sleep.",
+        f"Simulated: links of {RATE_MBIT:g} Mbit/s by tc; a cut cable is a port that is down; no power is SIGKILL for",
+        "all of a host's processes at once, with its memory and its interface gone.",
+        "Real: the product from `up` to `down`, Ray, the exchange, the detection and the recovery.",
+    ]
+
+
+# --- Weights ---------------------------------------------------------------------------------------------------------
+
+
+def plain_weights(steps: int) -> dict[str, torch.Tensor]:
+    """The job in one process, on the same batches: what an undisturbed run gives (``benchmarks.parity``)."""
+    job = Paced()
+    model = create_model(job, Paced.config.seed)
+    optimizer = job.create_optimizer(model, Paced.config)
+    x, y = job.create_data().tensors
+    order = SampleOrder(Paced.config.seed, len(x), BATCH)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    for step in range(1, steps + 1):
+        indices = torch.from_numpy(order.step(step))
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x[indices]), y[indices]).backward()
+        optimizer.step()
+    torch.set_num_threads(threads)
+    return {name: tensor.detach() for name, tensor in model.state_dict().items()}
+
+
+def difference(weights: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
+    """The largest over all tensors of ``norm(weights - expected) / norm(expected)``."""
+    return max(float((weights[name] - value).norm() / value.norm()) for name, value in expected.items())

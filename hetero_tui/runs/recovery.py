@@ -1,0 +1,152 @@
+"""Lets runs go on that ended too early: by hand, after the loss of their head, after the end of their coordinator.
+
+What these have in common is the fleet that they change and that another laptop may do the same at this moment; who was
+first is asked, and agreed with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
+
+from hetero_tui import deadlines, events
+from hetero_tui.errors import CommandFailed, HeteroTuiError, RunError
+from hetero_tui.events import Level, RunState
+from hetero_tui.fleet.live import LiveFleet, cancel
+from hetero_tui.fleet.survey import head_name, running_head
+from hetero_tui.runs.failover import form_anew, refuse_if_head_lives, taken_over
+from hetero_tui.runs.listing import find_run, live_run
+from hetero_tui.runs.resume import refuse_if_done, resume
+from hetero_tui.runs.seen import Seen
+from hetero_tui.transport import Transport
+from remote_agent import protocol
+
+Exclusively = Callable[[str], AbstractAsyncContextManager[None]]
+"""One operation at a time; the word says for the screen which one."""
+
+
+class FleetRecovery:
+    """Changes ``fleet`` so that a run goes on; see :class:`hetero_tui.runs.attending.Recovery`.
+
+    ``moved`` is told the host where the run is from then on. ``up`` takes a head that comes back into the cluster that
+    took its place.
+    """
+
+    def __init__(
+        self,
+        fleet: LiveFleet,
+        exclusively: Exclusively,
+        moved: Callable[[str], None],
+        up: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._fleet, self._exclusively, self._moved, self._up = fleet, exclusively, moved, up
+        self._returning: dict[str, asyncio.Task[None]] = {}
+
+    async def by_hand(self, run: str | None) -> str:
+        """Let a run (None: the newest) go on from its newest checkpoint; a cluster that is down is brought up first.
+
+        Runs within an operation of the caller's. Returns its name.
+
+        Raises:
+            RunError: it can't go on.
+            ClusterError: its head works, and only this laptop does not reach it; or no other can be formed.
+        """
+        fleet = self._fleet
+        await fleet.look()
+        if head_name(fleet.surveyed) is None:
+            _, summary = await find_run(fleet.cluster, fleet.answering, run)
+            refuse_if_done(summary)
+            if running_head(fleet.surveyed) is not None:
+                await refuse_if_head_lives(fleet.cluster, fleet.answering)
+            run = summary.id
+            await self._form_anew(run, fleet.answering)
+        host, summary = await self._resume(run)
+        if summary.host != host and summary.host not in fleet.members:
+            self._take_back(summary.host)
+        return summary.id
+
+    async def fail_over(self, run: str, head: str, cause: str, seen: Seen) -> str:
+        """Form the cluster anew without ``head``, and let the run go on there."""
+        fleet = self._fleet
+        fleet.emit(events.HostLost(time=time.time(), host=head, cause=cause))
+        self._notice(f"the head is lost; {run} goes on on another host as soon as there is a new one")
+        others = {name: link for name, link in fleet.transports.items() if name != head}
+        # Who started the cluster forms it anew; a laptop that only looks on gives that one time for it.
+        patience = 0.0 if fleet.ledger.entries() else deadlines.STEP_ASIDE
+        there = await taken_over(fleet.cluster, others, run, patience)
+        if there is None:
+            async with self._exclusively("failing over"):
+                await self._form_anew(run, others)
+                there = await self._resume_unless_another_did(run, cause, seen)
+        self._moved(there)
+        self._take_back(head)
+        return there
+
+    async def restart(self, run: str, cause: str) -> str:
+        """Start the run's coordinator again, on the head as it is."""
+        self._notice(cause)
+        async with self._exclusively("resuming"):
+            if self._fleet.facts:
+                await self._fleet.survey()  # what the machines are did not change
+            else:
+                await self._fleet.look()
+            return await self._resume_unless_another_did(run)
+
+    async def close(self) -> None:
+        """Nobody is waited for from now on."""
+        tasks = list(self._returning.values())
+        self._returning.clear()
+        await cancel(*tasks)
+
+    # --- Inside ------------------------------------------------------------------------------------------------------
+
+    async def _form_anew(self, run: str, transports: Mapping[str, Transport]) -> None:
+        """A cluster of those hosts, with a head that can go on with ``run``; hosts' states follow."""
+        fleet = self._fleet
+        formed = await form_anew(fleet.inventory, transports, fleet.ledger, fleet.emit, run)
+        fleet.adopt(formed.probed, formed.surveyed, formed.report)
+
+    async def _resume(
+        self, run: str | None, cause: str = "", seen: Seen | None = None
+    ) -> tuple[str, protocol.RunSummary]:
+        """The host where the run goes on from its newest checkpoint, and how it stood before."""
+        fleet = self._fleet
+        host, summary = await resume(
+            fleet.inventory, fleet.answering, fleet.surveyed, fleet.facts, run, cause=cause, seen=seen
+        )
+        self._moved(host)
+        fleet.emit(events.RunChanged(time=time.time(), run=summary.id, job=summary.job, state=RunState.STARTING))
+        return host, summary
+
+    async def _resume_unless_another_did(self, run: str, cause: str = "", seen: Seen | None = None) -> str:
+        """Let a run that is followed go on; the host where it does. Another laptop may do the same at this moment."""
+        try:
+            host, _ = await self._resume(run, cause, seen)
+        except (RunError, CommandFailed):
+            found = await live_run(self._fleet.cluster, self._fleet.answering)
+            if found is None or found[1].id != run:
+                raise
+            host = found[0]
+            self._moved(host)
+        return host
+
+    def _take_back(self, host: str) -> None:
+        """Once a head that was lost can be reached again, take it into the cluster that took its place."""
+        waiting = self._returning.get(host)
+        if host not in self._fleet.transports or (waiting is not None and not waiting.done()):
+            return
+
+        async def wait() -> None:
+            for pause in deadlines.reconnect_pauses():
+                await asyncio.sleep(pause)
+                with suppress(HeteroTuiError):
+                    await self._fleet.transports[host].connect()
+                    await self._up()
+                    return
+
+        self._returning[host] = asyncio.create_task(wait(), name=f"take back {host}")
+
+    def _notice(self, text: str) -> None:
+        self._fleet.emit(events.Notice(time=time.time(), level=Level.BAD, text=text))

@@ -1,0 +1,76 @@
+"""The figures of ``benchmarks.faults`` are right for events whose figures are known, and its schedules are fair."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.faulty import figures, schedule, stage
+from benchmarks.faulty.figures import Absence, Mark
+from remote_agent import protocol
+
+HOSTS = ("a", "b", "c")
+SHARES = {"a": 0.5, "b": 0.3, "c": 0.2}
+
+
+def step(seq: int, time: float, number: int) -> protocol.Step:
+    return protocol.Step(
+        seq=seq, time=time, step=number, loss=1.0, samples=10, seconds=1.0, bytes_pushed=0, bytes_pulled=0
+    )
+
+
+def test_a_step_that_is_made_again_is_no_progress_and_does_not_end_a_stall() -> None:
+    events = [step(1, 0, 1), step(2, 1, 2), step(3, 2, 3), step(4, 6, 2), step(5, 7, 3), step(6, 8, 4), step(7, 9, 5)]
+    marks = figures.progress(events)
+    assert [mark.step for mark in marks] == [1, 2, 3, 4, 5]
+    assert figures.stall(marks, 2.5, 3.0) == pytest.approx(6 - 1)
+    assert figures.noise(marks, [(2.5, 3.0)]) == 0
+    assert figures.samples_between(marks, 0, 8) == 30
+
+
+def test_a_stall_is_put_down_to_a_fault_only_where_it_overlaps_it() -> None:
+    marks = tuple(Mark(time, number, 10) for number, time in enumerate([0, 1, 2, 5, 6, 7, 8]))
+    assert figures.stall(marks, 6.5, 7.5) == 0
+    assert figures.noise(marks, [(6.5, 7.5)]) == pytest.approx(2)
+    with pytest.raises(ValueError, match="no step"):
+        figures.stall(marks, 20, 21)
+
+
+def test_live_capacity_counts_each_hosts_absence_once_and_by_its_part() -> None:
+    live = figures.live_seconds(0, 10, SHARES, [Absence("b", 2, 6), Absence("b", 4, 8), Absence("a", 5, 6, 0.5)])
+    assert live == pytest.approx(10 - 0.3 * 6 - 0.5 * 0.5)
+    assert figures.live_seconds(0, 10, SHARES, [Absence("c", -5, 20)]) == pytest.approx(8)
+    assert figures.live_seconds(0, 10, SHARES, []) == pytest.approx(10)
+
+
+def test_a_worker_is_away_from_the_word_that_it_is_lost_until_it_joins() -> None:
+    lost = protocol.WorkerLost(seq=1, time=5, worker="b/cpu", host="b", device="cpu", step=3, cause="gone")
+    again = protocol.WorkerLost(seq=2, time=6, worker="b/cpu", host="b", device="cpu", step=3, cause="gone")
+    back = protocol.WorkerJoined(seq=3, time=9, worker="b/cpu", host="b", device="cpu")
+    late = protocol.WorkerLost(seq=4, time=11, worker="c/cpu", host="c", device="cpu", step=9, cause="gone")
+    assert figures.away_spans([lost, again, back, late], 20) == (Absence("b", 5, 9), Absence("c", 11, 20))
+
+
+@given(st.integers(0, 10_000), st.integers(1, 60), st.floats(10, 1800))
+def test_a_schedule_is_the_same_for_a_seed_and_leaves_the_head_its_power_and_its_cable(
+    seed: int, faults: int, seconds: float
+) -> None:
+    plan = schedule.planned(seed, faults, seconds, HOSTS)
+    assert plan == schedule.planned(seed, faults, seconds, HOSTS)
+    assert len(plan) == faults
+    assert [one.at for one in plan] == sorted(one.at for one in plan)
+    assert plan[-1].at + plan[-1].lasts < 1.3 * seconds
+    for one in plan:
+        assert one.host != "a" or one.kind in ("worker", "slow", "coordinator")
+        away = {other.host for other in plan if other.kind in ("cut", "power") and other.at <= one.at < other.at + 1e-9}
+        assert len(away) < len(HOSTS)
+    if faults < 3:
+        return
+    assert len({one.host for one in schedule.planned(1, 60, 1800.0, HOSTS)}) == len(HOSTS)
+
+
+def test_a_single_step_too_few_shows_in_the_weights_long_after() -> None:
+    whole = stage.plain_weights(1000)
+    assert stage.difference(whole, stage.plain_weights(1000)) == 0
+    assert stage.difference(stage.plain_weights(999), whole) > 5 * stage.EXACT

@@ -1,0 +1,31 @@
+"""A user's own script with a ``DistributedTrainer`` in it, in a process and on a Ray of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.training.loopback import ROOT
+
+SCRIPT_S = 200.0
+
+
+def run_script(folder: Path, text: str) -> tuple[int, dict[str, Any]]:
+    """Run ``text`` in ``folder``; its exit code, and the JSON document in the last line that it prints."""
+    (folder / "script.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "disabled", "RAY_ADDRESS": "local"},
+        capture_output=True,
+        text=True,
+        timeout=SCRIPT_S,
+        check=False,
+    )
+    lines = done.stdout.splitlines()
+    assert lines, done.stderr[-3000:]
+    return done.returncode, json.loads(lines[-1])
