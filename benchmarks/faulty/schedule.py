@@ -353,12 +353,15 @@ class _Execution:
         host.pull_plug()
 
         def switch_on() -> None:
-            host.boot()
+            host.boot()  # by this thread: the kernel ends a host of the lab with the thread that started it
+            self._coming.append(self._ups.submit(take_in))
+
+        def take_in() -> None:
             self._stage.lab.await_hosts(host)
             self._absences.append(Absence(host.name, begin, time.time()))
             self._take_in()
 
-        self._at(begin + fault.lasts, lambda: self._coming.append(self._ups.submit(switch_on)))
+        self._at(begin + fault.lasts, switch_on)
 
     def _take_in(self) -> None:
         """``up``, as often as it takes: another host may be struck meanwhile, which it then can't reach.

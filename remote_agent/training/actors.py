@@ -19,7 +19,7 @@ from remote_agent.training.config import TrainingConfig
 from remote_agent.training.data import datasets
 from remote_agent.training.dataplane import OptimizerFacts
 from remote_agent.training.deadlines import OPEN_S, PLACEMENT_S, PULSE_S
-from remote_agent.training.errors import JobError, PlacementError
+from remote_agent.training.errors import JobError, LostAtStart, PlacementError
 from remote_agent.training.job import Job
 from remote_agent.training.messages import Failed, Opened
 from remote_agent.training.placing import placement
@@ -274,7 +274,9 @@ def _opened(ref: Ref[Any], who: str, host: str, deadline: float) -> object:
     except rpc.Timeout:
         limit = PLACEMENT_S + OPEN_S
         raise PlacementError(f"{who} did not start within {limit:.0f} s", hint=hint, host=host) from None
-    except (*rpc.Lost, rpc.CallFailed) as error:
+    except rpc.Lost as error:
+        raise LostAtStart(f"{who} did not start: {rpc.describe(error)}", hint=hint, host=host) from error
+    except rpc.CallFailed as error:
         raise PlacementError(f"{who} did not start: {rpc.describe(error)}", hint=hint, host=host) from error
     if isinstance(answer, Failed):
         raise answer.error(host)

@@ -17,12 +17,13 @@ from remote_agent.training import actors, flat, job, rpc, strategies, transfer
 from remote_agent.training.actors import Request
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.data import extent, sources
-from remote_agent.training.errors import ServerGone, TrainingError
-from remote_agent.training.faults import copies
+from remote_agent.training.errors import LostAtStart, ServerGone, TrainingError
+from remote_agent.training.faults import copies, starting_over
 from remote_agent.training.faults.control import Control
 from remote_agent.training.faults.joining import Joining
 from remote_agent.training.journal import Journal
 from remote_agent.training.loop import Outcome, Progress, train
+from remote_agent.training.placing import placement
 from remote_agent.training.saving import resuming, snapshots
 from remote_agent.training.saving.checkpoint import Checkpoint
 from remote_agent.training.saving.optimizer_state import Resumption, TrainingState
@@ -68,13 +69,37 @@ def fail(journal: Journal, error: TrainingError, host: str, step: int) -> None:
 
 
 def _run(request: Request, journal: Journal, stopping: Callable[[], bool], progress: Progress) -> Outcome:
-    with session_of(request, journal, stopping) as (session, model):
-        return train(request, model, session, progress)
+    lost: list[str] = []
+    while True:
+        try:
+            with session_of(request, journal, stopping, again=bool(lost)) as (session, model):
+                return train(request, model, session, progress)
+        except (LostAtStart, *rpc.Lost) as error:
+            if progress.step:
+                raise
+            lost.append(error.host if isinstance(error, TrainingError) else "")
+            living = {node.host for node in placement.living_nodes()}
+            onward = starting_over.without_lost(request, lost, living)
+            if onward is None:
+                raise
+            cause = error.cause if isinstance(error, TrainingError) else rpc.describe(error)
+            for spec in starting_over.missed(request, onward, lost[-1]):
+                name = f"{spec.host}/{spec.device}"
+                journal.write(protocol.WorkerLost, worker=name, host=spec.host, device=spec.device, step=0, cause=cause)
+            request = onward
 
 
 @contextlib.contextmanager
-def session_of(request: Request, journal: Journal, stopping: Callable[[], bool]) -> Iterator[tuple[Session, nn.Module]]:
+def session_of(
+    request: Request, journal: Journal, stopping: Callable[[], bool], *, again: bool = False
+) -> Iterator[tuple[Session, nn.Module]]:
     """All that comes before the first step: check, place, measure, plan. The actors end when the block does.
+
+    Args:
+        request: the run.
+        journal: where its events go.
+        stopping: true once the user wants it to end early.
+        again: the journal says already that the run begins or goes on.
 
     Yields:
         The session for a strategy, and the coordinator's own copy of the model (on the CPU, with the first weights).
@@ -87,7 +112,7 @@ def session_of(request: Request, journal: Journal, stopping: Callable[[], bool])
         done, start = (found.step, found.position) if found is not None else (0, 0)
         config, order = source.open(config, done, start)
         request = dataclasses.replace(request, config=config)
-        resumed = _begin(request, journal, model, found)
+        resumed = _begin(request, journal, model, found, again=again)
         with actors.started(request, model, source.for_workers()) as (servers, optimizer, candidates, workers):
             for candidate in candidates:
                 spec = candidate.seat.spec
@@ -139,10 +164,12 @@ def session_of(request: Request, journal: Journal, stopping: Callable[[], bool])
 # --- Before the first step -------------------------------------------------------------------------------------------
 
 
-def _begin(request: Request, journal: Journal, model: nn.Module, found: Checkpoint | None) -> Resumption | None:
+def _begin(
+    request: Request, journal: Journal, model: nn.Module, found: Checkpoint | None, *, again: bool
+) -> Resumption | None:
     """Write that the run begins or goes on, and have its first weights in ``model``; the state that goes with them."""
     config = request.config
-    if found is None or not journal.continued:
+    if not again and (found is None or not journal.continued):
         journal.write(
             protocol.RunStarted,
             run=request.run,
@@ -157,6 +184,8 @@ def _begin(request: Request, journal: Journal, model: nn.Module, found: Checkpoi
         return None
     resuming.into_model(found, model)
     state = resuming.usable(config, found)
+    if again:
+        return Resumption(step=found.step, state=state)
     journal.write(
         protocol.RunResumed,
         step=found.step,

@@ -6,6 +6,7 @@
     ├── ConfigError          the settings are not valid (all mistakes at once)
     ├── JobError             the user's own code: import, factory, data, loss, evaluation
     ├── PlacementError       a host or device that was asked for is not there, or did not start in time
+    │   └── LostAtStart      it was there, and was lost before the first step
     ├── ClusterUnreachable   Ray can't be reached from the coordinator
     ├── LossNotFinite        NaN or infinite loss
     ├── ServerGone           the parameter server died or stopped answering
@@ -53,6 +54,10 @@ class JobError(TrainingError):
 
 class PlacementError(TrainingError):
     """A worker or the server can't be where it was asked to be."""
+
+
+class LostAtStart(PlacementError):
+    """A worker or the server was lost before the first step."""
 
 
 class ClusterUnreachable(TrainingError):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from remote_agent.training import rpc
 from remote_agent.training.dataplane import Usage
 from remote_agent.training.deadlines import MEASURE_S
-from remote_agent.training.errors import PlacementError
+from remote_agent.training.errors import LostAtStart, PlacementError
 from remote_agent.training.messages import Failed, Measured, Opened
 from remote_agent.training.placing.placement import Seat
 from remote_agent.training.rpc import Actor, Ref
@@ -117,7 +117,8 @@ def _result(candidate: Candidate, ref: Ref[Measured | Failed] | None) -> Measure
         result = rpc.get(ref, MEASURE_S)
     except (*rpc.Lost, rpc.CallFailed) as error:
         cause = f"{candidate.seat.worker} was lost while it was measured: {rpc.describe(error)}"
-        raise PlacementError(cause, hint=hint, host=host) from error
+        kind = PlacementError if isinstance(error, rpc.CallFailed) else LostAtStart
+        raise kind(cause, hint=hint, host=host) from error
     if isinstance(result, Failed):
         raise result.error(host)
     return result

@@ -32,19 +32,17 @@ from remote_agent.training.deadlines import (
     SERVER_SILENT_S,
     SILENT_S,
     SLICE_FACTOR,
-    TRANSFER_S,
 )
 from remote_agent.training.errors import ServerGone, WorkersGone
 from remote_agent.training.faults import policy
 from remote_agent.training.faults.heartbeat import Heartbeat
 from remote_agent.training.flat import Payload
 from remote_agent.training.messages import Failed, Slice, StreamedResult, StreamedTask, Unlinked
-from remote_agent.training.rpc import Ref
 from remote_agent.training.saving import snapshots
 from remote_agent.training.saving.optimizer_state import Snapshot
 from remote_agent.training.session import Member, Session, StepReport
 from remote_agent.training.strategies.crew import LAST_HINT, Crew
-from remote_agent.training.strategies.liveness import SERVER_HINT, check_servers, server_gone
+from remote_agent.training.strategies.liveness import SERVER_HINT, check_beats, check_servers, newest_weights
 from remote_agent.training.strategies.roster import Roster
 from remote_agent.training.strategies.turns import Part, Turn
 from remote_agent.training.working.worker import REPAIR
@@ -210,12 +208,7 @@ class Streamed:
 
     def _look(self, turn: Turn, ahead: Turn | None) -> None:
         """See who does not answer, whose slice is late, and who is back."""
-        for server in self._session.servers:
-            beat = self._heartbeat.of(server.actor)
-            if beat.failed:
-                check_servers(self._session)
-            if beat.ended or beat.silent_s > SERVER_SILENT_S:
-                raise server_gone(self._session, server.host, beat.ended or f"no answer for {beat.silent_s:.1f} s")
+        check_beats(self._session, self._heartbeat, SERVER_SILENT_S)
         for member in dict.fromkeys(part.member for part in turn.awaited):
             evidence = self._evidence(turn, member)
             if evidence is not None:
@@ -330,20 +323,7 @@ class Streamed:
     # --- Accounting --------------------------------------------------------------------------------------------------
 
     def _weights(self) -> Payload:
-        """The newest weights, from whichever living worker gives them first."""
-        session = self._session
-        for member in session.crew[:-1]:
-            weights: Ref[Payload] = member.actor.call("weights")
-            try:
-                while rpc.first_ready([weights], LOOK_S) is None:
-                    beat = self._heartbeat.of(member.actor)
-                    if beat.ended or beat.silent_s > SILENT_S:
-                        break
-                else:
-                    return rpc.get(weights, TRANSFER_S)
-            except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
-                continue  # it is found lost in the next step
-        return rpc.get(session.crew[-1].actor.call("weights"), TRANSFER_S)
+        return newest_weights(self._session.crew, self._heartbeat)
 
     def _snapshot(self) -> Snapshot:
         """Have the shards keep what the optimizer remembers."""

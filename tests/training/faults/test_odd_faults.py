@@ -6,6 +6,7 @@ batch in ``test_failures.py``.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,3 +86,24 @@ def test_a_clock_that_is_an_hour_off_changes_nothing(launch: Any, settings: dict
             parts = [row[name] for name in ("compute_s", "push_s", "pull_s", "wait_s")]
             assert min(parts) >= 0
             assert max(parts) < 60
+
+
+def test_a_worker_that_is_lost_before_the_first_step_is_started_again(launch: Any, tmp_path: Path) -> None:
+    marker = tmp_path / "killed"
+    body = (
+        "if os.environ.get('TEST_HOST') == 'b' and not os.path.exists({0!r}): open({0!r}, 'w').close(); os._exit(1)"
+    ).format(str(marker))
+    run = launch(job(body), "ab", batch_size=12, num_iterations=20)
+    assert run.finish() == (0, "")
+    (lost,) = run.of_kind("worker_lost")
+    assert (lost["host"], lost["step"]) == ("b", 0)
+    assert len(run.of_kind("run_started")) == 1
+    assert {share["host"] for share in run.of_kind("plan")[0]["shares"]} == {"a", "b"}
+
+
+def test_a_host_that_loses_its_worker_again_and_again_before_the_first_step_is_left_out(launch: Any) -> None:
+    run = launch(job("if os.environ.get('TEST_HOST') == 'b': os._exit(1)"), "ab", batch_size=12, num_iterations=20)
+    assert run.finish() == (0, "")
+    assert {lost["host"] for lost in run.of_kind("worker_lost")} == {"b"}
+    assert {share["host"] for share in run.of_kind("plan")[0]["shares"]} == {"a"}
+    assert run.of_kind("run_finished")

@@ -1,0 +1,46 @@
+"""A start that fails is made again with whoever is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from remote_agent.protocol import DeviceSpec
+from remote_agent.training.actors import Request
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.faults.starting_over import missed, without_lost
+from remote_agent.training.job import Job
+
+
+def request(hosts: str, server: str = "b") -> Request:
+    devices = tuple(DeviceSpec(host=host, device="cpu", name="test") for host in hosts)
+    made = Job(name="test", factory=object(), create_data=list)
+    return Request(
+        run="r", job=made, config=TrainingConfig(), devices=devices, server_host=server, host="a", folder=Path()
+    )
+
+
+def hosts(made: Request | None) -> str:
+    assert made is not None
+    return "".join(spec.host for spec in made.devices)
+
+
+def test_a_host_that_lives_is_tried_once_more() -> None:
+    onward = without_lost(request("abc"), ["b"], "abc")
+    assert hosts(onward) == "abc"
+    assert onward is not None
+    assert onward.server_host == "b"
+    assert [spec.host for spec in missed(request("abc"), onward, "b")] == ["b"]
+
+
+def test_a_host_that_is_gone_or_lost_twice_is_left_out_and_its_server_goes_to_the_coordinator() -> None:
+    for lost, living in ((["b"], "ac"), (["b", "b"], "abc")):
+        onward = without_lost(request("abc"), lost, living)
+        assert hosts(onward) == "ac"
+        assert onward is not None
+        assert onward.server_host == "a"
+        assert [spec.host for spec in missed(request("abc"), onward, "")] == ["b"]
+
+
+def test_there_is_no_start_without_a_device_and_no_fourth_one() -> None:
+    assert without_lost(request("b"), ["b", "b"], "ab") is None
+    assert without_lost(request("abc"), ["a", "b", "c"], "abc") is None
