@@ -207,7 +207,7 @@ def cable_cut(stage: Stage, follower: Follower, number: int) -> Blow:
 
 
 def power_lost(stage: Stage, follower: Follower, number: int) -> Blow:
-    """The host is switched on again, and taken in by ``up``: nothing of ours starts when a machine boots."""
+    """The host is switched on again, and taken in by the attached laptop: nothing of ours starts when it boots."""
     host = _victim(stage, follower, number)
     seen, begin = len(follower.events), time.time()
     host.pull_plug()
@@ -216,7 +216,6 @@ def power_lost(stage: Stage, follower: Follower, number: int) -> Blow:
     host.boot()
     stage.lab.await_hosts(host)
     reachable = time.time()
-    stage.up()
     back = _back(follower, host, seen)
     return Blow(begin=begin, end=_well(follower), values={"back": back - reachable})
 
@@ -339,7 +338,7 @@ ROWS: Mapping[str, Row] = {
             name="host killed (power)",
             stall=3.0,
             strike=power_lost,
-            figures={"back": Figure("worker back after it answers, by `up`", "s", None)},
+            figures={"back": Figure("worker back after it answers", "s", 15.0)},
         ),
         Row(
             key="slow",

@@ -359,20 +359,5 @@ class _Execution:
         def take_in() -> None:
             self._stage.lab.await_hosts(host)
             self._absences.append(Absence(host.name, begin, time.time()))
-            self._take_in()
 
         self._at(begin + fault.lasts, switch_on)
-
-    def _take_in(self) -> None:
-        """``up``, as often as it takes: another host may be struck meanwhile, which it then can't reach.
-
-        Raises:
-            FaultBenchError: it never found all of them.
-        """
-        deadline = time.monotonic() + WELL_S
-        while True:
-            try:
-                return self._stage.up()
-            except FaultBenchError:
-                if time.monotonic() > deadline:
-                    raise

@@ -2,7 +2,8 @@
 
 A run ends before its time in two ways that the fleet can't mend by itself. Its head host is lost: the cluster is formed
 anew on the others, and the run goes on there. Its coordinator is killed while its host lives: it is started again. The
-events go on in both cases, with the next number.
+events go on in both cases, with the next number. And a host that was switched off and on again has nothing running that
+would bring it back: it is looked after as long as the run does without it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,12 @@ class Recovery(Protocol):
     async def restart(self, run: str, cause: str) -> str:
         """Start the run's coordinator again, on the head as it is."""
 
+    def look_after(self, hosts: frozenset[str]) -> None:
+        """The run does without workers on these hosts: take each into the cluster again that does not come by itself.
+
+        Returns at once; what it says replaces what it said before.
+        """
+
 
 async def attend(
     cluster: str, transports: Mapping[str, Transport], run: str, head: str, emit: Emit, recovery: Recovery
@@ -56,6 +63,7 @@ async def attend(
 
     shown, restarted_at = 0, -1
     movable, compares = True, False
+    away: frozenset[str] = frozenset()
     with Seen() as seen:
         while True:
             loss = asyncio.create_task(head_loss(cluster, transports, head) if movable else _never())
@@ -76,6 +84,8 @@ async def attend(
                         shown = event.seq
                         seen.add(line, event.seq)
                         emit(events.RunProgressed(run=run, event=event))
+                        if away != (away := doing_without(away, event)):
+                            recovery.look_after(away)
                         yield line, event
             except HeadGone as gone:
                 broken = False
@@ -96,6 +106,18 @@ async def attend(
                 loss.cancel()
                 with suppress(asyncio.CancelledError):
                     await loss
+
+
+def doing_without(hosts: frozenset[str], event: protocol.Event) -> frozenset[str]:
+    """The hosts that a run does without, after one more of its events; nobody is missed once it is over. Pure."""
+    if event.kind in protocol.FINAL_KINDS:
+        return frozenset()
+    match event:
+        case protocol.WorkerLost():
+            return hosts | {event.host}
+        case protocol.WorkerJoined():
+            return hosts - {event.host}
+    return hosts
 
 
 async def _never() -> str:

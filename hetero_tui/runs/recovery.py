@@ -15,7 +15,7 @@ from hetero_tui import deadlines, events
 from hetero_tui.errors import CommandFailed, HeteroTuiError, RunError
 from hetero_tui.events import Level, RunState
 from hetero_tui.fleet.live import LiveFleet, cancel
-from hetero_tui.fleet.survey import head_name, running_head
+from hetero_tui.fleet.survey import head_name, mark_replaced, running_head, survey
 from hetero_tui.runs.failover import form_anew, refuse_if_head_lives, taken_over
 from hetero_tui.runs.listing import find_run, live_run
 from hetero_tui.runs.resume import refuse_if_done, resume
@@ -43,6 +43,7 @@ class FleetRecovery:
     ) -> None:
         self._fleet, self._exclusively, self._moved, self._up = fleet, exclusively, moved, up
         self._returning: dict[str, asyncio.Task[None]] = {}
+        self._looked_after: frozenset[str] = frozenset()
 
     async def by_hand(self, run: str | None) -> str:
         """Let a run (None: the newest) go on from its newest checkpoint; a cluster that is down is brought up first.
@@ -94,6 +95,16 @@ class FleetRecovery:
                 await self._fleet.look()
             return await self._resume_unless_another_did(run)
 
+    def look_after(self, hosts: frozenset[str]) -> None:
+        """Have each of these hosts taken in once it answers and has nothing that brings it back; no others any more."""
+        for host in self._looked_after - hosts:
+            task = self._returning.pop(host, None)
+            if task is not None:
+                task.cancel()
+        for host in hosts - self._looked_after:
+            self._take_back(host, only_if_needed=True)
+        self._looked_after = hosts
+
     async def close(self) -> None:
         """Nobody is waited for from now on."""
         tasks = list(self._returning.values())
@@ -132,8 +143,11 @@ class FleetRecovery:
             self._moved(host)
         return host
 
-    def _take_back(self, host: str) -> None:
-        """Once a head that was lost can be reached again, take it into the cluster that took its place."""
+    def _take_back(self, host: str, *, only_if_needed: bool = False) -> None:
+        """Once a host that was lost can be reached again, take it into the cluster that is there.
+
+        ``only_if_needed``: not where a node of that cluster runs there, or is started by its supervisor.
+        """
         waiting = self._returning.get(host)
         if host not in self._fleet.transports or (waiting is not None and not waiting.done()):
             return
@@ -142,11 +156,27 @@ class FleetRecovery:
             for pause in deadlines.reconnect_pauses():
                 await asyncio.sleep(pause)
                 with suppress(HeteroTuiError):
+                    if only_if_needed and await self._comes_by_itself(host):
+                        return
                     await self._fleet.transports[host].connect()
                     await self._up()
                     return
 
         self._returning[host] = asyncio.create_task(wait(), name=f"take back {host}")
+
+    async def _comes_by_itself(self, host: str) -> bool:
+        """Whether a node of the newest cluster that we know runs there, or will.
+
+        Raises:
+            HostError: the host can't be asked.
+        """
+        fleet = self._fleet
+        answers = await survey(fleet.cluster, {host: fleet.transports[host]})
+        error = answers[host].error
+        if error is not None:
+            raise error
+        found = mark_replaced({**fleet.surveyed, **answers})[host]
+        return found.runs_ray or found.restarts_ray
 
     def _notice(self, text: str) -> None:
         self._fleet.emit(events.Notice(time=time.time(), level=Level.BAD, text=text))
