@@ -156,19 +156,19 @@ class FleetRecovery:
             for pause in deadlines.reconnect_pauses():
                 await asyncio.sleep(pause)
                 with suppress(HeteroTuiError):
-                    if only_if_needed and await self._comes_by_itself(host):
+                    if await self._is_member(host) and only_if_needed:
                         return
-                    await self._fleet.transports[host].connect()
                     await self._up()
-                    return
+                    if host in self._fleet.members:  # it may have gone again: `up` does without it
+                        return
 
         self._returning[host] = asyncio.create_task(wait(), name=f"take back {host}")
 
-    async def _comes_by_itself(self, host: str) -> bool:
-        """Whether a node of the newest cluster that we know runs there, or will.
+    async def _is_member(self, host: str) -> bool:
+        """Whether a node of the newest cluster that we know runs there, or is started by its supervisor.
 
         Raises:
-            HostError: the host can't be asked.
+            HostError: the host can't be asked; that it was connected a moment ago says nothing.
         """
         fleet = self._fleet
         answers = await survey(fleet.cluster, {host: fleet.transports[host]})

@@ -16,8 +16,8 @@ from remote_agent.protocol import CONTROL_FILE
 from remote_agent.training import actors, flat, job, rpc, strategies, transfer
 from remote_agent.training.actors import Request
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.data import extent, sources
-from remote_agent.training.errors import LostAtStart, ServerGone, TrainingError
+from remote_agent.training.data import datasets, extent, sources
+from remote_agent.training.errors import JobError, LostAtStart, ServerGone, TrainingError
 from remote_agent.training.faults import copies, starting_over
 from remote_agent.training.faults.control import Control
 from remote_agent.training.faults.joining import Joining
@@ -107,6 +107,11 @@ def session_of(
     model = job.create_model(request.job.factory, request.config.seed)
     found = resuming.find(request.resume, request.folder)
     given = job.guard("create_data", request.job.create_data)
+    if again and datasets.is_used_up(given):
+        raise JobError(
+            "a worker was lost before the first step, and the data is an iterator that was read from",
+            hint="start the run again; with a function that returns an iterator it does so by itself",
+        )
     with contextlib.closing(sources.source_of(given)) as source:
         config = resuming.settings(request.config, found, source.size)
         done, start = (found.step, found.position) if found is not None else (0, 0)

@@ -136,7 +136,7 @@ def test_train_prints_every_event_as_a_line_and_the_loss_falls(product: HeteroTu
 
 def test_a_run_outlives_the_laptops_command_and_attach_shows_all_of_it(product: HeteroTui, fleet: Lab) -> None:
     iterations = 50
-    settings = ["--set", f"num_iterations={iterations}", "--set", "batch_size=280"]
+    settings = ["--set", f"num_iterations={iterations}", "--set", "batch_size=840"]
     with product.start("train", "digits", *settings, "--json") as train:
         assert train.stdout is not None
         seen: list[protocol.Event] = []

@@ -91,7 +91,7 @@ def test_a_head_that_loses_power_is_replaced_is_a_worker_once_it_is_back_and_bot
         following.until_copied()
         head = following.head(lab)
         other = Following(product, "attach", following.run, XDG_STATE_HOME=str(lab.folder / "another-laptop"))
-        with other, ThreadPoolExecutor(1) as beside:
+        with ThreadPoolExecutor(1) as beside, other:
             other.until_checkpoints(1)
             seen_to_the_end = beside.submit(other.to_the_end)
             head.pull_plug()

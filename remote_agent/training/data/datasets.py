@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from typing import Any
@@ -73,6 +74,12 @@ def as_stream(data: object) -> Stream | None:
         return None
     known: Iterable[Any] = data
     return Stream(lambda: known, yields_batches if said is None else bool(said))
+
+
+def is_used_up(data: object) -> bool:
+    """Whether ``data`` is an iterator of which somebody may have taken samples: they can't be had again."""
+    fresh = inspect.isgenerator(data) and inspect.getgeneratorstate(data) == inspect.GEN_CREATED
+    return isinstance(data, Iterator) and not fresh
 
 
 def as_dataset(data: object) -> Any:

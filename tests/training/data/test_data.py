@@ -75,6 +75,15 @@ def test_what_can_be_indexed_is_no_stream(given_data: object) -> None:
     assert len(datasets.as_dataset(given_data)) in (1, 7)
 
 
+def test_an_iterator_that_somebody_took_samples_of_is_used_up_and_one_that_is_fresh_is_not() -> None:
+    begun = generate()
+    assert not datasets.is_used_up(begun)
+    next(begun)
+    assert datasets.is_used_up(begun)
+    assert datasets.is_used_up(iter([1]))
+    assert not any(map(datasets.is_used_up, (generate, Loader(), Indexable(), [(1, 2)])))
+
+
 def test_a_loaders_own_collate_function_makes_the_batches() -> None:
     def collate(samples: list[Any]) -> Any:
         return torch.stack([x for x, _ in samples]) + 100, torch.tensor([y for _, y in samples])
