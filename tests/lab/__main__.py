@@ -28,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     speeds: list[float | None] = [float(speed) for speed in options.speeds.split(",") if speed]
     speeds += [None] * (options.hosts - len(speeds))
     pairs = zip(NAMES[: options.hosts], speeds, strict=False)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts with `&` begins with it ignored
     try:
         with Lab([HostSpec(name=name, simulated_speed=speed) for name, speed in pairs], rate_mbit=options.rate) as lab:
             print(_how_to(lab), flush=True)
