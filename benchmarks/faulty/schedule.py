@@ -246,7 +246,7 @@ class _Execution:
         self._stage, self._follower, self._say = stage, follower, say
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
-        self._ups = ThreadPoolExecutor(1, thread_name_prefix="up")
+        self._booting = ThreadPoolExecutor(1, thread_name_prefix="boot")
         self._coming: list[Future[None]] = []
         self._absences: list[Absence] = []
         self._struck: list[tuple[float, str]] = []
@@ -257,7 +257,7 @@ class _Execution:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ups.shutdown(wait=True)
+        self._booting.shutdown(wait=True)
         for host in self._stage.lab.hosts:
             if host.is_on:
                 host.mend()
@@ -354,9 +354,9 @@ class _Execution:
 
         def switch_on() -> None:
             host.boot()  # by this thread: the kernel ends a host of the lab with the thread that started it
-            self._coming.append(self._ups.submit(take_in))
+            self._coming.append(self._booting.submit(answers))
 
-        def take_in() -> None:
+        def answers() -> None:
             self._stage.lab.await_hosts(host)
             self._absences.append(Absence(host.name, begin, time.time()))
 

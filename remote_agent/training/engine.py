@@ -83,9 +83,12 @@ def _run(request: Request, journal: Journal, stopping: Callable[[], bool], progr
             if onward is None:
                 raise
             cause = error.cause if isinstance(error, TrainingError) else rpc.describe(error)
-            for spec in starting_over.missed(request, onward, lost[-1]):
-                name = f"{spec.host}/{spec.device}"
-                journal.write(protocol.WorkerLost, worker=name, host=spec.host, device=spec.device, step=0, cause=cause)
+            missed = starting_over.missed(request, onward, lost[-1])
+            for name, spec in zip(placement.names(request.devices), request.devices, strict=True):
+                if spec in missed:
+                    journal.write(
+                        protocol.WorkerLost, worker=name, host=spec.host, device=spec.device, step=0, cause=cause
+                    )
             request = onward
 
 

@@ -80,6 +80,21 @@ class Member:
             simulated_speed=self.simulated_speed,
         )
 
+    def times(
+        self, samples: int, seconds: float, *, compute_s: float, push_s: float = 0.0, pull_s: float = 0.0
+    ) -> WorkerStep:
+        """Where its time went in a step of ``seconds`` in which it did ``samples``: what is left, it waited."""
+        return WorkerStep(
+            worker=self.name,
+            host=self.host,
+            device=self.device,
+            samples=samples,
+            compute_s=compute_s,
+            push_s=push_s,
+            pull_s=pull_s,
+            wait_s=max(0.0, seconds - compute_s - push_s - pull_s),
+        )
+
     def observe(self, samples: int, seconds: float) -> None:
         """Take one slice's compute time into account."""
         self.track = self.track.observe(samples, seconds)

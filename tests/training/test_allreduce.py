@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import ConfigError
 from remote_agent.training.job import create_model, loss_function
 from remote_agent.training.saving import checkpoint
+from tests.training import plain
 
 STEPS, BATCH = 12, 30
 
@@ -124,7 +124,9 @@ def test_weights_equal_those_of_a_plain_loop(
         saved = run.of_kind("checkpoint_saved")
         assert [each["step"] for each in saved] == [5, 10, STEPS]
         config = TrainingConfig(batch_size=BATCH, num_iterations=STEPS, seed=3, **extra)
-        assert_close(checkpoint.load(Path(saved[0]["path"])), plain_loop(source, tmp_path, config, steps=5))
+        plain.assert_equal(
+            checkpoint.load(Path(saved[0]["path"])), plain.train(plain.job_of(source, tmp_path), config, steps=5)
+        )
 
 
 @pytest.mark.ray
@@ -181,9 +183,9 @@ def test_batch_normalisation_keeps_the_mean_of_the_slices_statistics(launch: Any
     plan = [share["samples"] for share in run.of_kind("plan")[0]["shares"]]
     after = [share["samples"] for share in run.of_kind("rebalanced")[0]["shares"]]
     cuts = [plan if step <= 7 else after for step in range(1, STEPS + 1)]
-    trained = checkpoint.load(Path(run.of_kind("run_finished")[0]["checkpoint"]))
+    trained = plain.weights_of(run)
     assert trained["middle.num_batches_tracked"] == STEPS
-    assert_close(trained, sliced_loop(source, tmp_path, cuts))
+    plain.assert_equal(trained, sliced_loop(source, tmp_path, cuts))
 
 
 def started(launch: Any, source: str, hosts: str, **config: Any) -> Any:
@@ -194,50 +196,14 @@ def assert_as_plain_loop(run: Any, source: str, folder: Path, **extra: Any) -> N
     assert [step["samples"] for step in run.of_kind("step")] == [BATCH] * STEPS
     assert [event["seq"] for event in run.events()] == list(range(1, len(run.events()) + 1))
     config = TrainingConfig(batch_size=BATCH, num_iterations=STEPS, seed=3, **extra)
-    trained = checkpoint.load(Path(run.of_kind("run_finished")[0]["checkpoint"]))
-    assert_close(trained, plain_loop(source, folder, config))
-
-
-def assert_close(trained: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
-    assert trained.keys() == expected.keys()
-    for name, value in expected.items():
-        error = (trained[name] - value).double().norm() / value.double().norm().clamp_min(1e-12)
-        assert error <= 1e-5, f"{name}: {error:.2e}"
-
-
-def plain_loop(source: str, folder: Path, config: TrainingConfig, steps: int | None = None) -> dict[str, torch.Tensor]:
-    """The textbook loop, in this process; after the first `steps`."""
-    job = loaded(source, folder)
-    model = create_model(job, config.seed)
-    optimizer = job.create_optimizer(model, config)
-    samples = datasets.as_dataset(job.create_data())
-    order = SampleOrder(config.seed, len(samples), config.batch_size)
-    scheduler = None
-    if config.schedule == "cosine":
-        warmup, rest = config.warmup_steps, config.num_iterations - config.warmup_steps
-        scheduler = torch.optim.lr_scheduler.SequentialLR(
-            optimizer,
-            [
-                torch.optim.lr_scheduler.LinearLR(optimizer, 1 / (warmup + 1), 1.0, warmup),
-                torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, rest),
-            ],
-            [warmup],
-        )
-    for step in range(1, (steps or config.num_iterations) + 1):
-        optimizer.zero_grad()
-        loss_function(job)(model, datasets.fetch(samples, order.step(step))).backward()
-        if config.clip_norm:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
-        optimizer.step()
-        if scheduler is not None:
-            scheduler.step()
-    return checkpoint.portable_state(model)
+    trained = plain.weights_of(run)
+    plain.assert_equal(trained, plain.train(plain.job_of(source, folder), config))
 
 
 def sliced_loop(source: str, folder: Path, cuts: list[list[int]]) -> dict[str, torch.Tensor]:
     """The loop with a gradient sum for each slice, and buffers that are averaged by samples."""
     config = TrainingConfig(batch_size=BATCH, num_iterations=STEPS, seed=3)
-    job = loaded(source, folder)
+    job = plain.job_of(source, folder)
     model = create_model(job, config.seed)
     optimizer = job.create_optimizer(model, config)
     samples = datasets.as_dataset(job.create_data())
@@ -260,14 +226,3 @@ def sliced_loop(source: str, folder: Path, cuts: list[list[int]]) -> dict[str, t
                 means = [each[name] * size / len(indices) for each, size in zip(seen, cut, strict=True)]
                 buffer.copy_(torch.stack(means).sum(0))
     return checkpoint.portable_state(model)
-
-
-def loaded(source: str, folder: Path) -> Any:
-    path = folder / "plain_job.py"
-    path.write_text(source)
-    spec = importlib.util.spec_from_file_location("plain_allreduce_job", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.Job()

@@ -18,9 +18,9 @@ from remote_agent.training.config import TrainingConfig
 from remote_agent.training.data import record
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.job import create_model
-from remote_agent.training.saving import checkpoint
 from remote_agent.training.strategies.pacing import MOST_QUEUED, Pace
 from remote_agent.training.strategies.stale_goal import next_goal
+from tests.training import plain
 
 JOB = """
 import json
@@ -196,10 +196,6 @@ def plain_data() -> tuple[torch.Tensor, torch.Tensor]:
     return x, (x[:, :5] + 0.3 * x[:, 5:10]).argmax(1)
 
 
-def trained(run: Any) -> dict[str, torch.Tensor]:
-    return checkpoint.load(Path(run.of_kind("run_finished")[0]["checkpoint"]))
-
-
 def counted_once(run: Any, samples: int) -> None:
     spans = [span for spans in record.read(run.folder / record.FILE).values() for span in spans]
     assert record.gaps_and_overlaps(spans, samples) == ()
@@ -221,7 +217,7 @@ def test_one_worker_in_lockstep_makes_a_step_of_sgd_with_each_slice(launch: Any)
         indices = torch.from_numpy(order.step(step))
         functional.cross_entropy(model(x[indices]), y[indices]).backward()
         optimizer.step()
-    assert_close(trained(run), model)
+    assert_close(plain.weights_of(run), model)
 
 
 @pytest.mark.ray
@@ -239,7 +235,7 @@ def test_with_small_steps_workers_in_lockstep_move_the_weights_as_far_as_sync(la
         indices = torch.from_numpy(order.step(step))
         functional.cross_entropy(model(x[indices]), y[indices]).backward()
         optimizer.step()
-    found = trained(run)
+    found = plain.weights_of(run)
     for name, value in model.state_dict().items():
         moved, expected = found[name] - start[name], value - start[name]
         assert (moved - expected).norm() <= 2e-3 * expected.norm(), name
@@ -310,7 +306,7 @@ def test_it_learns_nearly_as_well_as_sync(launch: Any, strategy: str, codec: str
     for run in runs:
         model = plain_model(3)
         before = functional.cross_entropy(model(x), y).item()
-        model.load_state_dict(trained(run))
+        model.load_state_dict(plain.weights_of(run))
         losses.append(functional.cross_entropy(model(x), y).item())
     assert losses[1] < 0.5 * before
     assert losses[1] < 1.1 * losses[0]

@@ -130,22 +130,30 @@ def seats(devices: Sequence[DeviceSpec], nodes: Sequence[Node], gpus: int = 0) -
     if not devices:
         raise PlacementError("the run has no device to train on", hint="name at least one device")
     on_cpu = Counter(spec.host for spec in devices if spec.device == "cpu")
-    seen: Counter[str] = Counter()
     result = []
-    for spec in devices:
+    for name, spec in zip(names(devices), devices, strict=True):
         node = node_of(spec.host, nodes)
-        name = f"{spec.host}/{spec.device}"
-        seen[name] += 1
         sharing = on_cpu[spec.host] if spec.device == "cpu" else 1
         result.append(
             Seat(
-                worker=name if seen[name] == 1 else f"{name}#{seen[name]}",
+                worker=name,
                 spec=spec,
                 node=node,
                 threads=max(1, math.floor(node.cpus / sharing)),
                 gpus=0 if spec.device == "cpu" else gpus,
             )
         )
+    return tuple(result)
+
+
+def names(devices: Sequence[DeviceSpec]) -> tuple[str, ...]:
+    """The names of the workers on these devices: ``host/device``, and a number from the second on the same device."""
+    seen: Counter[str] = Counter()
+    result = []
+    for spec in devices:
+        name = f"{spec.host}/{spec.device}"
+        seen[name] += 1
+        result.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
     return tuple(result)
 
 

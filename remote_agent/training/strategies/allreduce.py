@@ -22,7 +22,7 @@ from collections.abc import Iterator
 
 import ray
 
-from remote_agent.protocol import SliceReissued, WorkerStep
+from remote_agent.protocol import SliceReissued
 from remote_agent.training import rpc
 from remote_agent.training.data.record import SliceSpan
 from remote_agent.training.deadlines import (
@@ -322,18 +322,8 @@ class AllReduce:
             compute = sum(each.compute_s for each in result.computed)
             if not result.computed:
                 continue
-            workers.append(
-                WorkerStep(
-                    worker=member.name,
-                    host=member.host,
-                    device=member.device,
-                    samples=sum(each.samples for each in result.computed),
-                    compute_s=compute,
-                    push_s=reduction / 2,
-                    pull_s=reduction / 2,
-                    wait_s=max(0.0, seconds - compute - reduction),
-                )
-            )
+            samples, one_way_s = sum(each.samples for each in result.computed), reduction / 2
+            workers.append(member.times(samples, seconds, compute_s=compute, push_s=one_way_s, pull_s=one_way_s))
         one_way = (len(results) - 1) * self._session.payload_bytes
         return StepReport(
             step=turn.step,

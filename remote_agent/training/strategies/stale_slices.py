@@ -48,13 +48,5 @@ def row(member: Member, counted: list[tuple[Issued, StaleResult]], seconds: floa
     push_s, pull_s = sum(result.push_s for _, result in counted), sum(result.pull_s for _, result in counted)
     free = max(0.0, seconds - compute_s)
     shown = min(1.0, free / (push_s + pull_s)) if push_s + pull_s > 0 else 0.0
-    return WorkerStep(
-        worker=member.name,
-        host=member.host,
-        device=member.device,
-        samples=sum(issued.samples for issued, _ in counted),
-        compute_s=compute_s,
-        push_s=shown * push_s,
-        pull_s=shown * pull_s,
-        wait_s=max(0.0, free - shown * (push_s + pull_s)),
-    )
+    samples = sum(issued.samples for issued, _ in counted)
+    return member.times(samples, seconds, compute_s=compute_s, push_s=shown * push_s, pull_s=shown * pull_s)

@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from remote_agent.protocol import SliceReissued, WorkerStep
+from remote_agent.protocol import SliceReissued
 from remote_agent.training import rpc
 from remote_agent.training.data.record import SliceSpan
 from remote_agent.training.deadlines import HEARTBEAT_S, PING_S, SERVER_S, SLICE_FACTOR, TRANSFER_S
@@ -261,18 +261,8 @@ class Sync:
         workers = []
         for ticket, result, (waited, _) in zip(turn.tickets, results, spans, strict=True):
             pull, push = result.load_s + max(0.0, waited), result.pack_s + delivery
-            workers.append(
-                WorkerStep(
-                    worker=ticket.member.name,
-                    host=ticket.member.host,
-                    device=ticket.member.device,
-                    samples=result.samples,
-                    compute_s=result.compute_s,
-                    push_s=push,
-                    pull_s=pull,
-                    wait_s=max(0.0, seconds - result.compute_s - push - pull),
-                )
-            )
+            spent = ticket.member.times(result.samples, seconds, compute_s=result.compute_s, push_s=push, pull_s=pull)
+            workers.append(spent)
         samples = sum(result.samples for result in results)
         return StepReport(
             step=turn.step,

@@ -89,18 +89,8 @@ class Turn:
                 continue
             push = max(0.0, result.pushed - result.stamps.entered - result.compute_s)
             pull = max(0.0, part.member.clock.here(result.stamps.left) - gathered)
-            times.append(
-                WorkerStep(
-                    worker=part.member.name,
-                    host=part.member.host,
-                    device=part.member.device,
-                    samples=part.samples,
-                    compute_s=result.compute_s,
-                    push_s=push,
-                    pull_s=pull,
-                    wait_s=max(0.0, seconds - result.compute_s - push - pull),
-                )
-            )
+            spent = part.member.times(part.samples, seconds, compute_s=result.compute_s, push_s=push, pull_s=pull)
+            times.append(spent)
         return tuple(times)
 
     def counted(self) -> tuple[SliceSpan, ...]:
