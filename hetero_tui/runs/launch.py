@@ -168,9 +168,11 @@ async def start_coordinator(transport: Transport, cluster: str, run: str) -> Non
     Raises:
         CommandFailed: it did not start.
     """
-    # The agent starts programs in the cluster's folder; the secret goes by file, never by a command line.
+    # The agent starts programs in the cluster's folder; the secret goes by file, never by a command line. A coordinator
+    # that is disconnected from the cluster must not have Ray start one of its own.
     program = (
-        'export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$PWD/token" RAY_USAGE_STATS_ENABLED=0; '
+        'export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$PWD/token"; '
+        "export RAY_USAGE_STATS_ENABLED=0 RAY_ENABLE_AUTO_CONNECT=0; "
         'exec sh agent/run remote_agent.training.run "$PWD/runs/$0"'
     )
     home = agent.home_folder(cluster)

@@ -40,6 +40,7 @@ def running(hosts: Sequence[str]) -> Iterator[Cluster]:
         "RAY_enable_metrics_collection": "0",
         "RAY_prestart_worker_first_driver": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAY_ENABLE_AUTO_CONNECT": "0",  # as the coordinator has it: those of the tests load Ray earlier
         "PYTHONPATH": str(ROOT),
     }
     environment.pop("RAY_ADDRESS", None)

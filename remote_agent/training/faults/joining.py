@@ -59,6 +59,7 @@ class Joining:
         self._hosts: frozenset[str] = frozenset()
         self._stop = threading.Event()
         self._watching = threading.Thread(target=self._watch, name="nodes", daemon=True)
+        self._opening: list[threading.Thread] = []
 
     def __enter__(self) -> Self:
         self._watching.start()
@@ -69,7 +70,10 @@ class Joining:
     ) -> None:
         self._stop.set()
         self._workers.kill()
-        self._watching.join(CLOSE_S)
+        # Whoever is disconnected from Ray must not be asking it for something still: Ray would connect anew by itself.
+        deadline = time.monotonic() + CLOSE_S
+        for thread in (self._watching, *self._opening):
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     @property
     def hosts(self) -> frozenset[str]:
@@ -111,7 +115,9 @@ class Joining:
             except rpc.Unexpected as error:
                 future.set_exception(PlacementError(rpc.describe(error)))
 
-        threading.Thread(target=run, name="joining", daemon=True).start()
+        self._opening = [thread for thread in self._opening if thread.is_alive()]
+        self._opening.append(threading.Thread(target=run, name="joining", daemon=True))
+        self._opening[-1].start()
         return future
 
     def _open(self, seat: Seat, profile: DeviceProfile | None) -> Member:
