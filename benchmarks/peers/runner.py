@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,15 @@ def run(fleet: Fleet, peer: Peer, plan: Plan, reference: DeviceProfile) -> Outco
     return outcome_of(peer.name, about, done)
 
 
-def calibrate(fleet: Fleet, plan: Plan) -> DeviceProfile:
+@dataclass(frozen=True)
+class Calibration:
+    """This computer with a plan's job: what simulated devices refer to, and seconds of one step of its optimizer."""
+
+    reference: DeviceProfile
+    optimizer_s: float
+
+
+def calibrate(fleet: Fleet, plan: Plan) -> Calibration:
     """This computer's speed with the plan's job, measured on the first host as our own workers measure it.
 
     Raises:
@@ -68,7 +77,8 @@ def calibrate(fleet: Fleet, plan: Plan) -> DeviceProfile:
     done = start(fleet.lab.hosts[0], python, "benchmarks.peers.reference", settings, SETUP_DEADLINE)
     if done.returncode:
         raise RuntimeError(f"this computer's speed could not be measured: {last_line(done.stderr)}")
-    return DeviceProfile(**json.loads(done.stdout.splitlines()[-1]))
+    found = json.loads(done.stdout.splitlines()[-1])
+    return Calibration(DeviceProfile(found["speed"], found["overhead_s"]), found["optimizer_s"])
 
 
 def settings_of(fleet: Fleet, plan: Plan, reference: DeviceProfile, *, hosts: int, rank: int, variant: str) -> Settings:
@@ -100,8 +110,12 @@ def start(
         subprocess.TimeoutExpired: it took longer than ``deadline`` seconds.
     """
     ship(host)
-    path = f"PYTHONPATH={Path.home() / _SHIPPED}"
-    return host.exec(["env", path, *_ENVIRONMENT, python, "-m", module, settings.encode()], deadline=deadline)
+    return host.exec(command(python, module, settings.encode()), deadline=deadline)
+
+
+def command(python: str, module: str, settings: str) -> list[str]:
+    """What starts one of the scripts on a host that they were brought to."""
+    return ["env", f"PYTHONPATH={Path.home() / _SHIPPED}", *_ENVIRONMENT, python, "-m", module, settings]
 
 
 def ship(host: Host) -> None:
