@@ -6,8 +6,10 @@ less the median one; ``noise`` is the same for the time without a fault in those
 torch loop on the same batches, as the largest over all tensors of ``norm(ours - plain) / norm(plain)``, at most 1e-5
 (``sync``). The record of slices has to say that every sample was counted once.
 
-``python -m benchmarks.faults --schedule [--faults 60] [--minutes 30] [--seed 1]``: random faults in one run; see
-:mod:`benchmarks.faulty.schedule` for what is measured.
+``python -m benchmarks.faults --schedule [--faults 60] [--minutes 30] [--seed 1] [--kinds worker,cut]``: random faults
+in one run; see :mod:`benchmarks.faulty.schedule` for what is measured. ``--beside torchft`` puts torchft through the
+same plan afterwards, on devices that are alike, as it cuts evenly (:mod:`benchmarks.faulty.torchft`; it has to be
+installed: ``python -m benchmarks.peers.environment``).
 
 Exit code 1: something was beyond its budget, or not exact. Linux and root, as for ``tests/lab``. Three hosts, five
 repetitions and one strategy take about 35 minutes.
@@ -22,9 +24,13 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from benchmarks.faulty import schedule, stage
-from benchmarks.faulty.following import FaultBenchError
-from benchmarks.faulty.rows import ROWS, Figure, Result, carry_out
+from benchmarks.faulty import beside, ours, stage, torchft
+from benchmarks.faulty.devices import ALIKE, PACES, Devices
+from benchmarks.faulty.measuring import Result, carry_out
+from benchmarks.faulty.plan import KINDS
+from benchmarks.faulty.rows import ROWS, Figure
+from benchmarks.peers import environment
+from tests.lab.following import RunError
 from tests.lab.network import LabError
 
 HEAD = f"{'':30} {'strategy':9} {'':40} {'n':>3} {'median':>7} {'worst':>7} {'budget':>7}"
@@ -80,22 +86,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the schedule (default: 1)")
     parser.add_argument(
         "--kinds",
-        default=",".join(schedule.KINDS),
-        help=f"of the schedule's faults, with commas between (default: {','.join(schedule.KINDS)})",
+        default=",".join(KINDS),
+        help=f"of the schedule's faults, with commas between (default: {','.join(KINDS)})",
+    )
+    parser.add_argument(
+        "--beside", choices=(torchft.PACKAGE,), help="the same schedule for this peer too, on devices that are alike"
     )
     options = parser.parse_args(arguments)
+    if options.beside and not options.schedule:
+        parser.error("--beside goes with --schedule")
+    if options.beside:
+        _, missing = environment.python_with(options.beside)
+        if missing:
+            parser.error(f"{options.beside}: {missing}")
     strategies = tuple(stage.SETTINGS) if options.strategy == "both" else (options.strategy,)
     rows, kinds = options.rows.split(","), options.kinds.split(",")
-    unknown = sorted({*rows} - {*ROWS} | {*kinds} - {*schedule.KINDS})
+    unknown = sorted({*rows} - {*ROWS} | {*kinds} - {*KINDS})
     if unknown:
-        parser.error(f"no {', '.join(unknown)}; rows: {', '.join(ROWS)}; kinds: {', '.join(schedule.KINDS)}")
-    print("\n".join(stage.simulated(stage.PACES[: options.hosts])), flush=True)
+        parser.error(f"no {', '.join(unknown)}; rows: {', '.join(ROWS)}; kinds: {', '.join(KINDS)}")
+    paces = ALIKE if options.beside else PACES
+    print("\n".join(stage.simulated(paces[: options.hosts])), flush=True)
     try:
         if options.schedule:
-            return _schedules(options.hosts, strategies, options.faults, 60 * options.minutes, options.seed, kinds)
+            return _schedules(options, strategies, kinds)
         print(HEAD, flush=True)
         results = table(options.hosts, strategies, rows, options.repetitions)
-    except (LabError, FaultBenchError) as error:
+    except (LabError, RunError) as error:
         print(f"benchmarks.faults: {error}", file=sys.stderr)
         return 1
     if options.csv:
@@ -103,19 +119,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if all(result.is_good for result in results) else 1
 
 
-def _schedules(
-    hosts: int, strategies: Iterable[str], faults: int, seconds: float, seed: int, kinds: Sequence[str]
-) -> int:
+def _schedules(options: argparse.Namespace, strategies: Iterable[str], kinds: Sequence[str]) -> int:
+    """Each strategy through the same schedule, with a lab of its own, and the peer after it on another."""
+    seconds = 60 * options.minutes
+    paces = ALIKE if options.beside else PACES
     good = True
     for strategy in strategies:
-        with stage.opened(hosts) as fleet:
-            rate = schedule.undisturbed(fleet, strategy)
-            _say(f"{strategy}: {rate:.0f} samples/s undisturbed")
-            outcome = schedule.carry_out(
-                fleet, strategy, rate, seed=seed, faults=faults, seconds=seconds, kinds=kinds, say=_say
+        _say(f"{strategy}:")
+        with stage.opened(options.hosts, paces) as fleet:
+            outcome = ours.carry_out(
+                fleet, strategy, seed=options.seed, faults=options.faults, seconds=seconds, kinds=kinds, say=_say
             )
-            print("\n".join(schedule.lines(outcome)), flush=True)
-            good = good and outcome.is_good
+        print("\n".join(ours.lines(outcome)), flush=True)
+        good = good and outcome.is_good
+        if options.beside:
+            _say(f"{options.beside}, beside {strategy}:")
+            with stage.lab_of(options.hosts) as lab:
+                devices = Devices(lab, paces)
+                peer = torchft.carry_out(
+                    lab, devices, strategy, outcome.course.plan, head=outcome.head, seconds=seconds, say=_say
+                )
+            print("\n".join(beside.lines(outcome, peer)), flush=True)
     return 0 if good else 1
 
 

@@ -7,28 +7,17 @@ behind, 130 interrupted. Without a command the terminal app opens.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hetero_tui import __version__
-from hetero_tui.errors import HostKeyUnknown, UsageError
-from hetero_tui.launcher import (
-    DONE,
-    FAILED,
-    INVENTORY,
-    INVENTORY_VARIABLE,
-    LEFT_BEHIND,
-    PARTLY,
-    open_app,
-    run_to_end,
-)
-from hetero_tui.narration import Narrator, Output, StepPrinter
+from hetero_tui import __version__, commanding
+from hetero_tui.errors import UsageError
+from hetero_tui.launcher import DONE, INVENTORY, INVENTORY_VARIABLE, open_app, run_to_end
+from hetero_tui.narration import Narrator, Output
 
 if TYPE_CHECKING:  # asyncssh takes a while to import: `--help` does without
-    from hetero_tui.intents import TeardownReport
     from hetero_tui.session import Session
 
 application = typer.Typer(
@@ -114,10 +103,10 @@ def demo(
                 output.say("tearing the demo down ...")
             else:
                 await session.up()
-                code = await _follow(session, output, await session.launch(chosen, wanted))
+                code = await commanding.follow(session, output, await session.launch(chosen, wanted))
         assert fleet.report is not None
         clean = "the demo is taken down: no process, port or folder of it is left"
-        return _report_leftovers(output, fleet.report, clean) or code
+        return commanding.report_leftovers(output, fleet.report, clean) or code
 
     raise typer.Exit(run_to_end(whole, output.complain, interrupted="interrupted; the demo is taken down"))
 
@@ -129,7 +118,7 @@ def probe(context: typer.Context, as_json: Json = False, plain: Plain = False, a
     async def work(session: Session, output: Output) -> int:
         from hetero_tui import reports
 
-        await _probe(session, output)
+        await commanding.probe(session, output)
         if as_json:
             output.document(reports.probe_document(session.probed))
         else:
@@ -139,9 +128,9 @@ def probe(context: typer.Context, as_json: Json = False, plain: Plain = False, a
         failed = [entry.error for entry in session.probed if entry.error is not None]
         for error in failed:
             output.error(error)
-        return _code(done=[entry for entry in session.probed if entry.facts is not None], failed=failed)
+        return commanding.exit_code(done=[entry for entry in session.probed if entry.facts is not None], failed=failed)
 
-    _in_session(context, Output(as_json, plain), accept, work, narrate=False)
+    commanding.in_session(context, Output(as_json, plain), accept, work, narrate=False)
 
 
 @application.command()
@@ -161,9 +150,9 @@ def up(context: typer.Context, as_json: Json = False, plain: Plain = False, acce
             output.data(f"cluster {state.cluster} is {state.cluster_state}, head {state.head}")
         for error in report.failed.values():
             output.error(error)
-        return _code(done=list(report.joined), failed=list(report.failed))
+        return commanding.exit_code(done=list(report.joined), failed=list(report.failed))
 
-    _in_session(context, Output(as_json, plain), accept, work)
+    commanding.in_session(context, Output(as_json, plain), accept, work)
 
 
 @application.command()
@@ -181,9 +170,9 @@ def train(
     async def work(session: Session, output: Output) -> int:
         run = await session.launch(parse_job(job), parse_settings(settings or []))
         output.say(f"{run} is on its way; see it again with `hetero-tui attach {run}`")
-        return await _follow(session, output, run)
+        return await commanding.follow(session, output, run)
 
-    _in_session(context, Output(as_json, plain), accept, work)
+    commanding.in_session(context, Output(as_json, plain), accept, work)
 
 
 @application.command()
@@ -197,9 +186,9 @@ def attach(
     """Follow a run from its first event."""
 
     async def work(session: Session, output: Output) -> int:
-        return await _follow(session, output, run)
+        return await commanding.follow(session, output, run)
 
-    _in_session(context, Output(as_json, plain), accept, work)
+    commanding.in_session(context, Output(as_json, plain), accept, work)
 
 
 @application.command()
@@ -222,7 +211,7 @@ def stop(
             output.data(f"{wanted[-1].id} is {wanted[-1].state} at step {wanted[-1].step:,}")
         return DONE
 
-    _in_session(context, Output(as_json, plain), accept, work, narrate=False)
+    commanding.in_session(context, Output(as_json, plain), accept, work, narrate=False)
 
 
 @application.command()
@@ -238,9 +227,9 @@ def resume(
     async def work(session: Session, output: Output) -> int:
         resumed = await session.resume_run(run)
         output.say(f"{resumed} goes on; see it again with `hetero-tui attach {resumed}`")
-        return await _follow(session, output, resumed)
+        return await commanding.follow(session, output, resumed)
 
-    _in_session(context, Output(as_json, plain), accept, work)
+    commanding.in_session(context, Output(as_json, plain), accept, work)
 
 
 @application.command()
@@ -261,7 +250,7 @@ def drain(
             output.data(f"{host} leaves {run} after its step")
         return DONE
 
-    _in_session(context, Output(as_json, plain), accept, work, narrate=False)
+    commanding.in_session(context, Output(as_json, plain), accept, work, narrate=False)
 
 
 @application.command()
@@ -279,9 +268,11 @@ def runs(context: typer.Context, as_json: Json = False, plain: Plain = False, ac
         failed = [entry.error for entry in session.surveyed.values() if entry.error is not None]
         for error in failed:
             output.error(error)
-        return _code(done=[entry for entry in session.surveyed.values() if entry.error is None], failed=failed)
+        return commanding.exit_code(
+            done=[entry for entry in session.surveyed.values() if entry.error is None], failed=failed
+        )
 
-    _in_session(context, Output(as_json, plain), accept, work, narrate=False)
+    commanding.in_session(context, Output(as_json, plain), accept, work, narrate=False)
 
 
 @application.command()
@@ -311,9 +302,9 @@ def status(context: typer.Context, as_json: Json = False, plain: Plain = False, 
         for found in failed:
             assert found.error is not None
             output.error(found.error)
-        return _code(done=[f for f in session.surveyed.values() if f.error is None], failed=failed)
+        return commanding.exit_code(done=[f for f in session.surveyed.values() if f.error is None], failed=failed)
 
-    _in_session(context, Output(as_json, plain), accept, work, narrate=False)
+    commanding.in_session(context, Output(as_json, plain), accept, work, narrate=False)
 
 
 @application.command()
@@ -329,7 +320,9 @@ def down(
     async def work(session: Session, output: Output) -> int:
         from hetero_tui import reports
 
-        if not yes and not _asks(f"Tear down {session.inventory.cluster} on {len(session.inventory.hosts)} host(s)?"):
+        if not yes and not commanding.asks(
+            f"Tear down {session.inventory.cluster} on {len(session.inventory.hosts)} host(s)?"
+        ):
             raise UsageError("nothing was done", step="down", hint="a script has to pass --yes")
         report = await session.down()
         if as_json:
@@ -337,85 +330,6 @@ def down(
         else:
             for removed in report.removed:
                 output.data(f"{removed.host}: {removed.kind} {removed.detail} is gone")
-        return _report_leftovers(output, report, "nothing is left")
+        return commanding.report_leftovers(output, report, "nothing is left")
 
-    _in_session(context, Output(as_json, plain), accept, work)
-
-
-# --- Inside ----------------------------------------------------------------------------------------------------------
-
-
-async def _probe(session: Session, output: Output) -> None:
-    """Probe; at a terminal, ask about keys that were never seen, and probe once more with those that are trusted."""
-    await session.probe()
-    trusted = False
-    for entry in session.probed:
-        if isinstance(entry.error, HostKeyUnknown) and not output.as_json and not output.plain:
-            question = f"{entry.host} was never seen; its key is {entry.error.fingerprint}. Trust it?"
-            if _asks(question):
-                session.accept_host_key(entry.host)
-                trusted = True
-    if trusted:
-        await session.probe()
-
-
-async def _follow(session: Session, output: Output, run: str | None) -> int:
-    """Print a run's events until its last one; the exit code says how it ended."""
-    from remote_agent import protocol
-
-    printer = StepPrinter(output)
-    last: protocol.Event | None = None
-    async for line, event in session.events_of(run):
-        if output.as_json:
-            print(line, flush=True)
-        else:
-            printer(event)
-        last = event
-    return DONE if isinstance(last, protocol.RunFinished) else FAILED
-
-
-def _report_leftovers(output: Output, report: TeardownReport, clean: str) -> int:
-    """Say what a teardown left behind, or ``clean`` when it left nothing; the exit code that follows from it."""
-    for left in report.leftovers:
-        output.complain(f"{left.host}: left behind: {left.kind} {left.detail}")
-    if not report.leftovers and not output.as_json:
-        output.data(clean)
-    return LEFT_BEHIND if report.leftovers else DONE
-
-
-def _code(*, done: list[Any], failed: list[Any]) -> int:
-    if not failed:
-        return DONE
-    return PARTLY if done else FAILED
-
-
-def _asks(question: str) -> bool:
-    """The user's answer; no at anything that is not a terminal, which is never asked."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return False
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def _in_session(
-    context: typer.Context,
-    output: Output,
-    accept: bool,
-    work: Callable[[Session, Output], Coroutine[Any, Any, int]],
-    *,
-    narrate: bool = True,
-) -> None:
-    """Read the inventory, open a session, do the work, close, and end with its exit code."""
-
-    async def whole() -> int:
-        from hetero_tui.inventory.file import load
-        from hetero_tui.session import Session
-
-        path: Path = context.obj
-        inventory = load(path)
-        async with Session(inventory, path, accept_new_host_keys=accept, log_errors=False) as session:
-            if narrate:
-                session.subscribe(Narrator(output))
-            return await work(session, output)
-
-    raise typer.Exit(run_to_end(whole, output.complain))
+    commanding.in_session(context, Output(as_json, plain), accept, work)

@@ -113,7 +113,8 @@ class RunSpec:
     ``TrainingConfig`` fields that were set; the rest keep their defaults. ``server_host`` holds the parameter server.
     ``resume`` is the path of a checkpoint, or of a run's folder, on the head host, that the run goes on from; ``ended``
     says how it had ended before. ``epoch`` is that of the cluster (:class:`NodeSpec`) that it runs on: of two folders
-    of the same run, the one with the larger epoch tells how it stands.
+    of the same run, the one with the larger epoch tells how it stands. ``awaited`` is said to whoever makes a run ready
+    to go on: hosts that are not in the cluster now, whose devices the run keeps; they take part once they are back.
     """
 
     run: str
@@ -128,6 +129,7 @@ class RunSpec:
     resume: str = ""
     ended: str = ""
     epoch: int = 0
+    awaited: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

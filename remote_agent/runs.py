@@ -92,7 +92,8 @@ def reopen(folder: Path, run: str, now: protocol.RunSpec) -> None:
     Args:
         folder: the cluster's.
         run: which.
-        now: the devices, the server's host and the addresses that it is to use; ``ended`` says why the head was left.
+        now: the devices, the server's host and the addresses that it is to use; ``ended`` says why the head was left,
+            ``awaited`` which hosts are away: the run keeps the devices that it had there.
 
     Raises:
         NotResumable: it does not exist, still runs, is finished, or has no checkpoint.
@@ -120,7 +121,7 @@ def reopen(folder: Path, run: str, now: protocol.RunSpec) -> None:
         host=now.host,
         ray_address=now.ray_address,
         node_address=now.node_address,
-        devices=now.devices,
+        devices=(*now.devices, *_away(known, now, place / protocol.CONTROL_FILE)),
         server_host=now.server_host,
         resume=str(place),
         ended=ended or known.ended,
@@ -129,6 +130,22 @@ def reopen(folder: Path, run: str, now: protocol.RunSpec) -> None:
     draft = place / "run.json.part"
     draft.write_text(protocol.encode(spec) + "\n", encoding="utf-8")
     draft.replace(place / "run.json")
+
+
+def _away(known: protocol.RunSpec, now: protocol.RunSpec, control: Path) -> tuple[protocol.DeviceSpec, ...]:
+    """The devices of hosts that are away: the run had them, or was given them later, and nobody had them leave."""
+    devices = list(known.devices)
+    for line in control.read_text(encoding="utf-8", errors="replace").splitlines() if control.is_file() else ():
+        try:
+            command = protocol.decode(protocol.RunCommand, line)
+        except protocol.ProtocolError:
+            continue
+        if command.command == "drain":
+            devices = [spec for spec in devices if spec.host != command.host]
+        elif command.command == "add":
+            devices = [spec for spec in devices if spec not in command.devices] + list(command.devices)
+    here = {spec.host for spec in now.devices}
+    return tuple(spec for spec in devices if spec.host in now.awaited and spec.host not in here)
 
 
 class NotRunning(Exception):

@@ -84,11 +84,11 @@ def test_it_trains_digits_to_95_percent_and_leaves_no_process_port_or_folder() -
     assert not listening & set(range(6389, 6399))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_killed_while_it_trains_it_leaves_nothing(number: signal.Signals) -> None:
+@pytest.mark.parametrize(("number", "once"), [(signal.SIGTERM, " is up"), (signal.SIGKILL, "step ")])
+def test_killed_while_it_starts_or_trains_it_leaves_nothing(number: signal.Signals, once: str) -> None:
     before = folders()
     process = demo("--chaos", "--set", "num_iterations=100000")
-    lines = wait_for_line(process, "step ")
+    lines = wait_for_line(process, once)
     ours = folders() - before
     assert marked_processes(ours), "".join(lines)
     process.send_signal(number)

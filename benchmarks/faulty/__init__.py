@@ -1,1 +1,1 @@
-"""What :mod:`benchmarks.faults` is made of: the job, the stage, the faults' rows, the random schedule, the figures."""
+"""What :mod:`benchmarks.faults` is made of: job, stage, the rows of the table, random schedules, ours and torchft."""

@@ -63,6 +63,12 @@ def stall(marks: Sequence[Mark], begin: float, end: float) -> float:
     return max(hit) - usual_gap(marks)
 
 
+def closed(marks: Sequence[Mark], end: float) -> tuple[Mark, ...]:
+    """Marks of which the last is not before ``end``: who stood still until then has a gap that ends there."""
+    last = marks[-1]
+    return (*marks, Mark(end, last.step + 1, 0)) if last.time < end else tuple(marks)
+
+
 def noise(marks: Sequence[Mark], faults: Iterable[tuple[float, float]]) -> float:
     """As :func:`stall`, for the time that none of ``faults`` (begin, end) overlaps; 0 if there is none."""
     spans = tuple(faults)
@@ -100,13 +106,54 @@ def samples_between(marks: Iterable[Mark], begin: float, end: float) -> int:
     return sum(mark.samples for mark in marks if begin < mark.time <= end)
 
 
-def away_spans(events: Sequence[protocol.Event], end: float) -> tuple[Absence, ...]:
-    """When each host's worker took no part: from the word that it is lost until it joins, ``end`` if it does not."""
-    since: dict[str, float] = {}
-    found: list[Absence] = []
+def rate(marks: Sequence[Mark], begin: float, end: float) -> float:
+    """Samples/s between the first and the last new step that were made from ``begin`` to ``end``; 0: fewer than two."""
+    within = [mark for mark in marks if begin <= mark.time <= end]
+    if len(within) < 2:
+        return 0.0
+    return sum(mark.samples for mark in within[1:]) / (within[-1].time - within[0].time)
+
+
+def kept(
+    marks: Iterable[Mark], begin: float, end: float, rate: float, shares: Mapping[str, float], gone: Iterable[Absence]
+) -> float:
+    """Throughput kept among live capacity: samples made over what ``rate`` (samples/s, all alive) gives for it."""
+    return samples_between(marks, begin, end) / (rate * live_seconds(begin, end, shares, gone))
+
+
+def away_spans(events: Sequence[protocol.Event], hosts: Iterable[str], end: float) -> tuple[Absence, ...]:
+    """When each host's worker took no part: from the word that it is lost until it joins, ``end`` if it does not.
+
+    A plan (a run that goes on makes a new one) says the same of all hosts at once: who is in it is there.
+    """
+    every = frozenset(hosts)
+    present = every
+    states: list[tuple[float, frozenset[str]]] = []
     for event in events:
         if isinstance(event, protocol.WorkerLost):
-            since.setdefault(event.host, event.time)
-        elif isinstance(event, protocol.WorkerJoined) and event.host in since:
-            found.append(Absence(event.host, since.pop(event.host), event.time))
+            present -= {event.host}
+        elif isinstance(event, protocol.WorkerJoined):
+            present |= {event.host}
+        elif isinstance(event, protocol.PlanMade):
+            present = frozenset(share.host for share in event.shares)
+        else:
+            continue
+        states.append((event.time, present))
+    return missing_spans(states, every, end)
+
+
+def missing_spans(
+    steps: Iterable[tuple[float, frozenset[str]]], hosts: Iterable[str], end: float
+) -> tuple[Absence, ...]:
+    """When each of ``hosts`` took no part, from ``steps`` (time, who took part) in order.
+
+    Who is not back is away until ``end``.
+    """
+    since: dict[str, float] = {}
+    found: list[Absence] = []
+    every = frozenset(hosts)
+    for time, present in steps:
+        for host in every - present:
+            since.setdefault(host, time)
+        found += [Absence(host, since.pop(host), time) for host in sorted(present & since.keys())]
     return (*found, *(Absence(host, begin, end) for host, begin in since.items()))

@@ -13,23 +13,21 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from benchmarks.faulty.following import FaultBenchError, Follower
-from benchmarks.faulty.job import PACE_FILE, WORKER_FILE, Paced
+from benchmarks.faulty.devices import PACES, Devices
+from benchmarks.faulty.job import Paced
 from benchmarks.lab import NAMES
 from remote_agent import protocol
 from remote_agent.training.data import record
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.job import create_model
 from remote_agent.training.saving import checkpoint
+from tests.lab.following import Following, RunError
 from tests.lab.lab import Lab
 from tests.lab.machines import Host, HostSpec, login
 from tests.lab.product import HeteroTui
 
 JOB = f"{Path(__file__).with_name('job.py')}:Paced"
 CLUSTER = "lab"
-
-PACES = (0.004, 0.006, 0.009, 0.006, 0.012)
-"""Seconds a sample on each host's device, by a sleep."""
 
 RATE_MBIT = 1000.0
 
@@ -75,35 +73,50 @@ class Verdict:
     @property
     def words(self) -> str:
         """For a table."""
-        weights = "" if self.error is None else f", weights {self.error:.1e}"
-        counted = "every sample counted once" if not self.wrong else "; ".join(self.wrong[:3])
+        weights = "" if self.error is None else f", weights {self.error_words}"
+        counted = "every sample counted once" if not self.wrong else self.samples_words
         return f"{self.steps} steps{weights}, {counted}{'' if self.is_good else '  <-- NOT EXACT'}"
+
+    @property
+    def samples_words(self) -> str:
+        """What became of the samples."""
+        return "; ".join(self.wrong[:3]) or "none"
+
+    @property
+    def error_words(self) -> str:
+        """How far the weights are from a plain loop's."""
+        return "-" if self.error is None else f"{self.error:.1e}"
 
 
 class Stage:
-    """A lab whose cluster is up."""
+    """A lab whose cluster is up.
 
-    def __init__(self, lab: Lab) -> None:
+    Attributes:
+        lab: the hosts.
+        devices: what they train on.
+        product: ours, on the laptop.
+    """
+
+    def __init__(self, lab: Lab, paces: tuple[float, ...] = PACES) -> None:
         self.lab = lab
+        self.devices = Devices(lab, paces)
         self.product = HeteroTui(lab.laptop, lab.inventory(cluster=CLUSTER))
-        for host, pace in zip(lab.hosts, PACES, strict=False):
-            (host.home / PACE_FILE).write_text(str(pace))
 
     def up(self) -> None:
         """Bring the cluster up, or the hosts back that are missing.
 
         Raises:
-            FaultBenchError: not all hosts came.
+            RunError: not all hosts came.
         """
         done = self.product.run("up", "--json", deadline=UP_S)
         if done.returncode != 0:
-            raise FaultBenchError(f"`up` gave exit code {done.returncode}: {done.stderr.strip()[-500:]}")
+            raise RunError(f"`up` gave exit code {done.returncode}: {done.stderr.strip()[-500:]}")
 
-    def train(self, strategy: str, **settings: object) -> Follower:
+    def train(self, strategy: str, **settings: object) -> Following:
         """Start a run without an end, with a laptop attached, and wait until it has settled."""
         chosen = {"num_iterations": ENDLESS, "batch_size": BATCH, "strategy": strategy} | SETTINGS[strategy] | settings
         arguments = [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
-        follower = Follower(self.product, "train", JOB, *arguments)
+        follower = Following(self.product, "train", JOB, *arguments)
         try:
             follower.until_step(FIRST_STEPS, STARTED_S)
         except BaseException:
@@ -111,7 +124,7 @@ class Stage:
             raise
         return follower
 
-    def finish(self, follower: Follower, strategy: str) -> Verdict:
+    def finish(self, follower: Following, strategy: str) -> Verdict:
         """Stop the run, and judge what it made."""
         self.product.run("stop", follower.run, "--json", deadline=STOP_S)
         finished = follower.until(protocol.RunFinished, STOP_S)
@@ -127,36 +140,23 @@ class Stage:
         error = difference(weights, plain_weights(finished.steps)) if strategy == "sync" else None
         return Verdict(steps=finished.steps, error=error, wrong=tuple(wrong))
 
-    def run_folder(self, follower: Follower) -> Path:
+    def run_folder(self, follower: Following) -> Path:
         """The run's folder on the host that coordinates it, as this computer sees it."""
         return self.lab.host(follower.head).home / ".hetero-tui" / CLUSTER / "runs" / follower.run
 
     def _seen(self, host: str, path: str) -> Path:
         return self.lab.host(host).home / Path(path).relative_to(login().pw_dir)
 
-    # --- What is done to hosts; each returns when it was done, in seconds since the epoch ----------------------------
-
-    def kill_worker(self, host: Host) -> float:
-        """SIGKILL for the process that trains there."""
-        pid = int((host.home / WORKER_FILE).read_text())
-        now = time.time()
-        host.signal(pid, signal.SIGKILL)
-        return now
-
     def kill_coordinator(self, host: Host) -> float:
-        """SIGKILL for the run's own process on its head."""
+        """SIGKILL for the run's own process on its head; returns seconds since the epoch.
+
+        Raises:
+            ValueError: there is none at the moment.
+        """
         (pid,) = [one.pid for one in host.processes() if "remote_agent.training.run" in one.argv]
         now = time.time()
         host.signal(pid, signal.SIGKILL)
         return now
-
-    def set_speed(self, host: Host, factor: float) -> float:
-        """The host's device takes ``1 / factor`` times what it usually takes."""
-        pace = PACES[self.lab.hosts.index(host)] / factor
-        fresh = host.home / f"{PACE_FILE}.new"
-        fresh.write_text(str(pace))
-        fresh.replace(host.home / PACE_FILE)
-        return time.time()
 
     def bring_back(self) -> None:
         """Switch hosts on that have no power, and have them in the cluster."""
@@ -167,21 +167,26 @@ class Stage:
             self.lab.await_hosts(*dark)
             self.up()
 
-    def others(self, follower: Follower) -> tuple[Host, ...]:
+    def others(self, follower: Following) -> tuple[Host, ...]:
         """All hosts but the head."""
         return tuple(host for host in self.lab.hosts if host.name != follower.head)
 
 
 @contextlib.contextmanager
-def opened(hosts: int) -> Iterator[Stage]:
+def opened(hosts: int, paces: tuple[float, ...] = PACES) -> Iterator[Stage]:
     """A lab of so many hosts with the cluster up; taken down at the end, whatever happened."""
-    with Lab([HostSpec(name=name, cpus=1) for name in NAMES[:hosts]], rate_mbit=RATE_MBIT) as lab:
-        stage = Stage(lab)
+    with lab_of(hosts) as lab:
+        stage = Stage(lab, paces)
         try:
             stage.up()
             yield stage
         finally:
             stage.product.run("down", "--yes", "--json", deadline=UP_S)
+
+
+def lab_of(hosts: int) -> Lab:
+    """So many hosts on links of :data:`RATE_MBIT`; a context manager."""
+    return Lab([HostSpec(name=name, cpus=1) for name in NAMES[:hosts]], rate_mbit=RATE_MBIT)
 
 
 def simulated(hosts: Sequence[float] = PACES) -> list[str]:
@@ -211,7 +216,7 @@ def plain_weights(steps: int) -> dict[str, torch.Tensor]:
     for step in range(1, steps + 1):
         indices = torch.from_numpy(order.step(step))
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x[indices]), y[indices]).backward()
+        nn.functional.cross_entropy(model(x[indices]), y[indices]).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     torch.set_num_threads(threads)
     return {name: tensor.detach() for name, tensor in model.state_dict().items()}

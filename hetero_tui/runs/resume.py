@@ -68,7 +68,8 @@ async def resume(
         hint = f"`hetero-tui attach {summary.id}` follows it"
         raise RunError(f"{summary.id} is under way", step=STEP, hint=hint)
     refuse_if_done(summary)
-    spec = replace(specification(inventory, members, facts, summary.id, summary.job, {}), ended=cause)
+    spec = specification(inventory, members, facts, summary.id, summary.job, {})
+    spec = replace(spec, ended=cause, awaited=_awaited(inventory, members))
     able = holders(summary.id, copies)
     if able and spec.host not in able:
         raise RunError(
@@ -99,3 +100,9 @@ async def resume(
         raise CommandFailed(place, cause, step=STEP, hint="run `hetero-tui up` again", output=detail)
     await start_coordinator(transport, inventory.cluster, summary.id)
     return place, summary
+
+
+def _awaited(inventory: Inventory, members: Mapping[str, Surveyed]) -> tuple[str, ...]:
+    """The hosts for training that are not in the cluster now; a run that had them takes them in once they are back."""
+    there = {name for name, found in members.items() if found.runs_ray}
+    return tuple(host.name for host in inventory.hosts if host.role != "server" and host.name not in there)

@@ -42,6 +42,7 @@ class Request:
         job: what is trained.
         config: how.
         devices: on which devices.
+        away: devices of hosts that have no living node now; each takes part once its host has one.
         server_host: host of the parameter server.
         host: the coordinator's own host, for events.
         folder: the run's folder; ``checkpoints/`` is made in it.
@@ -58,6 +59,7 @@ class Request:
     folder: Path
     resume: Path | None = None
     gpus: int = 0
+    away: tuple[DeviceSpec, ...] = ()
 
 
 class Servers:

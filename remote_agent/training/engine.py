@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from torch import nn
 
 from remote_agent import protocol
-from remote_agent.protocol import CONTROL_FILE
+from remote_agent.protocol import CONTROL_FILE, DeviceSpec
 from remote_agent.training import actors, flat, job, rpc, strategies, transfer
 from remote_agent.training.actors import Request
 from remote_agent.training.config import TrainingConfig
@@ -27,10 +27,11 @@ from remote_agent.training.placing import placement
 from remote_agent.training.saving import resuming, snapshots
 from remote_agent.training.saving.checkpoint import Checkpoint
 from remote_agent.training.saving.optimizer_state import Resumption, TrainingState
-from remote_agent.training.session import Member, Session
+from remote_agent.training.session import Member, Session, least_slice
 from remote_agent.training.speed.balance import SpeedTrack
 from remote_agent.training.speed.measure import Candidate, Measurements, measure
 from remote_agent.training.speed.shares import DeviceProfile
+from remote_agent.training.strategies.roster import Away
 
 
 def run(request: Request, journal: Journal, stopping: Callable[[], bool] = lambda: False) -> Outcome:
@@ -70,6 +71,9 @@ def fail(journal: Journal, error: TrainingError, host: str, step: int) -> None:
 
 def _run(request: Request, journal: Journal, stopping: Callable[[], bool], progress: Progress) -> Outcome:
     lost: list[str] = []
+    if request.resume is not None:
+        # A host that is away just now must not keep a run from going on; where all are, it is said which.
+        request = starting_over.without_lost(request, (), _living()) or request
     while True:
         try:
             with session_of(request, journal, stopping, again=bool(lost)) as (session, model):
@@ -78,8 +82,7 @@ def _run(request: Request, journal: Journal, stopping: Callable[[], bool], progr
             if progress.step:
                 raise
             lost.append(error.host if isinstance(error, TrainingError) else "")
-            living = {node.host for node in placement.living_nodes()}
-            onward = starting_over.without_lost(request, lost, living)
+            onward = starting_over.without_lost(request, lost, _living())
             if onward is None:
                 raise
             cause = error.cause if isinstance(error, TrainingError) else rpc.describe(error)
@@ -90,6 +93,10 @@ def _run(request: Request, journal: Journal, stopping: Callable[[], bool], progr
                         protocol.WorkerLost, worker=name, host=spec.host, device=spec.device, step=0, cause=cause
                     )
             request = onward
+
+
+def _living() -> frozenset[str]:
+    return frozenset(node.host for node in placement.living_nodes())
 
 
 @contextlib.contextmanager
@@ -132,7 +139,7 @@ def session_of(
                     name=spec.name,
                 )
             measured = measure(candidates, config.batch_size, config.measure_seconds)
-            first, _, _ = _cut(config, measured.profiles)
+            first, _, _ = _cut(config, measured.profiles, least_slice(measured.usage.buffers))
             config = extent.in_rounds(config, order, sum(first))
             crew = _crew(candidates, measured, config.num_iterations)
             if resumed is not None:
@@ -145,6 +152,7 @@ def session_of(
                 reference=measured.reference,
                 config=config,
             )
+            join = path.entry is not None or config.strategy == "allreduce"
             session = Session(
                 config=config,
                 crew=crew,
@@ -156,12 +164,13 @@ def session_of(
                 buffer_names=tuple(sorted(measured.usage.buffers)),
                 journal=journal,
                 stopping=stopping,
-                reasons=(*path.reasons, *measured.notes),
+                reasons=(*path.reasons, *measured.notes, *_about_away(request.away, join)),
                 shapes={name: flat.trained(model)[name].shape for name in path.names},
                 stream=path.stream,
                 first_state=resumed.state if resumed is not None else TrainingState(),
                 pool=servers,
-                joining=joining if path.entry is not None else None,
+                joining=joining if join else None,
+                away=[Away.new(spec) for spec in request.away if join],
                 control=Control(request.folder / CONTROL_FILE),
             )
             _plan(session, journal, request.host)
@@ -217,10 +226,19 @@ def _crew(candidates: list[Candidate], measured: Measurements, iterations: int) 
     ]
 
 
-def _cut(config: TrainingConfig, profiles: Sequence[DeviceProfile]) -> tuple[tuple[int, ...], float, tuple[str, ...]]:
+def _about_away(away: Sequence[DeviceSpec], join: bool) -> tuple[str, ...]:
+    """What the plan says of hosts that are not there; ``join``: workers of this run can come later."""
+    hosts = ", ".join(dict.fromkeys(spec.host for spec in away))
+    then = "takes part once it is back" if join else "cannot take part later, since nothing is streamed"
+    return (f"{hosts}: away now; {then}",) if hosts else ()
+
+
+def _cut(
+    config: TrainingConfig, profiles: Sequence[DeviceProfile], least: int
+) -> tuple[tuple[int, ...], float, tuple[str, ...]]:
     """The first cut; see :func:`strategies.first_cut`."""
     try:
-        return strategies.first_cut(config, profiles)
+        return strategies.first_cut(config, profiles, least)
     except ValueError as error:
         raise TrainingError(str(error), hint="lower batch_size, or raise the hosts' max_batch") from None
 
@@ -228,7 +246,7 @@ def _cut(config: TrainingConfig, profiles: Sequence[DeviceProfile]) -> tuple[tup
 def _plan(session: Session, journal: Journal, host: str) -> None:
     """Write how the batch is cut and why; ``host`` is the coordinator's."""
     profiles = [member.track.current for member in session.crew]
-    cut, seconds, about = _cut(session.config, profiles)
+    cut, seconds, about = _cut(session.config, profiles, session.least_slice)
     reasons = [
         f"{member.name}: {samples} of {sum(cut)} samples, measured {profile.speed:.0f} samples/s"
         f" + {profile.overhead_s * 1e3:.1f} ms a step"

@@ -40,6 +40,7 @@ from remote_agent.training.lane import Board, LaneServer, available
 from remote_agent.training.messages import Applied, Failed, Refused, Skipped, SliceResult, Stamps
 from remote_agent.training.placing.links import LinkEnd
 from remote_agent.training.saving.optimizer_state import (
+    WEIGHTS,
     Fragment,
     NotPortable,
     Resumption,
@@ -180,11 +181,20 @@ class ParameterServer(LinkEnd):
         """Go on after ``resumed.step``; before :meth:`serve` or :meth:`begin`, which has or gets the weights."""
         self._resumed, self._step = resumed, resumed.step
 
-    def snapshot(self) -> None:
-        """Keep what the optimizer remembers as it is now, between two steps; see :mod:`.optimizer_state`."""
+    def snapshot(self, weights: bool = False) -> None:
+        """Keep what the optimizer remembers as it is now, between two steps; see :mod:`.optimizer_state`.
+
+        Args:
+            weights: keep the weights with it; of a shard that does not wait.
+        """
         if self._streams:
-            chunks = [(self._shard.layout.chunks[chunk], self._update.state(chunk)) for chunk in self._shard.chunks]
-            self._held = tuple(Fragment(begin=chunk.begin, end=chunk.end, entries=entries) for chunk, entries in chunks)
+            held = []
+            for number in self._shard.chunks:
+                chunk, entries = self._shard.layout.chunks[number], self._update.state(number)
+                if weights and isinstance(self._shard, StaleShard):
+                    entries = {**entries, WEIGHTS: self._shard.weights(number)}
+                held.append(Fragment(begin=chunk.begin, end=chunk.end, entries=entries))
+            self._held = tuple(held)
             return
         try:
             self._held = TrainingState(optimizer=of_optimizer(self._model, self._optimizer))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -100,6 +100,11 @@ class Member:
         self.track = self.track.observe(samples, seconds)
 
 
+def least_slice(buffers: Collection[str]) -> int:
+    """Samples of the smallest slice of a model with these changing ``buffers``: one sample alone has no statistics."""
+    return 2 if buffers else 1
+
+
 @dataclass
 class Session:
     """One run's moving parts. ``crew`` holds the living; a strategy removes those that it lost.
@@ -156,6 +161,11 @@ class Session:
         """Whether a checkpoint is made after ``step``."""
         every = self.config.checkpoint_every
         return bool(every) and step % every == 0
+
+    @property
+    def least_slice(self) -> int:
+        """Samples of the smallest slice; see :func:`least_slice`."""
+        return least_slice(self.buffer_names)
 
     @property
     def server(self) -> Actor:

@@ -97,10 +97,13 @@ def test_an_older_python_gets_one_clear_line(version):
 
 
 def test_a_driver_that_hangs_does_not_hold_up_the_rest(tmp_path):
+    began = time.monotonic()
+    _probe(sys.executable)
+    usual = time.monotonic() - began
     _program(tmp_path, "nvidia-smi", "exec sleep 60")
     began = time.monotonic()
     facts = _probe(sys.executable, "--deadline", "2", PATH=f"{tmp_path}:{os.environ['PATH']}")
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 2 + max(1, 2 * usual)
     assert facts["cpu"]["logical"] == os.cpu_count()
     assert facts["accelerators"] == []
     (problem,) = facts["problems"]

@@ -68,6 +68,25 @@ def test_the_last_event_is_taken_back_and_what_it_said_is_kept(tmp_path: Path) -
     assert spec.config == {"num_iterations": "50"}
 
 
+def test_a_run_keeps_the_devices_of_hosts_that_are_away_but_not_of_those_that_left_or_are_of_no_use(
+    tmp_path: Path,
+) -> None:
+    place = run_folder(tmp_path, FAILED)
+    device = {host: DeviceSpec(host=host, device="cuda:0", name="n") for host in "abcde"}
+    known = replace(specification("h"), devices=tuple(device[host] for host in "abcd"))
+    (place / "run.json").write_text(encode(known))
+    commands = (
+        protocol.RunCommand(command="drain", host="b"),
+        protocol.RunCommand(command="add", devices=(device["a"], device["e"])),
+    )
+    control = [*map(encode, commands), "no command"]
+    (place / protocol.CONTROL_FILE).write_text("\n".join(control) + "\n")
+    runs.reopen(tmp_path, "digits-1", replace(specification("d"), awaited=("a", "b", "d", "e")))
+    spec = protocol.decode(RunSpec, (place / "run.json").read_text())
+    # b was drained, c is there and does not train any more, d has other devices now.
+    assert [(entry.host, entry.device) for entry in spec.devices] == [("d", "cpu"), ("a", "cuda:0"), ("e", "cuda:0")]
+
+
 def test_what_was_half_written_goes(tmp_path: Path) -> None:
     place = run_folder(tmp_path)
     with (place / "events.jsonl").open("a") as file:

@@ -90,8 +90,9 @@ async def test_leaving_ends_all_commands_and_frees_the_ports(short_folder):
         inventory = load(machines.write_inventory())
         transport = SshTransport(inventory.hosts[0], inventory, config=())
         running = asyncio.create_task(transport.run(["sleep", "63"], step="try", deadline=60))
-        await asyncio.sleep(0.3)
-        sleeping = [child for child in psutil.Process().children() if "63" in child.cmdline()]
+        async with asyncio.timeout(10):
+            while not (sleeping := [child for child in psutil.Process().children() if "63" in child.cmdline()]):
+                await asyncio.sleep(0.05)
         assert len(sleeping) == 1
     with pytest.raises(Unreachable):
         await running

@@ -1,95 +1,175 @@
-"""A command of the product that follows a run, read event by event, for tests that do something to the fleet meanwhile.
+"""A command of the product that follows a run (``train``, ``attach``), read in the background, event by event.
 
-The runs are endless until they are stopped: no test depends on what a run is done with by the time that it looks.
+For tests and benchmarks that do something to the fleet meanwhile. Their runs are endless until they are stopped: nobody
+depends on what a run is done with by the time that he looks. Every wait has a deadline.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from typing import IO, Self, TypeVar
 
 from remote_agent import protocol
 from remote_agent.training.data import record
-from tests.lab.lab import Lab
 from tests.lab.machines import Host
-from tests.lab.product import HeteroTui, event, only, steps
+from tests.lab.product import HeteroTui, only, steps
+
+T = TypeVar("T", bound=protocol.Event)
 
 ENDLESS = 100_000
 """Steps; a test stops the run long before."""
 
 SETTINGS = ("batch_size=280", "checkpoint_every=5", "rebalance=false")
 
+WAIT_S = 180.0
+"""Until an event must have come where nothing else is said: a new head takes 100 s on a computer that is drowned."""
+
+END_S = 60.0
+"""Until a command that was killed, or has nothing more to follow, must be gone."""
+
+
+class RunError(RuntimeError):
+    """A run did not do what was waited for: what, and what it said last."""
+
 
 class Following:
-    """The command, with the events that it has printed so far; a context manager, which kills it at the end."""
+    """The command and its events; a context manager, which kills it at the end. The run does not notice.
+
+    Attributes:
+        events: those that have come; only ever appended to.
+        lines: as they were printed.
+    """
 
     def __init__(self, product: HeteroTui, *arguments: str, **environment: str) -> None:
-        self.seen: list[protocol.Event] = []
+        self.events: list[protocol.Event] = []
+        self.lines: list[str] = []
         self._product = product
         self._begun = time.monotonic()
+        self._next = 0
+        self._came = threading.Condition()
+        self._ended = False
+        self._said: list[str] = []
         self._process = product.start(*arguments, "--json", **environment)
+        assert self._process.stdout is not None
         assert self._process.stderr is not None
-        self._reader = ThreadPoolExecutor(1)
-        self._said = self._reader.submit(self._process.stderr.read)  # or the command would wait for a full pipe
+        self._readers = [
+            threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True),
+            threading.Thread(target=self._listen, args=(self._process.stderr,), daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
 
     @classmethod
     def train(cls, product: HeteroTui) -> Following:
+        """An endless run of the job ``digits``."""
         settings = [part for setting in (f"num_iterations={ENDLESS}", *SETTINGS) for part in ("--set", setting)]
         return cls(product, "train", "digits", *settings)
 
-    def __enter__(self) -> Following:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.detach()
+        self.kill()
+
+    def kill(self) -> None:
+        """End the laptop's command with SIGKILL. Idempotent."""
+        self._process.kill()
+        self._process.wait(END_S)
+        for reader in self._readers:
+            reader.join(END_S)
+        for pipe in (self._process.stdout, self._process.stderr):
+            assert pipe is not None
+            pipe.close()
 
     @property
     def run(self) -> str:
-        return only(self.seen, protocol.RunStarted).run
+        """The run's name."""
+        return next(one.run for one in self.events if isinstance(one, protocol.RunStarted))
 
-    def head(self, lab: Lab) -> Host:
-        """Where the run began."""
-        return lab.host(only(self.seen, protocol.RunStarted).host)
+    @property
+    def head(self) -> str:
+        """The host that the run is coordinated on now."""
+        where = [one.host for one in self.events if isinstance(one, protocol.RunStarted | protocol.RunResumed)]
+        return where[-1]
 
-    def next(self) -> protocol.Event:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise AssertionError(f"it ended: {self._said.result()[-3000:]}")
-        self.seen.append(event(line))
-        return self.seen[-1]
+    @property
+    def step(self) -> int:
+        """The newest step; 0: none."""
+        return next((one.step for one in reversed(self.events) if isinstance(one, protocol.Step)), 0)
 
-    def until(self, wanted: Callable[[protocol.Event], bool]) -> float:
-        """Seconds until the next event that is ``wanted``."""
-        begin = time.monotonic()
-        while not wanted(self.next()):
-            pass
-        return time.monotonic() - begin
+    def check(self) -> None:
+        """Nothing happens while the run is well.
+
+        Raises:
+            RunError: the run has failed.
+        """
+        for event in self.events:
+            if isinstance(event, protocol.RunFailed):
+                raise RunError(f"the run failed on {event.host} at step {event.step}: {event.cause}")
+
+    def until(
+        self,
+        kind: type[T],
+        seconds: float = WAIT_S,
+        *,
+        after: int | None = None,
+        having: Callable[[T], bool] = lambda _: True,
+    ) -> T:
+        """The first event of a kind for which ``having`` holds.
+
+        Args:
+            kind: the event's class.
+            seconds: until it must have come.
+            after: look from this number (of :attr:`events`) on; None: from where the last such look ended.
+            having: what else must hold.
+
+        Raises:
+            RunError: it did not come in time, or the command ended.
+        """
+        deadline = time.monotonic() + seconds
+        looked = self._next if after is None else after
+        while True:
+            with self._came:
+                for event in self.events[looked:]:
+                    looked += 1
+                    if isinstance(event, kind) and having(event):
+                        self._next = looked if after is None else self._next
+                        return event
+                left = deadline - time.monotonic()
+                if self._ended or left <= 0:
+                    raise RunError(self._missing(kind, seconds))
+                self._came.wait(left)
+
+    def until_step(self, step: int, seconds: float, *, after: int = 0) -> protocol.Step:
+        """The first event from number ``after`` on that tells of ``step`` or a later one."""
+        return self.until(protocol.Step, seconds, after=after, having=lambda one: one.step >= step)
 
     def until_first_step(self) -> float:
         """Seconds from the command to the first step."""
-        self.until(is_step)
+        self.until(protocol.Step)
         return time.monotonic() - self._begun
 
     def until_checkpoints(self, count: int) -> None:
-        while sum(isinstance(one, protocol.CheckpointSaved) for one in self.seen) < count:
-            self.next()
+        """Until so many have been looked at."""
+        while sum(isinstance(one, protocol.CheckpointSaved) for one in self.events[: self._next]) < count:
+            self.until(protocol.CheckpointSaved)
 
     def until_copied(self) -> None:
         """Until another host than the head has a checkpoint, too."""
-        self.until(lambda one: isinstance(one, protocol.CheckpointSaved) and len(one.hosts) > 1)
+        self.until(protocol.CheckpointSaved, having=lambda one: len(one.hosts) > 1)
 
     def until_step_after_resume(self) -> float:
         """Seconds until the first step that was made after the run went on."""
         begin = time.monotonic()
-        self.until(lambda one: isinstance(one, protocol.RunResumed))
-        self.until(is_step)
+        self.until(protocol.RunResumed)
+        self.until(protocol.Step)
         return time.monotonic() - begin
 
     def until_step_with(self, host: Host) -> None:
         """Until ``host`` has done a part of a step."""
-        self.until(lambda one: isinstance(one, protocol.Step) and host.name in hosts_of(one))
+        self.until(protocol.Step, having=lambda one: host.name in hosts_of(one))
 
     def stop(self) -> None:
         """Stop the run as a user would, and read on to its last event."""
@@ -98,22 +178,33 @@ class Following:
         self.to_the_end()
 
     def to_the_end(self) -> None:
-        self.until(lambda one: one.kind in protocol.FINAL_KINDS)
-        self._process.wait(60)
-        print(self._said.result())
+        """Until the run has ended, and the command with it."""
+        self.until(protocol.Event, having=lambda one: one.kind in protocol.FINAL_KINDS)
+        self._process.wait(END_S)
+        for reader in self._readers:
+            reader.join(END_S)
+        print("\n".join(self._said))
 
-    def detach(self) -> None:
-        """Kill the laptop's command outright."""
-        self._process.kill()
-        self._process.wait()
-        self._reader.shutdown()
-        for pipe in (self._process.stdout, self._process.stderr):
-            assert pipe is not None
-            pipe.close()
+    def _missing(self, kind: type[protocol.Event], seconds: float) -> str:
+        ends = "the command ended" if self._ended else f"not within {seconds:.0f} s"
+        last = [line[:300] for line in self.lines[-3:]]
+        return f"no event {kind.__name__}: {ends}; last events: {last}; it said: {' / '.join(self._said[-4:])}"
 
+    def _read(self, pipe: IO[str]) -> None:
+        for line in pipe:
+            event = protocol.decode_event(line)
+            with self._came:
+                if event is not None:
+                    self.events.append(event)
+                    self.lines.append(line.rstrip("\n"))
+                self._came.notify_all()
+        with self._came:
+            self._ended = True
+            self._came.notify_all()
 
-def is_step(one: protocol.Event) -> bool:
-    return isinstance(one, protocol.Step)
+    def _listen(self, pipe: IO[str]) -> None:
+        for line in pipe:
+            self._said.append(line.strip())
 
 
 def hosts_of(step: protocol.Step) -> set[str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.faulty import schedule, stage
+from benchmarks.faulty import ours, stage
 from benchmarks.faulty.stage import Stage
 
 pytestmark = [pytest.mark.lab, pytest.mark.ray, pytest.mark.timeout(600, method="signal")]
@@ -27,12 +27,12 @@ def fleet(possible: None) -> Iterator[Stage]:
 
 
 def test_ten_random_faults_lose_and_double_no_sample_and_leave_no_trace_in_the_weights(fleet: Stage) -> None:
-    outcome = schedule.carry_out(
-        fleet, "sync", None, seed=SEED, faults=FAULTS, seconds=SECONDS, kinds=KINDS, say=lambda text: print(text)
+    outcome = ours.carry_out(
+        fleet, "sync", seed=SEED, faults=FAULTS, seconds=SECONDS, kinds=KINDS, quiet_s=0, say=lambda text: print(text)
     )
-    print("\n".join(schedule.lines(outcome)))
-    assert {fault.kind for fault in outcome.plan} == set(KINDS)
-    assert outcome.torn == ()
+    print("\n".join(ours.lines(outcome)))
+    assert {fault.kind for fault in outcome.course.plan} == set(KINDS)
+    assert outcome.course.torn == ()
     assert outcome.verdict.wrong == ()
     assert outcome.verdict.error is not None
     assert outcome.verdict.error <= stage.EXACT

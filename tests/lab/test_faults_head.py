@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from remote_agent import protocol
-from tests.lab.following import Following, assert_counted_once, assert_whole, coordinators, hosts_of, is_step
+from tests.lab.following import Following, assert_counted_once, assert_whole, coordinators, hosts_of
 from tests.lab.lab import Lab
 from tests.lab.machines import HostSpec
 from tests.lab.product import HeteroTui, only, steps
@@ -62,7 +62,7 @@ def test_a_run_goes_on_when_its_coordinator_is_killed_when_a_host_joins_and_when
 ) -> None:
     with Following.train(pair) as following:
         following.until_checkpoints(2)
-        head, new = following.head(lab), lab.host(NAMES[2])
+        head, new = lab.host(following.head), lab.host(NAMES[2])
         (coordinator,) = coordinators(head)
         head.signal(coordinator, signal.SIGKILL)
         stall = following.until_step_after_resume()
@@ -71,15 +71,15 @@ def test_a_run_goes_on_when_its_coordinator_is_killed_when_a_host_joins_and_when
         following.until_step_with(new)
         (leaver,) = [host for host in lab.hosts if host not in (head, new)]
         assert product.document("drain", leaver.name) == {"run": following.run, "host": leaver.name}
-        following.until(lambda one: isinstance(one, protocol.WorkerLost) and one.host == leaver.name)
-        following.until(is_step)
+        following.until(protocol.WorkerLost, having=lambda one: one.host == leaver.name)
+        following.until(protocol.Step)
         following.stop()
-    assert_whole(following.seen)
-    assert only(following.seen, protocol.RunResumed).step >= 5
-    assert {one.host for one in steps(following.seen)[0].workers} == set(NAMES[:2])
-    (lost,) = [one for one in following.seen if isinstance(one, protocol.WorkerLost) and one.host == leaver.name]
+    assert_whole(following.events)
+    assert only(following.events, protocol.RunResumed).step >= 5
+    assert {one.host for one in steps(following.events)[0].workers} == set(NAMES[:2])
+    (lost,) = [one for one in following.events if isinstance(one, protocol.WorkerLost) and one.host == leaver.name]
     assert "drained" in lost.cause
-    assert leaver.name not in hosts_of(steps(following.seen)[-1])
+    assert leaver.name not in hosts_of(steps(following.events)[-1])
     assert_counted_once(head, following.run)
 
 
@@ -89,7 +89,7 @@ def test_a_head_that_loses_power_is_replaced_is_a_worker_once_it_is_back_and_bot
     with Following.train(product) as following:
         start_seconds = following.until_first_step()
         following.until_copied()
-        head = following.head(lab)
+        head = lab.host(following.head)
         other = Following(product, "attach", following.run, XDG_STATE_HOME=str(lab.folder / "another-laptop"))
         with ThreadPoolExecutor(1) as beside, other:
             other.until_checkpoints(1)
@@ -103,14 +103,14 @@ def test_a_head_that_loses_power_is_replaced_is_a_worker_once_it_is_back_and_bot
             following.stop()
             seen_to_the_end.result()
     assert stall <= max(BUDGET_SECONDS, NOTICE_SECONDS + 2 * (up_seconds + start_seconds))
-    assert_whole(following.seen)
-    lost, resumed = only(following.seen, protocol.HeadLost), only(following.seen, protocol.RunResumed)
+    assert_whole(following.events)
+    lost, resumed = only(following.events, protocol.HeadLost), only(following.events, protocol.RunResumed)
     assert lost.host == head.name
     assert resumed.host != head.name
     assert resumed.step >= 5
     assert status["cluster"] == {"state": "up", "head": resumed.host}
     # Where the other laptop was a moment ahead of the one that let the run go on, it is told what became of that.
-    assert {one.seq: one for one in other.seen} == {one.seq: one for one in following.seen}
+    assert {one.seq: one for one in other.events} == {one.seq: one for one in following.events}
     assert_counted_once(lab.host(resumed.host), following.run)
 
 
@@ -119,8 +119,8 @@ def test_a_run_whose_head_was_cut_off_goes_on_by_resume_and_the_old_head_gives_w
 ) -> None:
     with Following.train(product) as following:
         following.until_copied()
-        following.detach()
-    head = following.head(lab)
+        following.kill()
+    head = lab.host(following.head)
     head.cut()
     try:
         with Following(product, "resume", following.run) as resumed:
@@ -131,13 +131,13 @@ def test_a_run_whose_head_was_cut_off_goes_on_by_resume_and_the_old_head_gives_w
             resumed.until_step_with(head)
             assert coordinators(head) == []
             assert not [one for one in head.processes() if Path(one.argv[0]).name == "gcs_server"]
-            now = only(resumed.seen, protocol.RunResumed).host
+            now = only(resumed.events, protocol.RunResumed).host
             assert product.document("status")["cluster"] == {"state": "up", "head": now}
             resumed.stop()
     finally:
         head.mend()
-    assert_whole(resumed.seen)
-    assert only(resumed.seen, protocol.HeadLost).host == head.name
+    assert_whole(resumed.events)
+    assert only(resumed.events, protocol.HeadLost).host == head.name
     (listed,) = [one for one in product.document("runs")["runs"] if one["id"] == following.run]
     assert (listed["state"], listed["host"]) == ("stopped", now)
     assert_counted_once(lab.host(now), following.run)

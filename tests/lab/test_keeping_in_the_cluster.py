@@ -24,7 +24,8 @@ pytestmark = [pytest.mark.lab, pytest.mark.ray, pytest.mark.timeout(180, method=
 BACK_SECONDS = 15.0
 """A host that can be reached is a member again within so long, on a computer that has the time for it."""
 
-CUT_SECONDS = 20.0
+CUT_SECONDS = 16.0
+"""Longer than a host without its head stays in the cluster (``deadlines.CUT_OFF_SECONDS``)."""
 
 _MEMBERS = """
 import json, ray

@@ -13,6 +13,13 @@ from tests.training.loopback import ROOT
 
 SCRIPT_S = 200.0
 
+ENVIRONMENT = {
+    "PYTHONPATH": str(ROOT),
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_ADDRESS": "local",
+    "RAY_prestart_worker_first_driver": "0",  # these have no environment of their own: our actors can't use them
+}
+
 
 def run_script(folder: Path, text: str) -> tuple[int, dict[str, Any]]:
     """Run ``text`` in ``folder``; its exit code, and the JSON document in the last line that it prints."""
@@ -20,7 +27,7 @@ def run_script(folder: Path, text: str) -> tuple[int, dict[str, Any]]:
     done = subprocess.run(
         [sys.executable, "script.py"],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "disabled", "RAY_ADDRESS": "local"},
+        env=os.environ | ENVIRONMENT,
         capture_output=True,
         text=True,
         timeout=SCRIPT_S,

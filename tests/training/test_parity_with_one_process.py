@@ -1,7 +1,7 @@
-"""Gradients as Ray objects: a worker dies or falls silent in a step, and the weights are those of a plain loop.
+"""Gradients as Ray objects: a worker falls silent in a step, and the weights are those of a plain loop.
 
-Undisturbed runs: ``devices/test_device_options_in_runs``. More models, optimizers, ways and numbers of workers:
-``test_parity_matrix``. Faults where gradients are streamed: ``faults/``.
+Undisturbed runs: ``devices/test_device_options_in_runs``. More models, optimizers, ways and numbers of workers, and
+killed ones: ``test_parity_matrix``. Faults where gradients are streamed: ``faults/``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ STEPS, BATCH = 12, 30
 JOB = """
 import os
 import signal
+import time
 
 import torch
 from torch import nn
@@ -45,7 +46,8 @@ class Job:
         # The measurement calls this 8 times at most, so that this is in the middle of a step.
         Job.calls += 1
         if os.environ.get("TEST_HOST") == "b" and Job.calls == 12:
-            os.kill(os.getpid(), signal.SIGNAL)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(0.002 * len(batch[0]))  # samples that cost nothing are dealt out by noise: b might get none
         return F.cross_entropy(model(batch[0]), batch[1])
 
     def create_optimizer(self, model, config):
@@ -59,17 +61,14 @@ class Job:
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize(("sent", "cause"), [("SIGKILL", "its process ended"), ("SIGSTOP", "no answer")])
-def test_weights_are_the_same_when_a_worker_is_lost_in_the_middle_of_a_step(
-    launch: Any, tmp_path: Path, sent: str, cause: str
-) -> None:
-    source, settings = JOB.replace("SIGNAL", sent), {"num_iterations": STEPS, "batch_size": BATCH, "seed": 3}
-    run = launch(source, limits=dict.fromkeys("abc", 15), slice_deadline_s=3, **settings)
+def test_weights_are_the_same_when_a_worker_falls_silent_in_the_middle_of_a_step(launch: Any, tmp_path: Path) -> None:
+    settings = {"num_iterations": STEPS, "batch_size": BATCH, "seed": 3}
+    run = launch(JOB, limits=dict.fromkeys("abc", 15), slice_deadline_s=3, **settings)
     assert run.finish() == (0, "")
     assert any("as Ray objects: parameters are float64" in each for each in run.of_kind("plan")[0]["reasons"])
     (lost,) = run.of_kind("worker_lost")
     assert lost["host"] == "b"
-    assert cause in lost["cause"]
+    assert "no answer" in lost["cause"]
     # The answer that was lost with the process may be that of a slice which was counted already.
     reissued = run.of_kind("slice_reissued")
     assert [event["step"] - lost["step"] for event in reissued] in ([0], [0, 1], [1])
@@ -77,4 +76,4 @@ def test_weights_are_the_same_when_a_worker_is_lost_in_the_middle_of_a_step(
     assert {event["to"] for event in reissued} <= {"a/cpu", "c/cpu"}
     assert [step["samples"] for step in run.of_kind("step")] == [BATCH] * STEPS
     assert [event["seq"] for event in run.events()] == list(range(1, len(run.events()) + 1))
-    plain.assert_equal(plain.weights_of(run), plain.train(plain.job_of(source, tmp_path), TrainingConfig(**settings)))
+    plain.assert_equal(plain.weights_of(run), plain.train(plain.job_of(JOB, tmp_path), TrainingConfig(**settings)))

@@ -60,12 +60,6 @@ class ExchangeClient(ShardLinks):
         self._early: list[tuple[Header, Tensor]] = []
         self._norms: dict[int, dict[int, float]] = {}
 
-    def abandon(self) -> None:
-        """Free whoever waits here, from any thread: the run goes on with other shards. Waits for nothing itself."""
-        self.failed(ExchangeError("the exchange was given up: the run goes on with other shards"))
-        for link in self._links:
-            link.close(0.0)
-
     # --- For the trainer ---------------------------------------------------------------------------------------------
 
     def fetch(self, out: Tensor, deadline: float = FETCH_S) -> int:

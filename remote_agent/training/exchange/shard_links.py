@@ -67,6 +67,12 @@ class ShardLinks(Worker):
         for link in self._links:
             link.start()
 
+    def abandon(self) -> None:
+        """Free whoever waits here, from any thread: the run goes on with other shards. Waits for nothing itself."""
+        self.failed(ExchangeError("the exchange was given up: the run goes on with other shards"))
+        for link in self._links:
+            link.close(0.0)
+
     def close(self) -> None:
         """End all connections."""
         for link in self._links:

@@ -146,6 +146,10 @@ class StaleShard:
         """For each chunk of the shard, how many samples are in its weights."""
         return [self._entries[chunk].samples for chunk in self.chunks]
 
+    def weights(self, chunk: int) -> Tensor:
+        """A copy of the chunk's weights as they are now."""
+        return self._copy(chunk, torch.empty_like(self._entries[chunk].weights))[0]
+
     # --- Weights out -------------------------------------------------------------------------------------------------
 
     def answer(self, slice_number: int, chunk: int, buffer: Tensor) -> Frame:

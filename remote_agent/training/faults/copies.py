@@ -5,6 +5,10 @@ the copied step in its own memory (``Worker.keep``). What the optimizer remember
 shard puts it aside, between two steps; then training goes on, while the parts come here in the background. A copy is
 valid once all parts of that step are here; until then the one before is kept. So all parts are always of one step.
 
+Where nobody waits for a whole step (``ssp``, ``async``) no worker has the weights of one, and the shards put theirs
+aside with the rest. Between two steps nothing is under way there but where all workers come together, which such a run
+does for a copy as for a checkpoint; what that takes counts as time that training waits.
+
 The coordinator holds them since its host is the only one whose loss ends the run's process anyway (the run then goes on
 from a checkpoint): no set of other hosts that are lost at once takes the copies along.
 
@@ -21,11 +25,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 
+import numpy as np
+from numpy.typing import NDArray
+
 from remote_agent.training import rpc
+from remote_agent.training.config import STALE_STRATEGIES
 from remote_agent.training.data.record import SliceSpan
 from remote_agent.training.deadlines import PING_S
 from remote_agent.training.rpc import Ref
-from remote_agent.training.saving import snapshots
+from remote_agent.training.saving import optimizer_state, snapshots
 from remote_agent.training.saving.optimizer_state import Snapshot, TrainingState
 from remote_agent.training.session import Session, StepReport
 
@@ -38,7 +46,7 @@ MOST_HELD_UP = 0.01
 MOST_SENDING = 0.25
 """Part of the time that copies may be on their way: they share the links with training."""
 
-RESTORABLE = ("sync", "local_sgd")
+RESTORABLE = ("sync", "local_sgd", *STALE_STRATEGIES)
 """Strategies whose steps can be made again after a shard was lost, where they are streamed."""
 
 _OVERLAP = 3
@@ -86,12 +94,14 @@ class Copy:
         position: of the order: where the step after it begins.
         state: what the optimizer on the shards remembers, by parameter.
         holders: names of the workers that have kept the weights.
+        weights: these, float32 of shape ``(layout.numel,)``, where it is the shards that keep them; None: the workers.
     """
 
     step: int
     position: int
     state: TrainingState
     holders: frozenset[str]
+    weights: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +124,7 @@ class Copies:
 
     def __init__(self, session: Session) -> None:
         self._active = is_restorable(session)
+        self._stale = session.config.strategy in STALE_STRATEGIES
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="copy")
         self._coming: Future[_Sent] | None = None
         self._unseen: list[SliceSpan] = []
@@ -149,14 +160,17 @@ class Copies:
             session.source.counted(report.slices)
             return
         self._unseen.extend(report.slices)
+        gathering_s = max(0.0, report.seconds - self._step_s) if self._stale and self._step_s else 0.0
         mean = 0.7 * self._step_s + 0.3 * report.seconds
         # A long step (a fault, a repair) must not make the interval short, which is in steps.
         self._step_s = min(report.seconds, mean) if self._step_s else report.seconds
         self._take_over(session)
         if not session.goes_on(report.step, position):
             return  # there is nothing to go on with
+        if self._stale:
+            snapshot = None  # the weights are not in it
         if self._coming is None and (snapshot is not None or report.step == session.copy_due):
-            self._begin(session, report.step, position, snapshot)
+            self._begin(session, report.step, position, snapshot, gathering_s)
         if self._coming is None and session.copy_due <= report.step:
             steps = interval(max(self._step_s, 1e-6), self._held_up_s, self._sending_s)
             soonest = report.step + (_OVERLAP if session.config.overlap else 1)
@@ -169,13 +183,13 @@ class Copies:
             self._coming = None
         self._unseen, self._coming_slices = [], []
 
-    def _begin(self, session: Session, step: int, position: int, snapshot: Snapshot | None) -> None:
+    def _begin(self, session: Session, step: int, position: int, snapshot: Snapshot | None, gathering_s: float) -> None:
         """Have the shards put their state aside, and the workers their weights; fetch it in the background."""
         began = time.monotonic()
         keeping = _keep(session, step, self.newest.step)
-        taken = snapshot if snapshot is not None else snapshots.of_shards(session)
+        taken = snapshot if snapshot is not None else snapshots.of_shards(session, weights=self._stale)
         if snapshot is None:
-            self._held_up_s = max(0.5 * self._held_up_s, time.monotonic() - began)
+            self._held_up_s = max(0.5 * self._held_up_s, gathering_s + time.monotonic() - began)
         self._coming_slices, self._unseen = self._unseen, []
         self._coming = self._pool.submit(_fetch, step, position, taken, keeping)
 
@@ -195,8 +209,9 @@ class Copies:
 
 def _fetch(step: int, position: int, snapshot: Snapshot, keeping: Sequence[tuple[str, Ref[bool]]]) -> _Sent:
     began = time.monotonic()
-    state = snapshot()
-    copy = Copy(step=step, position=position, state=state, holders=_kept(keeping))
+    state, weights = optimizer_state.without_weights(snapshot())
+    kept = weights.numpy() if weights is not None else None
+    copy = Copy(step=step, position=position, state=state, holders=_kept(keeping), weights=kept)
     return _Sent(copy=copy, sending_s=time.monotonic() - began)
 
 

@@ -2,7 +2,8 @@
 
 A worker is opened as those of the run's beginning were, on its host by label: where the host is away, Ray starts it
 once the host is back. Then it joins the shards, and from there on it follows the run (``Streaming.follow``) until it is
-let in, at the beginning of a step. Nobody waits for it.
+let in, at the beginning of a step. Nobody waits for it; but where there are no shards, the others wait at that moment
+while it takes over what they have (``strategies.handing_over``).
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from remote_agent.training.working.channels import Entry
 
 
 class Joining:
-    """Starts workers of a run that streams; a context manager.
+    """Starts workers of a run; a context manager.
 
     Args:
         workers: starts them.
-        entry: to the shards; None: nothing is streamed, and no worker can join.
+        entry: to the shards; None: there are none, and whoever comes takes the weights over from another worker.
         buffers: names of the model's buffers that training changes.
         reference: of simulated devices.
         config: the run's.
@@ -138,7 +139,8 @@ class Joining:
 
     def _join(self, seat: Seat, actor: Actor) -> None:
         entry, host = self.entry, seat.spec.host
-        assert entry is not None, "the run streams"
+        if entry is None:
+            return
         call = actor.call("join", entry.plan, entry.layout, entry.doors, entry.secret, entry.codecs, True)
         try:
             kind: str | Failed = rpc.get(call, TRANSFER_S)

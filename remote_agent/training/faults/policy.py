@@ -77,12 +77,14 @@ class Standing:
         coming: workers that may take part again, without this one: silent, late, or being started.
         attempts: times that this worker was started again, or failed otherwise, since it last worked well.
         restartable: workers of this run can be started while it is on.
+        catches_up: who missed a step can get its weights later, from a server; else only another worker has them.
     """
 
     others: int
     coming: int
     attempts: int = 0
     restartable: bool = True
+    catches_up: bool = True
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,8 @@ def decide(evidence: Evidence, standing: Standing) -> Decision:
     decision = _about(evidence, standing)
     if isinstance(decision, Drop) and not standing.others and not standing.coming:
         return Fail(f"the last worker was lost: {decision.cause}")
+    if not isinstance(decision, Fail) and not standing.others and not standing.catches_up:
+        return Fail(f"the last worker was lost, and the weights with it: {decision.cause}")
     return decision
 
 
@@ -136,10 +140,12 @@ def _about(evidence: Evidence, standing: Standing) -> Decision:
         case Drained():
             return Drop("drained")
         case Silent(seconds):
-            return SetAside(f"no answer for {seconds:.1f} s", lost=True)
+            cause = f"no answer for {seconds:.1f} s"
+            return SetAside(cause, lost=True) if standing.catches_up else _again(cause, standing)
         case Late():
-            return SetAside("its slice is late", lost=False)
-        case Unlinked(cause) if not standing.attempts and standing.restartable:
+            cause = "its slice is late"
+            return SetAside(cause, lost=False) if standing.catches_up else _again(cause, standing)
+        case Unlinked(cause) if not standing.attempts and standing.restartable and standing.catches_up:
             return SetAside(cause, lost=True)
         case Unlinked(cause) | Died(cause):
             return _again(cause, standing)

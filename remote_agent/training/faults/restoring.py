@@ -4,7 +4,8 @@ In this order: who waits for the shards is freed, and who does not answer is los
 lost one, on the coordinator's host, where the copy is; all shards, the living ones too, are given the copied step's
 state, and serve anew, with a new secret, so that whoever was only cut off can't disturb; all workers go back to the
 weights that they have kept of that step. The steps since are then made as any others: with the same samples of the
-order, each counted once, as the record of slices says which of its lines are superseded.
+order, each counted once, as the record of slices says which of its lines are superseded. (Where nobody waits for a
+whole step they are cut into other slices, applied in another order: what comes out is as good, and not the same.)
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import psutil
 
@@ -28,7 +30,7 @@ from remote_agent.training.saving.optimizer_state import Resumption, Shapes, cut
 from remote_agent.training.session import Member, Server, Session
 from remote_agent.training.strategies.roster import Away
 from remote_agent.training.working.channels import Entry
-from remote_agent.training.working.worker import PING
+from remote_agent.training.working.worker import EXCHANGE, PING
 
 MOST_RESTORES = 3
 """Times that shards may be lost one after the other with no new step made in between."""
@@ -99,7 +101,7 @@ def restore(session: Session, copy: Copy, lost: ServerGone, step: int, host: str
     servers = _complete(session, living)
     try:
         _load(session, servers, copy)
-        kept = _weights(session, copy, servers)
+        kept = rpc.put(copy.weights) if copy.weights is not None else _weights(session, copy, servers)
         entry = transfer.serve(session.stream, servers, kept)
     except ServerGone:
         for before, new in zip(session.servers, servers, strict=True):
@@ -151,6 +153,8 @@ def _who_lives(session: Session, step: int) -> list[bool]:
         TrainingError: one answers that it has failed by itself, which another one would too.
     """
     freeing = [(member, member.actor.call_in(PING, "abandon")) for member in session.crew]
+    # Once this is answered, nobody waits for an exchange with the old shards any more.
+    freeing += [(member, member.actor.call_in(EXCHANGE, "place")) for member in session.crew]
     asking = [(server, server.actor.call("ping")) for server in session.servers]
     deadline = time.monotonic() + HEARTBEAT_S
     answers = []
@@ -167,7 +171,8 @@ def _who_lives(session: Session, step: int) -> list[bool]:
         try:
             rpc.get(freed, max(0.0, deadline - time.monotonic()))
         except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
-            _lose(session, member, step, rpc.describe(error))
+            if member in session.crew:
+                _lose(session, member, step, rpc.describe(error))
     return answers
 
 
@@ -218,20 +223,20 @@ def _load(session: Session, servers: Sequence[Server], copy: Copy) -> None:
 # --- Workers ---------------------------------------------------------------------------------------------------------
 
 
-def _weights(session: Session, copy: Copy, servers: Sequence[Server]) -> rpc.Ref[object]:
+def _weights(session: Session, copy: Copy, servers: Sequence[Server]) -> rpc.Ref[Any]:
     """The copied step's weights, out of the memory of a worker that is alive, on a shard's host if there is one."""
     near = {server.host for server in servers}
     for member in sorted(session.crew, key=lambda member: member.host not in near):
         if member.name not in copy.holders:
             continue
-        kept: rpc.Ref[object] = member.actor.call("kept_weights", copy.step)
+        kept: rpc.Ref[Any] = member.actor.call("kept_weights", copy.step)
         if rpc.first_ready([kept], TRANSFER_S) is not None:
             return kept
     cause = f"no living worker has the weights of step {copy.step}"
     raise ServerGone(cause, hint=_HINT)
 
 
-def _rejoin(session: Session, copy: Copy, entry: Entry, kept: rpc.Ref[object], step: int) -> None:
+def _rejoin(session: Session, copy: Copy, entry: Entry, kept: rpc.Ref[Any], step: int) -> None:
     """Bring all workers to the copied step, and to the new doors; one that is lost meanwhile is left out."""
     calls = [
         (

@@ -2,7 +2,9 @@
 
 A worker or server that ends while the run is being made ready leaves nobody to take its place: shares, shards and the
 way of the gradients are being decided with it. What has been done until then takes seconds, so all actors end, and the
-run is made ready once more, with the hosts that have a living node; without one that is lost a second time, too.
+run is made ready once more, with the hosts that have a living node; without one that is lost a second time, too. Who is
+left out because its host has no node now takes part once it has one (``Request.away``). So it is for a run that goes on
+from a checkpoint while one of its hosts is away.
 """
 
 from __future__ import annotations
@@ -34,11 +36,14 @@ def without_lost(request: Request, lost: Sequence[str], living: Collection[str])
     def is_fit(host: str) -> bool:
         return host in living and times[host] < MOST_OF_A_HOST
 
-    devices = tuple(spec for spec in request.devices if is_fit(spec.host))
+    fleet = (*request.devices, *request.away)
+    devices = tuple(spec for spec in fleet if is_fit(spec.host))
+    away = tuple(spec for spec in fleet if spec.host not in living and times[spec.host] < MOST_OF_A_HOST)
     if not devices or len(lost) >= MOST_STARTS:
         return None
     hosts = (request.server_host, request.host, *(spec.host for spec in devices))
-    return dataclasses.replace(request, devices=devices, server_host=next(host for host in hosts if is_fit(host)))
+    server = next(host for host in hosts if is_fit(host))
+    return dataclasses.replace(request, devices=devices, away=away, server_host=server)
 
 
 def missed(request: Request, onward: Request, lost: str) -> tuple[DeviceSpec, ...]:

@@ -1,10 +1,11 @@
 """Keeps copies of a run's folder on the other hosts, so that a lost head does not take it along.
 
 Checkpoints say how the weights stood; the history says what the run is and how it came there: ``run.json``, the job's
-file, ``events.jsonl`` and ``slices.jsonl``. The first two are sent once. The others only grow, so what is new in them
-is sent every second, in whole lines, to every host. A checkpoint is large: the newest whole one goes to
-:data:`CHECKPOINT_HOSTS` others, in parts, and counts there once it is whole and the history up to it is there too: a
-run that goes on from there has no gap in its record. A folder that holds both can be gone on from by its host.
+file, ``events.jsonl``, ``slices.jsonl``, and ``control.jsonl`` with what the user wanted of it since. The first two are
+sent once. The others only grow, so what is new in them is sent every second, in whole lines, to every host. A
+checkpoint is large: the newest whole one goes to :data:`CHECKPOINT_HOSTS` others, in parts, and counts there once it is
+whole and the history up to it is there too: a run that goes on from there has no gap in its record. A folder that holds
+both can be gone on from by its host.
 
 A host that can't take its copy (full disk, gone) is left out until it answers again: training never waits for this.
 """
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from remote_agent.protocol import CLUSTER_MARK, CheckpointSaved
+from remote_agent.protocol import CLUSTER_MARK, CONTROL_FILE, CheckpointSaved
 from remote_agent.run_copy import RunCopy
 from remote_agent.runs import newest_checkpoint
 from remote_agent.training import rpc
@@ -39,6 +40,9 @@ from remote_agent.training.placing import placement
 from remote_agent.training.placing.placement import Node
 
 GROWING = ("events.jsonl", "slices.jsonl")
+"""Files to which the coordinator adds lines; a checkpoint counts elsewhere once they are there up to it."""
+
+COPIED = (*GROWING, CONTROL_FILE)
 """Files to which lines are added."""
 
 CHECKPOINT_HOSTS = 2
@@ -139,7 +143,7 @@ class History:
             newest = newest_checkpoint(self._folder)
             copy.sent = [copy.actor.call("begin", -1 if newest is None else newest)]
             copy.sent += [copy.actor.call("replace", path.name, path.read_bytes()) for path in self._settled()]
-        for name in GROWING:
+        for name in COPIED:
             known = 0 if begins else copy.sizes[name]
             lines = _new_lines(self._folder / name, known)
             if begins:

@@ -24,12 +24,16 @@ def of_server(session: Session) -> Snapshot:
     return _held(session.server)
 
 
-def of_shards(session: Session, *, inner: bool = False) -> Snapshot:
-    """Keep the state of all shards; and of each living worker's own optimizer (``inner``)."""
+def of_shards(session: Session, *, inner: bool = False, weights: bool = False) -> Snapshot:
+    """Keep the state of all shards; and of each living worker's own optimizer (``inner``).
+
+    With ``weights`` the shards keep those too, each parameter's under the name :data:`~.optimizer_state.WEIGHTS`.
+    """
     shards, members = [server.actor for server in session.servers], list(session.crew) if inner else []
-    actors = [*shards, *(member.actor for member in members)]
-    rpc.get_all([actor.call("snapshot") for actor in actors], SERVER_S)
-    taken = [actor.call("snapshot_taken") for actor in actors]
+    keeping = [shard.call("snapshot", weights) for shard in shards]
+    keeping += [member.actor.call("snapshot") for member in members]
+    rpc.get_all(keeping, SERVER_S)
+    taken = [actor.call("snapshot_taken") for actor in (*shards, *(member.actor for member in members))]
     shapes = session.shapes
 
     def fetch() -> TrainingState:

@@ -136,7 +136,9 @@ def _changed(ratios: Sequence[float], before: float) -> bool:
     return max(slower, faster) >= len(ratios) - max(1, len(ratios) // LASTING_STEPS)
 
 
-def recut(batch: int, shares: Sequence[int], tracks: Sequence[SpeedTrack], steps_since: int) -> tuple[int, ...] | None:
+def recut(
+    batch: int, shares: Sequence[int], tracks: Sequence[SpeedTrack], steps_since: int, least: int = 1
+) -> tuple[int, ...] | None:
     """Better shares, or None when the present ones are good enough.
 
     Args:
@@ -144,11 +146,12 @@ def recut(batch: int, shares: Sequence[int], tracks: Sequence[SpeedTrack], steps
         shares: the present cut.
         tracks: one for each share.
         steps_since: steps since the last cut.
+        least: samples of a slice that is not empty.
     """
     if steps_since < STEPS_BETWEEN and not any(track.jumped for track in tracks):
         return None
     profiles = [track.current for track in tracks]
-    better = split(batch, profiles)
+    better = split(batch, profiles, least)
     if better == tuple(shares) or step_seconds(better, profiles) > (1 - LEAST_GAIN) * step_seconds(shares, profiles):
         return None
     return better

@@ -54,10 +54,15 @@ def balanced_time(batch: int, profiles: Sequence[DeviceProfile]) -> float:
     return now + max(0.0, batch - done) / slope if slope > 0 else now
 
 
-def split(batch: int, profiles: Sequence[DeviceProfile]) -> tuple[int, ...]:
+def split(batch: int, profiles: Sequence[DeviceProfile], least: int = 1) -> tuple[int, ...]:
     """Samples for each device, in the order of ``profiles``; they sum to ``batch`` exactly.
 
     The real-valued optimum is rounded down; each sample left over goes where it ends soonest.
+
+    Args:
+        batch: samples of a step.
+        profiles: of the devices.
+        least: see :func:`without_crumbs`.
 
     Raises:
         ValueError: as :func:`balanced_time`.
@@ -78,11 +83,45 @@ def split(batch: int, profiles: Sequence[DeviceProfile]) -> tuple[int, ...]:
         free = [index for index in range(len(shares)) if shares[index] < limits[index]]
         soonest = min(free, key=lambda index: profiles[index].seconds(shares[index] + 1))
         shares[soonest] += 1
-    return tuple(shares)
+    return without_crumbs(shares, limits, least)
 
 
-def scaled(shares: Sequence[int], batch: int) -> tuple[int, ...]:
-    """``shares`` in proportion for a smaller ``batch``; none becomes larger, and they sum to ``batch`` exactly."""
+def without_crumbs(shares: Sequence[int], limits: Sequence[int], least: int) -> tuple[int, ...]:
+    """The same samples in slices that are empty or have ``least`` samples, as far as the limits allow.
+
+    Batch normalisation has no statistics of a single sample. A slice that is too small goes to the others, the largest
+    first, where they have room; else it is filled up from the largest that can spare so many.
+
+    Args:
+        shares: samples of each slice.
+        limits: the most of each.
+        least: of a slice that is not empty, >= 1.
+    """
+    cut = list(shares)
+    for small in range(len(cut)):
+        if not 0 < cut[small] < least:
+            continue
+        others = [index for index in range(len(cut)) if cut[index] and index != small]
+        others.sort(key=lambda index: -cut[index])
+        if sum(limits[index] - cut[index] for index in others) >= cut[small]:
+            for index in others:
+                moved = min(cut[small], limits[index] - cut[index])
+                cut[index], cut[small] = cut[index] + moved, cut[small] - moved
+        elif limits[small] >= least:
+            for index in others:
+                moved = max(0, min(least - cut[small], cut[index] - least))
+                cut[index], cut[small] = cut[index] - moved, cut[small] + moved
+    return tuple(cut)
+
+
+def scaled(shares: Sequence[int], batch: int, least: int = 1) -> tuple[int, ...]:
+    """``shares`` in proportion for a smaller ``batch``; none becomes larger, and they sum to ``batch`` exactly.
+
+    Args:
+        shares: samples of each slice of a whole batch.
+        batch: samples of the smaller one.
+        least: see :func:`without_crumbs`.
+    """
     total = sum(shares)
     if not 0 <= batch <= total:
         raise ValueError(f"a batch of {batch} samples is not a part of one of {total}")
@@ -91,7 +130,7 @@ def scaled(shares: Sequence[int], batch: int) -> tuple[int, ...]:
         ends.append(ends[-1] + share)
     # Cut at the same fractions of the batch: the rounding of one cut is made good by the next.
     cuts = [end * batch // total if total else 0 for end in ends]
-    return tuple(right - left for left, right in pairwise(cuts))
+    return without_crumbs([right - left for left, right in pairwise(cuts)], shares, least)
 
 
 def step_seconds(shares: Sequence[int], profiles: Sequence[DeviceProfile]) -> float:

@@ -50,9 +50,14 @@ def create(name: str, session: Session) -> Strategy:
 
 
 def first_cut(
-    config: TrainingConfig, profiles: Sequence[DeviceProfile]
+    config: TrainingConfig, profiles: Sequence[DeviceProfile], least: int
 ) -> tuple[tuple[int, ...], float, tuple[str, ...]]:
     """For the plan: samples of each device in the first step, its predicted seconds, and what else is to be said.
+
+    Args:
+        config: the run's.
+        profiles: of the devices.
+        least: samples of a slice that is not empty.
 
     Raises:
         ValueError: the batch does not fit into the devices' memory.
@@ -64,6 +69,6 @@ def first_cut(
         about = f"a round is {', '.join(map(str, steps))} local steps of {batch} samples; outer={config.outer}"
         about += ", exchanged while the next one is computed" if config.overlap else ""
         return cut, local_sgd.round_seconds(cut, batch, profiles), (about,)
-    cut = split(config.batch_size, profiles)
+    cut = split(config.batch_size, profiles, least)
     said = (stale.about(config),) if config.strategy in ("ssp", "async") else ()
     return cut, step_seconds(cut, profiles), said

@@ -11,6 +11,10 @@ When a worker is lost, the reduction breaks for some of the others, or for all. 
 sums, and form a new group; a slice that was lost is issued again, whole, to one of them: same samples, same weights,
 same random numbers. Then the reduction is repeated. If it was whole for all who live, the lost worker's slice is in it.
 
+A lost worker is started again, as in the other strategies. Who has missed a step has other weights than the others, so
+at the beginning of a step it takes over those of one of them, with the buffers and the optimizer's state
+(``handing_over``); then the group is formed anew with it. So it is with a host that is added.
+
 A ring carries ``2 (n - 1) / n`` times the gradient over each worker's link, each way, whichever links are slow: it
 waits for the slowest. Half of a reduction (sums to those who add them) is told as push, half (sums to all) as pull.
 """
@@ -43,7 +47,9 @@ from remote_agent.training.saving import snapshots
 from remote_agent.training.session import Member, Session, StepReport
 from remote_agent.training.strategies.allreduce_turn import Answer, Call, Group, Share, Turn
 from remote_agent.training.strategies.crew import Crew
+from remote_agent.training.strategies.handing_over import hand_over
 from remote_agent.training.strategies.liveness import answer_of, newest_weights
+from remote_agent.training.strategies.roster import Roster
 from remote_agent.training.working.process_group import MeetingPlace
 from remote_agent.training.working.worker import PING
 
@@ -69,9 +75,9 @@ class AllReduce:
             cause = f"the coordinator can't listen on {address}: {error}"
             raise PlacementError(cause, hint="look at the head host's addresses and free ports") from error
         self._committed = session.order.done
-        self._ended = time.monotonic()
+        self._ended, self._looked = time.monotonic(), 0.0
         with Heartbeat() as self._heartbeat:
-            self._heartbeat.watch([member.actor for member in session.crew])
+            self._roster = Roster(session, self._crew, self._heartbeat, catches_up=False)
             yield from self._reports()
 
     def _reports(self) -> Iterator[StepReport]:
@@ -81,6 +87,8 @@ class AllReduce:
             results = self._settle(turn)
             computed = [(member, each) for member, result in results.items() for each in result.computed]
             self._crew.adapt(turn.step, ((member, each.samples, each.compute_s) for member, each in computed))
+            for member in results:
+                self._roster.worked(member)
             goes_on = session.goes_on(turn.step, turn.end)
             self._committed = turn.step
             if not goes_on or session.saves(turn.step):
@@ -96,6 +104,7 @@ class AllReduce:
 
     def _issue(self, step: int) -> Turn:
         """Submit a step to all workers: those without a share take part to get the sums."""
+        self._change_crew(step)
         order = self._session.order
         first, last = order.span(step)
         indices = order.take(first, last)
@@ -106,6 +115,19 @@ class AllReduce:
         turn = Turn(step, last - first, last, shares, due=list(shares))
         self._submit(turn)
         return turn
+
+    def _change_crew(self, step: int) -> None:
+        """Before ``step`` is issued: let those leave who are to leave, and those in who are there again."""
+        leaving = self._roster.leaving()
+        self._roster.dismiss(step, leaving)
+        for member in leaving:
+            self._roster.dismissed(member)
+        newcomers = self._roster.ready()
+        if newcomers:
+            self._commit(self._committed)
+            failed = hand_over(self._committed, self._session.crew[0], newcomers, self._heartbeat)
+            self._roster.refuse(step, failed)
+            self._roster.take_in(step, [member for member in newcomers if member not in failed])
 
     def _submit(self, turn: Turn) -> None:
         """Have all living workers compute what is due and reduce."""
@@ -149,11 +171,12 @@ class AllReduce:
     def _answers(self, turn: Turn) -> dict[Member, Answer]:
         """What the living answer. Who does not is lost, and then the others are freed."""
         answers: dict[Member, Answer] = {}
-        began = looked = time.monotonic()
+        began = time.monotonic()
         while turn.calls:
-            if time.monotonic() - looked >= LOOK_S:
-                looked = time.monotonic()
+            if time.monotonic() - self._looked >= LOOK_S:
+                self._looked = time.monotonic()
                 self._look(turn)
+                self._roster.look(turn.step)
                 continue
             members = list(turn.calls)
             position = rpc.first_ready([turn.calls[member].answer for member in members], LOOK_S)
@@ -221,10 +244,7 @@ class AllReduce:
     def _lose(self, turn: Turn, gone: Member, evidence: policy.Evidence) -> None:
         """Go on without a worker; the others stop waiting for it."""
         turn.calls.pop(gone, None)
-        others = len(self._session.crew) - 1
-        decision = policy.decide(evidence, policy.Standing(others=others, coming=0, restartable=False))
-        self._crew.lose(turn.step, gone, decision.cause.removeprefix("the last worker was lost: "))
-        self._heartbeat.watch([member.actor for member in self._session.crew])
+        self._roster.part_with(turn.step, gone, evidence, newest=turn.step)
         self._call_off(turn)
 
     def _call_off(self, turn: Turn) -> None:
@@ -277,7 +297,7 @@ class AllReduce:
                 patience = self._session.config.slice_deadline_s + SLICE_FACTOR * member.usual_call_s
                 failed = answer_of(member, call, self._heartbeat, patience)
             except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
-                self._crew.lose(step, member, rpc.describe(error))
+                self._roster.part_with(step, member, policy.Died(rpc.describe(error)), newest=step)
             else:
                 if isinstance(failed, Failed):
                     raise failed.error(member.host)

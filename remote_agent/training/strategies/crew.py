@@ -32,7 +32,7 @@ class Crew:
             total: samples to be cut, where they are fewer than a whole batch: the last ones of a run.
         """
         result, begin = [], 0
-        cut = self.cut if total is None else shares.scaled(self.cut, total)
+        cut = self.cut if total is None else shares.scaled(self.cut, total, self._session.least_slice)
         for member, samples in zip(self._session.crew, cut, strict=True):
             if samples:
                 result.append((member, begin, begin + samples))
@@ -133,13 +133,15 @@ class Crew:
     def _fresh_cut(self) -> tuple[int, ...]:
         session = self._session
         try:
-            return shares.split(session.config.batch_size, [member.track.current for member in session.crew])
+            profiles = [member.track.current for member in session.crew]
+            return shares.split(session.config.batch_size, profiles, session.least_slice)
         except ValueError as error:
             raise TrainingError(str(error), hint="lower batch_size, or raise the hosts' max_batch") from None
 
     def _better_cut(self, steps_since: int) -> tuple[int, ...] | None:
         """A cut that is better than the present one, which is ``steps_since`` old; None if that is good enough."""
-        return balance.recut(self._session.config.batch_size, self.cut, self._session.tracks, steps_since)
+        session = self._session
+        return balance.recut(session.config.batch_size, self.cut, session.tracks, steps_since, session.least_slice)
 
     def _announce(self, step: int, reason: str) -> None:
         cut = tuple(member.share(samples) for member, samples in zip(self._session.crew, self.cut, strict=True))

@@ -17,7 +17,10 @@ from remote_agent.training.session import Member, Session
 
 T = TypeVar("T")
 
-SERVER_HINT = "look at the host's memory and its log, then start the run again"
+SERVER_HINT = (
+    "look at the host's memory and its log, then resume the run: it goes on from its newest checkpoint"
+    " (without one, start it again, with checkpoint_every set)"
+)
 
 
 def check_servers(session: Session) -> None:

@@ -8,6 +8,7 @@ the newest weights, and takes part from the next step that is issued. Nobody wai
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -61,6 +62,12 @@ class Away:
     start_at: float | None = None
     attempts: int = 0
 
+    @classmethod
+    def new(cls, spec: DeviceSpec) -> Away:
+        """A device that has had no worker so far: it gets one as soon as its host has a living node."""
+        now = time.monotonic()
+        return cls(spec, None, now, lost=True, start_at=now)
+
 
 class Roster:
     """The workers of a session that are away.
@@ -69,10 +76,11 @@ class Roster:
         session: the run's; its crew takes part.
         crew: decides about shares.
         heartbeat: pings all of them.
+        catches_up: whoever missed a step catches up by itself; else a new process takes its place.
     """
 
-    def __init__(self, session: Session, crew: Crew, heartbeat: Heartbeat) -> None:
-        self._session, self._crew, self._heartbeat = session, crew, heartbeat
+    def __init__(self, session: Session, crew: Crew, heartbeat: Heartbeat, *, catches_up: bool = True) -> None:
+        self._session, self._crew, self._heartbeat, self._catches_up = session, crew, heartbeat, catches_up
         self._away, self._draining = session.away, session.draining
         self._alone_since: float | None = None
         self._reopen()
@@ -117,8 +125,8 @@ class Roster:
         self._carry_out(decision, away, newest)
 
     def _standing(self, attempts: int, others: int, coming: int) -> Standing:
-        joining = self._session.joining is not None
-        return Standing(others=others, coming=coming, attempts=attempts, restartable=joining)
+        joining, catches_up = self._session.joining is not None, self._catches_up
+        return Standing(others=others, coming=coming, attempts=attempts, restartable=joining, catches_up=catches_up)
 
     def _carry_out(self, decision: policy.Decision, away: Away, newest: int) -> None:
         member = away.member
@@ -169,13 +177,17 @@ class Roster:
         for away in list(self._away):
             evidence = self._progress(away, now)
             if evidence is not None:
-                self._away.remove(away)
-                standing = self._standing(away.attempts, len(self._session.crew), len(self._away))
-                if not away.lost and away.member is not None:
-                    self._crew.report_lost(step, away.member, _cause(evidence))
-                    away.lost = True
-                self._carry_out(policy.decide(evidence, standing), away, step)
+                self._failed(step, away, evidence)
         self._check_alone(now)
+
+    def _failed(self, step: int, away: Away, evidence: Evidence) -> None:
+        """Decide about a worker that failed on its way back."""
+        self._away.remove(away)
+        standing = self._standing(away.attempts, len(self._session.crew), len(self._away))
+        if not away.lost and away.member is not None:
+            self._crew.report_lost(step, away.member, _cause(evidence))
+            away.lost = True
+        self._carry_out(policy.decide(evidence, standing), away, step)
 
     def _progress(self, away: Away, now: float) -> Evidence | None:
         """Help a worker on its way back; what it failed of, if it did."""
@@ -212,15 +224,37 @@ class Roster:
         waited = now - away.since
         return Hung(waited) if waited > away.patience_s else None
 
-    def take_in(self, step: int) -> bool:
-        """Let those take part, from ``step`` on, who have caught up; returns whether there was anybody."""
-        entered = False
-        for away in list(self._away):
+    def ready(self) -> list[Member]:
+        """Those who have caught up, and may take part."""
+        return [member for _, member in self._ready()]
+
+    def _ready(self) -> list[tuple[Away, Member]]:
+        result = []
+        for away in self._away:
             member = away.member
             if member is None or away.follows is None or member.host in self._draining:
                 continue
             beat = self._heartbeat.of(member.actor)
-            if not beat.pulse.following or beat.asked < away.follows_since or beat.silent_s > SILENT_S:
+            if beat.pulse.following and beat.asked >= away.follows_since and beat.silent_s <= SILENT_S:
+                result.append((away, member))
+        return result
+
+    def refuse(self, step: int, failed: Mapping[Member, Evidence]) -> None:
+        """These were ready, and could not be let in."""
+        for away in [away for away in self._away if away.member in failed]:
+            assert away.member is not None, "it was ready"
+            self._failed(step, away, failed[away.member])
+
+    def take_in(self, step: int, only: Collection[Member] | None = None) -> bool:
+        """Let those take part, from ``step`` on, who have caught up; returns whether there was anybody.
+
+        Args:
+            step: the one that is issued next.
+            only: nobody but these; None: all.
+        """
+        entered = False
+        for away, member in self._ready():
+            if only is not None and member not in only:
                 continue
             self._away.remove(away)
             _learn_from_late(away, member)
@@ -289,8 +323,7 @@ class Roster:
             for spec in command.devices:
                 self._draining.discard(spec.host)
                 if (spec.host, spec.device) not in known:
-                    now = time.monotonic()
-                    self._away.append(Away(spec, None, now, lost=True, start_at=now))
+                    self._away.append(Away.new(spec))
 
     # --- Nobody left -------------------------------------------------------------------------------------------------
 

@@ -7,9 +7,9 @@ bound. While the bound allows it a worker has its next slices in its queue, so i
 
 A ``step`` event is written each time that another ``batch_size`` samples are applied on all shards; it tells of the
 slices that came since the event before. So steps count the same samples as those of ``sync``, though a slice may belong
-to the step after the one that it was issued for. Where a checkpoint is to be made, at the end, and where the run is
-told to stop, slices are issued up to that step's last sample and no further until all of them are applied: a checkpoint
-holds the samples of its steps, each once, and nothing else.
+to the step after the one that it was issued for. Where a checkpoint or a copy of the shards is to be made, at the end,
+and where the run is told to stop, slices are issued up to that step's last sample and no further until all of them are
+applied: a checkpoint holds the samples of its steps, each once, and nothing else.
 
 When a worker is lost, silent or late, its slices are issued again, whole, to the others, before any new ones. They are
 computed with newer weights than they would have been. A shard counts each slice of a chunk once, so it does not matter
@@ -34,6 +34,7 @@ from remote_agent.training.deadlines import (
     LATE_S,
     LOOK_S,
     PING_S,
+    SERVER_SILENT_S,
     SILENT_S,
     SLICE_FACTOR,
 )
@@ -110,18 +111,22 @@ class Stale:
             self._step += 1
             if self._step > goal.step:
                 self._ended = time.monotonic()
-                goal = self._goal()
+            goal = self._goal()  # when the next copy is due was said just now
 
     def _goal(self) -> Goal:
         session = self._session
-        return next_goal(
+        goal = next_goal(
             session.order,
             self._step - 1,
             self._taken,
             session.config.num_iterations,
             session.config.checkpoint_every,
+            session.copy_due,
             stopping=session.stopping(),
         )
+        if self._step <= session.copy_due < goal.step:
+            session.copy_due = goal.step  # slices of later steps are under way
+        return goal
 
     # --- Submitting --------------------------------------------------------------------------------------------------
 
@@ -208,8 +213,7 @@ class Stale:
 
     def _look(self) -> None:
         """See who does not answer, whose slice is late, and who is back."""
-        # A shard of this kind can't be restored, so one that is silent is given time to come back.
-        check_beats(self._session, self._heartbeat, self._session.config.slice_deadline_s)
+        check_beats(self._session, self._heartbeat, SERVER_SILENT_S)
         for queue in [queue for queue in self._queues.values() if queue.slices]:
             evidence = self._evidence(queue)
             if evidence is not None:

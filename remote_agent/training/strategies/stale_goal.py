@@ -16,7 +16,9 @@ class Goal:
     end: int
 
 
-def next_goal(order: SampleOrder, after: int, taken: int, last: int, every: int, *, stopping: bool) -> Goal:
+def next_goal(
+    order: SampleOrder, after: int, taken: int, last: int, every: int, copy: int = 0, *, stopping: bool
+) -> Goal:
     """Where all workers have to come together next.
 
     Args:
@@ -25,6 +27,7 @@ def next_goal(order: SampleOrder, after: int, taken: int, last: int, every: int,
         taken: slices have been issued up to this position.
         last: the run's last step.
         every: a checkpoint is made after every so many steps; 0: only the last one.
+        copy: the shards' state is to be copied after this step, or as soon after it as may be.
         stopping: no step that is not under way is to be begun.
     """
     if order.limit is not None:
@@ -34,6 +37,8 @@ def next_goal(order: SampleOrder, after: int, taken: int, last: int, every: int,
     steps = [last]
     if every:
         steps.append((after // every + 1) * every)
+    if copy > after:
+        steps.append(max(copy, _step_of(order, taken)))
     if order.limit is not None and order.span(last)[1] - order.span(last)[0] < order.batch:
         steps.append(last - 1)  # no slice is in the short last step and in the one before
     step = min(step for step in steps if step > after)

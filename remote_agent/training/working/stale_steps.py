@@ -33,6 +33,7 @@ from remote_agent.training.messages import Failed, StaleResult, StaleTask, Stamp
 from remote_agent.training.working.gradients import Gradients
 from remote_agent.training.working.streaming import Compute
 
+_GIVEN_UP = Unlinked(cause="the slice was given up: the run goes on with other shards")
 _CLIP_EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 
 
@@ -58,6 +59,7 @@ class StaleSteps:
         client: the connections to the shards; started here.
         compute: computes one slice.
         clip_norm: the most that the norm of a slice's mean gradient may be; 0: any.
+        done: whole steps that were made before.
 
     Attributes:
         computed: how many slices it has computed, or failed to.
@@ -72,6 +74,7 @@ class StaleSteps:
         client: StaleClient,
         compute: Compute,
         clip_norm: float = 0.0,
+        done: int = 0,
     ) -> None:
         everything = flat.trained(model)
         self._model = model
@@ -81,7 +84,7 @@ class StaleSteps:
         self._weights = (first, torch.zeros_like(first))
         self._pushed = (torch.zeros_like(first), torch.zeros_like(first))
         self._watermarks = [0, 0]
-        self._client, self._compute, self._clip_norm = client, compute, clip_norm
+        self._client, self._compute, self._clip_norm, self._before = client, compute, clip_norm, done
         self._changed = threading.Condition()
         self.computed = 0
         self.following = False
@@ -89,6 +92,7 @@ class StaleSteps:
         self._begun = self._done = 0
         self._ready: dict[int, _Computed | Failed | Unlinked] = {}
         self._broken: Failed | Unlinked | None = None
+        self._abandoned = False
         self._moved = (0, 0)
         self._show(0)
         client.start()
@@ -114,8 +118,10 @@ class StaleSteps:
     def exchange(self, number: int) -> StaleResult | Failed | Unlinked:
         """Wait for slice ``number``'s gradient, push it, and wait until all shards have answered."""
         with self._changed:
-            if not self._changed.wait_for(lambda: number in self._ready, EXCHANGE_S):
+            if not self._changed.wait_for(lambda: number in self._ready or self._abandoned, EXCHANGE_S):
                 return Unlinked(cause=f"slice {number} was not computed within {EXCHANGE_S:g} s")
+            if self._abandoned:
+                return _GIVEN_UP
             slice_ = self._ready.pop(number)
         if not isinstance(slice_, _Computed):
             return slice_
@@ -177,6 +183,26 @@ class StaleSteps:
     def enter(self) -> None:
         """What is issued from now on is for this worker too."""
         self._entered.set()
+
+    def common(self, step: int) -> Tensor | None:
+        """A copy of the weights after ``step``, on the CPU; None where they were never here as such.
+
+        What comes back for a slice holds some slices of others and not the rest: only those of the beginning are known.
+        """
+        return self._weights[0].to("cpu", copy=True) if step == self._before and not self._begun else None
+
+    def abandon(self) -> None:
+        """End what waits for the shards, from any thread: the run goes on with others, and with another object."""
+        with self._changed:
+            self._abandoned = True
+            self._broken = self._broken or _GIVEN_UP
+            self._changed.notify_all()
+        self._client.abandon()
+
+    def close(self) -> None:
+        """The model's parameters and gradients are somebody else's from now on; after :meth:`abandon`."""
+        self._gradients.close()
+        self._client.close()
 
     def again(self) -> None:
         """The slice under way is computed again from its beginning, by the thread that computes it."""

@@ -17,9 +17,10 @@ import safetensors.torch
 import torch
 from numpy.typing import NDArray
 
-from remote_agent.training import flat, job, without_compiler
+from remote_agent.training import flat, job, rpc, without_compiler
 from remote_agent.training.config import STALE_STRATEGIES, TrainingConfig
 from remote_agent.training.dataplane import StreamPlan
+from remote_agent.training.deadlines import TRANSFER_S
 from remote_agent.training.devices import device as devices
 from remote_agent.training.devices import recompute
 from remote_agent.training.devices.compute import SliceComputer
@@ -47,6 +48,7 @@ from remote_agent.training.messages import (
     Unlinked,
 )
 from remote_agent.training.placing.links import LinkEnd
+from remote_agent.training.rpc import Ref
 from remote_agent.training.saving.optimizer_state import (
     NotPortable,
     Resumption,
@@ -59,6 +61,7 @@ from remote_agent.training.speed.shares import DeviceProfile
 from remote_agent.training.speed.simulation import SimulatedDevice, simulated_speed
 from remote_agent.training.working import schedule
 from remote_agent.training.working.channels import Door, Entry, NetworkChannel, open_channel, place
+from remote_agent.training.working.latecomer import Latecomer
 from remote_agent.training.working.local_rounds import LocalRounds
 from remote_agent.training.working.reduction import Reduction
 from remote_agent.training.working.stale_steps import StaleSteps
@@ -100,6 +103,7 @@ class Worker(LinkEnd):
         self._buffer_names: tuple[str, ...] = ()
         self._streaming: Streaming | None = None
         self._reduction: Reduction | None = None
+        self._latecomer = Latecomer()
         self._stale: StaleSteps | None = None
         self._optimizer: torch.optim.Optimizer | None = None
         self._resumed, self._held = Resumption(step=0), TrainingState()
@@ -151,7 +155,8 @@ class Worker(LinkEnd):
         parts = self._streaming or self._stale
         if parts is not None:
             return Pulse(done=parts.computed, following=parts.following)
-        return Pulse() if self._reduction is None else Pulse(done=self._reduction.contributed)
+        done = self._reduction.contributed if self._reduction is not None else 0
+        return Pulse(done=done, following=self._latecomer.following)
 
     def prepare(self, buffer_names: Sequence[str], reference: DeviceProfile | None, iterations: int) -> None:
         """What the measurement of all devices showed, before the first slice.
@@ -235,7 +240,8 @@ class Worker(LinkEnd):
         if self._config.strategy in STALE_STRATEGIES:
             client = StaleClient(layout, [door.address for door in doors], secret, codecs)
             parts_of_model = (self._model, plan.names, plan.watched)
-            self._stale = StaleSteps(*parts_of_model, client, self._compute_slice, self._config.clip_norm)
+            clip_norm, done = self._config.clip_norm, self._resumed.step
+            self._stale = StaleSteps(*parts_of_model, client, self._compute_slice, clip_norm, done)
             self._compute_slice.on_repeat = self._stale.again
             return NetworkChannel.kind
         try:
@@ -269,6 +275,9 @@ class Worker(LinkEnd):
         """Get up to date, and take part again once :meth:`enter` says from when on; see :meth:`Streaming.follow`."""
         if self._stale is not None:
             return self._stale.follow()
+        if self._config.strategy == "allreduce":
+            self._latecomer.follow()
+            return None
         assert self._streaming is not None, "the worker has joined"
         return self._streaming.follow()
 
@@ -276,6 +285,9 @@ class Worker(LinkEnd):
         """See :meth:`Streaming.enter`; without common steps it takes part from now on."""
         if self._stale is not None:
             self._stale.enter()
+            return
+        if self._reduction is not None:
+            self._latecomer.enter()
             return
         assert self._streaming is not None, "the worker has joined"
         self._streaming.enter(step)
@@ -304,7 +316,8 @@ class Worker(LinkEnd):
 
         Returns whether it could: not while it has not got the step's weights.
         """
-        weights = self._streaming.common(step) if self._streaming is not None else None
+        parts = self._streaming or self._stale
+        weights = parts.common(step) if parts is not None else None
         self._kept = {known: kept for known, kept in self._kept.items() if known == still}
         if weights is None:
             return False
@@ -319,8 +332,9 @@ class Worker(LinkEnd):
 
     def abandon(self) -> None:
         """End the steps that wait for the shards, some of which are gone."""
-        if self._streaming is not None:
-            self._streaming.abandon()
+        parts = self._streaming or self._stale
+        if parts is not None:
+            parts.abandon()
 
     def rejoin(self, kept: NDArray[np.float32] | None, step: int, door: Entry) -> str | Failed:
         """Go back to ``step``, and on with other shards; as :meth:`join`.
@@ -334,8 +348,9 @@ class Worker(LinkEnd):
         if mine is None and kept is None:
             return Failed(cause=f"the weights of step {step} are not here", hint="resume the run")
         weights = mine.weights if mine is not None else torch.tensor(kept)
-        if self._streaming is not None:
-            self._streaming.close()
+        parts = self._streaming or self._stale
+        if parts is not None:
+            parts.close()
         parameters, begin = flat.trained(self._model), 0
         for name in door.plan.names:
             parameter = parameters[name]
@@ -389,6 +404,20 @@ class Worker(LinkEnd):
         self._optimizer = optimizer
         self._gradients, self._gradient_views = [], []  # those of the reduction take their place
         return None
+
+    def take_over(self, step: int, given: tuple[Ref[Payload], Ref[TrainingState]]) -> Failed | None:
+        """Be what another worker is after ``step``, and take part in reductions from the next one on.
+
+        Args:
+            step: the last one that is applied.
+            given: the other one's :meth:`weights` and optimizer state.
+        """
+        payload, state = rpc.get(given[0], TRANSFER_S), rpc.get(given[1], TRANSFER_S)
+        if state.missing:
+            return Failed(cause=f"it can't take over the optimizer's state: {state.missing}")
+        self._load(payload)
+        self._resumed = Resumption(step=step, state=state)
+        return self.join_reduction(payload[len(self._weights.flats) :])
 
     def reduce(self, task: ReductionTask) -> Reduced | Broken | Failed:
         """This worker's part in a step; see :meth:`Reduction.step`."""

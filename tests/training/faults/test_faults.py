@@ -139,7 +139,7 @@ def stop_and_check(run: Any, source: str, settings: dict[str, Any]) -> int:
     assert sorted(known) == list(range(1, steps + 1))
     counted = [span for step in known.values() for span in step]
     assert record.gaps_and_overlaps(counted, run.of_kind("run_finished")[0]["samples"]) == ()
-    if settings["strategy"] == "sync":
+    if settings["strategy"] in ("sync", "allreduce"):
         config = TrainingConfig(batch_size=settings["batch_size"], num_iterations=steps)
         expected = plain.train(plain.job_of(source, run.folder), config, loss=only_the_loss)
         for name, tensor in plain.weights_of(run).items():

@@ -57,6 +57,7 @@ def test_a_loss_that_is_not_a_number_on_one_host_names_it(launch: Any, settings:
     event = failure(launch(source, "ab", batch_size=12, num_iterations=1000, **settings))
     assert event["host"] == "b"
     assert "nan" in event["cause"]
+    assert "learning rate" in event["hint"]
     assert event["step"] > 0
 
 

@@ -78,6 +78,14 @@ def test_nothing_is_started_where_nothing_can_be(seen: Evidence, standing: Stand
     assert not isinstance(decide(seen, dataclasses.replace(standing, restartable=False)), Restart)
 
 
+@given(evidence, standings)
+def test_where_only_workers_have_the_weights_none_is_waited_for_and_none_outlives_the_last(
+    seen: Evidence, standing: Standing
+) -> None:
+    decision = decide(seen, dataclasses.replace(standing, catches_up=False))
+    assert isinstance(decision, Restart | Drop if standing.others else Fail)
+
+
 @given(standings)
 def test_a_host_that_the_user_wants_to_leave_leaves(standing: Standing) -> None:
     assert isinstance(decide(Drained(), standing), Drop | Fail)

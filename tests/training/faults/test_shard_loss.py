@@ -202,6 +202,37 @@ def test_rounds_of_local_steps_go_on_from_the_copied_round_with_the_workers_own_
 
 
 @pytest.mark.ray
+@pytest.mark.parametrize(("kind", "copied"), [("ssp", True), ("async", False)], ids=["ssp", "async at the beginning"])
+def test_without_whole_steps_a_killed_shard_is_restored_and_every_sample_is_counted_once(
+    launch: Any, tmp_path: Path, kind: str, copied: bool
+) -> None:
+    settings = SETTINGS | {"num_iterations": 100_000, "strategy": kind}
+    run = launch(job(tmp_path), "ab", server="b", shards=2, **settings)
+    if copied:
+        until_copied(run)
+    else:
+        run.until("step", 3)
+    servers = processes(tmp_path, "optimizer")
+    kill(servers[next(host for host in servers if host != "a")])
+    run.until("run_resumed")
+    (lost,) = run.of_kind("server_lost")
+    while run.of_kind("step")[-1]["seq"] < lost["seq"] or run.of_kind("step")[-1]["step"] < lost["step"] + 5:
+        run.until("step", len(run.of_kind("step")) + 1)
+    run.process.send_signal(signal.SIGTERM)
+    trained(run)
+    (resumed,) = run.of_kind("run_resumed")
+    assert resumed["step"] <= lost["step"]
+    assert resumed["samples"] == resumed["step"] * BATCH
+    check_whole(run, run.of_kind("run_finished")[0]["samples"])
+    first = run.of_kind("step")[0]
+    again = next(event for event in run.of_kind("step") if event["seq"] > resumed["seq"])
+    assert again["step"] == resumed["step"] + 1
+    if copied:
+        assert resumed["step"] > 0
+        assert again["loss"] < 0.8 * first["loss"], "it goes on with what was trained"
+
+
+@pytest.mark.ray
 def test_shards_that_die_again_and_again_end_the_run_with_a_clear_event(launch: Any, tmp_path: Path) -> None:
     dying = job(tmp_path).replace('note("optimizer")', "torch.optim.AdamW.step = lambda *_: os._exit(1)")
     run = launch(dying, "a", server="a", **SETTINGS)

@@ -41,6 +41,20 @@ def test_a_host_that_is_gone_or_lost_twice_is_left_out_and_its_server_goes_to_th
         assert [spec.host for spec in missed(request("abc"), onward, "")] == ["b"]
 
 
+def test_a_host_without_a_node_is_kept_in_mind_and_one_that_fails_again_and_again_is_not() -> None:
+    onward = without_lost(request("abc"), ["b"], "ac")
+    assert onward is not None
+    assert [spec.host for spec in onward.away] == ["b"]
+    back = without_lost(onward, ["b", "c"], "abc")
+    assert hosts(back) == "acb"
+    assert back is not None
+    assert back.away == ()
+    failing = without_lost(request("abc"), ["b", "b"], "ac")
+    assert failing is not None
+    assert failing.away == ()
+
+
 def test_there_is_no_start_without_a_device_and_no_fourth_one() -> None:
     assert without_lost(request("b"), ["b", "b"], "ab") is None
     assert without_lost(request("abc"), ["a", "b", "c"], "abc") is None
+    assert without_lost(request("bc"), [], "a") is None

@@ -48,7 +48,8 @@ class Job:
         Job.weights_seen.add(float(model[0].bias.detach()[0]))
         if len(Job.weights_seen) == 5 and os.environ.get("TEST_HOST") in DYING:
             os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(0.02)  # so that there is time to kill the coordinator between two steps
+        while len(Job.weights_seen) > HELD_AFTER and not os.path.exists(RELEASED):
+            time.sleep(0.01)  # the coordinator is killed meanwhile
         return nn.functional.cross_entropy(model(batch[0]), batch[1])
 """
 OPTIMIZERS = {
@@ -58,14 +59,17 @@ OPTIMIZERS = {
 SIZE, BATCH = 50, 12
 
 
-def job(optimizer: str = "adamw", dying: str = "") -> str:
-    return JOB.replace("OPTIMIZER", OPTIMIZERS[optimizer]).replace("DYING", repr(tuple(dying)))
+def job(folder: Path, optimizer: str = "adamw", dying: str = "", held_after: int = 1000) -> str:
+    """Its workers wait in the step after ``held_after`` others of theirs, until the coordinator was killed."""
+    source = JOB.replace("OPTIMIZER", OPTIMIZERS[optimizer]).replace("DYING", repr(tuple(dying)))
+    return source.replace("HELD_AFTER", str(held_after)).replace("RELEASED", repr(str(folder / "released")))
 
 
-def kill(run: Any) -> None:
-    """SIGKILL for the coordinator: no last event, no last checkpoint."""
+def kill(run: Any, folder: Path) -> None:
+    """SIGKILL for the coordinator: no last event, no last checkpoint. The next run's workers do not wait."""
     os.kill(run.process.pid, signal.SIGKILL)
     run.process.communicate()
+    (folder / "released").touch()
 
 
 def trained(run: Any) -> dict[str, torch.Tensor]:
@@ -95,13 +99,14 @@ def worst_error(weights: dict[str, torch.Tensor], expected: dict[str, torch.Tens
     ],
 )
 def test_a_killed_run_goes_on_to_the_weights_of_one_that_was_never_interrupted(
-    launch: Any, optimizer: str, before: str, hosts: str, after: str, other_hosts: str
+    launch: Any, tmp_path: Path, optimizer: str, before: str, hosts: str, after: str, other_hosts: str
 ) -> None:
     settings = {"batch_size": BATCH, "num_iterations": 30, "checkpoint_every": 3, "measure_seconds": 0.1}
-    first = launch(job(optimizer), hosts, stream=before, **settings)
+    source = job(tmp_path, optimizer, held_after=9)
+    first = launch(source, hosts, stream=before, **settings)
     first.until("checkpoint_saved", 2)
-    kill(first)
-    resumed = launch(job(optimizer), other_hosts, stream=after, resume=first, **settings)
+    kill(first, tmp_path)
+    resumed = launch(source, other_hosts, stream=after, resume=first, **settings)
     weights = trained(resumed)
     events = resumed.events()
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
@@ -112,13 +117,13 @@ def test_a_killed_run_goes_on_to_the_weights_of_one_that_was_never_interrupted(
     assert worst_error(weights, plain_loop(first.folder, 30)) < 1e-5
 
 
-def test_every_sample_is_counted_once_an_epoch_whoever_dies_and_when(launch: Any) -> None:
+def test_every_sample_is_counted_once_an_epoch_whoever_dies_and_when(launch: Any, tmp_path: Path) -> None:
     settings = {"batch_size": BATCH, "epochs": 3, "checkpoint_every": 3, "measure_seconds": 0.1, "stream": "network"}
-    first = launch(job(dying="b"), "abc", **settings)
+    first = launch(job(tmp_path, dying="b", held_after=8), "abc", **settings)
     first.until("worker_lost")
     first.until("checkpoint_saved", 2)
-    kill(first)
-    resumed = launch(job(dying="c"), "abc", resume=first, **settings)
+    kill(first, tmp_path)
+    resumed = launch(job(tmp_path, dying="c"), "abc", resume=first, **settings)
     trained(resumed)
     assert [event["host"] for event in resumed.of_kind("worker_lost")] == ["b", "c"]
     path = resumed.folder / record.FILE
@@ -131,7 +136,9 @@ def test_every_sample_is_counted_once_an_epoch_whoever_dies_and_when(launch: Any
     assert resumed.of_kind("step")[-1]["samples"] == 6
 
 
-def test_rounds_of_local_steps_end_with_the_last_sample_of_the_last_epoch_and_resume(launch: Any) -> None:
+def test_rounds_of_local_steps_end_with_the_last_sample_of_the_last_epoch_and_resume(
+    launch: Any, tmp_path: Path
+) -> None:
     settings = {
         "batch_size": 6,
         "epochs": 4,
@@ -141,24 +148,25 @@ def test_rounds_of_local_steps_end_with_the_last_sample_of_the_last_epoch_and_re
         "local_steps": 3,
         "outer": "nesterov",
     }
-    first = launch(job("momentum"), "abc", **settings)
+    source = job(tmp_path, "momentum", held_after=15)
+    first = launch(source, "abc", **settings)
     first.until("checkpoint_saved", 2)
-    kill(first)
+    kill(first, tmp_path)
     state = checkpoint.find(first.folder).training_state()
     assert len(state.inner) == 3
     assert set(state.optimizer["0.weight"]) == {"momentum_buffer"}
-    resumed = launch(job("momentum"), "ab", resume=first, **settings)
+    resumed = launch(source, "ab", resume=first, **settings)
     trained(resumed)
     assert "2 workers" in resumed.of_kind("run_resumed")[0]["notes"][0]
     path = resumed.folder / record.FILE
     assert np.array_equal(record.counts(path, SampleOrder(0, SIZE, 6)), np.full(SIZE, 4))
 
 
-def test_nothing_is_left_to_do_for_a_checkpoint_that_holds_all_steps(launch: Any) -> None:
+def test_nothing_is_left_to_do_for_a_checkpoint_that_holds_all_steps(launch: Any, tmp_path: Path) -> None:
     settings = {"batch_size": BATCH, "num_iterations": 2, "measure_seconds": 0.1}
-    first = launch(job(), "a", **settings)
+    first = launch(job(tmp_path), "a", **settings)
     trained(first)
-    again = launch(job(), "a", resume=first, **settings)
+    again = launch(job(tmp_path), "a", resume=first, **settings)
     code, errors = again.finish()
     assert code == 1
     assert "Traceback" not in errors

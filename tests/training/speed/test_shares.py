@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remote_agent.training.speed.shares import DeviceProfile, balanced_time, fit, split, spread, step_seconds
+from remote_agent.training.speed.shares import (
+    DeviceProfile,
+    balanced_time,
+    fit,
+    scaled,
+    split,
+    spread,
+    step_seconds,
+)
 
 profiles = st.lists(
     st.builds(
@@ -52,6 +60,36 @@ def test_moving_one_sample_to_another_device_never_ends_the_step_sooner(
                 other[giver] -= 1
                 other[taker] += 1
                 assert step_seconds(other, devices) >= best * (1 - 1e-6) - 1e-9
+
+
+@given(st.integers(2, 500), profiles)
+def test_no_slice_is_a_single_sample_where_batch_normalisation_needs_two(
+    batch: int, devices: list[DeviceProfile]
+) -> None:
+    if room(devices, batch) < batch:
+        return
+    cut = split(batch, devices, least=2)
+    assert sum(cut) == batch
+    limits = [batch if device.max_batch is None else device.max_batch for device in devices]
+    assert all(0 <= share <= limit for share, limit in zip(cut, limits, strict=True))
+    if all(limit >= batch for limit in limits):
+        assert 1 not in cut
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=8), st.data())
+def test_the_last_batch_of_an_epoch_is_cut_into_slices_of_two_or_more_too(
+    shares: list[int], data: st.DataObject
+) -> None:
+    batch = data.draw(st.integers(0, sum(shares)))
+    cut = scaled(shares, batch, least=2)
+    assert sum(cut) == batch
+    assert all(0 <= part <= share for part, share in zip(cut, shares, strict=True))
+
+
+def test_a_single_sample_goes_to_who_has_room_and_is_made_two_where_nobody_has() -> None:
+    assert split(10, [DeviceProfile(9.0), DeviceProfile(1.0)], least=2) == (10, 0)
+    assert split(10, [DeviceProfile(9.0, max_batch=9), DeviceProfile(1.0)], least=2) == (8, 2)
+    assert scaled([9, 1], 5, least=2) == (5, 0)
 
 
 def test_shares_follow_speed() -> None:

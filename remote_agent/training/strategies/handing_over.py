@@ -1,0 +1,41 @@
+"""Where the weights are with the workers alone, who comes back takes them over from one that was not away.
+
+Between two steps all workers have the same weights, buffers and optimizer state. One of them keeps a copy, which those
+who come fetch from it; meanwhile the others wait, since the next step's weights would be different ones. That takes as
+long as a checkpoint takes over the link between the two: for Adam three times the weights, where a step's reduction
+sends them about twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from remote_agent.training import rpc
+from remote_agent.training.deadlines import TRANSFER_S
+from remote_agent.training.faults.heartbeat import Heartbeat
+from remote_agent.training.faults.policy import Died
+from remote_agent.training.session import Member
+from remote_agent.training.strategies.liveness import answer_of
+from remote_agent.training.working.worker import REPAIR
+
+
+def hand_over(step: int, giver: Member, newcomers: Sequence[Member], heartbeat: Heartbeat) -> dict[Member, Died]:
+    """Let ``newcomers`` be what ``giver`` is after ``step``, which it has applied.
+
+    Returns:
+        Those who could not take it over, and why.
+    """
+    giver.actor.call("snapshot")
+    # Within a value Ray does not fetch them before the call: pings would have to wait for that, too.
+    given = (giver.actor.call("weights"), giver.actor.call("snapshot_taken"))
+    calls = [(member, member.actor.call_in(REPAIR, "take_over", step, given)) for member in newcomers]
+    failed: dict[Member, Died] = {}
+    for member, call in calls:
+        try:
+            answer = answer_of(member, call, heartbeat, TRANSFER_S)
+        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+            failed[member] = Died(f"it could not take over the weights: {rpc.describe(error)}")
+        else:
+            if answer is not None:
+                failed[member] = Died(answer.cause)
+    return failed
