@@ -31,7 +31,7 @@ from remote_agent.training.session import Member, Session, least_slice
 from remote_agent.training.speed.balance import SpeedTrack
 from remote_agent.training.speed.measure import Candidate, Measurements, measure
 from remote_agent.training.speed.shares import DeviceProfile
-from remote_agent.training.strategies.roster import Away
+from remote_agent.training.strategies.away import Away
 
 
 def run(request: Request, journal: Journal, stopping: Callable[[], bool] = lambda: False) -> Outcome:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from remote_agent.training.actors import Servers
     from remote_agent.training.faults.control import Control
     from remote_agent.training.faults.joining import Joining
-    from remote_agent.training.strategies.roster import Away
+    from remote_agent.training.strategies.away import Away
     from remote_agent.training.transfer import Stream
 
 

@@ -28,7 +28,7 @@ from remote_agent.training.messages import Failed
 from remote_agent.training.placing import placement
 from remote_agent.training.saving.optimizer_state import Resumption, Shapes, cut
 from remote_agent.training.session import Member, Server, Session
-from remote_agent.training.strategies.roster import Away
+from remote_agent.training.strategies.away import Away
 from remote_agent.training.working.channels import Entry
 from remote_agent.training.working.worker import EXCHANGE, PING
 

@@ -10,63 +10,20 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any
 
-from remote_agent.protocol import DeviceSpec, RunCommand, WorkerJoined
+from remote_agent.protocol import RunCommand, WorkerJoined
 from remote_agent.training import rpc
 from remote_agent.training.deadlines import ALONE_S, SILENT_S
 from remote_agent.training.errors import TrainingError, WorkersGone
 from remote_agent.training.faults import policy
 from remote_agent.training.faults.heartbeat import Heartbeat
 from remote_agent.training.faults.policy import Died, Drop, Evidence, Fail, Hung, Restart, SetAside, Standing
-from remote_agent.training.messages import StaleResult, StreamedResult, Unlinked
 from remote_agent.training.rpc import Ref
 from remote_agent.training.session import Member, Session
-from remote_agent.training.speed.balance import SpeedTrack
-from remote_agent.training.speed.shares import DeviceProfile
+from remote_agent.training.strategies.away import Away, learn_from_late, of_following
 from remote_agent.training.strategies.crew import LAST_HINT, Crew
 from remote_agent.training.working.worker import PING
-
-MOST_SLOWDOWN = 20.0
-"""A slice that was late by more than this says no more about the device than one that was late by this."""
-
-
-@dataclass(eq=False)
-class Away:
-    """A worker that takes no part now.
-
-    Attributes:
-        spec: its device.
-        member: itself; None: it is new.
-        since: when it left, on the monotonic clock.
-        lost: the user was told that it is lost (or new), and is told when it takes part.
-        patience_s: after this long without a sign of progress it is taken to hang.
-        late: the slice that it was set aside for: (samples, answer).
-        follows: its call to follow the run; None: its process is not there yet.
-        follows_since: when that was called.
-        opening: its process, while that is being started.
-        start_at: when to start it, on the monotonic clock; None: it is not to be started.
-        attempts: as a member's, for one that is new.
-    """
-
-    spec: DeviceSpec
-    member: Member | None
-    since: float
-    lost: bool
-    patience_s: float = ALONE_S
-    late: tuple[int, Ref[Any]] | None = None
-    follows: Ref[Unlinked | None] | None = None
-    follows_since: float = 0.0
-    opening: Future[Member] | None = None
-    start_at: float | None = None
-    attempts: int = 0
-
-    @classmethod
-    def new(cls, spec: DeviceSpec) -> Away:
-        """A device that has had no worker so far: it gets one as soon as its host has a living node."""
-        now = time.monotonic()
-        return cls(spec, None, now, lost=True, start_at=now)
 
 
 class Roster:
@@ -220,7 +177,7 @@ class Roster:
         if beat.pulse.following or beat.silent_s > SILENT_S:
             away.since = now
         if rpc.first_ready([away.follows], 0.0) is not None:
-            return _of_following(away.follows)
+            return of_following(away.follows)
         waited = now - away.since
         return Hung(waited) if waited > away.patience_s else None
 
@@ -257,7 +214,7 @@ class Roster:
             if only is not None and member not in only:
                 continue
             self._away.remove(away)
-            _learn_from_late(away, member)
+            learn_from_late(away, member)
             member.actor.call_in(PING, "enter", step)
             if away.lost:
                 spec = away.spec
@@ -350,29 +307,3 @@ _ANY = Standing(others=1, coming=0)
 def _cause(evidence: Evidence) -> str:
     decision = policy.decide(evidence, _ANY)
     return decision.cause
-
-
-def _of_following(follows: Ref[Unlinked | None]) -> Evidence | None:
-    """What a call to follow that has ended says; it does not end before the worker takes part."""
-    try:
-        answer = rpc.get(follows, 0.0)
-    except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
-        return Died(rpc.describe(error))
-    return Died(answer.cause if answer is not None else "it stopped following the run")
-
-
-def _learn_from_late(away: Away, member: Member) -> None:
-    """Let the slice that was late say how fast the device is now."""
-    if away.late is None or away.lost:
-        return
-    samples, ref = away.late
-    try:
-        answer = rpc.get(ref, 0.0)
-    except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
-        return
-    now = member.track.current
-    if not isinstance(answer, StreamedResult | StaleResult) or not samples:
-        return
-    factor = min(MOST_SLOWDOWN, answer.compute_s / now.seconds(samples))
-    if factor > 1:
-        member.track = SpeedTrack(DeviceProfile(now.speed / factor, now.overhead_s * factor, now.max_batch))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 import uuid
 import warnings
 from collections.abc import Sequence
@@ -42,7 +41,6 @@ from remote_agent.training.messages import (
     SliceTask,
     StaleResult,
     StaleTask,
-    Stamps,
     StreamedResult,
     StreamedTask,
     Unlinked,
@@ -63,6 +61,7 @@ from remote_agent.training.working import schedule
 from remote_agent.training.working.channels import Door, Entry, NetworkChannel, open_channel, place
 from remote_agent.training.working.latecomer import Latecomer
 from remote_agent.training.working.local_rounds import LocalRounds
+from remote_agent.training.working.object_steps import ObjectSteps
 from remote_agent.training.working.reduction import Reduction
 from remote_agent.training.working.stale_steps import StaleSteps
 from remote_agent.training.working.streaming import Streaming
@@ -137,10 +136,7 @@ class Worker(LinkEnd):
         notes = [note] if note else []
         if config.activation_checkpointing:
             notes.append(f"activation checkpointing of {recompute.apply(self._model)} blocks")
-        self._gradients = [group.allocate(self._device) for group in self._weights.groups]
-        self._gradient_views = [
-            group.views(buffer) for group, buffer in zip(self._weights.groups, self._gradients, strict=True)
-        ]
+        self._objects = ObjectSteps(self._model, self._weights, self._device, self._compute_slice)
         return Opened(machine=machine_id(), device=str(self._device), simulated_speed=speed, notes=tuple(notes))
 
     def measure(self, sizes: Sequence[int], seconds: float) -> Measured | Failed:
@@ -166,7 +162,7 @@ class Worker(LinkEnd):
             reference: of a simulated device.
             iterations: the run's last step, as far as it is known now.
         """
-        self._buffer_names = tuple(buffer_names)
+        self._buffer_names = self._objects.buffer_names = tuple(buffer_names)
         self._config = dataclasses.replace(self._config, num_iterations=iterations)
         speed = simulated_speed()
         if speed is not None and reference is not None:
@@ -185,31 +181,7 @@ class Worker(LinkEnd):
         Returns:
             Payload in the layout of ``weights`` (gradients in place of parameters), and the result.
         """
-        entered = time.monotonic()
-        if weights is None:
-            return None, Skipped()
-        self._load(weights)
-        devices.synchronize(self._device)
-        started = time.perf_counter()
-        load_s = time.monotonic() - entered
-        try:
-            loss = self._compute_slice(task.step, task.index, task.indices)
-        except TrainingError as error:
-            return None, Failed.of(error)
-        computed = time.perf_counter()
-        payload, unused = self._pack()
-        return payload, SliceResult(
-            step=task.step,
-            index=task.index,
-            samples=len(task.indices),
-            loss=loss,
-            load_s=load_s,
-            compute_s=computed - started,
-            pack_s=time.perf_counter() - computed,
-            unused=unused,
-            stamps=Stamps(entered=entered, left=time.monotonic()),
-            at_most=self._compute_slice.reduced(),
-        )
+        return self._objects.compute(task, weights)
 
     # --- Streamed ----------------------------------------------------------------------------------------------------
 
@@ -234,7 +206,7 @@ class Worker(LinkEnd):
         parameters = flat.trained(self._model)
         weights = self._streamed_weights()
         self._weights.flats.clear()  # the channel has its own, and for gradients too
-        self._gradients, self._gradient_views = [], []
+        self._objects.release()
         for parameter in parameters.values():
             parameter.grad = None
         if self._config.strategy in STALE_STRATEGIES:
@@ -402,7 +374,7 @@ class Worker(LinkEnd):
         except (NotPortable, ValueError) as error:
             return Failed(cause=f"the checkpoint's optimizer state can't be used: {error}")
         self._optimizer = optimizer
-        self._gradients, self._gradient_views = [], []  # those of the reduction take their place
+        self._objects.release()  # the reduction has gradients of its own
         return None
 
     def take_over(self, step: int, given: tuple[Ref[Payload], Ref[TrainingState]]) -> Failed | None:
@@ -415,7 +387,7 @@ class Worker(LinkEnd):
         payload, state = rpc.get(given[0], TRANSFER_S), rpc.get(given[1], TRANSFER_S)
         if state.missing:
             return Failed(cause=f"it can't take over the optimizer's state: {state.missing}")
-        self._load(payload)
+        self._objects.load(payload)
         self._resumed = Resumption(step=step, state=state)
         return self.join_reduction(payload[len(self._weights.flats) :])
 
@@ -463,36 +435,6 @@ class Worker(LinkEnd):
         """What :meth:`snapshot` kept, once."""
         held, self._held = self._held, TrainingState()
         return held
-
-    # --- Ray objects -------------------------------------------------------------------------------------------------
-
-    def _load(self, weights: Payload) -> None:
-        """Copy the weights (and changed buffers) that arrived into the model."""
-        with torch.no_grad():
-            for buffer, group, array in zip(self._weights.flats, self._weights.groups, weights, strict=False):
-                buffer.copy_(flat.from_bytes(array, group.dtype))
-            present = flat.buffers(self._model, self._buffer_names)
-            for group, array in zip(flat.group(present), weights[len(self._weights.flats) :], strict=True):
-                for name, view in zip(group.names, group.views(flat.from_bytes(array, group.dtype)), strict=True):
-                    present[name].copy_(view)
-
-    def _pack(self) -> tuple[Payload, tuple[int, ...]]:
-        """Gradients (and changed buffers) as flat arrays, and the positions of parameters without a gradient."""
-        unused: list[int] = []
-        position = 0
-        for members, views in zip(self._weights.parameters, self._gradient_views, strict=True):
-            targets, sources = [], []
-            for parameter, view in zip(members, views, strict=True):
-                if parameter.grad is None:
-                    unused.append(position)
-                    view.zero_()
-                else:
-                    targets.append(view)
-                    sources.append(parameter.grad)
-                position += 1
-            torch._foreach_copy_(targets, sources)
-        arrays = [flat.to_bytes(buffer) for buffer in self._gradients]
-        return (*arrays, *flat.gather(flat.buffers(self._model, self._buffer_names))), tuple(unused)
 
 
 def machine_id() -> str:
