@@ -45,7 +45,7 @@ PING_S = 10.0
 """Until a living actor must answer when something is wrong elsewhere."""
 
 HEARTBEAT_S = 5.0
-"""Until a worker whose slice is overdue must say that it lives."""
+"""Until a worker must say that it lives, where it could not come back: while its slice is due, or overdue."""
 
 PULSE_S = 0.3
 """Between two pings of the heartbeat."""

@@ -63,12 +63,12 @@ class Job:
 @pytest.mark.ray
 def test_weights_are_the_same_when_a_worker_falls_silent_in_the_middle_of_a_step(launch: Any, tmp_path: Path) -> None:
     settings = {"num_iterations": STEPS, "batch_size": BATCH, "seed": 3}
-    run = launch(JOB, limits=dict.fromkeys("abc", 15), slice_deadline_s=3, **settings)
+    run = launch(JOB, limits=dict.fromkeys("abc", 15), **settings)
     assert run.finish() == (0, "")
     assert any("as Ray objects: parameters are float64" in each for each in run.of_kind("plan")[0]["reasons"])
     (lost,) = run.of_kind("worker_lost")
     assert lost["host"] == "b"
-    assert "no answer" in lost["cause"]
+    assert "no answer for" in lost["cause"]
     # The answer that was lost with the process may be that of a slice which was counted already.
     reissued = run.of_kind("slice_reissued")
     assert [event["step"] - lost["step"] for event in reissued] in ([0], [0, 1], [1])

@@ -9,9 +9,9 @@ computed, step ``t + 1`` is submitted already, naming the weights of ``t`` as an
 moment its arguments are there, so the coordinator's own work (events, shares) is off the path. The price: a change of
 shares takes effect one step later.
 
-When a worker dies, or its slice misses its deadline, the slice is issued again, whole, to a living worker: same
-samples, same weights, same random numbers; the calls that waited for the lost answer are dropped and submitted anew.
-The server takes exactly one gradient for each slice, so a late answer changes nothing.
+When a worker dies, falls silent, or its slice misses its deadline, the slice is issued again, whole, to a living
+worker: same samples, same weights, same random numbers; the calls that waited for the lost answer are dropped and
+submitted anew. The server takes exactly one gradient for each slice, so a late answer changes nothing.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from dataclasses import dataclass, field
 from remote_agent.protocol import SliceReissued
 from remote_agent.training import rpc
 from remote_agent.training.data.record import SliceSpan
-from remote_agent.training.deadlines import HEARTBEAT_S, PING_S, SERVER_S, SLICE_FACTOR, TRANSFER_S
+from remote_agent.training.deadlines import HEARTBEAT_S, LOOK_S, PING_S, SERVER_S, SLICE_FACTOR, TRANSFER_S
 from remote_agent.training.errors import LossNotFinite, ServerGone, TrainingError
+from remote_agent.training.faults.heartbeat import Heartbeat
 from remote_agent.training.flat import Payload
 from remote_agent.training.messages import Applied, Failed, Refused, Skipped, SliceResult, SliceTask
 from remote_agent.training.rpc import Ref
@@ -77,6 +78,11 @@ class Sync:
         """Train; see :class:`~remote_agent.training.strategies.Strategy`."""
         self._session = session
         self._crew = Crew(session)
+        with Heartbeat() as self._heartbeat:
+            self._watch()
+            yield from self._steps(session)
+
+    def _steps(self, session: Session) -> Iterator[StepReport]:
         self._published = time.monotonic()
         assert session.weights is not None, "the server has published the first weights"
         turn: Turn | None = self._issue(session.order.done + 1, session.weights)
@@ -143,7 +149,7 @@ class Sync:
             )
             patience = self._session.config.slice_deadline_s + SLICE_FACTOR * expected
             began = time.monotonic()
-            if rpc.first_ready([turn.answer], patience) is not None:
+            if self._wait(turn, patience):
                 try:
                     answer = rpc.get(turn.answer, SERVER_S)
                 except (*rpc.Lost, rpc.CallFailed):
@@ -159,13 +165,35 @@ class Sync:
             f"step {turn.step} failed {MOST_REPAIRS} times", hint="look at the hosts' logs and the network between them"
         )
 
+    def _wait(self, turn: Turn, patience: float) -> bool:
+        """Whether the server answers within ``patience`` seconds, and before a worker that owes a slice is silent."""
+        end = time.monotonic() + patience
+        while (left := end - time.monotonic()) > 0:
+            if rpc.first_ready([turn.answer], min(left, LOOK_S)) is not None:
+                return True
+            if self._silent(turn):
+                return False
+        return False
+
+    def _silent(self, turn: Turn) -> dict[Member, str]:
+        """Who owes a slice and has not answered a ping for :data:`HEARTBEAT_S`, and what is to be said of it."""
+        silent = {}
+        for ticket in turn.tickets:
+            seconds = self._heartbeat.of(ticket.member.actor).silent_s
+            if seconds > HEARTBEAT_S and rpc.first_ready([ticket.outcome], 0.0) is None:
+                silent[ticket.member] = f"no answer for {seconds:.1f} s"
+        return silent
+
+    def _watch(self) -> None:
+        self._heartbeat.watch([member.actor for member in self._session.crew])
+
     def _repair(self, turn: Turn, waited: float, late: int) -> None:
         """Find what the step failed of, take it out, and submit the step's missing parts again.
 
         ``late`` is how many times in a row the deadline has passed: a worker whose process answers is given
         :data:`MOST_LATE` of them, since a step can be late for reasons that are not its own.
         """
-        lost: dict[Member, str] = {}
+        lost = self._silent(turn)
         doubtful, slow = False, False
         silence = f"no answer to a slice within {waited:.0f} s"
         for ticket in turn.tickets:
@@ -190,6 +218,7 @@ class Sync:
         orphans = [ticket for ticket in turn.tickets if not lost or ticket.member in lost]
         for member, cause in lost.items():
             self._crew.lose(turn.step, member, cause)
+        self._watch()
         for orphan in orphans:
             turn.tickets.remove(orphan)
             turn.tickets.append(self._reissue(turn, orphan))
