@@ -66,13 +66,18 @@ def interval(step_s: float, held_up_s: float, sending_s: float) -> int:
     return max(1, wanted, affordable)
 
 
+def _expected_held_up_s(strategy: str, step_s: float) -> float:
+    """How long training will wait for the first copy: to come together may take the others as long as a slice takes."""
+    return step_s if strategy in STALE_STRATEGIES else 0.0
+
+
 def about(session: Session, step_s: float, host: str) -> tuple[str, ...]:
     """For the plan: how often copies are made, and what the loss of a shard would cost; ``step_s`` is predicted."""
     if session.config.strategy == "allreduce":
         return ()  # every worker holds everything
     if not is_restorable(session):
         return ("the parameter server is not copied on this path: when it is lost, resume from the last checkpoint",)
-    steps = interval(step_s, 0.0, 0.0)
+    steps = interval(step_s, _expected_held_up_s(session.config.strategy, step_s), 0.0)
     text = (
         f"the shards' state is copied to {host} every {steps} steps, less often where that takes too much of the link;"
         f" a lost shard costs its new start there and {steps * step_s:.1f} s of steps that are made again"
@@ -172,7 +177,8 @@ class Copies:
         if self._coming is None and (snapshot is not None or report.step == session.copy_due):
             self._begin(session, report.step, position, snapshot, gathering_s)
         if self._coming is None and session.copy_due <= report.step:
-            steps = interval(max(self._step_s, 1e-6), self._held_up_s, self._sending_s)
+            held_up_s = self._held_up_s or _expected_held_up_s(session.config.strategy, self._step_s)
+            steps = interval(max(self._step_s, 1e-6), held_up_s, self._sending_s)
             soonest = report.step + (_OVERLAP if session.config.overlap else 1)
             session.copy_due = max(soonest, self.newest.step + steps)
 
