@@ -99,7 +99,6 @@ class Worker(LinkEnd):
         # The object store's arrays are read-only, and so are our uses of them.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         self._wanted = device
-        self._buffer_names: tuple[str, ...] = ()
         self._streaming: Streaming | None = None
         self._reduction: Reduction | None = None
         self._latecomer = Latecomer()
@@ -162,12 +161,12 @@ class Worker(LinkEnd):
             reference: of a simulated device.
             iterations: the run's last step, as far as it is known now.
         """
-        self._buffer_names = self._objects.buffer_names = tuple(buffer_names)
+        self._objects.buffer_names = tuple(buffer_names)
         self._config = dataclasses.replace(self._config, num_iterations=iterations)
         speed = simulated_speed()
         if speed is not None and reference is not None:
             self._compute_slice.simulated = SimulatedDevice(speed, reference)
-        self._compute_slice.changing = self._buffer_names
+        self._compute_slice.changing = self._objects.buffer_names
 
     def compute(
         self, task: SliceTask, weights: Payload | None
@@ -365,7 +364,7 @@ class Worker(LinkEnd):
                 schedule=schedule.create(self._factory, optimizer, self._config),
                 most_norm=self._config.clip_norm,
                 seed=self._config.seed,
-                first=(self._buffer_names, buffers),
+                first=(self._objects.buffer_names, buffers),
                 done=self._resumed.step,
                 address=ray.util.get_node_ip_address(),
             )
