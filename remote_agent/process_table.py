@@ -100,7 +100,7 @@ def _find_by_psutil(pid: int) -> Process | None:
 
     try:
         process = psutil.Process(pid)
-        if process.status() == psutil.STATUS_ZOMBIE:
+        if process.status() in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}:
             return None
         return Process(
             pid=pid,

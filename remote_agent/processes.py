@@ -247,24 +247,29 @@ def stop_processes(folder: Path, processes: Iterable[Process], grace: float) -> 
     """SIGTERM, then SIGKILL for what is left after ``grace`` seconds; the processes that even so did not end."""
     left = tuple(processes)
     for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, deadlines.KILL_SECONDS)):
-        left = tuple(process for process in left if _still_ours(folder, process))
         for process in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, number)
-        left = _wait(folder, left, seconds)
+            if _lives(process) and process_table.mark_of(process.pid) == str(folder):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, number)
+        left = _wait(left, seconds)
     return left
 
 
-def _still_ours(folder: Path, process: Process) -> bool:
+def _lives(process: Process) -> bool:
+    """Whether it has not ended yet.
+
+    Its mark does not tell: a process that ends loses its memory, and its environment with it, before it lets go of its
+    files and ports.
+    """
     now = process_table.find(process.pid)
-    return now is not None and now.started == process.started and process_table.mark_of(process.pid) == str(folder)
+    return now is not None and now.started == process.started
 
 
-def _wait(folder: Path, processes: tuple[Process, ...], seconds: float) -> tuple[Process, ...]:
+def _wait(processes: tuple[Process, ...], seconds: float) -> tuple[Process, ...]:
     """Those that have not ended ``seconds`` later; returns as soon as all have."""
     ends = time.monotonic() + seconds
     while True:
-        processes = tuple(process for process in processes if _still_ours(folder, process))
+        processes = tuple(process for process in processes if _lives(process))
         if not processes or time.monotonic() >= ends:
             return processes
         time.sleep(deadlines.POLL_SECONDS)

@@ -88,6 +88,20 @@ def test_a_process_may_use_its_grace_to_save_its_work(folder, launched, wait_unt
     assert saved.exists()
 
 
+def test_a_process_that_has_lost_its_environment_already_is_still_waited_for(folder, launched, wait_until):
+    launched_one = launched(
+        "job",
+        "import os, signal, sys, time\n"
+        "ending = [sys.executable, '-c', 'import time; time.sleep(0.3)']\n"
+        "signal.signal(signal.SIGTERM, lambda *_: os.execve(sys.executable, ending, {}))\n"
+        "print('up', flush=True); time.sleep(600)",
+    )
+    wait_until(_up(folder, "job"), 10)
+
+    assert processes.stop_named(folder, "job", 10).stopped == ("job",)
+    assert process_table.find(launched_one.pid) is None
+
+
 def test_a_reused_pid_is_never_signalled(folder, launched):
     record = launched("job", SLEEP)
     processes.write_private(

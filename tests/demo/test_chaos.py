@@ -93,7 +93,9 @@ def test_a_machines_workers_and_ray_are_found_by_its_own_mark(
     seen = look("half", tmp_path / "demo" / "half", head=False)
     assert [process.pid for process in seen.workers] == [started["worker of half"].pid]
     assert [process.pid for process in seen.ray] == [started["raylet of half"].pid]
-    psutil.Process(started["worker of half"].pid).suspend()
+    pid = started["worker of half"].pid
+    psutil.Process(pid).suspend()
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)  # the signal is on its way until then
     assert look("half", tmp_path / "demo" / "half", head=False).workers == ()
 
 
