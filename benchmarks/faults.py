@@ -29,6 +29,7 @@ from benchmarks.faulty.devices import ALIKE, PACES, Devices
 from benchmarks.faulty.measuring import Result, carry_out
 from benchmarks.faulty.plan import KINDS
 from benchmarks.faulty.rows import ROWS, Figure
+from benchmarks.faulty.schedule import Course
 from benchmarks.peers import environment
 from tests.lab.following import RunError
 from tests.lab.network import LabError
@@ -124,6 +125,7 @@ def _schedules(options: argparse.Namespace, strategies: Iterable[str], kinds: Se
     seconds = 60 * options.minutes
     paces = ALIKE if options.beside else PACES
     good = True
+    found: list[tuple[str, Course]] = []
     for strategy in strategies:
         _say(f"{strategy}:")
         with stage.opened(options.hosts, paces) as fleet:
@@ -132,6 +134,7 @@ def _schedules(options: argparse.Namespace, strategies: Iterable[str], kinds: Se
             )
         print("\n".join(ours.lines(outcome)), flush=True)
         good = good and outcome.is_good
+        found.append((f"ours, {strategy}", outcome.course))
         if options.beside:
             _say(f"{options.beside}, beside {strategy}:")
             with stage.lab_of(options.hosts) as lab:
@@ -140,6 +143,9 @@ def _schedules(options: argparse.Namespace, strategies: Iterable[str], kinds: Se
                     lab, devices, strategy, outcome.course.plan, head=outcome.head, seconds=seconds, say=_say
                 )
             print("\n".join(beside.lines(outcome, peer)), flush=True)
+            found.append((peer.about, peer.course))
+    if options.csv:
+        _write_schedules(options.csv, options.hosts, found)
     return 0 if good else 1
 
 
@@ -159,6 +165,14 @@ def _write(path: Path, hosts: int, results: Iterable[Result]) -> None:
                 writer.writerow([*about, "weights", "relative", stage.EXACT, verdict.error, "; ".join(verdict.wrong)])
             if result.failure:
                 writer.writerow([*about, "", "", "", "", result.failure])
+
+
+def _write_schedules(path: Path, hosts: int, courses: Iterable[tuple[str, Course]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["hosts", "who", "figure", "value"])
+        for who, course in courses:
+            writer.writerows([hosts, who, figure, value] for figure, value in course.figures.items())
 
 
 if __name__ == "__main__":

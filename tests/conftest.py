@@ -10,12 +10,20 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from hetero_tui.demo.machines import EmbeddedMachines, make_folder
 from hetero_tui.facts import HostFacts, parse_facts
 
 MakeFacts = Callable[..., HostFacts]
+
+
+# The same examples each time, so that the tests say something about the change that they check, and not about luck. To
+# search further, with other examples: HYPOTHESIS_PROFILE=search python -m pytest -m "not ray and not lab".
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("search", max_examples=5000, deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
 def pytest_configure() -> None:

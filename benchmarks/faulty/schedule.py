@@ -69,6 +69,21 @@ class Course:
         """Nothing was torn, and enough throughput was kept."""
         return not self.torn and self.kept.get(TAKING_PART, 1.0) >= KEPT
 
+    @property
+    def figures(self) -> dict[str, float]:
+        """All of it in numbers, by what each is, with its unit."""
+        rates = dict(zip(("before", "after"), self.rates, strict=False))
+        return {
+            "faults": len(self.plan),
+            "schedule, s": self.seconds,
+            "samples": self.samples,
+            **{f"{when} the faults, samples/s": rate for when, rate in rates.items()},
+            **{f"kept among what is {meaning}": part for meaning, part in self.kept.items()},
+            **{f"lost by {kind}, s": seconds for kind, seconds in self.lost_s.items()},
+            "longest stall, s": self.stall,
+            "went wrong": len(self.torn),
+        }
+
 
 def go_through(
     training: Training,

@@ -67,18 +67,20 @@ def arrange(width: int, height: int, *, hosts: int, workers: int, run: bool, fin
         events = max(_LEAST, min(body // 3, 16), body - wanted)
         return Arrangement(hosts=body - events, events=events, details_width=details)
     outcome = 1 if final else 0
-    if width >= SIDE_BY_SIDE:
-        return _beside(body, wanted, outcome, max(1, workers), details)
-    return _stacked(body, wanted, outcome, max(1, workers))
+    beside = _beside(body, wanted, outcome, max(1, workers), details) if width >= SIDE_BY_SIDE else None
+    return beside or _stacked(body, wanted, outcome, max(1, workers))
 
 
-def _beside(body: int, wanted: int, outcome: int, workers: int, details: int) -> Arrangement:
+def _beside(body: int, wanted: int, outcome: int, workers: int, details: int) -> Arrangement | None:
+    """The loss beside the times; None where there is no line for what is inside their borders."""
     least_events = _LEAST + 1
     least_figures = FRAME + min(workers, 6) + 1
     most_hosts = min(body - outcome - least_events - least_figures, max(body * 2 // 5, FRAME + 5))
     hosts = max(_LEAST, min(wanted, most_hosts))
     rest = body - hosts - outcome
     figures = max(min(rest - least_events, least_figures), min(_TALLEST_FIGURES, rest * 11 // 20))
+    if figures <= FRAME:
+        return None
     airy = FRAME + 2 * min(workers, 8)
     time = min(airy + 1, figures)
     timeline = airy if details and figures - time >= airy else 0
