@@ -6,7 +6,6 @@ behind, 130 interrupted. Without a command the terminal app opens.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +13,7 @@ import typer
 
 from hetero_tui import __version__, commanding
 from hetero_tui.errors import UsageError
-from hetero_tui.launcher import DONE, INVENTORY, INVENTORY_VARIABLE, open_app, run_to_end
+from hetero_tui.launcher import DONE, INVENTORY, INVENTORY_VARIABLE, on_a_terminal, open_app, run_to_end
 from hetero_tui.narration import Narrator, Output
 
 if TYPE_CHECKING:  # asyncssh takes a while to import: `--help` does without
@@ -75,7 +74,7 @@ def demo(
     from hetero_tui.runs.launch import parse_job, parse_settings
 
     output = Output(as_json, plain)
-    in_app = not (as_json or plain) and sys.stdin.isatty() and sys.stdout.isatty()
+    in_app = not (as_json or plain) and on_a_terminal()
 
     async def whole() -> int:
         chosen, wanted = parse_job(job), parse_settings(settings or [])
@@ -89,10 +88,9 @@ def demo(
                 from hetero_tui.ui.app import HeteroApp
                 from hetero_tui.ui.keys import QUIT_FOR_GOOD
 
-                start = ("probe", "up", "train")
                 app = HeteroApp(
                     session,
-                    on_start=start,
+                    on_start=("up", "train"),  # it probes by itself
                     job=job,
                     settings=wanted,
                     quit_key=QUIT_FOR_GOOD,

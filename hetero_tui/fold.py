@@ -317,12 +317,13 @@ def _stepped(run: RunView, event: protocol.Step) -> RunView:
 
 
 def _workers(run: RunView, shares: Iterable[protocol.Share]) -> tuple[WorkerView, ...]:
-    known = {worker.worker: worker for worker in run.workers}
+    """Each keeps its place, whatever order the shares come in: a row of the screen does not jump."""
     shares = tuple(shares)
     total = sum(share.samples for share in shares) or 1
-    named = {share.worker for share in shares}
-    views = [
-        WorkerView(
+    workers = {worker.worker: replace(worker, samples=0, fraction=0.0) for worker in run.workers}
+    for share in shares:
+        known = workers.get(share.worker)
+        workers[share.worker] = WorkerView(
             worker=share.worker,
             host=share.host,
             device=share.device,
@@ -330,12 +331,9 @@ def _workers(run: RunView, shares: Iterable[protocol.Share]) -> tuple[WorkerView
             fraction=share.samples / total,
             simulated_speed=share.simulated_speed,
             alive=True,
-            slow_factor=known[share.worker].slow_factor if share.worker in known else None,
+            slow_factor=known.slow_factor if known else None,
         )
-        for share in shares
-    ]
-    gone = [replace(worker, samples=0, fraction=0.0) for name, worker in known.items() if name not in named]
-    return (*views, *gone)
+    return tuple(workers.values())
 
 
 def _change_worker(run: RunView, name: str, **changes: object) -> tuple[WorkerView, ...]:

@@ -23,8 +23,11 @@ INVENTORY_VARIABLE = "HETERO_TUI_INVENTORY"
 
 def open_app(path: Path, *, accept_new_host_keys: bool = False) -> int:
     """Open the terminal app on an inventory, until the user leaves it; the answer is the exit code."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        _say("hetero-tui: the app needs a terminal; `hetero-tui --help` lists the commands for scripts")
+    if not on_a_terminal():
+        _say(
+            "hetero-tui: the app needs a terminal for stdin, stdout and stderr; "
+            "`hetero-tui --help` lists the commands for scripts"
+        )
         return USAGE
     opened: list[Session] = []
 
@@ -50,6 +53,11 @@ def open_app(path: Path, *, accept_new_host_keys: bool = False) -> int:
         return app.return_code or DONE
 
     return run_to_end(whole)
+
+
+def on_a_terminal() -> bool:
+    """Whether the app can be drawn and has keys; Textual draws on stderr."""
+    return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
 def run_to_end(

@@ -84,6 +84,13 @@ def test_a_lost_worker_is_marked_on_the_curve_and_its_host_no_longer_trains() ->
     assert state.log[-1].level is Level.WARNING
 
 
+def test_workers_keep_their_places_when_shares_come_in_another_order() -> None:
+    other = protocol.Rebalanced(seq=3, time=101.0, step=4, shares=(share("nas", 24), share("mercer", 40)), reason="")
+    run = run_of(started(), plan(), other, start=both_up()).run
+    assert run is not None
+    assert [(worker.host, worker.samples) for worker in run.workers] == [("mercer", 40), ("nas", 24)]
+
+
 def test_a_device_that_is_back_at_its_speed_is_slow_no_more() -> None:
     slow = protocol.WorkerSlow(seq=3, time=1.0, worker="nas/cpu", host="nas", step=1, factor=0.62)
     back = protocol.WorkerSlow(seq=4, time=2.0, worker="nas/cpu", host="nas", step=30, factor=1.0)

@@ -39,7 +39,7 @@ class WorkerTime:
 
 
 def recent_times(run: RunView) -> tuple[WorkerTime, ...]:
-    """Means over the recent steps that each living worker took part in, in the plan's order."""
+    """Means over the recent steps that each living worker took part in, in the order of the first plan."""
     return _times(run, [step.workers for step in run.recent])
 
 
