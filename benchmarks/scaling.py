@@ -2,11 +2,21 @@
 
 ``python -m benchmarks.scaling [--rates 1000,100] [--peers all] [--ours …] [--model large|text] [--csv FILE]``
 
-Speeds 1 : 0.4 : 0.2 (simulated), the ready job ``text`` with 17 million parameters. Efficiency is samples/s together
-over the sum of what each host does alone with the whole batch: gradients by the definition of the simulated devices,
-and the optimizer's step as it was measured here, for the sum as for those who train together. Bytes are counted at the
-hosts' network devices, from the first step to the last, everything included; a step is ``--batch`` samples, whatever
-the strategy calls a step. One rate takes about 12 minutes with all peers.
+Speeds 1 : 0.4 : 0.2 (simulated), the ready job ``text`` with 17 million parameters. Efficiency (``of sum``) is
+samples/s together over the sum of what each host does alone with the whole batch, its optimizer's steps included. That
+sum is measured directly before and directly after each row (:mod:`benchmarks.solo`); the row is compared with the mean,
+``±sum`` and ``±pace`` say how far the two lie apart: the sums, and this computer's own pace. Three bounds beside it:
+
+- *no exchange, whole batches*: all hosts at the same time, each for itself as it would alone: what these cores give.
+  Each row's efficiency over this one's is ``of ceiling``;
+- ``cut``: what is left by what a host computes at a time, by the definition of the simulated devices and the row's own
+  measurement of this computer: a slice costs a device a fixed time beside its samples', and samples are whole. It
+  rises with ``--batch``, and with ``local_batch`` of ``local_sgd``;
+- *no exchange, parts of a step*: the same measured, with the parts into which our planner cuts a step.
+
+Bytes are counted at the hosts' network devices, from the first step to the last, everything included; a step is
+``--batch`` samples, whatever the strategy calls a step. Rates count from the start, the first exchange and the last one
+included: a run should have ten steps or more. One rate takes about 30 minutes with all peers.
 """
 
 from __future__ import annotations
@@ -15,16 +25,17 @@ import argparse
 import csv
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 
-from benchmarks import ours
+from benchmarks import ours, solo
 from benchmarks.lab import Fleet, Outcome, Plan, job_of, open_fleet, simulated_notes
 from benchmarks.ours import OurWay, chosen_ways
 from benchmarks.peers import Peer, runner
 from benchmarks.peers.runner import chosen_peers
-from remote_agent.training.speed.shares import DeviceProfile
-from remote_agent.training.speed.simulation import SimulatedDevice
+from benchmarks.scaling_rows import HEAD, Row, Setting, line, row_of
+from benchmarks.solo import Beside
+from remote_agent.training.speed import shares
 
 MODELS = {
     "large": (f"{Path(__file__).with_name('large_text.py')}:LargeText", "benchmarks.large_text:LargeText"),
@@ -44,84 +55,59 @@ OURS = (
 )
 """Each strategy of ours, with the settings that suit a slow link."""
 
+WHOLE, PARTS = "no exchange, whole batches", "no exchange, parts of a step"
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One way at one speed of the links; ``bytes_*`` are per parameter and step of ``batch`` samples."""
-
-    name: str
-    rate_mbit: float
-    steps: int
-    samples: int
-    seconds: float
-    samples_per_second: float
-    solo_sum: float
-    efficiency: float
-    bytes_all_hosts: float
-    bytes_busiest_host: float
-    error: str = ""
+OWN_PACE = OurWay("async", {})
+"""What hosts with parts of a step and no exchange come closest to."""
 
 
-def solo_sum(speeds: Sequence[float], reference: DeviceProfile, batch: int, optimizer_s: float) -> float:
-    """Samples/s of the hosts, each training alone with the whole batch, added up."""
-    devices = [SimulatedDevice(speed, reference).profile for speed in speeds]
-    return sum(batch / (device.seconds(batch) + optimizer_s) for device in devices)
+class Table:
+    """The rows of one speed of the links, as they come; between two rows each host is measured alone once more."""
 
+    def __init__(self, fleet: Fleet, plan: Plan, setting: Setting, solo_seconds: float) -> None:
+        self.rows: list[Row] = []
+        self._fleet, self._plan, self._setting, self._seconds = fleet, plan, setting, solo_seconds
+        self._ceiling: float | None = None
+        self._before = self._alone()
 
-def row_of(outcome: Outcome, rate: float, batch: int, parameters: int, solo: float) -> Row:
-    """One outcome in the table's units."""
-    steps = outcome.samples / batch
-    units = parameters * steps if steps else float("inf")
-    return Row(
-        name=outcome.name,
-        rate_mbit=rate,
-        steps=outcome.steps,
-        samples=outcome.samples,
-        seconds=outcome.seconds,
-        samples_per_second=outcome.samples_per_second,
-        solo_sum=solo,
-        efficiency=outcome.samples_per_second / solo,
-        bytes_all_hosts=sum(outcome.sent) / units,
-        bytes_busiest_host=max(outcome.sent, default=0) / units,
-        error=outcome.error,
-    )
-
-
-def at_rate(fleet: Fleet, peers: Sequence[Peer], ways: Sequence[OurWay], plan: Plan, rate: float) -> list[Row]:
-    """Everybody once on links of this speed, with the reference of this very lab."""
-    computer = runner.calibrate(fleet, plan)
-    print("\n".join(simulated_notes(rate, fleet.speeds, computer.reference)), flush=True)
-    print(f"Real: a step of the optimizer takes {computer.optimizer_s * 1e3:.0f} ms here.", flush=True)
-    parameters = sum(parameter.numel() for parameter in job_of(plan).create_model().parameters())
-    rows = []
-
-    def report(outcome: Outcome) -> None:
-        # Ours measures the computer anew for each run: its efficiency is over its own reference.
-        own = outcome.reference or computer.reference
-        alone = solo_sum(fleet.speeds, own, plan.batch, computer.optimizer_s)
-        row = row_of(outcome, rate, plan.batch, parameters, alone)
+    def add(self, outcome: Outcome, way: OurWay | None = None) -> None:
+        """A run has just ended: measure, and print its row."""
+        before, self._before = self._before, self._alone()
+        row = row_of(outcome, self._setting, Beside(before, self._before), self._ceiling, way)
+        if outcome.name == WHOLE and not outcome.error:
+            self._ceiling = row.efficiency
         print(line(row), flush=True)
-        rows.append(row)
+        self.rows.append(row)
 
+    def _alone(self) -> solo.Solo:
+        found = solo.measure(self._fleet, self._plan, self._seconds)
+        print(
+            f"  alone: {found.total(self._setting.reference):.2f} samples/s in all, the computer itself"
+            f" {found.pace:.1f}, the optimizer's step {found.optimizer_s * 1e3:.0f} ms",
+            flush=True,
+        )
+        return found
+
+
+def at_rate(
+    fleet: Fleet, peers: Sequence[Peer], ways: Sequence[OurWay], plan: Plan, rate: float, solo_seconds: float
+) -> list[Row]:
+    """Everybody once on links of this speed, with the reference of this very lab."""
+    reference = runner.calibrate(fleet, plan)
+    print("\n".join(simulated_notes(rate, fleet.speeds, reference)), flush=True)
+    parameters = sum(parameter.numel() for parameter in job_of(plan).create_model().parameters())
+    setting = Setting(rate_mbit=rate, batch=plan.batch, parameters=parameters, reference=reference)
+    table = Table(fleet, plan, setting, solo_seconds)
+    parts = shares.split(plan.batch, solo.profiles(fleet.speeds, reference))
+    whole = [plan.batch] * len(parts)
+    table.add(solo.together(fleet, plan, reference, whole, WHOLE))
+    table.add(solo.together(fleet, plan, reference, parts, PARTS), OWN_PACE)
     if ways:
-        for outcome in ours.run(fleet, ways, plan):
-            report(outcome)
+        for way, outcome in zip(ways, ours.run(fleet, ways, plan), strict=True):
+            table.add(outcome, way)
     for peer in peers:
-        report(runner.run(fleet, peer, plan, computer.reference))
-    return rows
-
-
-HEAD = f"{'':52} {'Mbit/s':>6} {'steps':>6} {'samples/s':>10} {'of sum':>7} {'B/param/step':>13} {'busiest':>8}"
-
-
-def line(row: Row) -> str:
-    """One row of the table."""
-    if row.error:
-        return f"{row.name:52} {row.rate_mbit:>6g} failed: {row.error}"
-    return (
-        f"{row.name:52} {row.rate_mbit:>6g} {row.steps:>6} {row.samples_per_second:>10.2f} {row.efficiency:>7.2f}"
-        f" {row.bytes_all_hosts:>13.2f} {row.bytes_busiest_host:>8.2f}"
-    )
+        table.add(runner.run(fleet, peer, plan, reference))
+    return table.rows
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -132,6 +118,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", choices=list(MODELS), default="large", help="17M parameters, or text's own 1M")
     parser.add_argument("--batch", type=int, default=24, help="samples of a step, over all hosts (default: 24)")
     parser.add_argument("--seconds", type=float, default=40.0, help="longest training of each (default: 40)")
+    parser.add_argument(
+        "--solo", type=float, default=6.0, help="each host alone between two rows, seconds (default: 6)"
+    )
     parser.add_argument("--steps", type=int, default=100_000, help="most steps of each (default: as many as fit)")
     parser.add_argument("--round", type=int, default=10, help="inner steps of the peers' rounds (default: 10)")
     parser.add_argument("--peers", default="all", help="names with commas between, all or none")
@@ -157,10 +146,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     print(HEAD)
     rows = []
-    for rate in rates:
-        with open_fleet(rate, speeds) as fleet:
-            rows += at_rate(fleet, peers, ways, plan, rate)
-    print("Efficiency: samples/s over the sum of what each host does alone (whole batch). Bytes sent, all hosts.")
+    try:
+        for rate in rates:
+            with open_fleet(rate, speeds) as fleet:
+                rows += at_rate(fleet, peers, ways, plan, rate, options.solo)
+    except RuntimeError as error:
+        print(f"stopped: {error}", file=sys.stderr)
+        return 1
+    print("of sum: samples/s over the sum of what each host does alone (whole batch). Bytes sent, all hosts.")
     if options.csv:
         with options.csv.open("w", newline="") as file:
             writer = csv.writer(file)

@@ -76,7 +76,6 @@ class Perceptron:
 # --- Plain -----------------------------------------------------------------------------------------------------------
 
 
-@ray.remote(num_cpus=0)
 class Plain:
     """A torch loop in a process of its own, so that it has one thread as the others do."""
 
@@ -94,7 +93,7 @@ class Plain:
             started = time.perf_counter()
             rows = torch.arange(step * BATCH, (step + 1) * BATCH) % len(self.x)
             self.optimizer.zero_grad()
-            functional.cross_entropy(self.model(self.x[rows]), self.y[rows]).backward()
+            functional.cross_entropy(self.model(self.x[rows]), self.y[rows]).backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
             times.append(time.perf_counter() - started)
         return times
@@ -103,7 +102,6 @@ class Plain:
 # --- Naive -----------------------------------------------------------------------------------------------------------
 
 
-@ray.remote(num_cpus=0)
 class NaiveServer:
     """Holds the model; gives and takes dicts of tensors."""
 
@@ -125,7 +123,6 @@ class NaiveServer:
         self.optimizer.step()
 
 
-@ray.remote(num_cpus=0)
 class NaiveWorker:
     """Computes the gradients of its half of the batch."""
 
@@ -139,7 +136,7 @@ class NaiveWorker:
         """The gradients at ``weights``."""
         self.model.load_state_dict(weights)
         self.model.zero_grad()
-        functional.cross_entropy(self.model(self.x[rows]), self.y[rows]).backward()
+        functional.cross_entropy(self.model(self.x[rows]), self.y[rows]).backward()  # type: ignore[no-untyped-call]
         return {name: parameter.grad for name, parameter in self.model.named_parameters() if parameter.grad is not None}
 
 
@@ -188,6 +185,11 @@ def our_steps(widths: tuple[int, ...], folder: Path) -> Iterator[float]:
 # --- Side by side ----------------------------------------------------------------------------------------------------
 
 
+def start_actor(kind: type, widths: tuple[int, ...]) -> Any:
+    """An object of this class in a process of its own."""
+    return ray.remote(num_cpus=0)(kind).remote(widths)
+
+
 @dataclass(frozen=True)
 class Row:
     """Milliseconds of a step, and the computer's load (processes that want to run) meanwhile."""
@@ -206,8 +208,8 @@ def compare(model: str, rounds: int) -> Row:
     widths, steps = WIDTHS[model], STEPS_A_BLOCK[model]
     parameters = sum(parameter.numel() for parameter in Perceptron(widths).create_model().parameters())
     with tempfile.TemporaryDirectory(prefix="step") as folder:
-        plain = Plain.remote(widths)
-        server, workers = NaiveServer.remote(widths), [NaiveWorker.remote(widths) for _ in range(WORKERS)]
+        plain, server = start_actor(Plain, widths), start_actor(NaiveServer, widths)
+        workers = [start_actor(NaiveWorker, widths) for _ in range(WORKERS)]
         engine = our_steps(widths, Path(folder))
         ways: dict[str, Callable[[int], list[float]]] = {
             "plain": lambda count: ray.get(plain.steps.remote(count)),

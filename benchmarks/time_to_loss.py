@@ -188,7 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             local_batch=options.local_batch,
             learning_rate=options.learning_rate,
         )
-        reference = runner.calibrate(fleet, plan).reference
+        reference = runner.calibrate(fleet, plan)
         for seed in range(options.seeds):
             of_seed = Plan(**vars(plan) | {"seed": seed})
             outcomes += [(seed, one) for one in one_seed(fleet, peers, ways, of_seed, reference, seed)]

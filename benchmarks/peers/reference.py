@@ -1,12 +1,8 @@
-"""How fast this computer is with the job, measured as our own workers do it: what simulated devices refer to.
-
-And how long a step of the job's optimizer takes, which is nobody's to stretch but is in everybody's training.
-"""
+"""How fast this computer is with the job, measured as our own workers do it: what simulated devices refer to."""
 
 from __future__ import annotations
 
 import json
-import statistics
 import time
 
 import torch
@@ -18,12 +14,9 @@ from remote_agent.training.speed.measure import sizes
 MEASUREMENTS = 3
 """Of each size; the fastest counts."""
 
-OPTIMIZER_STEPS = 9
-"""Of these the median counts; the first one builds the optimizer's state."""
-
 
 def main() -> None:
-    """Measure, and print ``{"speed", "overhead_s", "optimizer_s"}``."""
+    """Measure, and print ``{"speed", "overhead_s"}``."""
     settings = Settings.from_command_line()
     task = Task(settings)
     points = []
@@ -32,13 +25,7 @@ def main() -> None:
         task.loss(torch.arange(size)).backward()  # type: ignore[no-untyped-call]
         points.append((size, time.perf_counter() - started))
     found = shares.fit(points)
-    steps = []
-    for _ in range(OPTIMIZER_STEPS):
-        started = time.perf_counter()
-        task.optimizer.step()
-        steps.append(time.perf_counter() - started)
-    optimizer_s = statistics.median(steps)
-    print(json.dumps({"speed": found.speed, "overhead_s": found.overhead_s, "optimizer_s": optimizer_s}))
+    print(json.dumps({"speed": found.speed, "overhead_s": found.overhead_s}))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,34 +39,41 @@ def run(fleet: Fleet, peer: Peer, plan: Plan, reference: DeviceProfile) -> Outco
     python, missing = environment.python_with(peer.package)
     if missing:
         return Outcome(name=peer.name, about=about, error=missing)
-    module = f"benchmarks.peers.{peer.module}"
+    each = [
+        settings_of(fleet, plan, reference, hosts=len(hosts), rank=rank, variant=peer.variant)
+        for rank in range(len(hosts))
+    ]
+    found = run_together(hosts, python, f"benchmarks.peers.{peer.module}", each, plan.seconds + SETUP_DEADLINE)
+    return dataclasses.replace(found, name=peer.name, about=about)
 
-    def one(rank: int) -> subprocess.CompletedProcess[str]:
-        settings = settings_of(fleet, plan, reference, hosts=len(hosts), rank=rank, variant=peer.variant)
-        return start(hosts[rank], python, module, settings, plan.seconds + SETUP_DEADLINE)
 
+def run_together(hosts: Sequence[Host], python: str, module: str, each: Sequence[Settings], deadline: float) -> Outcome:
+    """Run a script on these hosts at the same time, to its end on all of them.
+
+    Args:
+        hosts: where.
+        python: with which.
+        module: the script.
+        each: the settings on each host.
+        deadline: seconds until all have to have ended; nothing is left of them afterwards.
+
+    Returns:
+        The outcome, without a name; what goes wrong is its ``error``.
+    """
     try:
         with ThreadPoolExecutor(len(hosts)) as pool:
-            done = list(pool.map(one, range(len(hosts))))
+            done = list(pool.map(lambda host, settings: start(host, python, module, settings, deadline), hosts, each))
     except subprocess.TimeoutExpired as late:
         said = last_line((late.stderr or b"").decode(errors="replace"))
-        return Outcome(name=peer.name, about=about, error=f"did not end within {late.timeout:.0f} s: {said}")
+        return Outcome(name="", about="", error=f"did not end within {late.timeout:.0f} s: {said}")
     finally:
         for host in hosts:
             end_processes(host, module)
-    return outcome_of(peer.name, about, done)
+    return outcome_of("", "", done)
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """This computer with a plan's job: what simulated devices refer to, and seconds of one step of its optimizer."""
-
-    reference: DeviceProfile
-    optimizer_s: float
-
-
-def calibrate(fleet: Fleet, plan: Plan) -> Calibration:
-    """This computer's speed with the plan's job, measured on the first host as our own workers measure it.
+def calibrate(fleet: Fleet, plan: Plan) -> DeviceProfile:
+    """This computer with the plan's job, measured on the first host as our own workers measure it: the reference.
 
     Raises:
         RuntimeError: the measurement failed; the text says why.
@@ -78,7 +84,7 @@ def calibrate(fleet: Fleet, plan: Plan) -> Calibration:
     if done.returncode:
         raise RuntimeError(f"this computer's speed could not be measured: {last_line(done.stderr)}")
     found = json.loads(done.stdout.splitlines()[-1])
-    return Calibration(DeviceProfile(found["speed"], found["overhead_s"]), found["optimizer_s"])
+    return DeviceProfile(found["speed"], found["overhead_s"])
 
 
 def settings_of(fleet: Fleet, plan: Plan, reference: DeviceProfile, *, hosts: int, rank: int, variant: str) -> Settings:

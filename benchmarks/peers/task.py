@@ -128,13 +128,17 @@ class Task:
         self._data = self.job.create_data()
         self._order = SampleOrder(settings.seed, len(self._data), settings.batch)
 
+    def whole_batch(self, step: int) -> Tensor:
+        """All samples of step ``step`` (from 1), as indices."""
+        return torch.from_numpy(self._order.step(step))
+
     def even_part(self, step: int) -> Tensor:
         """This host's even part of the samples of step ``step`` (from 1), as indices.
 
         Raises:
             ValueError: the batch can't be cut evenly, so that a mean of means would not be the mean.
         """
-        indices = torch.from_numpy(self._order.step(step))
+        indices = self.whole_batch(step)
         if len(indices) % self.settings.hosts:
             raise ValueError(f"a batch of {len(indices)} can't be cut evenly over {self.settings.hosts} hosts")
         return indices.chunk(self.settings.hosts)[self.settings.rank]

@@ -1,0 +1,124 @@
+"""A row of ``benchmarks.scaling`` says what it is compared with, and what that is worth."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchmarks import scaling, solo
+from benchmarks.lab import Outcome
+from benchmarks.ours import OurWay
+from benchmarks.scaling_rows import HEAD, Setting, allowed, line, row_of
+from benchmarks.solo import Alone, Beside, Solo
+from remote_agent.training.speed.shares import DeviceProfile
+from remote_agent.training.speed.simulation import HEADROOM
+
+SPEEDS = (1.0, 0.4, 0.2)
+REFERENCE = DeviceProfile(12.0, 0.0)
+WITHOUT_OPTIMIZER = Solo(SPEEDS, 24, (Alone(2.0, 0.0),) * 3)
+"""The gradient takes this computer as long as the reference says: a simulated device has time for it."""
+
+SUM = sum(SPEEDS) * 12.0 / HEADROOM
+SETTING = Setting(rate_mbit=1000.0, batch=24, parameters=1000, reference=REFERENCE)
+OUTCOME = Outcome(
+    name="one", about="", seconds=20.0, steps=4, samples=96, samples_per_second=4.8, sent=(8000, 4000, 4000)
+)
+
+
+def with_optimizer(seconds: float) -> Solo:
+    return dataclasses.replace(WITHOUT_OPTIMIZER, hosts=(Alone(2.0, seconds),) * 3)
+
+
+def test_the_sum_is_that_of_the_simulated_devices_each_with_its_whole_batch_and_its_own_optimizer() -> None:
+    assert WITHOUT_OPTIMIZER.total(REFERENCE) == pytest.approx(SUM)
+    assert with_optimizer(0.5).total(REFERENCE) == pytest.approx(24 / 8.5 + 24 / 20.5 + 24 / 40.5)
+
+
+def test_a_host_alone_is_no_faster_than_the_computer_that_it_is_simulated_on() -> None:
+    slow = Solo(SPEEDS, 24, (Alone(16.0, 0.0), Alone(2.0, 0.0), Alone(2.0, 0.0)))
+    assert slow.total(REFERENCE) == pytest.approx(SUM - 3 + 24 / 16)
+
+
+def test_the_rate_alone_follows_from_the_reference_of_the_run_that_it_is_compared_with() -> None:
+    own = DeviceProfile(6.0, 0.0)
+    row = row_of(
+        dataclasses.replace(OUTCOME, reference=own),
+        SETTING,
+        Beside(WITHOUT_OPTIMIZER, WITHOUT_OPTIMIZER),
+        None,
+        None,
+    )
+    assert row.solo_sum == pytest.approx(SUM / 2)
+    assert row.efficiency == pytest.approx(4.8 / (SUM / 2))
+    assert row.of_ceiling is None
+    assert row.cut is None
+
+
+def test_a_row_is_compared_with_the_mean_of_before_and_after_and_tells_how_far_they_lie_apart() -> None:
+    after = Solo(SPEEDS, 24, (Alone(3.0, 0.5),) * 3)
+    beside = Beside(WITHOUT_OPTIMIZER, after)
+    row = row_of(OUTCOME, SETTING, beside, 0.8, None)
+    there = after.total(REFERENCE)
+    assert row.solo_sum == pytest.approx((SUM + there) / 2)
+    assert row.solo_spread == pytest.approx((SUM - there) / row.solo_sum)
+    assert row.pace_spread == pytest.approx((12 - 8) / 10)
+    assert row.of_ceiling == pytest.approx(row.efficiency / 0.8)
+    assert (row.bytes_all_hosts, row.bytes_busiest_host) == pytest.approx((4.0, 2.0))
+
+
+def test_what_is_measured_after_a_row_is_what_comes_before_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = [with_optimizer(seconds) for seconds in (0.1, 0.2, 0.4)]
+    coming = iter(looks)
+    monkeypatch.setattr(solo, "measure", lambda *_: next(coming))
+    here: Any = SimpleNamespace()
+    table = scaling.Table(here, here, SETTING, 1.0)
+    table.add(dataclasses.replace(OUTCOME, name=scaling.WHOLE))
+    table.add(OUTCOME, OurWay("sync", {}))
+    first, second = table.rows
+    assert first.solo_sum == Beside(looks[0], looks[1]).total(REFERENCE)
+    assert second.solo_sum == Beside(looks[1], looks[2]).total(REFERENCE)
+    assert first.of_ceiling is None
+    assert second.of_ceiling == second.efficiency / first.efficiency
+
+
+def test_parts_that_fit_the_speeds_leave_the_whole_sum_where_a_slice_costs_nothing_beside_its_samples() -> None:
+    even = Solo((1.0, 0.5, 0.5), 24, (Alone(2.0, 0.0),) * 3)
+    assert allowed(OurWay("sync", {}), even, REFERENCE) == pytest.approx(1.0)
+    assert allowed(OurWay("async", {}), even, REFERENCE) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("strategy", ["sync", "allreduce", "ssp", "async", "local_sgd"])
+def test_what_a_slice_costs_beside_its_samples_takes_less_of_the_sum_the_larger_the_batch(strategy: str) -> None:
+    reference, way = DeviceProfile(13.0, 0.037), OurWay(strategy, {})
+    small = Solo(SPEEDS, 24, (Alone(1.9, 0.07),) * 3)
+    large = Solo(SPEEDS, 96, (Alone(7.5, 0.07),) * 3)
+    assert 0.9 < allowed(way, small, reference) < 0.97
+    assert allowed(way, small, reference) + 0.02 < allowed(way, large, reference) < 1
+
+
+def test_local_steps_with_the_whole_batch_are_what_a_host_does_alone() -> None:
+    reference, alone = DeviceProfile(13.0, 0.037), Solo(SPEEDS, 24, (Alone(1.9, 0.07),) * 3)
+    assert allowed(OurWay("local_sgd", {"local_batch": "24"}), alone, reference) == pytest.approx(1.0)
+    thirds = allowed(OurWay("local_sgd", {}), alone, reference)
+    assert thirds == allowed(OurWay("local_sgd", {"local_batch": "8"}), alone, reference)
+
+
+def test_a_host_that_is_too_slow_for_a_part_is_missing_in_what_the_cut_allows() -> None:
+    crowd = Solo((1.0, 0.01), 2, (Alone(0.2, 0.0),) * 2)
+    for strategy in ("sync", "async"):
+        assert allowed(OurWay(strategy, {}), crowd, REFERENCE) == pytest.approx(1 / 1.01)
+
+
+def test_a_run_without_a_step_is_a_line_with_its_reason() -> None:
+    failed = Outcome(name="one", about="", error="nobody came")
+    row = row_of(failed, SETTING, Beside(WITHOUT_OPTIMIZER, WITHOUT_OPTIMIZER), None, OurWay("sync", {}))
+    assert "failed: nobody came" in line(row)
+
+
+def test_columns_stand_under_their_heads() -> None:
+    beside = Beside(WITHOUT_OPTIMIZER, with_optimizer(0.1))
+    for ceiling, way in ((0.9, OurWay("sync", {})), (None, None)):
+        assert len(line(row_of(OUTCOME, SETTING, beside, ceiling, way))) == len(HEAD)
