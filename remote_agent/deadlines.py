@@ -5,6 +5,12 @@ from __future__ import annotations
 POLL_SECONDS = 0.05
 """Between two looks at a process that is to start or end."""
 
+EXEC_SECONDS = 2.0
+"""A process that becomes a program has no environment to look at; longer than a slow disk needs to bring it in."""
+
+EXEC_POLL_SECONDS = 0.001
+"""Between two looks at one; it takes less than a millisecond as a rule."""
+
 LAUNCH_SECONDS = 20.0
 """From starting a program until it runs and its record is written; a small busy machine needs seconds for a Python."""
 

@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from remote_agent import deadlines
 from remote_agent.protocol import CLUSTER_MARK
 
 _PROC = Path("/proc")
-_STARTED_FIELD = 19  # of /proc/PID/stat, counted from the state, which is the first after the command's closing bracket
-_SESSION_FIELD = 3
+# Fields of /proc/PID/stat, counted from the state, which is the first after the command's closing bracket.
 _PARENT_FIELD = 1
+_SESSION_FIELD = 3
+_FLAGS_FIELD = 6
+_THREADS_FIELD = 17
+_STARTED_FIELD = 19
+_ENVIRONMENT_FIELD = 47  # where it begins; the next one is where it ends
+_ENDING_OR_OF_THE_KERNEL = 0x4 | 0x200000  # PF_EXITING, PF_KTHREAD in linux/sched.h
 
 
 @dataclass(frozen=True)
@@ -70,15 +77,21 @@ def _own_pids() -> list[int]:
     return sorted(pids)
 
 
-def _find_in_proc(pid: int) -> Process | None:
+def _stat(pid: int) -> tuple[str, list[str]]:
+    """The command and the fields after it; no fields when there is no such process."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
-        return None
+        return "", []
     # The command stands in brackets and may itself hold brackets and blanks: the last closing one ends it.
     command, _, rest = text.partition("(")[2].rpartition(")")
-    fields = rest.split()
-    if not fields or fields[0] in "ZX":
+    return command, rest.split()
+
+
+def _find_in_proc(pid: int) -> Process | None:
+    command, fields = _stat(pid)
+    # Its first thread may have ended before the others, which hold on to its files and ports until they have, too.
+    if not fields or (fields[0] in "ZX" and int(fields[_THREADS_FIELD]) <= 1):
         return None
     parent, session = int(fields[_PARENT_FIELD]), int(fields[_SESSION_FIELD])
     return Process(pid=pid, parent=parent, session=session, started=float(fields[_STARTED_FIELD]), name=command)
@@ -86,13 +99,36 @@ def _find_in_proc(pid: int) -> Process | None:
 
 def _mark_in_proc(pid: int) -> str | None:
     prefix = f"{CLUSTER_MARK}=".encode()
-    try:
-        environment = (_PROC / str(pid) / "environ").read_bytes()
-    except OSError:
-        return None
+    ends = time.monotonic() + deadlines.EXEC_SECONDS
+    seen_without = False
+    while True:
+        try:
+            environment = (_PROC / str(pid) / "environ").read_bytes()
+        except OSError:
+            return None
+        if environment:
+            break
+        without = _is_without_environment(pid)
+        if without is None or (without and seen_without) or time.monotonic() >= ends:
+            return None
+        seen_without = without
+        time.sleep(deadlines.EXEC_POLL_SECONDS)
     return next(
         (os.fsdecode(entry[len(prefix) :]) for entry in environment.split(b"\0") if entry.startswith(prefix)), None
     )
+
+
+def _is_without_environment(pid: int) -> bool | None:
+    """Whether a process was started with an empty environment; None when it ends, or is a thread of the kernel.
+
+    In the middle of execve(2) its memory is a new one, in which the kernel notes the place of the environment later:
+    first nothing (False), then its beginning for both ends (which looks like an empty one), then both.
+    """
+    _, fields = _stat(pid)
+    if not fields or fields[0] in "ZX" or int(fields[_FLAGS_FIELD]) & _ENDING_OR_OF_THE_KERNEL:
+        return None
+    begins, ends = fields[_ENVIRONMENT_FIELD : _ENVIRONMENT_FIELD + 2]
+    return begins == ends != "0"
 
 
 def _find_by_psutil(pid: int) -> Process | None:

@@ -35,6 +35,13 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGTERM, interrupt)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread_for_torch() -> None:
+    """Threads that wait for each other take twenty times as long on a busy computer as one that does it all."""
+    if "torch" in sys.modules:  # a test's module that needs it has loaded it by now
+        sys.modules["torch"].set_num_threads(1)
+
+
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
     """A private folder with a path short enough for Ray's sockets, as the demo makes it."""

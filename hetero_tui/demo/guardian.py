@@ -33,6 +33,7 @@ NAME = re.compile(r"^ht-demo-[A-Za-z0-9_]+$")
 
 _ROUNDS = 3
 _GRACE = 5.0
+_POLL = 0.05
 
 
 @asynccontextmanager
@@ -77,11 +78,8 @@ def check(folder: Path) -> None:
 def clean(folder: Path) -> None:
     """End all processes of the demo in ``folder`` (SIGTERM, then SIGKILL), and remove it and what it points at."""
     check(folder)
-    for _ in range(_ROUNDS):  # something may be started while the first ones end
-        processes = ours(folder)
-        if not processes:
-            break
-        end(processes)
+    for _ in range(_ROUNDS):  # something may be started while the first ones end, and shows no mark before it runs
+        end(ours(folder))
     for extra in fallback_folders(folder):
         shutil.rmtree(extra, ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)
@@ -102,7 +100,7 @@ def ours(folder: Path) -> list[psutil.Process]:
 
 
 def end(processes: Iterable[psutil.Process]) -> None:
-    """SIGTERM, a few seconds, SIGKILL. Returns when all are gone, or a few seconds after the SIGKILL."""
+    """SIGTERM, a few seconds, SIGKILL. Returns when all have ended, or a few seconds after the SIGKILL."""
     alive = list(processes)
     for kill in (False, True):
         for process in alive:
@@ -111,7 +109,17 @@ def end(processes: Iterable[psutil.Process]) -> None:
                     process.kill()
                 else:
                     process.terminate()
-        _, alive = psutil.wait_procs(alive, timeout=_GRACE)
+        ends = time.monotonic() + _GRACE
+        while (alive := [process for process in alive if _lives(process)]) and time.monotonic() < ends:
+            time.sleep(_POLL)
+
+
+def _lives(process: psutil.Process) -> bool:
+    """Whether it has not ended; one that nobody has fetched yet (a zombie) has."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
 
 
 def fallback_folders(folder: Path) -> list[Path]:

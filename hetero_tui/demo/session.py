@@ -52,6 +52,7 @@ class CommandSession(asyncssh.SSHServerSession[bytes]):
         self._spawned: Spawned | None = None
         self._input: asyncio.Queue[bytes] = asyncio.Queue()
         self._pending = 0
+        self._sent = 0
         self._closed = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
@@ -126,12 +127,13 @@ class CommandSession(asyncssh.SSHServerSession[bytes]):
         """Send what the command left in its pipes, at the client's pace.
 
         A child in the background may hold the pipes open for ever: when the client could take more and nothing has
-        come to an end for a moment, the command counts as done.
+        come for a moment, the command counts as done.
         """
         drained = asyncio.gather(*outgoing)
         while True:
+            before = self._sent
             await asyncio.wait((drained, closed), timeout=deadlines.COMMAND_END, return_when=asyncio.FIRST_COMPLETED)
-            if drained.done() or closed.done() or self._writable.is_set():
+            if drained.done() or closed.done() or (self._writable.is_set() and self._sent == before):
                 return
 
     async def _feed(self, stdin: asyncio.StreamWriter) -> None:
@@ -153,6 +155,7 @@ class CommandSession(asyncssh.SSHServerSession[bytes]):
             while data := await reader.read(_CHUNK):
                 await self._writable.wait()
                 self._channel.write(data, datatype)
+                self._sent += len(data)
 
     def _report(self, status: int) -> None:
         with contextlib.suppress(OSError, asyncssh.Error):

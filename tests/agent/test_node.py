@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -143,8 +144,9 @@ def test_a_cluster_of_two_machines_comes_up_keeps_together_and_goes_without_a_tr
         for spec in (head, worker):
             assert TOKEN not in (Path(spec.folder) / "logs" / "ray.log").read_text()
             for process in process_table.find_marked(Path(spec.folder)):
-                assert TOKEN not in Path(f"/proc/{process.pid}/cmdline").read_text()
-                assert TOKEN not in Path(f"/proc/{process.pid}/environ").read_text()
+                for part in ("cmdline", "environ"):
+                    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended while we looked
+                        assert TOKEN not in Path(f"/proc/{process.pid}/{part}").read_text()
         public = [entry for entry in _listening(Path(head.folder)) if entry[0] in {"0.0.0.0", "::"}]
         assert len(public) == 3, "the GCS and the raylet's two, each under the token; metrics are off"
 
@@ -157,7 +159,7 @@ def test_a_cluster_of_two_machines_comes_up_keeps_together_and_goes_without_a_tr
         assert worker_report.pid is not None
         os.kill(worker_report.pid, signal.SIGKILL)
         worker_folder = Path(worker.folder)
-        wait_until(lambda: (supervision.read(worker_folder) or FIRST).restarts == 1, 30)
+        wait_until(lambda: (supervision.read(worker_folder) or FIRST).restarts == 1, 90)
         back = start(worker)
         assert (back.state, back.already) == ("running", True)
         assert back.pid != worker_report.pid
@@ -167,7 +169,7 @@ def test_a_cluster_of_two_machines_comes_up_keeps_together_and_goes_without_a_tr
         # A stop that comes while it is joining again finds all of it: what was left, and what is new.
         assert back.pid is not None
         os.kill(back.pid, signal.SIGKILL)
-        wait_until(lambda: processes.read_record(worker_folder, layout.RAY).pid != back.pid, 15)
+        wait_until(lambda: processes.read_record(worker_folder, layout.RAY).pid != back.pid, 60)
         for spec in (worker, head):
             report = stop(spec)
             assert report.leftovers == ()
@@ -206,7 +208,7 @@ def test_a_start_with_another_port_replaces_the_node_and_a_killed_start_is_conti
     assert killed.stdin is not None
     killed.stdin.write(encode(spec).encode() + b"\n")
     killed.stdin.close()
-    wait_until(lambda: processes.find_named(folder, layout.RAY), 15)
+    wait_until(lambda: processes.find_named(folder, layout.RAY), 60)
     killed.kill()
     killed.wait()
 
@@ -226,7 +228,7 @@ def test_a_start_with_another_port_replaces_the_node_and_a_killed_start_is_conti
         stdout=subprocess.DEVNULL,
         env=agent_environment,
     )
-    wait_until(lambda: layout.stop_flag(folder).exists() or halfway.poll() is not None, 5)
+    wait_until(lambda: layout.stop_flag(folder).exists() or halfway.poll() is not None, 30)
     halfway.kill()
     halfway.wait()
     stop(spec)
@@ -257,10 +259,10 @@ def test_a_stop_ends_a_start_that_still_waits_for_its_head(machine, stop, agent_
         assert waiting.stdin is not None
         waiting.stdin.write(encode(spec) + "\n")
         waiting.stdin.flush()
-        with pytest.raises(subprocess.TimeoutExpired):
-            waiting.wait(1.0)
+        wait_until(processes.lock_path(Path(spec.folder)).exists, 60)
+        assert waiting.poll() is None
         stop(spec)
-        assert waiting.wait(2) == 1
+        assert waiting.wait(30) == 1
         assert waiting.stdout is not None
         assert "taken down" in decode(NodeReport, waiting.stdout.read()).cause
     _assert_nothing_left(spec)
@@ -309,7 +311,7 @@ def test_a_stop_lets_runs_save_first_and_works_without_any_record(folder, launch
     )
     unrecorded = launched("forgotten", "import time; time.sleep(600)")
     processes.forget(folder, "forgotten")
-    wait_until(lambda: (folder / "logs" / "run-1.log").read_text() == "up\n", 10)
+    wait_until(lambda: (folder / "logs" / "run-1.log").read_text() == "up\n", 30)
 
     done = agent("node", "stop", "--folder", str(folder))
 

@@ -62,6 +62,13 @@ class Looked:
                 await self.said.wait()
 
 
+def is_itself(started: subprocess.Popen[bytes]) -> bool:
+    """Whether bash has become the program; on the way there the kernel shows neither words nor environment."""
+    process = psutil.Process(started.pid)
+    words = process.cmdline()
+    return bool(words) and words[0] != "bash" and CLUSTER_MARK in process.environ()
+
+
 @pytest.fixture
 def started(tmp_path: Path) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
     """Processes that look like what runs on two machines of a demo, and one of somebody else's."""
@@ -78,7 +85,7 @@ def started(tmp_path: Path) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
         mark = os.path.normpath(tmp_path / "demo" / home / ".hetero-tui" / "demo")
         processes[name] = subprocess.Popen(["bash", "-c", command], env={**os.environ, CLUSTER_MARK: mark})
     end = time.monotonic() + PATIENCE
-    while any(psutil.Process(process.pid).name() == "bash" for process in processes.values()):
+    while not all(map(is_itself, processes.values())):
         assert time.monotonic() < end
         time.sleep(0.01)
     yield processes
@@ -110,6 +117,11 @@ async def test_what_is_done_is_said_and_nobody_elses_process_is_touched(
     await asyncio.sleep(0.5)  # it goes on for as long as two machines are left
     await chaos.toggle()
     assert not chaos.on
+    for line in looked.log:
+        if "killed the worker of" in line:
+            started[f"worker of {line.split()[-1]}"].wait(PATIENCE)  # the signal is on its way until then
+        elif "killed all of Ray on" in line:
+            started[f"raylet of {line.split()[-1]}"].wait(PATIENCE)
     assert (looked.log[0].startswith("chaos: on"), looked.log[-1]) == (True, "chaos: off")
     ended = {name for name, process in started.items() if process.poll() is not None}
     assert {name.split()[-1] for name in ended} == {line.split()[-1] for line in looked.log if "killed" in line}
@@ -130,9 +142,8 @@ async def test_a_worker_that_it_stopped_goes_on_when_chaos_ends(
     chaos = Chaos(homes, head="fast", session=looked, chance=Freezing(), pause=(0.0, 0.01))
     await chaos.toggle()
     await looked.until("stopped the worker of fast")
-    await asyncio.sleep(0.1)
     worker = psutil.Process(started["worker of fast"].pid)
-    assert worker.status() == psutil.STATUS_STOPPED
+    await asyncio.to_thread(os.waitid, os.P_PID, worker.pid, os.WSTOPPED | os.WNOWAIT)
     await chaos.close()
     assert worker.status() != psutil.STATUS_STOPPED
 

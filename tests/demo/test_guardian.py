@@ -9,12 +9,12 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from hetero_tui.demo import guardian
 from hetero_tui.demo.machines import make_folder
 from remote_agent.protocol import CLUSTER_MARK, short_folder
+from tests.processes import has_ended
 
 # A demo in short: guarded, with two daemons on a "host", of which one ignores SIGTERM. It prints their ids and waits.
 DEMO = """
@@ -32,10 +32,6 @@ async def main(folder):
 
 asyncio.run(main(Path(sys.argv[1])))
 """
-
-
-def _gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 def _eventually(condition, seconds: float = 30.0) -> bool:
@@ -71,7 +67,7 @@ def test_nothing_is_left_whether_the_demo_returns_or_is_killed(number):
         demo.wait(40)
         assert _eventually(lambda: not folder.exists())
         assert len(pids) == 2
-        assert all(_gone(pid) for pid in pids)
+        assert all(has_ended(pid) for pid in pids)
         assert not fallback.exists()
         assert unmarked.poll() is None
     finally:

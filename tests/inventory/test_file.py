@@ -165,7 +165,7 @@ def test_aliases_that_would_multiply_are_refused_and_never_expanded(mistakes):
     )
     began = time.monotonic()
     assert mistakes(bomb) == ["line 2: aliases (*a) are not supported; use `defaults` for shared keys"]
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 30, "2**20 words would take minutes"
 
 
 def test_a_jump_may_be_a_host_that_the_inventory_does_not_name(read):

@@ -33,7 +33,7 @@ from tests.lab import network
 from tests.lab.machines import Host, HostSpec, Laptop
 from tests.lab.network import LabError
 
-BOOT_DEADLINE = 15.0
+BOOT_DEADLINE = 45.0
 """Seconds from starting a host to the first word of its SSH server."""
 
 NETWORK = "10.99.0"

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-COMMAND_DEADLINE = 10.0
+COMMAND_DEADLINE = 30.0
 """Seconds that one ``ip`` or ``tc`` command may take; they answer in milliseconds."""
 
 BRIDGE = "switch0"

@@ -68,9 +68,9 @@ def theirs(fleet: Lab) -> OtherRay:
     other = OtherRay(host, frozenset())
     assert other.count() == 1
     # The driver has gone, and with it what was idle: what is left now is to stay.
-    names = ("gcs_server", "raylet", "ray::Counter")
-    lasting = [one for one in host.processes() if any(name in " ".join(one.argv) for name in names)]
-    assert len(lasting) >= len(names)
+    names = {"gcs_server", "raylet", "ray::Counter"}
+    lasting = [one for one in host.processes() if Path(one.argv[0]).name.partition(".")[0] in names]
+    assert len(lasting) == len(names)
     return OtherRay(host, frozenset(one.pid for one in lasting))
 
 
@@ -114,7 +114,7 @@ def test_up_again_adds_the_missing_host_and_leaves_the_others_alone(product: Het
         if host.name != "crosby":
             assert raylets(host) == before[host.name]
         if host.name != "nas":  # which somebody else uses too
-            assert [one for one in host.processes() if not is_ours(host, one)] == []
+            assert strangers(host) == []
     status = product.document("status")
     assert status["cluster"]["state"] == "up"
     assert status["cluster"]["head"] in {host.name for host in fleet.hosts}
@@ -154,7 +154,7 @@ def test_a_run_outlives_the_laptops_command_and_attach_shows_all_of_it(product: 
     for host in fleet.hosts[:2]:
         workers = [one for one in host.processes() if one.argv[0].startswith("ray::")]
         assert workers
-        assert all(is_ours(host, one) for one in workers)
+        assert not set(workers) & set(strangers(host))
 
     events = product.events("attach", run)
     assert_whole(events)
@@ -173,6 +173,7 @@ def test_a_run_outlives_the_laptops_command_and_attach_shows_all_of_it(product: 
     }
     medians = median_compute_seconds(steps(events)[WARM_UP_STEPS:])
     assert len(medians) == 3
+    print("median compute seconds of a step:", medians)
     assert (max(medians.values()) - min(medians.values())) / max(medians.values()) <= SPREAD, medians
 
 
@@ -235,6 +236,12 @@ def temporary_files(host: Host) -> str:
 def raylets(host: Host) -> set[int]:
     """PIDs of our cluster's raylets on a host."""
     return {one.pid for one in host.processes() if one.argv[0].endswith("raylet") and is_ours(host, one)}
+
+
+def strangers(host: Host) -> list[HostProcess]:
+    """Processes on a host that are not our cluster's; one that ends while we look is none."""
+    suspects = [one for one in host.processes() if not is_ours(host, one)]
+    return [one for one in suspects if one in host.processes()]
 
 
 def is_ours(host: Host, process: HostProcess) -> bool:

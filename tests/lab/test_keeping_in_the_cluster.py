@@ -77,7 +77,7 @@ def test_a_supervisor_that_is_killed_is_replaced_by_up_and_a_killed_raylet_is_ba
 
     begin = time.monotonic()
     crosby.signal(raylet, signal.SIGKILL)
-    states = states_until_up(product, "crosby", lambda: pids(crosby, "raylet") not in ([], [raylet]))
+    states = states_until_up(product, "crosby", lambda: pids(crosby, "raylet") not in ([], [raylet]), 3 * budget)
     took = time.monotonic() - begin
     print(f"a killed raylet is back after {took:.1f} s")
     assert "restarting" in states
@@ -92,12 +92,12 @@ def test_a_host_whose_cable_was_out_is_back_by_itself(lab: Lab, product: HeteroT
     crosby.cut()
     try:
         while members(lab) != ["mercer"]:
-            assert time.monotonic() - begin < 2 * CUT_SECONDS, "the head has not noticed the silence"
+            assert time.monotonic() - begin < 6 * CUT_SECONDS, "the head has not noticed the silence"
         time.sleep(max(0.0, begin + CUT_SECONDS - time.monotonic()))
     finally:
         crosby.mend()
     begin = time.monotonic()
-    states_until_up(product, "crosby", lambda: pids(crosby, "raylet") not in ([], before))
+    states_until_up(product, "crosby", lambda: pids(crosby, "raylet") not in ([], before), 3 * budget)
     took = time.monotonic() - begin
     print(f"a host whose cable was out for {CUT_SECONDS:.0f} s is back after {took:.1f} s")
     assert took <= budget
@@ -144,10 +144,10 @@ def host_in(status: dict[str, Any], name: str) -> dict[str, str]:
     return {key: str(value) for key, value in found.items()}
 
 
-def states_until_up(product: HeteroTui, name: str, renewed: Callable[[], bool]) -> list[str]:
+def states_until_up(product: HeteroTui, name: str, renewed: Callable[[], bool], seconds: float) -> list[str]:
     """The states that ``status`` shows of a host until it is up again with new processes; it comes to that."""
     states: list[str] = []
-    ends = time.monotonic() + 3 * BACK_SECONDS
+    ends = time.monotonic() + seconds
     while not states or states[-1] != "up" or not renewed():
         assert time.monotonic() < ends, states
         states.append(state_of(product, name))

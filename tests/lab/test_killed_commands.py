@@ -14,9 +14,9 @@ from typing import TypeVar
 
 import pytest
 
-from remote_agent import deadlines
+from remote_agent import deadlines, layout
 from tests.lab.lab import Lab
-from tests.lab.machines import Host, HostSpec
+from tests.lab.machines import Host, HostProcess, HostSpec
 from tests.lab.product import HeteroTui
 
 pytestmark = [pytest.mark.lab, pytest.mark.ray, pytest.mark.timeout(300, method="signal")]
@@ -62,7 +62,8 @@ def test_after_a_head_that_was_killed_during_up_and_a_killed_up_the_next_up_make
 
 def test_a_down_that_was_killed_is_finished_by_the_next_down(lab: Lab, product: HeteroTui) -> None:
     product.document("up")
-    kill_when(product.start("down", "--yes"), lambda: any(not running(host, "raylet") for host in lab.hosts))
+    stopping = [layout.stop_flag(host.home / ".hetero-tui/lab") for host in lab.hosts]
+    kill_when(product.start("down", "--yes"), lambda: any(flag.exists() for flag in stopping))
     document = product.document("down", "--yes")
     assert_nothing_left(lab, document)
 
@@ -103,10 +104,24 @@ def one_of(lab: Lab, program: str) -> tuple[Host, int] | None:
     return found[0] if found else None
 
 
+def is_order(process: HostProcess) -> bool:
+    """Whether it is a command that a laptop gave."""
+    return any("remote_agent.node" in word for word in process.argv)
+
+
+def await_end_of_orders(host: Host) -> None:
+    """What the killed laptop had ordered finds nothing left to do, and ends a moment after the next one's order."""
+    ends = time.monotonic() + SEEN_WITHIN
+    while left := host.processes():
+        assert time.monotonic() < ends, left
+        time.sleep(0.02)
+
+
 def assert_nothing_left(lab: Lab, document: dict[str, object]) -> None:
     assert document["leftovers"] == []
     for host in lab.hosts:
-        assert host.processes() == ()
+        assert [one for one in host.processes() if not is_order(one)] == []
+        await_end_of_orders(host)
         assert host.listening_ports() == frozenset()
         assert not [path for path in host.home.glob(".hetero-tui/lab/*") if path.name != "runs"]
     assert not list(lab.laptop.home.glob(".local/state/hetero-tui/*"))

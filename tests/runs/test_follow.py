@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from collections.abc import Sequence
 
 import pytest
 
@@ -14,11 +15,11 @@ from hetero_tui.runs.follow import follow
 from hetero_tui.transport import Transport, open_transport
 from remote_agent import protocol
 
-EVENTS = 60
+EVENTS, BREAKS = 60, (10, 30)
 CLUSTER = "followed"
 
 WRITER = """
-import sys, time
+import os, sys, time
 from remote_agent import protocol
 count, last = int(sys.argv[1]), sys.argv[2] == "yes"
 with open("runs/r/events.jsonl", "a") as file:
@@ -26,15 +27,19 @@ with open("runs/r/events.jsonl", "a") as file:
         event = protocol.CheckpointSaved(seq=seq, time=time.time(), step=seq, path="x" * 200, host="h")
         file.write(protocol.encode(event) + "\\n")
         file.flush()
-        time.sleep(0.05)
+        while seq in map(int, sys.argv[3:]) and not os.path.exists(f"runs/r/go-on-{seq}"):
+            time.sleep(0.01)
     if last:
         event = protocol.RunFailed(seq=count + 1, time=time.time(), step=count, host="h", cause="the end")
         file.write(protocol.encode(event) + "\\n")
 """
 
 
-async def start_writer(transport: Transport, events: int, *, last_word: bool) -> None:
-    """A stand-in for a coordinator: a recorded process that writes events, on the host."""
+async def start_writer(transport: Transport, events: int, *, last_word: bool, rests: Sequence[int] = ()) -> None:
+    """A stand-in for a coordinator: a recorded process that writes events, on the host.
+
+    It rests after those of the numbers ``rests`` until there is a file ``go-on-NUMBER`` beside the events.
+    """
     await agent.ship(transport, CLUSTER, sys.executable)
     await transport.put(WRITER.encode(), f"{agent.folder(CLUSTER)}/runs/r/writer.py", step="test", deadline=20)
     home = agent.home_folder(CLUSTER)
@@ -44,7 +49,7 @@ async def start_writer(transport: Transport, events: int, *, last_word: bool) ->
         "processes",
         "launch",
         *("--folder", home, "--name", protocol.run_process_name("r"), "--log", f"{home}/log", "--"),
-        *(sys.executable, "runs/r/writer.py", str(events), "yes" if last_word else "no"),
+        *(sys.executable, "runs/r/writer.py", str(events), "yes" if last_word else "no", *map(str, rests)),
         step="test",
     )
     assert done is not None
@@ -64,22 +69,23 @@ async def collect(transport: Transport, run: str, seen: list[int]) -> None:
 
 async def test_a_connection_that_breaks_twice_loses_no_event_and_doubles_none(machines: EmbeddedMachines) -> None:
     transport = link_to(machines)
-    name = machines.machines[0].name
+    machine = machines.machines[0]
     breaks: list[str] = []
     seen: list[int] = []
     try:
-        await start_writer(transport, EVENTS, last_word=True)
-        async with asyncio.timeout(60):
+        await start_writer(transport, EVENTS, last_word=True, rests=BREAKS)
+        async with asyncio.timeout(deadlines.RUN_START + 30):
             async for line, event in follow(transport, CLUSTER, "r", breaks.append):
                 assert protocol.decode_event(line) == event
                 seen.append(event.seq)
-                if event.seq in (10, 30):
-                    await machines.unplug(name)
-                    await machines.plug_in(name)
+                if event.seq in BREAKS:
+                    await machines.unplug(machine.name)
+                    await machines.plug_in(machine.name)
+                    (machine.home / f".hetero-tui/{CLUSTER}/runs/r/go-on-{event.seq}").touch()
     finally:
         await transport.close()
     assert seen == list(range(1, EVENTS + 2))
-    assert len(breaks) >= 2
+    assert len(breaks) >= len(BREAKS)
 
 
 async def test_attaching_later_gives_the_whole_history_from_the_first_event(machines: EmbeddedMachines) -> None:

@@ -37,7 +37,7 @@ class Server:
 
 
 async def wait_for_banner(port: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             try:
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -6,12 +6,12 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from hetero_tui.errors import CommandFailed, DeadlineExceeded, Unreachable
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.transport import open_transport
+from tests.processes import ends
 
 LAPTOP = Host(name="laptop", connection="local")
 HOME = str(Path.home())
@@ -24,14 +24,14 @@ def laptop():
 
 async def test_commands_run_in_the_home_folder_with_their_words_unchanged(laptop):
     done = await laptop.run(
-        ["sh", "-c", 'pwd; printf "%s|" "$@"; exit 3', "sh", "a b", "$HOME", "*"], step="t", deadline=9
+        ["sh", "-c", 'pwd; printf "%s|" "$@"; exit 3', "sh", "a b", "$HOME", "*"], step="t", deadline=30
     )
     assert (done.exit_status, done.stdout) == (3, f"{HOME}\na b|$HOME|*|")
     assert laptop.address == "127.0.0.1"
 
 
 async def test_a_missing_program_is_what_a_shell_would_say(laptop):
-    done = await laptop.run(["no-such-program"], step="try", deadline=5)
+    done = await laptop.run(["no-such-program"], step="try", deadline=30)
     assert (done.exit_status, done.stderr) == (127, "no-such-program: not found\n")
 
 
@@ -39,20 +39,15 @@ async def test_a_command_and_its_children_are_ended_at_the_deadline(laptop, tmp_
     began = time.monotonic()
     command = ["sh", "-c", f"sleep 60 & echo $! > {tmp_path}/pid; trap '' TERM; while :; do sleep 0.1; done"]
     with pytest.raises(DeadlineExceeded, match="laptop: try: "):
-        await laptop.run(command, step="try", deadline=1)
-    assert time.monotonic() - began < 3
-    pid = int((tmp_path / "pid").read_text())
-    for _ in range(100):
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-            return
-        await asyncio.sleep(0.02)
-    pytest.fail("the child in the background lives on")
+        await laptop.run(command, step="try", deadline=2)
+    assert time.monotonic() - began < 20, "by itself it never ends"
+    assert await asyncio.to_thread(ends, int((tmp_path / "pid").read_text())), "the child in the background lives on"
 
 
 async def test_streams_keep_the_same_promises(laptop):
-    async with laptop.stream(["cat"], step="follow", silence=5, stdin=b"a\n\nb") as lines:
+    async with laptop.stream(["cat"], step="follow", silence=30, stdin=b"a\n\nb") as lines:
         assert [line async for line in lines] == ["a", "", "b"]
-    async with laptop.stream(["sh", "-c", "echo worse >&2; exit 2"], step="follow", silence=5) as lines:
+    async with laptop.stream(["sh", "-c", "echo worse >&2; exit 2"], step="follow", silence=30) as lines:
         with pytest.raises(CommandFailed) as caught:
             await anext(lines)
     assert caught.value.output == "worse"
@@ -62,7 +57,7 @@ async def test_streams_keep_the_same_promises(laptop):
 
 
 async def test_put_writes_whole_files(laptop, tmp_path):
-    await laptop.put(b"\0\xff" * 1000, str(tmp_path / "a" / "b"), step="send", deadline=5, mode=0o640)
+    await laptop.put(b"\0\xff" * 1000, str(tmp_path / "a" / "b"), step="send", deadline=30, mode=0o640)
     assert (tmp_path / "a" / "b").read_bytes() == b"\0\xff" * 1000
     assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o640
 

@@ -112,7 +112,7 @@ async def test_a_key_behind_a_passphrase_works_through_the_agent(openssh, connec
     socket_path = short_folder / "agent"
     agent = subprocess.Popen(["ssh-agent", "-D", "-a", socket_path], stdout=subprocess.DEVNULL)
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not socket_path.exists():
                 await asyncio.sleep(0.02)
         monkeypatch.setenv("SSH_AUTH_SOCK", str(socket_path))
@@ -139,7 +139,7 @@ async def test_a_closed_port_refuses_at_once(connect):
     began = time.monotonic()
     with pytest.raises(Unreachable, match=r"dead: connect: 127.0.0.1 port \d+ refused .* -> start its SSH server"):
         await connect(DEAD.model_copy(update={"port": free_port()})).connect()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < deadlines.CONNECT / 2
 
 
 async def test_a_name_that_does_not_resolve_is_said_so(connect):
@@ -154,7 +154,7 @@ async def test_a_silent_server_is_given_up_at_the_deadline(connect):
         began = time.monotonic()
         with pytest.raises(Unreachable, match=r"accepted the connection but completed no SSH login within 1 s"):
             await transport.connect()
-        assert 0.9 < time.monotonic() - began < 2
+        assert 0.9 < time.monotonic() - began < deadlines.CONNECT / 2
 
 
 async def test_what_is_not_ssh_is_said_so(connect):
@@ -170,7 +170,7 @@ async def test_what_is_not_ssh_is_said_so(connect):
 
 async def test_a_connection_cut_midway_is_an_error_and_the_next_use_connects_again(server, connect):
     transport = connect(server.host)
-    async with transport.stream(["sh", "-c", "echo a; sleep 60"], step="follow", silence=20) as lines:
+    async with transport.stream(["sh", "-c", "echo a; sleep 60"], step="follow", silence=60) as lines:
         assert await anext(lines) == "a"
         await server.stop()
         with pytest.raises(Unreachable, match=r"real: follow: .*(lost|closed)"):
@@ -178,7 +178,7 @@ async def test_a_connection_cut_midway_is_an_error_and_the_next_use_connects_aga
     with pytest.raises(Unreachable, match="refused the connection"):
         await transport.connect()
     await server.start()
-    done = await transport.run(["echo", "back"], step="try", deadline=10)
+    done = await transport.run(["echo", "back"], step="try", deadline=30)
     assert done.stdout == "back\n"
 
 
@@ -254,7 +254,7 @@ async def test_a_jump_leads_through_one_host_to_another(openssh, machines, conne
         proxy_jump="gate",
     )
     transport = connect(far, gate)
-    done = await transport.run(["pwd"], step="try", deadline=20)
+    done = await transport.run(["pwd"], step="try", deadline=60)
     assert done.stdout.strip() == str(machine.home)
     assert transport.address is None
     closed = far.model_copy(update={"port": free_port()})
@@ -279,7 +279,7 @@ async def test_proxy_jump_and_proxy_command_of_ssh_config_are_followed(openssh, 
             continue
         config = tmp_path / f"config{number}"
         config.write_text(f"{common}  {way}\n")
-        done = await connect(Host(name="far", address="far"), config=(config,)).run(["pwd"], step="try", deadline=20)
+        done = await connect(Host(name="far", address="far"), config=(config,)).run(["pwd"], step="try", deadline=60)
         assert done.stdout.strip() == str(machine.home)
 
 
@@ -289,9 +289,9 @@ async def test_what_a_login_shell_prints_does_not_harm_commands_files_or_round_t
     await openssh.stop()
     await openssh.start()
     transport = connect(openssh.host)
-    done = await transport.run(["sh", "-c", "echo out; echo err >&2"], step="try", deadline=10)
+    done = await transport.run(["sh", "-c", "echo out; echo err >&2"], step="try", deadline=30)
     assert (done.stdout, done.stderr) == ("Welcome to rc-lab\nout\n", "noise\nerr\n")
-    await transport.put(b"data", str(tmp_path / "file"), step="send", deadline=10)
+    await transport.put(b"data", str(tmp_path / "file"), step="send", deadline=30)
     assert (tmp_path / "file").read_bytes() == b"data"
     assert await transport.round_trip() > 0
 
@@ -302,10 +302,10 @@ async def test_a_server_at_its_session_limit_is_said_so(openssh, connect, tmp_pa
     await openssh.stop()
     await openssh.start()
     transport = connect(openssh.host)
-    async with transport.stream(["cat"], step="follow", silence=20, stdin=None):
+    async with transport.stream(["cat"], step="follow", silence=60, stdin=None):
         with pytest.raises(HostError, match="MaxSessions"):
-            async with transport.stream(["cat"], step="follow", silence=20):
-                await transport.run(["true"], step="try", deadline=10)
+            async with transport.stream(["cat"], step="follow", silence=60):
+                await transport.run(["true"], step="try", deadline=30)
 
 
 async def test_an_account_without_a_shell_is_said_so(openssh, connect, tmp_path):
@@ -314,4 +314,4 @@ async def test_an_account_without_a_shell_is_said_so(openssh, connect, tmp_path)
     await openssh.stop()
     await openssh.start()
     with pytest.raises(HostError, match=r"login shell of .* runs no commands"):
-        await connect(openssh.host).run(["true"], step="try", deadline=10)
+        await connect(openssh.host).run(["true"], step="try", deadline=30)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 from textual.widgets import Input, Static
@@ -244,13 +245,14 @@ async def test_a_burst_of_changes_is_drawn_at_most_twice_a_second(scenarios, ope
     app = open_app(scenarios.up())
     drawn = []
     async with app.run_test() as pilot:
+        began = time.monotonic()
         draw = app.main.draw
         monkeypatch.setattr(app.main, "draw", lambda *given: (drawn.append(1), draw(*given)))
         for _ in range(300):
             app.intents.change(apply(app.intents.state, _changed(scenarios, "nas", HostState.STOPPING)))
             await asyncio.sleep(0.004)
         await pilot.pause(0.6)
-        assert 2 <= len(drawn) <= 5
+        assert 2 <= len(drawn) <= 2 * (time.monotonic() - began) + 1
         assert "stopping" in text_of(app, "rows")
 
 
