@@ -27,6 +27,7 @@ from remote_agent.training.saving.optimizer_state import Snapshot
 from remote_agent.training.saving.saver import Saved, Saver, load_payload
 from remote_agent.training.saving.snapshots import Once
 from remote_agent.training.session import Session, StepReport
+from remote_agent.training.strategies.liveness import check_servers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +163,13 @@ def _announce(request: Request, session: Session, ask: Callable[[], Saved | None
 def _not_fetched(session: Session, step: int | None, error: Exception) -> ServerGone:
     what = "the optimizer's state" if step is None else f"the weights of step {step}"
     cause = f"{what} can't be fetched: {rpc.describe(error)}"
-    return ServerGone(cause, hint="look at the server's host, then resume the run", host=session.server_host)
+    host = session.server_host
+    if rpc.gone(error):  # a process ended: it is known at once which one
+        try:
+            check_servers(session)
+        except ServerGone as gone:
+            host = gone.host
+    return ServerGone(cause, hint="look at the server's host, then resume the run", host=host)
 
 
 def _evaluate(request: Request, model: nn.Module) -> dict[str, float]:

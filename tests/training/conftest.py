@@ -32,7 +32,7 @@ def simulated(cluster: Cluster) -> Cluster:
     """The same cluster with hosts x and y of simulated speeds 1 and 0.5 beside the others."""
     for host, address, speed in (("x", "127.0.0.5", 1.0), ("y", "127.0.0.6", 0.5)):
         cluster.start(host, address, speed)
-    cluster.wait(len(cluster.nodes))
+    cluster.wait()
     return cluster
 
 

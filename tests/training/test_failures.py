@@ -32,6 +32,7 @@ class Job:
 
     def loss(self, model, batch):
         Job.calls += 1
+        time.sleep(0.002 * len(batch[0]))  # samples that cost nothing are dealt out by noise: b might get none
         loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
         BODY
         return loss

@@ -24,7 +24,7 @@ from remote_agent.training.speed.simulation import HEADROOM, SimulatedDevice
 from remote_agent.training.working.channels import Door, NetworkChannel, place
 from remote_agent.training.working.streaming import Streaming
 
-SECRET, PATIENCE_S, SAMPLES = b"a secret of the test's own", 10.0, 12
+SECRET, PATIENCE_S, SAMPLES = b"a secret of the test's own", 30.0, 12
 CPU = torch.device("cpu")
 
 

@@ -64,15 +64,18 @@ class Connection:
             ConnectionBroken: the connection ended, or did not take the frame within :data:`FRAME_S`.
         """
         parts = [memoryview(header.pack() if isinstance(header, Header) else header), memoryview(payload).cast("B")]
+        unsent = sum(map(len, parts))
+        self.bytes_out += unsent  # before whoever gets the frame can answer, and somebody looks
         try:
             while parts:
                 sent = self._socket.sendmsg(parts)
-                self.bytes_out += sent
+                unsent -= sent
                 while parts and sent >= len(parts[0]):
                     sent -= len(parts.pop(0))
                 if parts:
                     parts[0] = parts[0][sent:]
         except OSError as error:
+            self.bytes_out -= unsent
             raise self._broken(error) from error
 
     def receive_header(self, *, may_idle: bool = True) -> Header:

@@ -66,6 +66,25 @@ def interval(step_s: float, held_up_s: float, sending_s: float) -> int:
     return max(1, wanted, affordable)
 
 
+def usual_step_s(usual_s: float, latest_s: float, *, bursts: bool) -> float:
+    """How long steps take, with the latest in it.
+
+    A long step (a fault, a repair) must not make the interval between copies short, which is in steps. Where slices of
+    several workers come at once and end as many steps, some steps take nothing and others all of the time: there only
+    the mean says anything.
+
+    Args:
+        usual_s: what it was; 0: nothing is known.
+        latest_s: seconds of the latest step.
+        bursts: whether steps end in bursts.
+    """
+    if not usual_s:
+        return latest_s
+    if bursts:
+        return 0.95 * usual_s + 0.05 * latest_s
+    return min(latest_s, 0.7 * usual_s + 0.3 * latest_s)
+
+
 def _expected_held_up_s(strategy: str, step_s: float) -> float:
     """How long training will wait for the first copy: to come together may take the others as long as a slice takes."""
     return step_s if strategy in STALE_STRATEGIES else 0.0
@@ -166,9 +185,7 @@ class Copies:
             return
         self._unseen.extend(report.slices)
         gathering_s = max(0.0, report.seconds - self._step_s) if self._stale and self._step_s else 0.0
-        mean = 0.7 * self._step_s + 0.3 * report.seconds
-        # A long step (a fault, a repair) must not make the interval short, which is in steps.
-        self._step_s = min(report.seconds, mean) if self._step_s else report.seconds
+        self._step_s = usual_step_s(self._step_s, report.seconds, bursts=self._stale)
         self._take_over(session)
         if not session.goes_on(report.step, position):
             return  # there is nothing to go on with

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -86,11 +87,11 @@ class Cable:
 
     def cut(self) -> None:
         self._limit = None
+        self.broken.set()  # before anybody can notice
         sockets, self._sockets = self._sockets, []
         for one in sockets:
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
-        self.broken.set()
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -121,6 +122,14 @@ class Cable:
         for one in (source, target):
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for what shards do in their own threads."""
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
 
 
 @pytest.fixture

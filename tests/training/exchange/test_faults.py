@@ -5,8 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import pytest
@@ -34,6 +33,7 @@ from remote_agent.training.exchange.errors import (
     StepIncomplete,
 )
 from remote_agent.training.exchange.frames import Header, Kind, Reason, unpack_failure
+from tests.training.exchange.conftest import until
 
 NUMBERS, DEADLINE = 200_000, 20.0
 TOKEN = b"the cluster's token"
@@ -47,6 +47,11 @@ def start() -> Tensor:
 
 def gradient(step: int, index: int) -> Tensor:
     return torch.randn(NUMBERS, generator=torch.Generator().manual_seed(100 * step + index))
+
+
+def counted_of(servers: Sequence[ShardServer], step: int, index: int) -> int:
+    """Chunks of a slice that these shards have."""
+    return sum(sum(server.shard.counted(step, index)) for server in servers)
 
 
 def undisturbed(fleet, together, steps: int, codec: str = "fp32") -> Tensor:
@@ -70,8 +75,8 @@ def test_a_worker_dies_halfway_through_its_push_and_another_sends_the_slice_agai
     assert all(cable.broken.wait(DEADLINE) for cable in cables)
     for cable in cables:
         cable.close()
-    counted = sum(sum(server.shard.counted(1, 1)) for server in shards.servers)
-    assert 0 < counted < len(CUT.chunks)
+    until(lambda: counted_of(shards.servers, 1, 1))
+    assert counted_of(shards.servers, 1, 1) < len(CUT.chunks)
 
     exchanging = living.client.begin(1, 2, 10, living.weights, living.new)
     exchanging.contribute(0, gradient(1, 0)).offer(0, NUMBERS)
@@ -165,9 +170,7 @@ def test_a_worker_that_missed_steps_is_told_and_can_fetch(fleet) -> None:
     working, away = shards.join(), shards.join()
     for step in range(1, 5):
         working.step(step, [(0, gradient(step, 0))], 1, 10)
-    end = time.monotonic() + DEADLINE
-    while away.client.step is not None and time.monotonic() < end:
-        time.sleep(0.01)
+    until(lambda: away.client.step is None)
     with pytest.raises(FellBehind, match="fetch"):
         away.client.begin(1, 1, 10, away.weights, away.new)
     assert away.client.fetch(away.weights, DEADLINE) == 4
@@ -282,8 +285,7 @@ def test_workers_that_disagree_about_a_step_are_told(fleet) -> None:
     one, other = shards.join(), shards.join()
     first = one.client.begin(1, 2, 10, one.weights, one.new)
     first.contribute(0, gradient(1, 0)).offer(0, NUMBERS)
-    with pytest.raises(StepIncomplete):
-        first.finish(0.3)
+    until(lambda: counted_of(shards.servers, 1, 0) == len(CUT.chunks))
     second = other.client.begin(1, 2, 11, other.weights, other.new)
     second.contribute(1, gradient(1, 1)).offer(0, NUMBERS)
     with pytest.raises(ExchangeError, match=r"10.*for another|11.*for one"):
@@ -319,8 +321,7 @@ def test_no_copy_is_made_in_the_middle_of_a_step(fleet) -> None:
     member = shards.join()
     exchanging = member.client.begin(1, 2, 10, member.weights, member.new)
     exchanging.contribute(0, gradient(1, 0)).offer(0, NUMBERS)
-    with pytest.raises(StepIncomplete):
-        exchanging.finish(0.3)
+    until(lambda: counted_of(shards.servers[:1], 1, 0))
     with pytest.raises(ExchangeError, match="in the middle of step"):
         shards.servers[0].shard.state()
 

@@ -24,7 +24,7 @@ from remote_agent.training.exchange import (
     plan_layout,
 )
 from remote_agent.training.exchange.errors import ConnectionRefused, StepIncomplete
-from tests.training.exchange.conftest import Cable
+from tests.training.exchange.conftest import Cable, until
 
 NUMBERS, BATCH, DEADLINE = 200_000, 12, 20.0
 TOKEN = b"the cluster's token"
@@ -133,8 +133,8 @@ def test_a_slice_that_a_dead_worker_sent_in_part_is_completed_by_another(shards:
     assert all(cable.broken.wait(DEADLINE) for cable in cables)
     for cable in cables:
         cable.close()
-    counted = sum(sum(server.shard.counted(1)) for server in fleet.servers)
-    assert 0 < counted < len(CUT.chunks)
+    until(lambda: any(any(server.shard.counted(1)) for server in fleet.servers))
+    assert sum(sum(server.shard.counted(1)) for server in fleet.servers) < len(CUT.chunks)
     out = torch.empty(NUMBERS)
     fleet.connect().exchange(1, 3, gradient(1), out, feedback=False).finish(DEADLINE)
     torch.testing.assert_close(out, -gradient(1))
@@ -172,6 +172,7 @@ def test_one_exchange_at_a_time(shards: Make) -> None:
     cable.close()
     client, out = fleet.connect([each.address for each in cables]), torch.empty(NUMBERS)
     exchanging = client.exchange(1, 3, gradient(1), out)
+    until(lambda: sum(fleet.servers[1].shard.counted(1)) == 10)
     with pytest.raises(StepIncomplete, match="10 of 20 chunks"):
         exchanging.finish(1.0)
     with pytest.raises(ExchangeError, match="another one is open"):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.training.faults.test_faults import BACK_S, job, opening, samples_of, seen, stop_and_check, until
-from tests.training.loopback import STOP_S, Cluster
+from tests.training.loopback import Cluster
 
 pytestmark = pytest.mark.ray
 
@@ -26,9 +26,7 @@ def bring_back(cluster: Cluster) -> Iterator[Callable[[], None]]:
 
     yield start
     if "d" in cluster.nodes:
-        node = cluster.nodes.pop("d")
-        node.send_signal(signal.SIGTERM)
-        node.wait(STOP_S)
+        cluster.stop_node("d")
 
 
 def test_a_host_that_was_away_when_the_run_was_resumed_takes_part_once_it_is_back(
@@ -46,12 +44,12 @@ def test_a_host_that_was_away_when_the_run_was_resumed_takes_part_once_it_is_bac
     assert "d: away now; takes part once it is back" in plan["reasons"]
     run.until("step", len(run.of_kind("step")) + 10)
     bring_back()
-    cluster.wait(len(cluster.nodes))
+    cluster.wait()
     there = time.time()
     until(run, "worker_joined", 1, "d/cpu")
     joined = seen(run, "worker_joined", "d/cpu")[0]["time"]
     run.until("step", len(run.of_kind("step")) + 20)
     assert samples_of(run, "d/cpu", joined) > 0
-    assert not run.of_kind("worker_lost")
+    assert not seen(run, "worker_lost", "d/cpu")
     stop_and_check(run, source, settings)
     assert joined - there < BACK_S + opening(run)

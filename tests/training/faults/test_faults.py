@@ -152,59 +152,6 @@ def only_the_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return functional.cross_entropy(model(batch[0]), batch[1])
 
 
-@pytest.mark.parametrize("kind", ["sync", "memory", "local_sgd"])
-def test_a_killed_worker_holds_up_one_step_for_a_moment_and_is_started_again(
-    launch: Any, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source, settings = job(tmp_path), SETTINGS[kind]
-    run = launch(source, "abc", num_iterations=100_000, **settings)
-    run.until("step", 20)
-    joined, killed = len(seen(run, "worker_joined")), time.time()
-    os.kill(process(tmp_path, "b"), signal.SIGKILL)
-    until(run, "worker_joined", joined + 1)
-    back = seen(run, "worker_joined")[-1]["time"] - killed
-    run.until("step", len(run.of_kind("step")) + 20)
-    held, noise = stall(run, killed)
-    with capsys.disabled():
-        print(f"\n{kind}: worker killed: stall {held:.2f} s (noise {noise:.2f}), back after {back:.1f} s")
-    assert any(event["time"] >= killed and "ended" in event["cause"] for event in seen(run, "worker_lost"))
-    assert samples_of(run, "b/cpu", killed + back) > 0
-    stop_and_check(run, source, settings)
-    assert held < PROCESS_S + noise + NOISE_S
-    assert back < BACK_S + opening(run)
-
-
-@pytest.mark.parametrize("kind", ["sync", "memory", "local_sgd"])
-def test_a_silent_worker_is_done_without_and_takes_part_again_when_it_answers(
-    launch: Any, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source, settings = job(tmp_path), SETTINGS[kind]
-    run = launch(source, "abc", num_iterations=100_000, **settings)
-    run.until("step", 20)
-    stopped, silent = process(tmp_path, "b"), time.time()
-    lost = len(seen(run, "worker_lost"))
-    os.kill(stopped, signal.SIGSTOP)
-    try:
-        until(run, "worker_lost", lost + 1)
-        before = len(run.of_kind("step"))
-        run.until("step", before + 30)  # the others go on, far enough for it to miss weights
-    finally:
-        joined, woken = len(seen(run, "worker_joined")), time.time()
-        os.kill(stopped, signal.SIGCONT)
-    until(run, "worker_joined", joined + 1)
-    back = seen(run, "worker_joined")[-1]["time"] - woken
-    run.until("step", len(run.of_kind("step")) + 20)
-    held, noise = stall(run, silent)
-    with capsys.disabled():
-        print(f"\n{kind}: worker silent: stall {held:.2f} s (noise {noise:.2f}), back {back:.1f} s after it answered")
-    assert "no answer" in seen(run, "worker_lost")[lost]["cause"]
-    assert process(tmp_path, "b") == stopped
-    assert samples_of(run, "b/cpu", woken + back) > 0
-    stop_and_check(run, source, settings)
-    assert held < SILENCE_S + noise + NOISE_S
-    assert back < BACK_S
-
-
 def test_a_worker_that_hangs_is_done_without_and_is_started_again(
     launch: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -279,7 +226,7 @@ def test_a_host_is_drained_and_another_one_added_while_the_run_is_on(launch: Any
     assert joined - asked < BACK_S + opening(run)
     run.until("step", len(run.of_kind("step")) + 20)
     assert samples_of(run, "c/cpu", joined) > 0
-    assert not run.of_kind("slice_reissued")
+    assert not seen(run, "slice_reissued"), "it was not asked to leave before its slice was done"
     stop_and_check(run, source, settings)
 
 

@@ -21,7 +21,7 @@ from remote_agent.training.messages import Counted, Slice, StreamedResult, Strea
 from remote_agent.training.working.channels import Channel, Door, open_channel, place
 from remote_agent.training.working.streaming import Streaming
 
-SECRET, PATIENCE_S, SAMPLES, STEPS = b"a secret of the test's own", 10.0, 12, 9
+SECRET, PATIENCE_S, SAMPLES, STEPS = b"a secret of the test's own", 30.0, 12, 9
 CPU = torch.device("cpu")
 
 
@@ -143,9 +143,9 @@ def test_a_worker_that_joins_late_follows_and_then_takes_part(worker: Open) -> N
 def test_a_worker_that_missed_many_steps_catches_up(worker: Open) -> None:
     old, channel = worker(0)
     late, behind = worker(0)
-    beside(lambda: old.step(task(1, 0, 5, 2)))
-    beside(lambda: late.step(task(1, 5, SAMPLES, 2)))
-    until(lambda: channel.step == 1 and behind.step == 1)
+    both = [beside(lambda: old.step(task(1, 0, 5, 2))), beside(lambda: late.step(task(1, 5, SAMPLES, 2)))]
+    assert all(isinstance(made(), StreamedResult) for made in both)
+    assert (channel.step, behind.step) == (1, 1)
     for step in range(2, STEPS):
         assert isinstance(old.step(task(step)), StreamedResult)
     followed = beside(late.follow)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +103,20 @@ def kill(*pids: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+@contextlib.contextmanager
+def held(pid: int) -> Iterator[None]:
+    """A process does nothing meanwhile."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        end = time.monotonic() + RUN_S
+        while psutil.Process(pid).status() != psutil.STATUS_STOPPED:  # the signal needs a moment to arrive
+            assert time.monotonic() < end
+            time.sleep(0.001)
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
 def until_copied(run: Any) -> None:
     """Wait until the first copies are there, and time for a spare process to start."""
     run.until("step")
@@ -163,7 +179,8 @@ def test_a_shard_its_hosts_worker_and_another_worker_are_lost_at_once(launch: An
     other = next(each for each in workers if each != host)
     kill(shard, workers[host], workers[other])
     weights = trained(run)
-    assert {event["host"] for event in run.of_kind("worker_lost")} == {host, other}
+    # While so many processes start, the third one may be silent for a moment.
+    assert {event["host"] for event in run.of_kind("worker_lost") if "no answer" not in event["cause"]} == {host, other}
     check_whole(run, STEPS * BATCH)
     assert worst_error(weights, plain_loop(run.folder, STEPS)) < 1e-5
 
@@ -178,10 +195,13 @@ def test_a_shard_that_is_killed_while_a_checkpoint_is_written_leaves_whole_ones(
         pass  # a checkpoint is there half-written for a moment only
     kill(server(tmp_path)[1])
     run.until("run_resumed")
-    for document in folder.glob("step-*.json"):
-        saved = checkpoint.find(document)
-        assert saved.weights()
-        assert saved.training_state().optimizer
+    with held(run.process.pid):  # it would remove the older ones while they are read
+        documents = list(folder.glob("step-*.json"))
+        assert documents
+        for document in documents:
+            saved = checkpoint.find(document)
+            assert saved.weights()
+            assert saved.training_state().optimizer
     weights = trained(run)
     check_whole(run, STEPS * BATCH)
     assert worst_error(weights, plain_loop(run.folder, STEPS)) < 1e-5
@@ -261,6 +281,18 @@ def test_copies_cost_no_more_of_the_time_and_of_the_link_than_they_may(
     steps = copies.interval(step, held, sending)
     assert held <= 1.001 * copies.MOST_HELD_UP * steps * step
     assert sending <= 1.001 * copies.MOST_SENDING * steps * step
+
+
+@given(st.floats(0.001, 1), st.integers(1, 4))
+def test_steps_that_end_in_bursts_take_what_they_take_on_average_and_a_long_one_changes_little(
+    pause: float, together: int
+) -> None:
+    usual = 0.0
+    for _ in range(40):
+        for seconds in [pause] + [1e-9] * (together - 1):
+            usual = copies.usual_step_s(usual, seconds, bursts=True)
+    assert 0.8 < usual / (pause / together) < 1.25
+    assert copies.usual_step_s(usual, 10 * usual, bursts=True) < 1.5 * usual
 
 
 @given(SECONDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
@@ -96,7 +97,7 @@ def test_whoever_waits_for_a_shard_that_is_given_up_is_freed_at_once(server: Lan
     began = time.monotonic()
     with pytest.raises(LaneError):
         worker.finish(PATIENCE_S)
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < PATIENCE_S / 2
     worker.close()
 
 
@@ -216,9 +217,13 @@ def test_a_worker_with_another_cut_is_refused(server: LaneServer) -> None:
 
 
 def test_nothing_is_left_of_the_memory_when_both_ends_are_gone(weights: Tensor) -> None:
-    def held() -> tuple[int, int]:
-        maps = Path("/proc/self/maps").read_text()
-        return sum(1 for _ in Path("/proc/self/fd").iterdir()), maps.count("memfd:hetero-tui")
+    def held() -> set[str]:
+        """Open files and mapped memory; those of earlier tests may still go away."""
+        files = set()
+        for entry in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):  # of the listing itself, which is closed by now
+                files.add(f"{entry.name} {entry.readlink()} {entry.stat().st_ino}")
+        return files | {line for line in Path("/proc/self/maps").read_text().splitlines() if "memfd:hetero-tui" in line}
 
     before = held()
     update = OptimizerUpdate(LAYOUT, functools.partial(dataplane.part_of, optimizer(weights)))
@@ -226,11 +231,14 @@ def test_nothing_is_left_of_the_memory_when_both_ends_are_gone(weights: Tensor) 
     served = LaneServer(Shard(LAYOUT, 0, weights, update, EXACT, keep=board.keep), board)
     served.start()
     worker = join(served)
-    assert held() > before
+    assert any("memfd:hetero-tui" in each for each in held() - before)
     worker.close()
     served.close()
     del worker, served, board, update
-    assert held() == before
+    end = time.monotonic() + PATIENCE_S
+    while left := held() - before:
+        assert time.monotonic() < end, left
+        time.sleep(0.01)
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="a name space of its own needs root")

@@ -22,7 +22,8 @@ from remote_agent.training.messages import Membership
 from remote_agent.training.working import process_group
 from remote_agent.training.working.process_group import PIECE, GroupBroken, MeetingPlace, ProcessGroup
 
-ADDRESS, WAIT_S, SOON_S = "127.0.0.1", 30.0, 3.0
+ADDRESS, WAIT_S, SOON_S = "127.0.0.1", 60.0, 10.0
+"""Who is not freed waits for :data:`GROUP_S` or :data:`REDUCE_S`, which are far longer than ``SOON_S``."""
 
 
 @pytest.fixture
@@ -150,11 +151,14 @@ def _member_elsewhere(place: Membership) -> Iterator[subprocess.Popen[str]]:
     code = (
         "import torch; from remote_agent.training.messages import Membership;"
         "from remote_agent.training.working.process_group import ProcessGroup;"
+        "print(flush=True);"
         f"group = ProcessGroup({place!r}, {ADDRESS!r});"
         "group.sum(torch.ones(10), lambda: None); input()"
     )
-    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "\n", "it has loaded torch, which may take longer than a group may"
         yield process
     finally:
         process.kill()
