@@ -104,10 +104,15 @@ def _train(fleet: Fleet, product: HeteroTui, way: OurWay, plan: Plan) -> Outcome
         errors: list[str] = []
         reader = threading.Thread(target=lambda pipe: errors.append(pipe.read()), args=(train.stderr,))
         reader.start()
-        for line in train.stdout:
-            follower.take(protocol.decode_event(line))
-        guard.cancel()
-        reader.join()
+        try:
+            for line in train.stdout:
+                follower.take(protocol.decode_event(line))
+        except BaseException:
+            train.kill()
+            raise
+        finally:
+            guard.cancel()
+            reader.join()
     return follower.outcome(way, last_line("".join(errors)))
 
 
