@@ -9,12 +9,10 @@ parts of a step, and the rate for any reference follows from them.
 from __future__ import annotations
 
 import dataclasses
-import json
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.lab import SETUP_DEADLINE, Fleet, Outcome, Plan, last_line
+from benchmarks.lab import SETUP_DEADLINE, Fleet, Outcome, Plan
 from benchmarks.peers import environment, runner
 from remote_agent.training.speed import shares
 from remote_agent.training.speed.shares import DeviceProfile
@@ -128,20 +126,13 @@ def measure(fleet: Fleet, plan: Plan, seconds: float) -> Solo:
     Raises:
         RuntimeError: one of them failed; the text says which, and why.
     """
-    python, _ = environment.python_with("")
     found = []
     for rank, host in enumerate(fleet.lab.hosts):
         settings = runner.settings_of(
             fleet, plan, DeviceProfile(1.0), hosts=len(fleet.speeds), rank=rank, variant="alone"
         )
         settings = dataclasses.replace(settings, seconds=seconds)
-        try:
-            done = runner.start(host, python, MODULE, settings, seconds + SETUP_DEADLINE)
-        except subprocess.TimeoutExpired as late:
-            raise RuntimeError(f"{host.name} alone was not measured within {late.timeout:.0f} s") from late
-        if done.returncode:
-            raise RuntimeError(f"{host.name} alone could not be measured: {last_line(done.stderr)}")
-        found.append(Alone(**json.loads(done.stdout.splitlines()[-1])))
+        found.append(Alone(**runner.measure(host, MODULE, settings, seconds + SETUP_DEADLINE, f"{host.name} alone")))
     return Solo(fleet.speeds, plan.batch, tuple(found))
 
 

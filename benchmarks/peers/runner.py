@@ -78,13 +78,27 @@ def calibrate(fleet: Fleet, plan: Plan) -> DeviceProfile:
     Raises:
         RuntimeError: the measurement failed; the text says why.
     """
-    python, _ = environment.python_with("")
     settings = settings_of(fleet, plan, _NO_PROFILE, hosts=len(fleet.speeds), rank=0, variant="")
-    done = start(fleet.lab.hosts[0], python, "benchmarks.peers.reference", settings, SETUP_DEADLINE)
-    if done.returncode:
-        raise RuntimeError(f"this computer's speed could not be measured: {last_line(done.stderr)}")
-    found = json.loads(done.stdout.splitlines()[-1])
+    module = "benchmarks.peers.reference"
+    found = measure(fleet.lab.hosts[0], module, settings, SETUP_DEADLINE, "this computer's speed")
     return DeviceProfile(found["speed"], found["overhead_s"])
+
+
+def measure(host: Host, module: str, settings: Settings, deadline: float, what: str) -> dict[str, float]:
+    """What a script that measures something on a host prints at its end.
+
+    Raises:
+        RuntimeError: it failed, or took longer than ``deadline`` seconds; the text names ``what``, and why.
+    """
+    python, _ = environment.python_with("")
+    try:
+        done = start(host, python, module, settings, deadline)
+    except subprocess.TimeoutExpired as late:
+        raise RuntimeError(f"{what} was not measured within {late.timeout:.0f} s") from late
+    if done.returncode:
+        raise RuntimeError(f"{what} could not be measured: {last_line(done.stderr)}")
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def settings_of(fleet: Fleet, plan: Plan, reference: DeviceProfile, *, hosts: int, rank: int, variant: str) -> Settings:
