@@ -102,14 +102,16 @@ class Series:
         return times[late], resident[late]
 
 
-def processes_of(nodes: Mapping[str, int], coordinator: int) -> dict[str, psutil.Process]:
+def processes_of(nodes: Mapping[str, int], overseer: int) -> dict[str, psutil.Process]:
     """The processes that serve a run, by what they are called here.
 
     Args:
         nodes: PID of each host's ``ray start``.
-        coordinator: PID of the run's.
+        overseer: PID of the run's, whose child coordinates it.
     """
-    found = {"coordinator": psutil.Process(coordinator)}
+    first = psutil.Process(overseer)
+    (coordinator,) = first.children()
+    found = {"overseer": first, "coordinator": coordinator}
     for host, pid in nodes.items():
         for process in psutil.Process(pid).children(recursive=True):
             try:

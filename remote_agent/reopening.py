@@ -7,6 +7,7 @@ line that a killed coordinator left half-written goes as well. So the numbers go
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,11 +16,15 @@ from remote_agent import protocol
 
 @dataclass(frozen=True)
 class Reopened:
-    """An events file that can be continued: ``seq`` is its last number, ``size`` its bytes, ``ended`` how it ended."""
+    """An events file that can be continued: ``seq`` is its last number, ``size`` its bytes, ``ended`` how it ended.
+
+    ``step`` is the last step that it tells of; 0: it tells of none.
+    """
 
     seq: int
     size: int
     ended: str = ""
+    step: int = 0
 
 
 def examine(path: Path) -> Reopened:
@@ -40,7 +45,15 @@ def examine(path: Path) -> Reopened:
         if last is not None and last.kind in protocol.FINAL_KINDS:
             ended = _words(last)
             size -= len(lines.pop()) + 1
-    return Reopened(len(lines), size, ended)
+    return Reopened(len(lines), size, ended, _last_step(lines))
+
+
+def _last_step(lines: Sequence[bytes]) -> int:
+    for line in reversed(lines):
+        event = protocol.decode_event(line.decode("utf-8", "replace"))
+        if isinstance(event, protocol.Step | protocol.RunResumed):
+            return event.step
+    return 0
 
 
 def reopen(path: Path) -> Reopened:

@@ -21,7 +21,7 @@ from remote_agent.training.data import record
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.job import create_model
 from remote_agent.training.saving import checkpoint
-from tests.lab.following import Following, RunError
+from tests.lab.following import Following, RunError, coordinators
 from tests.lab.lab import Lab
 from tests.lab.machines import Host, HostSpec, login
 from tests.lab.product import HeteroTui
@@ -148,14 +148,16 @@ class Stage:
         return self.lab.host(host).home / Path(path).relative_to(login().pw_dir)
 
     def kill_coordinator(self, host: Host) -> float:
-        """SIGKILL for the run's own process on its head; returns seconds since the epoch.
+        """SIGKILL for the process that coordinates the run, on its head; returns seconds since the epoch.
 
         Raises:
             ValueError: there is none at the moment.
         """
-        (pid,) = [one.pid for one in host.processes() if "remote_agent.training.run" in one.argv]
+        _, *rest = coordinators(host) or [0]
+        if not rest:
+            raise ValueError("no coordinator is there")
         now = time.time()
-        host.signal(pid, signal.SIGKILL)
+        host.signal(rest[-1], signal.SIGKILL)
         return now
 
     def bring_back(self) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +50,7 @@ class Request:
         folder: the run's folder; ``checkpoints/`` is made in it.
         resume: a checkpoint, or a run's folder, that the run goes on from; None: it begins.
         gpus: GPU slots that a worker on a GPU asks Ray for; see :class:`~remote_agent.training.placing.placement.Seat`.
+        lasting: server and workers outlive the coordinator, for a successor that takes them over (``succession``).
     """
 
     run: str
@@ -60,23 +63,69 @@ class Request:
     resume: Path | None = None
     gpus: int = 0
     away: tuple[DeviceSpec, ...] = ()
+    lasting: bool = False
+
+    def actor_name(self) -> str:
+        """For an actor that is to be started; empty where it is not to outlive the coordinator."""
+        return f"{self.run}:{uuid.uuid4().hex}" if self.lasting else ""
+
+
+def run_of(actor: Actor) -> str:
+    """The run that a lasting actor belongs to."""
+    return actor.name.rpartition(":")[0]
+
+
+class Given:
+    """What servers and workers are opened with, wherever and whenever one is started.
+
+    Args:
+        trained: the job.
+        model: with the first weights.
+        dataset: as the workers index it.
+    """
+
+    def __init__(self, trained: Job, model: nn.Module, dataset: Any) -> None:
+        self.job = job.dumps(trained.factory)
+        self.state = rpc.put(safetensors.torch.save(checkpoint.portable_state(model)))
+        self._dataset = dataset
+
+    @functools.cached_property
+    def samples(self) -> Ref[Any]:
+        """The dataset, stored once somebody asks for it.
+
+        Raises:
+            JobError: it can't be sent.
+        """
+        try:
+            return rpc.put(self._dataset)
+        except (TypeError, AttributeError) as error:
+            raise JobError(f"the data can't be sent to the workers: {error}", hint=datasets.HINT) from error
 
 
 class Servers:
     """A run's parameter servers: the first, and more on further hosts once it is known where they are of use.
+
+    Args:
+        request: the run.
+        nodes: the cluster's.
+        seats: the workers'.
+        given: what they are opened with.
+        there: servers that serve already, in the layout's order: those of a coordinator that was killed.
 
     Attributes:
         first: on the host that the request names.
         spare: a process without a model, for a server that is lost later; None: there is none.
     """
 
-    def __init__(self, request: Request, nodes: Sequence[Node], seats: Sequence[Seat], blob: bytes, state: Ref[bytes]):
-        self._request, self._nodes, self._seats = request, nodes, seats
-        self._blob, self._state = blob, state
+    def __init__(
+        self, request: Request, nodes: Sequence[Node], seats: Sequence[Seat], given: Given, there: Sequence[Server] = ()
+    ) -> None:
+        self._request, self._nodes, self._seats, self._given = request, nodes, seats, given
         self._resumed: Ref[Resumption] | None = None
+        self._there = tuple(there)
         self._started: list[tuple[Server, Ref[Any]]] = []
         self.spare: Server | None = None
-        self.first = self._start(request.server_host)
+        self.first = self._there[0] if self._there else self._start(request.server_host)
 
     def opened(self) -> OptimizerFacts:
         """Wait for the first; says what the job's optimizer is.
@@ -140,11 +189,12 @@ class Servers:
         """
         self._nodes = placement.living_nodes()
         self.spare = Server(host=host, actor=self._process(host))
-        self.spare.actor.call("warm_up", self._blob)
+        self.spare.actor.call("warm_up", self._given.job)
 
     def kill(self) -> None:
         """End them all."""
-        for server in (*(server for server, _ in self._started), *([] if self.spare is None else [self.spare])):
+        spare = () if self.spare is None else (self.spare,)
+        for server in (*self._there, *(server for server, _ in self._started), *spare):
             server.actor.kill()
 
     def _start(self, host: str) -> Server:
@@ -153,7 +203,8 @@ class Servers:
         if spare is not None and not useful:
             spare.actor.kill()
         server = spare if spare is not None and useful else Server(host=host, actor=self._process(host))
-        self._started.append((server, server.actor.call("open", self._blob, self._state, self._request.config)))
+        opening = server.actor.call("open", self._given.job, self._given.state, self._request.config)
+        self._started.append((server, opening))
         return server
 
     def _process(self, host: str) -> Actor:
@@ -162,28 +213,36 @@ class Servers:
         sharing = sum(seat.node == node for seat in self._seats) + 1
         # A step whose slice is overdue must not hold up the same step submitted anew; data keeps the order of the rest.
         options = placement.actor_options(node, placement.RETURN_MEMORY) | {"allow_out_of_order_execution": True}
-        return rpc.start(ParameterServer, options, max(1, int(node.cpus) // sharing))
+        threads = max(1, int(node.cpus) // sharing)
+        return rpc.start(ParameterServer, options, threads, name=self._request.actor_name())
 
 
 class Workers:
-    """Starts a run's workers, also while it is on; :meth:`kill` ends them all."""
+    """Starts a run's workers, also while it is on; :meth:`kill` ends them all.
 
-    def __init__(self, request: Request, blob: bytes, samples: Ref[Any], state: Ref[bytes]) -> None:
-        self._request, self._blob, self._samples, self._state = request, blob, samples, state
+    Args:
+        request: the run.
+        given: what they are opened with.
+        there: workers that were started before, by a coordinator that was killed.
+    """
+
+    def __init__(self, request: Request, given: Given, there: Sequence[Actor] = ()) -> None:
+        self._request, self._given = request, given
         self._lock = threading.Lock()
-        self._actors: list[Actor] = []
+        self._actors = list(there)
         self._ended = False
 
     def start(self, seat: Seat) -> tuple[Actor, Ref[Any]]:
         """Start one and open it; for :meth:`opened`. It runs as soon as its host has a living node."""
-        actor = rpc.start(Worker, seat.options(), seat.spec.device, seat.threads, groups=GROUPS)
+        name = self._request.actor_name()
+        actor = rpc.start(Worker, seat.options(), seat.spec.device, seat.threads, groups=GROUPS, name=name)
         with self._lock:
             self._actors.append(actor)
             ended = self._ended
         if ended:
             actor.kill()
-        opening = actor.call("open", self._blob, self._samples, self._state, self._request.config, seat.spec.max_batch)
-        return actor, opening
+        given, config = self._given, self._request.config
+        return actor, actor.call("open", given.job, given.samples, given.state, config, seat.spec.max_batch)
 
     def opened(self, seat: Seat, opening: Ref[Any], deadline: float) -> Opened:
         """Wait for one, until ``deadline`` on the monotonic clock.
@@ -233,14 +292,9 @@ def started(
     nodes = placement.living_nodes()
     seats = placement.seats(request.devices, nodes, request.gpus)
     placement.check_shards(request.config.shards, [request.server_host, *(spec.host for spec in request.devices)])
-    blob = job.dumps(request.job.factory)
-    state = rpc.put(safetensors.torch.save(checkpoint.portable_state(model)))
-    try:
-        samples = rpc.put(dataset)
-    except (TypeError, AttributeError) as error:
-        raise JobError(f"the data can't be sent to the workers: {error}", hint=datasets.HINT) from error
-    servers = Servers(request, nodes, seats, blob, state)
-    workers = Workers(request, blob, samples, state)
+    given = Given(request.job, model, dataset)
+    _ = given.samples  # what can't be sent is said before anything is started
+    servers, workers = Servers(request, nodes, seats, given), Workers(request, given)
     try:
         opening = [(seat, *workers.start(seat)) for seat in seats]
         deadline = time.monotonic() + PLACEMENT_S + OPEN_S

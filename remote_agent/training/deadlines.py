@@ -51,7 +51,20 @@ PULSE_S = 0.3
 """Between two pings of the heartbeat."""
 
 SILENT_S = 1.5
-"""A process that has not answered a ping for so long is silent: its host may be cut off."""
+SILENT_SOONEST_S = 0.8
+SILENT_FACTOR = 4.0
+"""A process that has not answered a ping for so long is silent: its host may be cut off. The first is the most; one
+whose answers come sooner is silent after this many times the longest wait for one, and no sooner than the second."""
+
+ORPHAN_S = 600.0
+"""Until a coordinator must have been heard again by the actors of one that was killed; then they end."""
+
+UNHEARD_S = 3600.0
+"""The same until the first word after an actor was opened."""
+
+SETTLE_S = 5.0
+SETTLE_STEPS = 5.0
+"""Until the actors of a killed coordinator must have done what they were given: these, and so many usual steps."""
 
 SERVER_SILENT_S = 5.0
 """The same for a shard's process, which may copy its state before it answers."""

@@ -18,7 +18,7 @@ from remote_agent.training.actors import Request
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.data import datasets, extent, sources
 from remote_agent.training.errors import JobError, LostAtStart, ServerGone, TrainingError
-from remote_agent.training.faults import copies, starting_over
+from remote_agent.training.faults import copies, estate, starting_over, succession
 from remote_agent.training.faults.control import Control
 from remote_agent.training.faults.joining import Joining
 from remote_agent.training.journal import Journal
@@ -71,6 +71,17 @@ def fail(journal: Journal, error: TrainingError, host: str, step: int) -> None:
 
 def _run(request: Request, journal: Journal, stopping: Callable[[], bool], progress: Progress) -> Outcome:
     lost: list[str] = []
+    left = estate.read(request.folder) if request.lasting else None
+    if left is not None:
+        with contextlib.ExitStack() as stack:
+            try:
+                session, model = stack.enter_context(succession.taken_over(left, request, journal, stopping))
+            except succession.NotTakenOver as reason:
+                request = succession.from_checkpoint(left, request, str(reason))
+            else:
+                return train(request, model, session, progress)
+    if request.lasting:
+        succession.end_all(request.run)
     if request.resume is not None:
         # A host that is away just now must not keep a run from going on; where all are, it is said which.
         request = starting_over.without_lost(request, (), _living()) or request
@@ -140,7 +151,7 @@ def session_of(
                 )
             measured = measure(candidates, config.batch_size, config.measure_seconds)
             first, _, _ = _cut(config, measured.profiles, least_slice(measured.usage.buffers))
-            config = extent.in_rounds(config, order, sum(first))
+            config = strategies.fixed(extent.in_rounds(config, order, sum(first)), len(candidates))
             crew = _crew(candidates, measured, config.num_iterations)
             if resumed is not None:
                 snapshots.restore(servers, crew, resumed)

@@ -22,6 +22,7 @@ class Journal:
         path: the file.
         continued: whether it has events from before.
         ended: how the run in it had ended, in words; empty when it had not, or there was none.
+        step: the last step that it told of when it was opened; 0: none.
         closed: a final event was written.
 
     Raises:
@@ -39,7 +40,7 @@ class Journal:
             raise _storage(path, error) from error
         except ProtocolError as error:
             raise StorageError(f"{path} is no file of events: {error}", hint="choose another folder") from error
-        self.continued, self.ended = found.seq > 0, found.ended
+        self.continued, self.ended, self.step = found.seq > 0, found.ended, found.step
         self._next, self._whole = found.seq + 1, found.size
 
     def write(self, kind: type[Event], **fields: Any) -> None:

@@ -21,6 +21,7 @@ from remote_agent.training.data.record import SliceRecord
 from remote_agent.training.errors import JobError, ServerGone
 from remote_agent.training.faults import restoring
 from remote_agent.training.faults.copies import Copies
+from remote_agent.training.faults.estate import Testament
 from remote_agent.training.faults.restoring import Restorer
 from remote_agent.training.saving import checkpoint
 from remote_agent.training.saving.optimizer_state import Snapshot
@@ -63,13 +64,17 @@ def train(request: Request, model: nn.Module, session: Session, progress: Progre
         contextlib.closing(SliceRecord(request.folder / record.FILE, order.done or None)) as slices,
         Saver(request.folder / checkpoint.FOLDER, config.keep_checkpoints, about) as saver,
         Copies(session) as copies,
+        Testament(request) as testament,
     ):
+        step_s = 0.0
         restorer = Restorer(request.host)
         while True:
             try:
                 for report in strategies.create(config.strategy, session).steps(session):
-                    journal.write(protocol.Step, **report.fields())
                     slices.write(report.step, report.slices)
+                    journal.write(protocol.Step, **report.fields())
+                    step_s = report.seconds
+                    testament.keep(session, step_s)
                     samples += report.samples
                     last = report
                     progress.step = report.step + 1
@@ -86,10 +91,11 @@ def train(request: Request, model: nn.Module, session: Session, progress: Progre
                 _announce(request, session, saver.finish)
                 break
             except ServerGone as lost:
-                session = restorer.restore(session, copies.newest, lost, progress.step)
+                session, copy = restorer.restore(session, copies.newest, lost, progress.step)
                 copies.forget()
-                slices.go_back(copies.newest.step)
-                samples, progress.step = copies.newest.position, copies.newest.step + 1
+                slices.go_back(copy.step)
+                samples, progress.step = copy.position, copy.step + 1
+                testament.keep(session, step_s)
         seconds = time.monotonic() - begun
     assert saver.newest is not None, "the last one was waited for"
     evaluation = _evaluate(request, model)

@@ -225,6 +225,26 @@ class Unlinked:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """A slice that a worker has done, in a step of so many ``slices``; as :class:`Slice`, with their number alone."""
+
+    step: int
+    slices: int
+    index: int
+    begin: int
+    samples: int
+    result: StreamedResult
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settled:
+    """A worker has done all that it was given: it has the weights after ``step``, and did these slices last."""
+
+    step: int
+    deliveries: tuple[Delivery, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Skipped:
     """There were no weights to compute with: the step before was not complete."""
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
 import ray
 from ray import exceptions
+from ray.util import list_named_actors
 
 from remote_agent.training.deadlines import CLOSE_S
 
 T = TypeVar("T")
+
+NAMESPACE = "hetero-tui"
+"""Ray's, of all names of actors."""
 
 ActorLost = (exceptions.RayActorError, exceptions.OutOfMemoryError)
 """What a call raises when its own actor is gone; Ray ends actors where a host's memory is nearly full."""
@@ -95,7 +99,7 @@ def describe(error: Exception) -> str:
     return lines[0][:300] if lines else type(error).__name__
 
 
-def start(cls: type, options: dict[str, Any], *arguments: Any, groups: Sequence[str] = ()) -> Actor:
+def start(cls: type, options: dict[str, Any], *arguments: Any, groups: Sequence[str] = (), name: str = "") -> Actor:
     """Start an actor of ``cls``; it may not be placed yet when this returns.
 
     Args:
@@ -104,17 +108,38 @@ def start(cls: type, options: dict[str, Any], *arguments: Any, groups: Sequence[
         arguments: the constructor's.
         groups: names for :meth:`Actor.call_in`: calls of one group are carried out one after the other, beside all
             others.
+        name: of an actor that outlives this process, for :func:`find`; without one it ends with this process.
     """
     remote = ray.remote(concurrency_groups=dict.fromkeys(groups, 1)) if groups else ray.remote
+    lasting = {"name": name, "namespace": NAMESPACE, "lifetime": "detached"} if name else {}
     # Ray's head would keep a record of each call, 3 KB for each of the last 100,000, and a step makes many calls.
-    return Actor(remote(cls).options(enable_task_events=False, **options).remote(*arguments))
+    return Actor(remote(cls).options(enable_task_events=False, **options, **lasting).remote(*arguments), name)
+
+
+def find(name: str) -> Actor | None:
+    """The actor that was started under ``name`` by this process or another one; None: it has ended."""
+    try:
+        return Actor(ray.get_actor(name, namespace=NAMESPACE), name)
+    except ValueError:
+        return None
+
+
+def lasting() -> Iterator[Actor]:
+    """All actors that were started under a name, and have not ended."""
+    for entry in list_named_actors(all_namespaces=True):
+        if entry["namespace"] == NAMESPACE and (actor := find(entry["name"])) is not None:
+            yield actor
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Actor:
-    """A running actor; arguments that are refs are passed on as such, so their values never come through the caller."""
+    """A running actor; arguments that are refs are passed on as such, so their values never come through the caller.
+
+    ``name`` is that of an actor which outlives the process that started it.
+    """
 
     raw: Any
+    name: str = ""
 
     def call(self, method: str, *arguments: Any) -> Ref[Any]:
         """Call ``method``."""

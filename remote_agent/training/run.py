@@ -4,18 +4,20 @@ Reads ``run.json`` (:class:`~remote_agent.protocol.RunSpec`) from the run's fold
 ``slices.jsonl`` and ``checkpoints/`` there; with ``resume`` in it, the run goes on from a checkpoint. SIGTERM (or
 SIGINT) ends the run early: the step is finished and a checkpoint saved. Exit code 0: the run finished or was stopped;
 1: it failed, and ``run_failed`` says why; 2: called wrongly. Ray's token comes from the environment.
+
+What coordinates is a child of this process (``overseer``). If it is killed, the next one takes over workers and servers
+(``faults.succession``).
 """
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import threading
 import traceback
 from pathlib import Path
 
 from remote_agent.protocol import ProtocolError, RunSpec, decode
+from remote_agent.training.overseer import Overseer, stop_on_signals
 
 RUN_FILE, EVENTS_FILE = "run.json", "events.jsonl"
 
@@ -25,13 +27,39 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print("usage: python -m remote_agent.training.run RUN_DIR", file=sys.stderr)
         return 2
-    stop = threading.Event()
+    folder = Path(arguments[0]).resolve()
     # From the first moment: a run that is stopped while torch loads must end, too.
-    _stop_on_signals(stop)
+    overseer = Overseer(coordinate, folder, _Progress(folder))
+    from remote_agent.training import engine  # noqa: F401 - each child has what is loaded now
+    from remote_agent.training.saving import history  # noqa: F401
+
+    return overseer.oversee()
+
+
+class _Progress:
+    """Whether a run has come further since it was asked before: else the next coordinator would fare no better."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._size = folder, -1
+
+    def __call__(self) -> bool:
+        from remote_agent.training.data import record
+        from remote_agent.training.faults import estate
+
+        try:
+            size = (self._folder / record.FILE).stat().st_size
+        except OSError:
+            return False
+        further, self._size = size > self._size, size
+        return further and (self._folder / estate.FILE).exists()
+
+
+def coordinate(folder: Path, stop: threading.Event) -> int:
+    """Carry out the run in ``folder``; returns the exit code."""
     from remote_agent.training.errors import TrainingError
 
     try:
-        return _coordinate(Path(arguments[0]).resolve(), stop)
+        return _coordinate(folder, stop)
     except TrainingError as error:
         print(f"the run failed: {error}", file=sys.stderr)
         return 1
@@ -59,7 +87,7 @@ def _coordinate(folder: Path, stop: threading.Event) -> int:
     except TrainingError as error:
         engine.fail(journal, error, host, 0)
         raise
-    _stop_on_signals(stop)  # connecting to Ray put its own handler in place
+    stop_on_signals(stop)  # connecting to Ray put its own handler in place
     request = actors.Request(
         run=spec.run,
         job=loaded,
@@ -69,6 +97,7 @@ def _coordinate(folder: Path, stop: threading.Event) -> int:
         host=spec.host,
         folder=folder,
         resume=Path(spec.resume) if spec.resume else None,
+        lasting=True,
     )
     try:
         with History(spec.run, folder, spec.host, config.keep_checkpoints, journal):
@@ -91,14 +120,5 @@ def _coordinate(folder: Path, stop: threading.Event) -> int:
     return 0
 
 
-def _stop_on_signals(stop: threading.Event) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-
-
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Ray's threads have nothing left to do, and must not turn a finished run into a crash at exit.
-    os._exit(code)
+    sys.exit(main(sys.argv[1:]))

@@ -51,6 +51,7 @@ from remote_agent.training.saving.optimizer_state import (
 from remote_agent.training.working import schedule
 from remote_agent.training.working.channels import Door, place
 from remote_agent.training.working.local_rounds import outer_optimizer
+from remote_agent.training.working.orphan import Orphan
 
 PIECE = 1 << 15
 """Elements that are summed and divided at a time: they stay in a core's cache, and torch starts no threads for them."""
@@ -63,9 +64,11 @@ class ParameterServer(LinkEnd):
         without_compiler.install()
         torch.set_num_threads(max(1, threads))
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        self._orphan: Orphan | None = None
 
     def open(self, blob: bytes, state: bytes, config: TrainingConfig) -> Failed | OptimizerFacts:
         """Build model and optimizer, with the run's initial ``state`` (safetensors)."""
+        self._orphan = Orphan()
         try:
             factory = job.guard("loading the job", job.loads, blob)
             self._model = job.create_model(factory, config.seed)
@@ -90,6 +93,8 @@ class ParameterServer(LinkEnd):
 
     def ping(self) -> Failed | None:
         """Answer, and say why the streams ended, if they did."""
+        if self._orphan is not None:
+            self._orphan.heard()
         failures = [stream.failure for stream in self._streams if stream.failure is not None]
         return Failed.of(failures[0]) if failures else None
 

@@ -116,7 +116,7 @@ class Session:
     ``weights`` are the server's first ones; None where the workers have them already, since they are streamed.
     ``shapes`` are those of the streamed parameters, in the order of the flat buffer; empty when nothing is streamed.
     ``reasons`` say which way weights and gradients go, and why.
-    ``first_state`` is what the optimizer remembers before the first step.
+    ``first_state`` is what the optimizer remembers before the first step; None: only the shards know it.
     ``copy_due`` is the step after which the shards' state is copied next (``copies``); 0: it is not.
     ``stream`` and ``pool`` are what lost shards are started again with (``restoring``).
     ``joining`` starts workers while the run is on; None where the strategy's workers can't join later.
@@ -138,7 +138,7 @@ class Session:
     reasons: tuple[str, ...] = ()
     shapes: Shapes = field(default_factory=dict)
     server_clock: ClockOffset = field(default_factory=ClockOffset)
-    first_state: TrainingState = field(default_factory=TrainingState)
+    first_state: TrainingState | None = field(default_factory=TrainingState)
     copy_due: int = 0
     stream: Stream | None = None
     pool: Servers | None = None

@@ -239,5 +239,5 @@ def assert_counted_once(host: Host, run: str) -> None:
 
 
 def coordinators(host: Host) -> list[int]:
-    """PIDs of the runs' coordinators on a host."""
-    return [one.pid for one in host.processes() if "remote_agent.training.run" in one.argv]
+    """PIDs of a run's overseer and of its child, which coordinates the run, on a host."""
+    return sorted(one.pid for one in host.processes() if "remote_agent.training.run" in one.argv)

@@ -143,7 +143,7 @@ class Copies:
         session: the run's, before its first step.
 
     Attributes:
-        newest: the newest whole copy; that of the run's beginning is there from the start.
+        newest: the newest whole copy; that of the run's beginning is there from the start, if its state is known.
     """
 
     def __init__(self, session: Session) -> None:
@@ -155,8 +155,12 @@ class Copies:
         self._coming_slices: list[SliceSpan] = []
         self._step_s = self._held_up_s = self._sending_s = 0.0
         order = session.order
-        keeping = _keep(session, order.done, order.done) if self._active else []
-        self.newest = Copy(step=order.done, position=order.start, state=session.first_state, holders=_kept(keeping))
+        self.newest: Copy | None = None
+        if session.first_state is not None:
+            keeping = _keep(session, order.done, order.done) if self._active else []
+            self.newest = Copy(step=order.done, position=order.start, state=session.first_state, holders=_kept(keeping))
+        elif self._active:
+            session.copy_due = order.done + 1
 
     def __enter__(self) -> Copies:
         return self
@@ -197,7 +201,7 @@ class Copies:
             held_up_s = self._held_up_s or _expected_held_up_s(session.config.strategy, self._step_s)
             steps = interval(max(self._step_s, 1e-6), held_up_s, self._sending_s)
             soonest = report.step + (_OVERLAP if session.config.overlap else 1)
-            session.copy_due = max(soonest, self.newest.step + steps)
+            session.copy_due = max(soonest, self.newest.step + steps) if self.newest is not None else soonest
 
     def forget(self) -> None:
         """The run goes back to the newest copy: what came after it did not happen."""
@@ -209,7 +213,7 @@ class Copies:
     def _begin(self, session: Session, step: int, position: int, snapshot: Snapshot | None, gathering_s: float) -> None:
         """Have the shards put their state aside, and the workers their weights; fetch it in the background."""
         began = time.monotonic()
-        keeping = _keep(session, step, self.newest.step)
+        keeping = _keep(session, step, self.newest.step if self.newest is not None else step)
         taken = snapshot if snapshot is not None else snapshots.of_shards(session, weights=self._stale)
         if snapshot is None:
             self._held_up_s = max(0.5 * self._held_up_s, gathering_s + time.monotonic() - began)

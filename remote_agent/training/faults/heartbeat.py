@@ -4,6 +4,9 @@ Ray notices an ended process at once, and a silent host only after its own healt
 run can wait. So each worker is pinged every :data:`~.deadlines.PULSE_S`, in a group of calls of its own: it answers
 while it computes. So is each shard of the parameter server. Only the newest ping is under way: one that is not answered
 stays, and its age is the silence.
+
+How long a silence has to be follows from the answers before (Chen, Toueg and Aguilera 2002, "On the quality of service
+of failure detectors"; Hayashibara et al. 2004): on a calm network it is half of what a busy computer is given.
 """
 
 from __future__ import annotations
@@ -11,16 +14,20 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Collection
+from collections import deque
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
 from remote_agent.training import rpc
-from remote_agent.training.deadlines import CLOSE_S, PULSE_S
+from remote_agent.training.deadlines import CLOSE_S, PULSE_S, SILENT_FACTOR, SILENT_S, SILENT_SOONEST_S
 from remote_agent.training.messages import Failed, Pulse
 from remote_agent.training.rpc import Actor, Ref
 from remote_agent.training.working.worker import PING
+
+LEAST_WAITS, MOST_WAITS = 20, 200
+"""Answers from which one can tell what is usual, and those that are remembered: the last minute's."""
 
 MOST_LATE_ROUND = 3.0
 """A round that takes this many times :data:`~.deadlines.PULSE_S` shows that this process itself was held up."""
@@ -34,6 +41,7 @@ class Beat:
         asked: when the newest ping that it answered was sent, on the monotonic clock; 0: none yet.
         pulse: what it answered.
         silent_s: how long the ping under way has not been answered.
+        patience_s: how long that may be; see :func:`patience`.
         failed: a shard that can't go on says so.
         ended: why the process is known to have ended; empty: it is not.
     """
@@ -41,8 +49,21 @@ class Beat:
     asked: float = 0.0
     pulse: Pulse = field(default_factory=Pulse)
     silent_s: float = 0.0
+    patience_s: float = SILENT_S
     failed: bool = False
     ended: str = ""
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether its host may be cut off."""
+        return self.silent_s > self.patience_s
+
+
+def patience(waits: Sequence[float]) -> float:
+    """Seconds until a process is silent whose last answers were waited for so long, in seconds. Pure."""
+    if len(waits) < LEAST_WAITS:
+        return SILENT_S
+    return min(SILENT_S, max(SILENT_SOONEST_S, SILENT_FACTOR * max(waits)))
 
 
 class Heartbeat:
@@ -54,6 +75,7 @@ class Heartbeat:
         self._beats: dict[Actor, Beat] = {}
         self._servers: frozenset[Actor] = frozenset()
         self._asked: dict[Actor, tuple[float, Ref[Pulse | Failed | None]]] = {}
+        self._waits: dict[Actor, deque[float]] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
@@ -101,6 +123,7 @@ class Heartbeat:
                 self._asked[actor] = (time.monotonic(), ping)
         for actor in [actor for actor in self._asked if actor not in watched]:
             del self._asked[actor]
+        self._waits = {actor: self._waits.get(actor, deque(maxlen=MOST_WAITS)) for actor in watched}
 
     def _hear(self, began: float) -> None:
         asked = list(self._asked.items())
@@ -114,11 +137,17 @@ class Heartbeat:
             if number not in answered:
                 self._know(actor, dataclasses.replace(known, silent_s=now - self._asked[actor][0]))
                 continue
+            waited = now - self._asked[actor][0]
+            # Where another one's answer was waited for until now, it is not known when this one came.
+            is_known = len(answered) == len(asked) or at < began
+            if is_known and waited < SILENT_S and actor in self._waits:  # longer ones are faults, and not its habit
+                self._waits[actor].append(waited)
             del self._asked[actor]
             try:
                 answer = rpc.get(ref, PULSE_S)
                 pulse = answer if isinstance(answer, Pulse) else Pulse()
-                beat = Beat(asked=at, pulse=pulse, failed=isinstance(answer, Failed))
+                patience_s = patience(self._waits.get(actor, ()))
+                beat = Beat(asked=at, pulse=pulse, patience_s=patience_s, failed=isinstance(answer, Failed))
             except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
                 # Out of reach for now: the next ping will tell.
                 beat = dataclasses.replace(known, ended=rpc.describe(error)) if rpc.gone(error) else known

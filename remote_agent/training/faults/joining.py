@@ -44,6 +44,7 @@ class Joining:
 
     Attributes:
         entry: as above; whoever moves the shards sets the new one.
+        reference: as above.
     """
 
     def __init__(
@@ -56,7 +57,8 @@ class Joining:
         config: TrainingConfig,
     ) -> None:
         self.entry = entry
-        self._workers, self._buffers, self._reference, self._config = workers, list(buffers), reference, config
+        self.reference = reference
+        self._workers, self._buffers, self._config = workers, list(buffers), config
         self._hosts: frozenset[str] = frozenset()
         self._stop = threading.Event()
         self._watching = threading.Thread(target=self._watch, name="nodes", daemon=True)
@@ -125,7 +127,7 @@ class Joining:
         actor, opening = self._workers.start(seat)
         try:
             opened = self._workers.opened(seat, opening, time.monotonic() + PLACEMENT_S + OPEN_S)
-            reference = self._reference
+            reference = self.reference
             if profile is None:
                 config = self._config
                 found = measure([Candidate(seat, actor, opened)], config.batch_size, config.measure_seconds)

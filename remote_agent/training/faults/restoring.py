@@ -57,18 +57,20 @@ class Restorer:
         if step > self._furthest:
             self._furthest, self._in_vain = step, 0
 
-    def restore(self, session: Session, copy: Copy, lost: ServerGone, step: int) -> Session:
-        """As :func:`restore`, again if further shards are lost meanwhile.
+    def restore(self, session: Session, copy: Copy | None, lost: ServerGone, step: int) -> tuple[Session, Copy]:
+        """As :func:`restore`, again if further shards are lost meanwhile; with the copy that the run went back to.
 
         Raises:
-            ServerGone: it can't be done, or was done :data:`MOST_RESTORES` times in vain.
+            ServerGone: there is no copy, or it can't be done, or was done :data:`MOST_RESTORES` times in vain.
         """
+        if copy is None:
+            raise lost
         while True:
             self._in_vain += 1
             if self._in_vain > MOST_RESTORES:
                 raise lost
             try:
-                return restore(session, copy, lost, step, self._host)
+                return restore(session, copy, lost, step, self._host), copy
             except ServerGone as error:
                 if error is lost:
                     raise

@@ -10,6 +10,7 @@ checkpoints and the end.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -47,6 +48,13 @@ def create(name: str, session: Session) -> Strategy:
         "allreduce": AllReduce,
     }
     return kinds[name]()
+
+
+def fixed(config: TrainingConfig, devices: int) -> TrainingConfig:
+    """``config`` with what stays as it is at the run's beginning, however many ``devices`` there are later."""
+    if config.strategy != "local_sgd":
+        return config
+    return dataclasses.replace(config, local_batch=local_sgd.local_batch(config, devices))
 
 
 def first_cut(

@@ -35,7 +35,6 @@ from remote_agent.training.deadlines import (
     LATE_S,
     LOOK_S,
     PING_S,
-    SILENT_S,
     SLICE_FACTOR,
 )
 from remote_agent.training.errors import PlacementError, TrainingError, WorkersGone
@@ -213,7 +212,7 @@ class AllReduce:
             waited = beat.asked - turn.submitted[member]
             if beat.ended:
                 self._lose(turn, member, policy.Died(beat.ended))
-            elif beat.silent_s > SILENT_S:
+            elif beat.is_silent:
                 self._lose(turn, member, policy.Silent(beat.silent_s))
             elif beat.pulse.done < turn.step and waited > self._longest(member, call):
                 self._lose(turn, member, policy.Hung(waited))

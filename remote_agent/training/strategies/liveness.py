@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from remote_agent.training import rpc
-from remote_agent.training.deadlines import LOOK_S, PING_S, SILENT_S, TRANSFER_S
+from remote_agent.training.deadlines import LOOK_S, PING_S, TRANSFER_S
 from remote_agent.training.errors import ServerGone
 from remote_agent.training.faults.heartbeat import Heartbeat
 from remote_agent.training.flat import Payload
@@ -70,7 +70,7 @@ def answer_of(member: Member, call: Ref[T], heartbeat: Heartbeat, seconds: float
     end = time.monotonic() + seconds
     while rpc.first_ready([call], LOOK_S) is None:
         beat = heartbeat.of(member.actor)
-        if beat.ended or beat.silent_s > SILENT_S or time.monotonic() > end:
+        if beat.ended or beat.is_silent or time.monotonic() > end:
             break
     return rpc.get(call, 0.0)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from remote_agent.protocol import RunCommand, WorkerJoined
 from remote_agent.training import rpc
-from remote_agent.training.deadlines import ALONE_S, SILENT_S
+from remote_agent.training.deadlines import ALONE_S
 from remote_agent.training.errors import TrainingError, WorkersGone
 from remote_agent.training.faults import policy
 from remote_agent.training.faults.heartbeat import Heartbeat
@@ -174,7 +174,7 @@ class Roster:
         beat = self._heartbeat.of(away.member.actor)
         if beat.ended:
             return Died(beat.ended)
-        if beat.pulse.following or beat.silent_s > SILENT_S:
+        if beat.pulse.following or beat.is_silent:
             away.since = now
         if rpc.first_ready([away.follows], 0.0) is not None:
             return of_following(away.follows)
@@ -192,7 +192,7 @@ class Roster:
             if member is None or away.follows is None or member.host in self._draining:
                 continue
             beat = self._heartbeat.of(member.actor)
-            if beat.pulse.following and beat.asked >= away.follows_since and beat.silent_s <= SILENT_S:
+            if beat.pulse.following and beat.asked >= away.follows_since and not beat.is_silent:
                 result.append((away, member))
         return result
 

@@ -35,7 +35,6 @@ from remote_agent.training.deadlines import (
     LOOK_S,
     PING_S,
     SERVER_SILENT_S,
-    SILENT_S,
     SLICE_FACTOR,
 )
 from remote_agent.training.faults import policy
@@ -226,7 +225,7 @@ class Stale:
         beat = self._heartbeat.of(head.member.actor)
         if beat.ended:
             return policy.Died(beat.ended)
-        if beat.silent_s > SILENT_S:
+        if beat.is_silent:
             return policy.Silent(beat.silent_s)
         waited, patience = beat.asked - queue.since, self._patience(head)
         if beat.pulse.done >= head.turn:  # its gradient is on its way

@@ -30,7 +30,6 @@ from remote_agent.training.deadlines import (
     LOOK_S,
     PING_S,
     SERVER_SILENT_S,
-    SILENT_S,
     SLICE_FACTOR,
 )
 from remote_agent.training.errors import ServerGone, WorkersGone
@@ -222,7 +221,7 @@ class Streamed:
         beat = self._heartbeat.of(member.actor)
         if beat.ended:
             return policy.Died(beat.ended)
-        if beat.silent_s > SILENT_S:
+        if beat.is_silent:
             return policy.Silent(beat.silent_s)
         own = [part for part in turn.awaited if part.member is member and part.samples]
         # A worker that has done its part waits for the others: that says nothing about it.

@@ -185,7 +185,8 @@ class Sync:
         return silent
 
     def _watch(self) -> None:
-        self._heartbeat.watch([member.actor for member in self._session.crew])
+        servers = [server.actor for server in self._session.servers]
+        self._heartbeat.watch([member.actor for member in self._session.crew], servers)
 
     def _repair(self, turn: Turn, waited: float, late: int) -> None:
         """Find what the step failed of, take it out, and submit the step's missing parts again.

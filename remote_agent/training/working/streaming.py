@@ -77,6 +77,11 @@ class Streaming:
         """The last step whose slice (if it had one) this worker has computed."""
         return self.contributed
 
+    @property
+    def finished(self) -> int:
+        """The last step whose new weights this worker has."""
+        return self._channel.step
+
     def step(self, task: StreamedTask) -> StreamedResult | Counted | Failed | Unlinked:
         """Compute the task's slice (if it has one), contribute it, and wait for the new weights."""
         if (over := self._is_over(task)) is not None:

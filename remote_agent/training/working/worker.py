@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import uuid
 import warnings
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,12 +31,14 @@ from remote_agent.training.flat import Payload
 from remote_agent.training.messages import (
     Broken,
     Counted,
+    Delivery,
     Failed,
     Measured,
     Opened,
     Pulse,
     Reduced,
     ReductionTask,
+    Settled,
     Skipped,
     SliceResult,
     SliceTask,
@@ -62,6 +65,7 @@ from remote_agent.training.working.channels import Door, Entry, NetworkChannel, 
 from remote_agent.training.working.latecomer import Latecomer
 from remote_agent.training.working.local_rounds import LocalRounds
 from remote_agent.training.working.object_steps import ObjectSteps
+from remote_agent.training.working.orphan import Orphan
 from remote_agent.training.working.reduction import Reduction
 from remote_agent.training.working.stale_steps import StaleSteps
 from remote_agent.training.working.streaming import Streaming
@@ -71,6 +75,11 @@ Answer = TypeVar(
     StreamedResult | Counted | Failed | Unlinked,
     StaleResult | Failed | Unlinked,
 )
+
+StreamedOutcome = StreamedResult | Counted | Failed | Unlinked
+
+MOST_DELIVERIES = 8
+"""Slices that a worker tells a new coordinator of: it is two steps ahead at most, and may do others' slices too."""
 
 REPAIR, PING, EXCHANGE = "repair", "ping", "exchange"
 GROUPS = (REPAIR, PING, EXCHANGE)
@@ -107,6 +116,8 @@ class Worker(LinkEnd):
         self._resumed, self._held = Resumption(step=0), TrainingState()
         self._streamed: tuple[str, ...] = ()
         self._kept: dict[int, Kept] = {}
+        self._deliveries: deque[Delivery] = deque(maxlen=MOST_DELIVERIES)
+        self._orphan = Orphan()
 
     def open(
         self, blob: bytes, data: Any, state: bytes, config: TrainingConfig, max_batch: int | None
@@ -147,6 +158,7 @@ class Worker(LinkEnd):
 
     def ping(self) -> Pulse:
         """Answer, and say how far this worker is."""
+        self._orphan.heard()
         parts = self._streaming or self._stale
         if parts is not None:
             return Pulse(done=parts.computed, following=parts.following)
@@ -235,12 +247,21 @@ class Worker(LinkEnd):
     def step(self, task: StreamedTask) -> StreamedResult | Counted | Failed | Unlinked:
         """This worker's part in a streamed step; see :meth:`Streaming.step`."""
         assert self._streaming is not None, "the worker has joined"
-        return self._about_memory(self._streaming.step(task))
+        return self._noted(task, self._about_memory(self._streaming.step(task)))
 
     def repair(self, task: StreamedTask) -> StreamedResult | Counted | Failed | Unlinked:
         """A slice that another worker has lost; see :meth:`Streaming.repair`."""
         assert self._streaming is not None, "the worker has joined"
-        return self._about_memory(self._streaming.repair(task))
+        return self._noted(task, self._about_memory(self._streaming.repair(task)))
+
+    def settled(self) -> Settled | None:
+        """Where this worker stands, once it has done all that it was given; None: it has no steps to be asked about.
+
+        For a coordinator that takes the place of one that was killed, and had not heard of the last steps.
+        """
+        if self._streaming is None or self._streaming.following:
+            return None
+        return Settled(step=self._streaming.finished, deliveries=tuple(self._deliveries))
 
     def follow(self) -> Unlinked | None:
         """Get up to date, and take part again once :meth:`enter` says from when on; see :meth:`Streaming.follow`."""
@@ -330,6 +351,21 @@ class Worker(LinkEnd):
             begin += parameter.numel()
         self._resumed = Resumption(step=step, state=TrainingState(optimizer=mine.inner if mine is not None else {}))
         return self.join(door.plan, door.layout, door.doors, door.secret, door.codecs)
+
+    def _noted(self, task: StreamedTask, answer: StreamedOutcome) -> StreamedOutcome:
+        """``answer``, which is kept for :meth:`settled` if the task had a slice."""
+        if task.own is not None and isinstance(answer, StreamedResult):
+            self._deliveries.append(
+                Delivery(
+                    step=task.step,
+                    slices=task.slices,
+                    index=task.own.index,
+                    begin=task.own.begin,
+                    samples=len(task.own.indices),
+                    result=answer,
+                )
+            )
+        return answer
 
     def _streamed_weights(self) -> torch.Tensor:
         parameters = flat.trained(self._model)

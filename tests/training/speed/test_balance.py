@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
 import pytest
 
@@ -90,3 +92,92 @@ def test_a_fall_is_told_once_and_taken_back_when_the_speed_is_back() -> None:
         track = after
     assert told == [True, False]
     assert track.speed == pytest.approx(1, abs=0.05)
+
+
+def hiccups(noise: random.Random, sigma: float, part: float) -> Iterator[float]:
+    """Ratios of a device whose steps differ by ``sigma``; a ``part`` of them begins a hiccup of one step or two."""
+    while True:
+        hiccup = noise.choice((1, 2)) if noise.random() < part else 0
+        for _ in range(hiccup):
+            yield noise.lognormvariate(0, sigma) * noise.uniform(2, 4)
+        if not hiccup:
+            yield noise.lognormvariate(0, sigma)
+
+
+def steps_until(factor: float, track: SpeedTrack, ratios: Iterable[float]) -> tuple[int, SpeedTrack]:
+    """Steps until the track has seen a change, and is at ``factor`` then."""
+    for number, ratio in enumerate(ratios, 1):
+        track = track.heeded().observe(12, 0.12 * ratio)
+        if track.jumped:
+            assert track.factor == pytest.approx(factor, rel=0.15)
+            return number, track
+    raise AssertionError("no change was seen")
+
+
+@pytest.mark.parametrize("part", [0, 0.01])
+def test_a_calm_device_that_falls_to_two_fifths_is_followed_within_four_steps_and_so_is_its_return(part: float) -> None:
+    noise = random.Random(3)
+    ratios = list(islice(hiccups(noise, 0.02, part), 300))
+    track = SpeedTrack(DeviceProfile(100))
+    for ratio in ratios:
+        track = track.observe(12, 0.12 * ratio)
+    for factor in (2.5, 1.0, 2.5, 1.0):
+        took, track = steps_until(factor, track, (factor * noise.lognormvariate(0, 0.02) for _ in range(20)))
+        assert took <= 4
+        for _ in range(30):
+            track = track.heeded().observe(12, 0.12 * factor * noise.lognormvariate(0, 0.02))
+            assert not track.jumped, "a change is seen once"
+
+
+def test_a_calm_device_s_hiccup_of_two_steps_moves_nothing() -> None:
+    track = observed(SpeedTrack(DeviceProfile(100)), 12, 0.12, 1000)
+    after = observed(track, 12, 0.3, 2)
+    assert not after.jumped
+    assert after.factor == 1
+    assert after.observe(12, 0.3).jumped
+
+
+def test_three_slow_steps_shorter_than_a_burst_move_nothing() -> None:
+    track = observed(SpeedTrack(DeviceProfile(1000)), 20, 0.02, 1000)
+    for seconds in (0.05, 0.05, 0.12):
+        track = track.observe(20, seconds)
+        assert not track.jumped
+
+
+def test_a_device_that_shows_hiccups_of_some_steps_must_be_slow_for_longer() -> None:
+    track = SpeedTrack(DeviceProfile(100))
+    for _ in range(10):
+        track = observed(observed(track, 12, 0.12, 60), 12, 0.3, 2)
+    track = observed(track, 12, 0.12, 60)
+    assert not observed(track, 12, 0.3, 4).jumped
+    assert any(observed(track, 12, 0.3, steps).jumped for steps in (5, 6, 7, 8))
+
+
+@pytest.mark.parametrize(("sigma", "part"), [(0.1, 0.02), (0.2, 0.04)])
+def test_hiccups_one_by_one_and_in_pairs_are_no_change(sigma: float, part: float) -> None:
+    for seed in range(3):
+        track, changes = SpeedTrack(DeviceProfile(100)), 0
+        for ratio in islice(hiccups(random.Random(seed), sigma, part), 4000):
+            track = track.heeded().observe(12, 0.12 * ratio)
+            changes += track.jumped
+        assert changes == 0
+
+
+def test_shares_follow_a_fall_in_one_cut_and_stay() -> None:
+    noise = random.Random(5)
+    tracks = [SpeedTrack(DeviceProfile(100)) for _ in range(3)]
+    cut: tuple[int, ...] = (20, 20, 20)
+    since, cuts = 0, list[int]()
+    for number in range(400):
+        for index, factor in enumerate((1, 1, 2.5 if number >= 200 else 1)):
+            seconds = cut[index] * 0.01 * factor * noise.lognormvariate(0, 0.02)
+            tracks[index] = tracks[index].observe(cut[index], seconds)
+        since += 1
+        better = recut(60, cut, tracks, since)
+        tracks = [track.heeded() for track in tracks]
+        if better is not None:
+            cut, since = better, 0
+            cuts.append(number)
+    assert len(cuts) == 1
+    assert 202 <= cuts[0] <= 203
+    assert cut == (25, 25, 10)

@@ -1,0 +1,174 @@
+"""What a coordinator leaves to a successor, should it be killed: who its actors are, and what it knew of them.
+
+A file in the run's folder, private, written whenever somebody comes or goes. It is a pickle: only this host's user can
+have written it, and nothing of it ever leaves the host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+
+from remote_agent.protocol import DeviceSpec
+from remote_agent.training.actors import Request
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.data.sources import Indexed
+from remote_agent.training.placing.placement import Seat
+from remote_agent.training.saving.optimizer_state import Shapes
+from remote_agent.training.session import Member, Session
+from remote_agent.training.speed.shares import DeviceProfile
+from remote_agent.training.transfer import Stream
+from remote_agent.training.working.channels import Entry
+
+FILE = "estate.pickle"
+"""The file's name in a run's folder."""
+
+STRATEGIES = ("sync", "local_sgd")
+"""Those whose steps are whole on all actors once these have done what they were given."""
+
+NOTICED = 0.2
+"""A change of a device's speed that is worth writing down."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Employed:
+    """A worker that takes part; ``actor`` is its name for ``rpc.find``."""
+
+    actor: str
+    seat: Seat
+    profile: DeviceProfile
+    device: str
+    simulated_speed: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estate:
+    """See the module.
+
+    Attributes:
+        asked: what was to be run: devices and configuration.
+        config: the run's, as it was resolved.
+        workers: those that take part.
+        servers: host and actor of each shard, in the layout's order.
+        away: devices whose workers take no part now, and may again.
+        draining: hosts that are to leave.
+        stream: what is streamed.
+        entry: to the shards.
+        payload_bytes: as the session's.
+        buffers: names of the model's buffers that training changes.
+        shapes: of the streamed parameters.
+        reference: of simulated devices.
+        step_s: what a step took.
+    """
+
+    asked: tuple[tuple[DeviceSpec, ...], TrainingConfig]
+    config: TrainingConfig
+    workers: tuple[Employed, ...]
+    servers: tuple[tuple[str, str], ...]
+    away: tuple[DeviceSpec, ...]
+    draining: frozenset[str]
+    stream: Stream
+    entry: Entry
+    payload_bytes: int
+    buffers: tuple[str, ...]
+    shapes: Shapes
+    reference: DeviceProfile | None
+    step_s: float
+
+    @property
+    def actors(self) -> frozenset[str]:
+        """The names of all."""
+        return frozenset((*(worker.actor for worker in self.workers), *(name for _, name in self.servers)))
+
+
+def read(folder: Path) -> Estate | None:
+    """What was left in a run's folder; None: nothing, or nothing that this version understands."""
+    try:
+        found = pickle.loads((folder / FILE).read_bytes())  # noqa: S301 - this user's own, see the module
+    except FileNotFoundError:
+        return None
+    except Exception:  # noqa: BLE001 - whatever a pickle of another version, or half of one, makes of itself
+        return None
+    return found if isinstance(found, Estate) else None
+
+
+class Testament:
+    """Keeps the estate of a session up to date; where nothing could be taken over it is no file. A context manager.
+
+    Args:
+        request: what is run.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self._path, self._request = request.folder / FILE, request
+        self._written: Estate | None = None
+
+    def __enter__(self) -> Testament:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._path.unlink(missing_ok=True)
+
+    def keep(self, session: Session, step_s: float) -> None:
+        """Write down how it stands, if that changed; ``step_s`` is what a step takes.
+
+        A disk that is full costs the successor, and not the run.
+        """
+        if not self._request.lasting:
+            return
+        estate = _of(session, self._request, step_s)
+        if estate is None or not _differs(estate, self._written):
+            return
+        draft = self._path.with_suffix(".part")
+        with contextlib.suppress(OSError):
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(pickle.dumps(estate))
+            draft.replace(self._path)
+            self._written = estate
+
+
+def _of(session: Session, request: Request, step_s: float) -> Estate | None:
+    """The estate of a session; None: nobody could take it over."""
+    config, joining = session.config, session.joining
+    able = config.strategy in STRATEGIES and not config.overlap and isinstance(session.source, Indexed)
+    if not able or session.stream is None or joining is None or joining.entry is None:
+        return None
+    return Estate(
+        asked=(request.devices, request.config),
+        config=config,
+        workers=tuple(_employed(member) for member in session.crew),
+        servers=tuple((server.host, server.actor.name) for server in session.servers),
+        away=tuple(away.spec for away in session.away),
+        draining=frozenset(session.draining),
+        stream=session.stream,
+        entry=joining.entry,
+        payload_bytes=session.payload_bytes,
+        buffers=session.buffer_names,
+        shapes=session.shapes,
+        reference=joining.reference,
+        step_s=step_s,
+    )
+
+
+def _employed(member: Member) -> Employed:
+    return Employed(
+        actor=member.actor.name,
+        seat=member.seat,
+        profile=member.track.current,
+        device=member.device,
+        simulated_speed=member.simulated_speed,
+    )
+
+
+def _differs(new: Estate, old: Estate | None) -> bool:
+    """Whether somebody came or went, or a device became faster or slower by :data:`NOTICED`."""
+    if old is None or new.actors != old.actors:
+        return True
+    before = {worker.actor: worker.profile.speed for worker in old.workers}
+    if any(abs(worker.profile.speed / before[worker.actor] - 1) > NOTICED for worker in new.workers):
+        return True
+    return (new.servers, new.away, new.draining, new.entry) != (old.servers, old.away, old.draining, old.entry)

@@ -1,0 +1,140 @@
+"""A coordinator that is killed has a successor that takes its workers and servers over: nothing is made again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.data import record
+from remote_agent.training.faults import estate
+from tests.training import plain
+from tests.training.conftest import RUN_S, Run
+
+pytestmark = pytest.mark.ray
+
+JOB = """
+import time
+
+import torch
+from torch import nn
+
+
+class Job:
+    def create_model(self):
+        return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+
+    def create_optimizer(self, model, config):
+        return torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
+
+    def create_data(self):
+        generator = torch.Generator().manual_seed(5)
+        x = torch.randn(50, 6, generator=generator)
+        return x, x[:, :3].argmax(1)
+
+    def loss(self, model, batch):
+        time.sleep(0.004 * len(batch[0]))
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+"""
+STEPS, BATCH = 60, 12
+SETTINGS = {"batch_size": BATCH, "num_iterations": STEPS, "measure_seconds": 0.1, "stream": "network"}
+
+
+def kill_coordinator(run: Run) -> None:
+    """SIGKILL for the one that coordinates; its overseer lives."""
+    (coordinator,) = psutil.Process(run.process.pid).children()
+    coordinator.kill()
+
+
+def until_it_can_be_taken_over(run: Run, step: int) -> None:
+    end = time.monotonic() + RUN_S
+    while not (run.folder / estate.FILE).exists() or not run.of_kind("step") or run.events()[-1].get("step", 0) < step:
+        assert run.process.poll() is None, run.finish()
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def assert_whole(run: Run, samples: int) -> None:
+    """The events have no gap, each step came once, and so did each sample."""
+    events = run.events()
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    steps = [event["step"] for event in run.of_kind("step")]
+    assert steps == list(range(1, len(steps) + 1))
+    spans = [span for slices in record.read(run.folder / record.FILE).values() for span in slices]
+    assert record.gaps_and_overlaps(spans, samples) == ()
+
+
+def test_a_run_goes_on_with_the_same_workers_whenever_its_coordinator_is_killed(launch: Any) -> None:
+    run = launch(JOB, "abc", **SETTINGS)
+    for step in (3, 20, 35):
+        until_it_can_be_taken_over(run, step)
+        kill_coordinator(run)
+        run.until("run_resumed", len(run.of_kind("run_resumed")) + 1)
+    code, errors = run.finish()
+    assert code == 0, errors
+    assert "Traceback" not in errors
+    assert [event["checkpoint"] for event in run.of_kind("run_resumed")] == ["", "", ""]
+    assert len(run.of_kind("worker_joined")) == 3, "nobody was started again"
+    assert_whole(run, STEPS * BATCH)
+    assert not (run.folder / estate.FILE).exists()
+    job = plain.job_of(JOB, run.folder)
+    expected = plain.train(job, TrainingConfig(batch_size=BATCH, num_iterations=STEPS))
+    weights = plain.weights_of(run)
+    assert max(float((weights[name] - value).norm() / value.norm()) for name, value in expected.items()) < 1e-5
+
+
+def test_rounds_of_local_steps_go_on_too_and_so_does_a_run_whose_overseer_was_killed(launch: Any) -> None:
+    settings = SETTINGS | {"strategy": "local_sgd", "local_steps": 3, "checkpoint_every": 2, "num_iterations": 40}
+    run = launch(JOB, "ab", **settings)
+    until_it_can_be_taken_over(run, 2)
+    kill_coordinator(run)
+    run.until("run_resumed")
+    until_it_can_be_taken_over(run, 8)
+    os.kill(run.process.pid, signal.SIGKILL)
+    run.process.communicate()
+    again = launch(JOB, "ab", resume=run, **settings)
+    code, errors = again.finish()
+    assert code == 0, errors
+    assert [event["checkpoint"] for event in again.of_kind("run_resumed")] == ["", ""]
+    assert len(again.of_kind("worker_joined")) == 2
+    assert_whole(again, again.of_kind("run_finished")[0]["samples"])
+
+
+def test_where_a_worker_is_lost_with_the_coordinator_the_run_goes_on_from_its_newest_checkpoint(launch: Any) -> None:
+    run = launch(JOB, "abc", **SETTINGS | {"checkpoint_every": 5})
+    until_it_can_be_taken_over(run, 12)
+    workers = [one for one in psutil.process_iter() if "Worker" in "".join(one.cmdline()[:1])]
+    mine = [one for one in workers if one.environ().get("TEST_HOST") == "c"]
+    kill_coordinator(run)
+    for worker in mine:
+        worker.kill()
+    code, errors = run.finish()
+    assert code == 0, errors
+    (resumed,) = run.of_kind("run_resumed")
+    assert resumed["checkpoint"]
+    assert resumed["step"] % 5 == 0
+    assert len(run.of_kind("worker_joined")) == 6, "all were started again"
+    spans = [span for slices in record.read(run.folder / record.FILE).values() for span in slices]
+    assert record.gaps_and_overlaps(spans, STEPS * BATCH) == ()
+
+
+def test_a_run_that_has_neither_workers_nor_a_checkpoint_to_go_on_with_says_so(launch: Any, tmp_path: Path) -> None:
+    run = launch(JOB, "ab", **SETTINGS)
+    until_it_can_be_taken_over(run, 3)
+    mine = [one for one in psutil.process_iter() if "Worker" in "".join(one.cmdline()[:1])]
+    kill_coordinator(run)
+    for worker in mine:
+        if worker.environ().get("TEST_HOST") == "b":
+            worker.kill()
+    code, errors = run.finish()
+    assert code == 1
+    assert "Traceback" not in errors
+    (failed,) = run.of_kind("run_failed")
+    assert "coordinator was killed" in failed["cause"]
+    assert "checkpoint" in failed["hint"]
