@@ -32,12 +32,19 @@ class Overseer:
         coordinate: a function that a new process can import.
         folder: the run's.
         may_go_on: whether another child may follow one that was killed; asked then.
+        forks: whether a child is a fork. macOS's own libraries do not stand that; there it loads everything anew.
     """
 
-    def __init__(self, coordinate: Coordinate, folder: Path, may_go_on: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        coordinate: Coordinate,
+        folder: Path,
+        may_go_on: Callable[[], bool],
+        *,
+        forks: bool = sys.platform == "linux",
+    ) -> None:
         self._coordinate, self._folder, self._may_go_on = coordinate, folder, may_go_on
-        # macOS's own libraries do not stand a fork; there the next child loads everything anew.
-        self._process: type[BaseProcess] = ForkProcess if sys.platform == "linux" else SpawnProcess
+        self._process: type[BaseProcess] = ForkProcess if forks else SpawnProcess
         self._stopped = False
         self._child: BaseProcess | None = None
         for number in SIGNALS:

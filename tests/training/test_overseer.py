@@ -16,11 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from remote_agent.training.overseer import Overseer
+from remote_agent.training.overseer import Coordinate, Overseer
 
-END_S = 30.0
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the overseer forks on Linux only")
+END_S = 60.0
 
 
 def counts_then_waits(folder: Path, stop: threading.Event) -> int:
@@ -38,15 +36,15 @@ def raises(folder: Path, stop: threading.Event) -> int:
     raise RuntimeError
 
 
-def oversee(work: object, folder: Path, times: int) -> None:
+def oversee(work: Coordinate, folder: Path, times: int, forks: bool) -> None:
     asked = iter(range(times))
-    sys.exit(Overseer(work, folder, lambda: next(asked, None) is not None).oversee())  # type: ignore[arg-type]
+    sys.exit(Overseer(work, folder, lambda: next(asked, None) is not None, forks=forks).oversee())
 
 
 @contextmanager
-def overseer(work: object, folder: Path, times: int = 100) -> Iterator[BaseProcess]:
+def overseer(work: Coordinate, folder: Path, times: int = 100, *, forks: bool = False) -> Iterator[BaseProcess]:
     """An overseer that lets its work be done again so many times."""
-    process = multiprocessing.get_context("fork").Process(target=oversee, args=(work, folder, times))
+    process = multiprocessing.get_context("spawn").Process(target=oversee, args=(work, folder, times, forks))
     process.start()
     try:
         yield process
@@ -67,15 +65,16 @@ def worker_after(folder: Path, known: set[int]) -> int:
 
 
 @pytest.mark.parametrize(("work", "code"), [(ends, 5), (raises, 1)])
-def test_the_exit_code_is_that_of_the_work(tmp_path: Path, work: object, code: int) -> None:
-    with overseer(work, tmp_path) as process:
+def test_the_exit_code_is_that_of_the_work(tmp_path: Path, work: Coordinate, code: int) -> None:
+    with overseer(work, tmp_path, forks=True) as process:
         process.join(END_S)
         assert process.exitcode == code
 
 
-def test_work_that_is_killed_is_done_again_as_often_as_it_may(tmp_path: Path) -> None:
+@pytest.mark.parametrize("forks", [True, False])
+def test_work_that_is_killed_is_done_again_as_often_as_it_may(tmp_path: Path, forks: bool) -> None:
     known: set[int] = set()
-    with overseer(counts_then_waits, tmp_path, times=2) as process:
+    with overseer(counts_then_waits, tmp_path, times=2, forks=forks) as process:
         for _ in range(3):
             pid = worker_after(tmp_path, known)
             known.add(pid)
@@ -87,7 +86,7 @@ def test_work_that_is_killed_is_done_again_as_often_as_it_may(tmp_path: Path) ->
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_the_overseer_lets_the_work_end_well(tmp_path: Path, number: signal.Signals) -> None:
-    with overseer(counts_then_waits, tmp_path) as process:
+    with overseer(counts_then_waits, tmp_path, forks=True) as process:
         worker_after(tmp_path, set())
         assert process.pid is not None
         os.kill(process.pid, number)
@@ -96,7 +95,7 @@ def test_a_signal_to_the_overseer_lets_the_work_end_well(tmp_path: Path, number:
 
 
 def test_work_that_is_killed_after_it_was_told_to_stop_is_not_done_again(tmp_path: Path) -> None:
-    with overseer(counts_then_waits, tmp_path) as process:
+    with overseer(counts_then_waits, tmp_path, forks=True) as process:
         pid = worker_after(tmp_path, set())
         os.kill(pid, signal.SIGSTOP)  # it does not see that it is to stop
         process.terminate()
@@ -106,8 +105,9 @@ def test_work_that_is_killed_after_it_was_told_to_stop_is_not_done_again(tmp_pat
     assert len(list(tmp_path.iterdir())) <= 2
 
 
-def test_the_work_ends_with_its_overseer(tmp_path: Path) -> None:
-    with overseer(counts_then_waits, tmp_path) as process:
+@pytest.mark.parametrize("forks", [True, False])
+def test_the_work_ends_with_its_overseer(tmp_path: Path, forks: bool) -> None:
+    with overseer(counts_then_waits, tmp_path, forks=forks) as process:
         work = psutil.Process(worker_after(tmp_path, set()))
         process.kill()
         work.wait(END_S)

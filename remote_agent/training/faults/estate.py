@@ -53,6 +53,7 @@ class Estate:
         config: the run's, as it was resolved.
         workers: those that take part.
         servers: host and actor of each shard, in the layout's order.
+        spare: host and actor of a process for a shard that is lost; None: there is none.
         away: devices whose workers take no part now, and may again.
         draining: hosts that are to leave.
         stream: what is streamed.
@@ -68,6 +69,7 @@ class Estate:
     config: TrainingConfig
     workers: tuple[Employed, ...]
     servers: tuple[tuple[str, str], ...]
+    spare: tuple[str, str] | None
     away: tuple[DeviceSpec, ...]
     draining: frozenset[str]
     stream: Stream
@@ -81,7 +83,8 @@ class Estate:
     @property
     def actors(self) -> frozenset[str]:
         """The names of all."""
-        return frozenset((*(worker.actor for worker in self.workers), *(name for _, name in self.servers)))
+        servers = (*self.servers, *([] if self.spare is None else [self.spare]))
+        return frozenset((*(worker.actor for worker in self.workers), *(name for _, name in servers)))
 
 
 def read(folder: Path) -> Estate | None:
@@ -134,6 +137,7 @@ class Testament:
 def _of(session: Session, request: Request, step_s: float) -> Estate | None:
     """The estate of a session; None: nobody could take it over."""
     config, joining = session.config, session.joining
+    spare = session.pool.spare if session.pool is not None else None
     able = config.strategy in STRATEGIES and not config.overlap and isinstance(session.source, Indexed)
     if not able or session.stream is None or joining is None or joining.entry is None:
         return None
@@ -142,6 +146,7 @@ def _of(session: Session, request: Request, step_s: float) -> Estate | None:
         config=config,
         workers=tuple(_employed(member) for member in session.crew),
         servers=tuple((server.host, server.actor.name) for server in session.servers),
+        spare=(spare.host, spare.actor.name) if spare is not None else None,
         away=tuple(away.spec for away in session.away),
         draining=frozenset(session.draining),
         stream=session.stream,

@@ -117,7 +117,7 @@ def taken_over(
         raise NotTakenOver("it is to go on in another way")
     crew, servers = _employed(estate)
     found = _settle(estate, crew, servers, request.folder / record.FILE)
-    end_all(request.run, but=estate.actors)  # a spare one, or one that was on its way back
+    end_all(request.run, but=estate.actors)  # whoever was on its way back begins anew
     model = job.create_model(request.job.factory, estate.config.seed)
     with contextlib.closing(sources.source_of(job.guard("create_data", request.job.create_data))) as source:
         try:
@@ -127,6 +127,7 @@ def taken_over(
         nodes = placement.living_nodes()
         given = Given(request.job, model, source.for_workers())
         pool = Servers(request, nodes, [member.seat for member in crew], given, servers)
+        pool.spare = _spare(estate)
         workers = Workers(request, given, [member.actor for member in crew])
         joining = Joining(
             workers, estate.entry, buffers=estate.buffers, reference=estate.reference, config=estate.config
@@ -183,6 +184,14 @@ def _employed(estate: Estate) -> tuple[list[Member], tuple[Server, ...]]:
         Server(host=host, actor=_living(name, f"the parameter server on {host}")) for host, name in estate.servers
     )
     return crew, servers
+
+
+def _spare(estate: Estate) -> Server | None:
+    if estate.spare is None:
+        return None
+    host, name = estate.spare
+    actor = rpc.find(name)
+    return Server(host=host, actor=actor) if actor is not None else None
 
 
 def _living(name: str, who: str) -> Actor:

@@ -90,7 +90,8 @@ def test_a_run_goes_on_with_the_same_workers_whenever_its_coordinator_is_killed(
 
 
 def test_rounds_of_local_steps_go_on_too_and_so_does_a_run_whose_overseer_was_killed(launch: Any) -> None:
-    settings = SETTINGS | {"strategy": "local_sgd", "local_steps": 3, "checkpoint_every": 2, "num_iterations": 40}
+    settings = SETTINGS | {"strategy": "local_sgd", "local_steps": 3, "num_iterations": 40, "stream": "auto"}
+    settings |= {"checkpoint_every": 2}
     run = launch(JOB, "ab", **settings)
     until_it_can_be_taken_over(run, 2)
     kill_coordinator(run)
