@@ -1,7 +1,7 @@
 """Our own run under a schedule of faults.
 
 No step by hand: a host whose power is back is taken in by the ``up`` that an attached laptop runs for it by itself, as
-nothing of ours starts when a machine boots. The laptop starts a coordinator that was killed again, too.
+nothing of ours starts when a machine boots. A coordinator that was killed has a successor without it.
 """
 
 from __future__ import annotations

@@ -91,8 +91,15 @@ ROWS: Mapping[str, Row] = {
         Row(
             key="coordinator",
             name="coordinator killed",
-            stall=60.0,
+            stall=1.0,
             strike=strikes.coordinator_killed,
+            settings={"checkpoint_every": 40},
+        ),
+        Row(
+            key="overseer",
+            name="coordinator and overseer killed",
+            stall=60.0,
+            strike=strikes.overseer_killed,
             settings={"checkpoint_every": 40},
         ),
         Row(key="shard", name="shard's host lost", stall=15.0, strike=strikes.shard_lost, sharded=True, alone=True),

@@ -147,17 +147,18 @@ class Stage:
     def _seen(self, host: str, path: str) -> Path:
         return self.lab.host(host).home / Path(path).relative_to(login().pw_dir)
 
-    def kill_coordinator(self, host: Host) -> float:
+    def kill_coordinator(self, host: Host, *, with_overseer: bool = False) -> float:
         """SIGKILL for the process that coordinates the run, on its head; returns seconds since the epoch.
 
         Raises:
             ValueError: there is none at the moment.
         """
-        _, *rest = coordinators(host) or [0]
-        if not rest:
+        found = coordinators(host)
+        if len(found) < 2:
             raise ValueError("no coordinator is there")
         now = time.time()
-        host.signal(rest[-1], signal.SIGKILL)
+        for pid in found if with_overseer else found[-1:]:
+            host.signal(pid, signal.SIGKILL)
         return now
 
     def bring_back(self) -> None:

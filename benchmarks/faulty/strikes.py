@@ -149,10 +149,19 @@ def head_lost(stage: Stage, follower: Following, number: int) -> Blow:
 
 
 def coordinator_killed(stage: Stage, follower: Following, number: int) -> Blow:
-    """The run's own process, with a laptop attached."""
+    """The process that coordinates the run; its overseer has another one."""
+    return _coordinator_killed(stage, follower)
+
+
+def overseer_killed(stage: Stage, follower: Following, number: int) -> Blow:
+    """The process that coordinates the run and its overseer, with a laptop attached."""
+    return _coordinator_killed(stage, follower, with_overseer=True)
+
+
+def _coordinator_killed(stage: Stage, follower: Following, *, with_overseer: bool = False) -> Blow:
     follower.until(protocol.CheckpointSaved, RECOVERED_S)
     seen = len(follower.events)
-    begin = stage.kill_coordinator(stage.lab.host(follower.head))
+    begin = stage.kill_coordinator(stage.lab.host(follower.head), with_overseer=with_overseer)
     follower.until(protocol.RunResumed, RECOVERED_S, after=seen)
     return Blow(begin=begin, end=_well(follower))
 

@@ -1,7 +1,7 @@
 """What the user wants of a run while it is on: lines that others add to ``control.jsonl`` in the run's folder.
 
-Followed from its end at the coordinator's start: what was asked of an earlier one is over. A line that can't be read is
-skipped, as the file may be written by a newer version.
+Followed from its end at the coordinator's start: what was asked of an earlier one is over; but a successor goes on
+where its predecessor was. A line that can't be read is skipped, as the file may be written by a newer version.
 """
 
 from __future__ import annotations
@@ -12,24 +12,28 @@ from remote_agent.protocol import ProtocolError, RunCommand, decode
 
 
 class Control:
-    """Follows the file at ``path``, which need not be there."""
+    """Follows the file at ``path``, which need not be there, from ``offset`` on; None: from its end.
 
-    def __init__(self, path: Path) -> None:
+    Attributes:
+        offset: bytes that were read.
+    """
+
+    def __init__(self, path: Path, offset: int | None = None) -> None:
         self._path = path
-        self._offset = self._size()
+        self.offset = self._size() if offset is None else offset
 
     def poll(self) -> tuple[RunCommand, ...]:
         """The commands that were added since the last call."""
-        if self._size() <= self._offset:
+        if self._size() <= self.offset:
             return ()
         try:
             with self._path.open("rb") as file:
-                file.seek(self._offset)
+                file.seek(self.offset)
                 added = file.read()
         except OSError:
             return ()
         whole = added[: added.rfind(b"\n") + 1]
-        self._offset += len(whole)
+        self.offset += len(whole)
         commands = []
         for line in whole.splitlines():
             try:

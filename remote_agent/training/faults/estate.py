@@ -56,6 +56,7 @@ class Estate:
         spare: host and actor of a process for a shard that is lost; None: there is none.
         away: devices whose workers take no part now, and may again.
         draining: hosts that are to leave.
+        heeded: bytes of what the user wanted that were read; what is read again changes nothing.
         stream: what is streamed.
         entry: to the shards.
         payload_bytes: as the session's.
@@ -72,6 +73,7 @@ class Estate:
     spare: tuple[str, str] | None
     away: tuple[DeviceSpec, ...]
     draining: frozenset[str]
+    heeded: int
     stream: Stream
     entry: Entry
     payload_bytes: int
@@ -149,6 +151,7 @@ def _of(session: Session, request: Request, step_s: float) -> Estate | None:
         spare=(spare.host, spare.actor.name) if spare is not None else None,
         away=tuple(away.spec for away in session.away),
         draining=frozenset(session.draining),
+        heeded=session.control.offset if session.control is not None else 0,
         stream=session.stream,
         entry=joining.entry,
         payload_bytes=session.payload_bytes,

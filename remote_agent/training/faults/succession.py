@@ -116,7 +116,7 @@ def taken_over(
     if not _is_as_asked(estate, request):
         raise NotTakenOver("it is to go on in another way")
     crew, servers = _employed(estate)
-    found = _settle(estate, crew, servers, request.folder / record.FILE)
+    found = come_to(_settle(estate, crew, servers), request.folder / record.FILE)
     end_all(request.run, but=estate.actors)  # whoever was on its way back begins anew
     model = job.create_model(request.job.factory, estate.config.seed)
     with contextlib.closing(sources.source_of(job.guard("create_data", request.job.create_data))) as source:
@@ -154,7 +154,7 @@ def taken_over(
                         joining=joining,
                         away=[Away.new(spec) for spec in _missing(estate, request)],
                         draining=set(estate.draining),
-                        control=Control(request.folder / CONTROL_FILE),
+                        control=Control(request.folder / CONTROL_FILE, estate.heeded),
                     ),
                     model,
                 )
@@ -201,8 +201,8 @@ def _living(name: str, who: str) -> Actor:
     return actor
 
 
-def _settle(estate: Estate, crew: Sequence[Member], servers: Sequence[Server], file: Path) -> Found:
-    """Wait until all have done what they were given, and put together what is not on record of it."""
+def _settle(estate: Estate, crew: Sequence[Member], servers: Sequence[Server]) -> list[tuple[Member, Settled]]:
+    """Wait until all have done what they were given."""
     asked = [(server.host, server.actor.call("ping")) for server in servers]
     settling = [(member, member.actor.call("settled")) for member in crew]
     deadline = time.monotonic() + SETTLE_S + SETTLE_STEPS * estate.step_s
@@ -218,11 +218,11 @@ def _settle(estate: Estate, crew: Sequence[Member], servers: Sequence[Server], f
             settled.append((member, answer))
     except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
         raise NotTakenOver(rpc.describe(error)) from error
-    return _found(settled, file)
+    return settled
 
 
-def _found(settled: Sequence[tuple[Member, Settled]], file: Path) -> Found:
-    """What the workers' answers and the record of slices in ``file`` show together.
+def come_to(settled: Sequence[tuple[Member, Settled]], file: Path) -> Found:
+    """What the answers of all workers and the record of slices in ``file`` show together.
 
     Raises:
         NotTakenOver: they do not fit together.

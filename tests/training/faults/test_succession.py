@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
+from remote_agent.protocol import CONTROL_FILE, RunCommand, encode
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.data import record
 from remote_agent.training.faults import estate
@@ -90,12 +91,18 @@ def test_a_run_goes_on_with_the_same_workers_whenever_its_coordinator_is_killed(
 
 
 def test_rounds_of_local_steps_go_on_too_and_so_does_a_run_whose_overseer_was_killed(launch: Any) -> None:
+    """What the user wants while no coordinator is there is not lost: a host is drained then."""
     settings = SETTINGS | {"strategy": "local_sgd", "local_steps": 3, "num_iterations": 40, "stream": "auto"}
     settings |= {"checkpoint_every": 2}
     run = launch(JOB, "ab", **settings)
     until_it_can_be_taken_over(run, 2)
+    overseer = psutil.Process(run.process.pid)
+    overseer.suspend()
     kill_coordinator(run)
+    (run.folder / CONTROL_FILE).write_text(encode(RunCommand(command="drain", host="b")) + "\n")
+    overseer.resume()
     run.until("run_resumed")
+    run.until("worker_lost")
     until_it_can_be_taken_over(run, 8)
     os.kill(run.process.pid, signal.SIGKILL)
     run.process.communicate()
@@ -104,6 +111,8 @@ def test_rounds_of_local_steps_go_on_too_and_so_does_a_run_whose_overseer_was_ki
     assert code == 0, errors
     assert [event["checkpoint"] for event in again.of_kind("run_resumed")] == ["", ""]
     assert len(again.of_kind("worker_joined")) == 2
+    assert [(event["host"], "drained" in event["cause"]) for event in again.of_kind("worker_lost")] == [("b", True)]
+    assert {worker["host"] for worker in again.of_kind("step")[-1]["workers"]} == {"a"}
     assert_whole(again, again.of_kind("run_finished")[0]["samples"])
 
 
