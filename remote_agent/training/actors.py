@@ -70,9 +70,9 @@ class Request:
         return f"{self.run}:{uuid.uuid4().hex}" if self.lasting else ""
 
 
-def run_of(actor: Actor) -> str:
-    """The run that a lasting actor belongs to."""
-    return actor.name.rpartition(":")[0]
+def run_of(actor: str) -> str:
+    """The run that a lasting actor of this name belongs to."""
+    return actor.rpartition(":")[0]
 
 
 class Given:

@@ -66,15 +66,13 @@ def train(request: Request, model: nn.Module, session: Session, progress: Progre
         Copies(session) as copies,
         Testament(request) as testament,
     ):
-        step_s = 0.0
         restorer = Restorer(request.host)
         while True:
             try:
                 for report in strategies.create(config.strategy, session).steps(session):
                     slices.write(report.step, report.slices)
                     journal.write(protocol.Step, **report.fields())
-                    step_s = report.seconds
-                    testament.keep(session, step_s)
+                    testament.keep(session, report.seconds)
                     samples += report.samples
                     last = report
                     progress.step = report.step + 1
@@ -95,7 +93,7 @@ def train(request: Request, model: nn.Module, session: Session, progress: Progre
                 copies.forget()
                 slices.go_back(copy.step)
                 samples, progress.step = copy.position, copy.step + 1
-                testament.keep(session, step_s)
+                testament.keep(session, last.seconds if last is not None else 0.0)
         seconds = time.monotonic() - begun
     assert saver.newest is not None, "the last one was waited for"
     evaluation = _evaluate(request, model)

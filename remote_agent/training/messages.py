@@ -158,6 +158,11 @@ class StreamedResult:
     stamps: Stamps
     at_most: int = 0
 
+    @property
+    def push_s(self) -> float:
+        """From the gradient's computation until it was on its way."""
+        return max(0.0, self.pushed - self.stamps.entered - self.compute_s)
+
 
 @dataclass(frozen=True, kw_only=True)
 class StaleTask:
@@ -222,6 +227,10 @@ class Unlinked:
     """The worker can't exchange gradients and weights with a shard."""
 
     cause: str
+
+
+StreamedAnswer = StreamedResult | Counted | Failed | Unlinked
+"""What becomes of a worker's part in a streamed step."""
 
 
 @dataclass(frozen=True, kw_only=True)

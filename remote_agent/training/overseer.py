@@ -76,8 +76,8 @@ class Overseer:
 
     def _hand_on(self, number: int, frame: FrameType | None) -> None:
         self._stopped = True
-        if self._child is not None and self._child.pid is not None and self._child.exitcode is None:
-            os.kill(self._child.pid, signal.SIGTERM)
+        if self._child is not None:
+            self._child.terminate()
 
 
 def stop_on_signals(stop: threading.Event) -> None:

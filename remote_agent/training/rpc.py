@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
@@ -124,11 +124,9 @@ def find(name: str) -> Actor | None:
         return None
 
 
-def lasting() -> Iterator[Actor]:
-    """All actors that were started under a name, and have not ended."""
-    for entry in list_named_actors(all_namespaces=True):
-        if entry["namespace"] == NAMESPACE and (actor := find(entry["name"])) is not None:
-            yield actor
+def lasting() -> list[str]:
+    """The names of all actors that were started under one, and have not ended."""
+    return [entry["name"] for entry in list_named_actors(all_namespaces=True) if entry["namespace"] == NAMESPACE]
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -7,11 +7,11 @@ have written it, and nothing of it ever leaves the host.
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
 
+from remote_agent.processes import write_private
 from remote_agent.protocol import DeviceSpec
 from remote_agent.training.actors import Request
 from remote_agent.training.config import TrainingConfig
@@ -40,7 +40,6 @@ class Employed:
     actor: str
     seat: Seat
     profile: DeviceProfile
-    device: str
     simulated_speed: float | None
 
 
@@ -93,9 +92,7 @@ def read(folder: Path) -> Estate | None:
     """What was left in a run's folder; None: nothing, or nothing that this version understands."""
     try:
         found = pickle.loads((folder / FILE).read_bytes())  # noqa: S301 - this user's own, see the module
-    except FileNotFoundError:
-        return None
-    except Exception:  # noqa: BLE001 - whatever a pickle of another version, or half of one, makes of itself
+    except Exception:  # noqa: BLE001 - no file, or whatever a pickle of another version makes of itself
         return None
     return found if isinstance(found, Estate) else None
 
@@ -127,12 +124,8 @@ class Testament:
         estate = _of(session, self._request, step_s)
         if estate is None or not _differs(estate, self._written):
             return
-        draft = self._path.with_suffix(".part")
         with contextlib.suppress(OSError):
-            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(pickle.dumps(estate))
-            draft.replace(self._path)
+            write_private(self._path, pickle.dumps(estate))
             self._written = estate
 
 
@@ -167,7 +160,6 @@ def _employed(member: Member) -> Employed:
         actor=member.actor.name,
         seat=member.seat,
         profile=member.track.current,
-        device=member.device,
         simulated_speed=member.simulated_speed,
     )
 

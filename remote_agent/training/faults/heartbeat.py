@@ -140,13 +140,13 @@ class Heartbeat:
             waited = now - self._asked[actor][0]
             # Where another one's answer was waited for until now, it is not known when this one came.
             is_known = len(answered) == len(asked) or at < began
-            if is_known and waited < SILENT_S and actor in self._waits:  # longer ones are faults, and not its habit
+            if is_known and waited < SILENT_S:  # longer ones are faults, and not its habit
                 self._waits[actor].append(waited)
             del self._asked[actor]
             try:
                 answer = rpc.get(ref, PULSE_S)
                 pulse = answer if isinstance(answer, Pulse) else Pulse()
-                patience_s = patience(self._waits.get(actor, ()))
+                patience_s = patience(self._waits[actor])
                 beat = Beat(asked=at, pulse=pulse, patience_s=patience_s, failed=isinstance(answer, Failed))
             except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
                 # Out of reach for now: the next ping will tell.

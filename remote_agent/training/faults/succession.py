@@ -33,7 +33,7 @@ from remote_agent.training.faults.control import Control
 from remote_agent.training.faults.estate import Estate
 from remote_agent.training.faults.joining import Joining
 from remote_agent.training.journal import Journal
-from remote_agent.training.messages import Delivery, Settled, StreamedResult
+from remote_agent.training.messages import Delivery, Settled
 from remote_agent.training.placing import placement
 from remote_agent.training.rpc import Actor
 from remote_agent.training.session import Member, Server, Session
@@ -66,11 +66,11 @@ def end_all(run: str, but: Collection[str] = ()) -> None:
     """
     ended: dict[str, bool] = {run: True}
     folder = os.environ.get(CLUSTER_MARK)  # without it this is no cluster of ours, and others' runs are not on record
-    for actor in rpc.lasting():
-        other = run_of(actor)
+    for name in rpc.lasting():
+        other = run_of(name)
         if other not in ended:
             ended[other] = folder is not None and find_named(Path(folder), run_process_name(other)) is None
-        if ended[other] and actor.name not in but:
+        if ended[other] and name not in but and (actor := rpc.find(name)) is not None:
             actor.kill()
 
 
@@ -117,13 +117,13 @@ def taken_over(
         raise NotTakenOver("it is to go on in another way")
     crew, servers = _employed(estate)
     found = come_to(_settle(estate, crew, servers), request.folder / record.FILE)
-    end_all(request.run, but=estate.actors)  # whoever was on its way back begins anew
     model = job.create_model(request.job.factory, estate.config.seed)
     with contextlib.closing(sources.source_of(job.guard("create_data", request.job.create_data))) as source:
         try:
             _, order = source.open(estate.config, found.step, found.position)
         except TrainingError as error:
             raise NotTakenOver(error.cause) from error
+        end_all(request.run, but=estate.actors)  # whoever was on its way back begins anew
         nodes = placement.living_nodes()
         given = Given(request.job, model, source.for_workers())
         pool = Servers(request, nodes, [member.seat for member in crew], given, servers)
@@ -305,11 +305,7 @@ def _step(step: int, slices: Sequence[tuple[Member, Delivery]]) -> dict[str, obj
         "bytes_pushed": sum(result.bytes_out for _, _, result in results),
         "bytes_pulled": sum(result.bytes_in for _, _, result in results),
         "workers": tuple(
-            member.times(count, seconds, compute_s=result.compute_s, push_s=_push_s(result))
+            member.times(count, seconds, compute_s=result.compute_s, push_s=result.push_s)
             for member, count, result in results
         ),
     }
-
-
-def _push_s(result: StreamedResult) -> float:
-    return max(0.0, result.pushed - result.stamps.entered - result.compute_s)

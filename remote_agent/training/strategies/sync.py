@@ -185,6 +185,7 @@ class Sync:
         return silent
 
     def _watch(self) -> None:
+        # A server that nobody asks would take itself to be left alone.
         servers = [server.actor for server in self._session.servers]
         self._heartbeat.watch([member.actor for member in self._session.crew], servers)
 

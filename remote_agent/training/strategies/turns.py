@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 
 from remote_agent.protocol import WorkerStep
 from remote_agent.training.data.record import SliceSpan
-from remote_agent.training.messages import Counted, Failed, Slice, StreamedResult, StreamedTask, Unlinked
+from remote_agent.training.messages import Counted, Slice, StreamedAnswer, StreamedResult, StreamedTask
 from remote_agent.training.rpc import Ref
 from remote_agent.training.session import Member
-
-Answer = StreamedResult | Counted | Failed | Unlinked
 
 
 @dataclass(eq=False)
@@ -23,7 +21,7 @@ class Part:
 
     task: StreamedTask
     member: Member
-    answer: Ref[Answer]
+    answer: Ref[StreamedAnswer]
     submitted: float
     lost_by: str = ""
     result: StreamedResult | Counted | None = None
@@ -87,9 +85,10 @@ class Turn:
         for part, result in results:
             if not part.samples:
                 continue
-            push = max(0.0, result.pushed - result.stamps.entered - result.compute_s)
             pull = max(0.0, part.member.clock.here(result.stamps.left) - gathered)
-            spent = part.member.times(part.samples, seconds, compute_s=result.compute_s, push_s=push, pull_s=pull)
+            spent = part.member.times(
+                part.samples, seconds, compute_s=result.compute_s, push_s=result.push_s, pull_s=pull
+            )
             times.append(spent)
         return tuple(times)
 

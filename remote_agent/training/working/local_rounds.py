@@ -30,7 +30,14 @@ from remote_agent.training.config import TrainingConfig
 from remote_agent.training.deadlines import EXCHANGE_S
 from remote_agent.training.errors import JobError, LossNotFinite, TrainingError
 from remote_agent.training.exchange import Timings
-from remote_agent.training.messages import Counted, Failed, Stamps, StreamedResult, StreamedTask, Unlinked
+from remote_agent.training.messages import (
+    Failed,
+    Stamps,
+    StreamedAnswer,
+    StreamedResult,
+    StreamedTask,
+    Unlinked,
+)
 from remote_agent.training.working.channels import Channel
 from remote_agent.training.working.schedule import Schedule
 from remote_agent.training.working.streaming import Compute, Streaming
@@ -76,7 +83,7 @@ class LocalRounds(Streaming):
     def computed(self) -> int:
         return max(self.contributed, self._made)
 
-    def step(self, task: StreamedTask) -> StreamedResult | Counted | Failed | Unlinked:
+    def step(self, task: StreamedTask) -> StreamedAnswer:
         """Make the task's round and contribute it; unless it is delayed, wait for the new common weights."""
         if (over := self._is_over(task)) is not None:
             return over

@@ -17,7 +17,16 @@ from remote_agent.training.data.order import Indices
 from remote_agent.training.deadlines import EXCHANGE_S, FOLLOW_S, REPAIR_S
 from remote_agent.training.errors import JobError, LossNotFinite, TrainingError
 from remote_agent.training.exchange.errors import FellBehind, StepIncomplete
-from remote_agent.training.messages import Counted, Failed, Slice, Stamps, StreamedResult, StreamedTask, Unlinked
+from remote_agent.training.messages import (
+    Counted,
+    Failed,
+    Slice,
+    Stamps,
+    StreamedAnswer,
+    StreamedResult,
+    StreamedTask,
+    Unlinked,
+)
 from remote_agent.training.speed.simulation import SimulatedDevice
 from remote_agent.training.working.channels import Channel
 from remote_agent.training.working.gradients import Gradients, Offer
@@ -82,7 +91,7 @@ class Streaming:
         """The last step whose new weights this worker has."""
         return self._channel.step
 
-    def step(self, task: StreamedTask) -> StreamedResult | Counted | Failed | Unlinked:
+    def step(self, task: StreamedTask) -> StreamedAnswer:
         """Compute the task's slice (if it has one), contribute it, and wait for the new weights."""
         if (over := self._is_over(task)) is not None:
             return over
@@ -117,7 +126,7 @@ class Streaming:
             stamps=Stamps(entered=entered, left=left),
         )
 
-    def repair(self, task: StreamedTask) -> StreamedResult | Counted | Failed | Unlinked:
+    def repair(self, task: StreamedTask) -> StreamedAnswer:
         """Compute a slice that another worker has lost, with the same weights, and contribute it.
 
         It waits until this worker is in the step itself. A step that is whole had the slice after all.

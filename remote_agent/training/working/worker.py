@@ -30,7 +30,6 @@ from remote_agent.training.exchange import Codecs, Layout, StaleClient
 from remote_agent.training.flat import Payload
 from remote_agent.training.messages import (
     Broken,
-    Counted,
     Delivery,
     Failed,
     Measured,
@@ -44,6 +43,7 @@ from remote_agent.training.messages import (
     SliceTask,
     StaleResult,
     StaleTask,
+    StreamedAnswer,
     StreamedResult,
     StreamedTask,
     Unlinked,
@@ -72,11 +72,9 @@ from remote_agent.training.working.streaming import Streaming
 
 Answer = TypeVar(
     "Answer",
-    StreamedResult | Counted | Failed | Unlinked,
+    StreamedAnswer,
     StaleResult | Failed | Unlinked,
 )
-
-StreamedOutcome = StreamedResult | Counted | Failed | Unlinked
 
 MOST_DELIVERIES = 8
 """Slices that a worker tells a new coordinator of: it is two steps ahead at most, and may do others' slices too."""
@@ -244,12 +242,12 @@ class Worker(LinkEnd):
         self._compute_slice.on_repeat = self._streaming.again
         return channel.kind
 
-    def step(self, task: StreamedTask) -> StreamedResult | Counted | Failed | Unlinked:
+    def step(self, task: StreamedTask) -> StreamedAnswer:
         """This worker's part in a streamed step; see :meth:`Streaming.step`."""
         assert self._streaming is not None, "the worker has joined"
         return self._noted(task, self._about_memory(self._streaming.step(task)))
 
-    def repair(self, task: StreamedTask) -> StreamedResult | Counted | Failed | Unlinked:
+    def repair(self, task: StreamedTask) -> StreamedAnswer:
         """A slice that another worker has lost; see :meth:`Streaming.repair`."""
         assert self._streaming is not None, "the worker has joined"
         return self._noted(task, self._about_memory(self._streaming.repair(task)))
@@ -352,7 +350,7 @@ class Worker(LinkEnd):
         self._resumed = Resumption(step=step, state=TrainingState(optimizer=mine.inner if mine is not None else {}))
         return self.join(door.plan, door.layout, door.doors, door.secret, door.codecs)
 
-    def _noted(self, task: StreamedTask, answer: StreamedOutcome) -> StreamedOutcome:
+    def _noted(self, task: StreamedTask, answer: StreamedAnswer) -> StreamedAnswer:
         """``answer``, which is kept for :meth:`settled` if the task had a slice."""
         if task.own is not None and isinstance(answer, StreamedResult):
             self._deliveries.append(

@@ -53,6 +53,16 @@ def kill_coordinator(run: Run) -> None:
     coordinator.kill()
 
 
+def workers_on(host: str) -> list[psutil.Process]:
+    """The workers' processes on a host."""
+    return [
+        one
+        for one in psutil.process_iter(["cmdline", "environ"])
+        if "Worker" in "".join((one.info["cmdline"] or [""])[:1])
+        and (one.info["environ"] or {}).get("TEST_HOST") == host
+    ]
+
+
 def until_it_can_be_taken_over(run: Run, step: int) -> None:
     end = time.monotonic() + RUN_S
     while not (run.folder / estate.FILE).exists() or not run.of_kind("step") or run.events()[-1].get("step", 0) < step:
@@ -119,10 +129,9 @@ def test_rounds_of_local_steps_go_on_too_and_so_does_a_run_whose_overseer_was_ki
 def test_where_a_worker_is_lost_with_the_coordinator_the_run_goes_on_from_its_newest_checkpoint(launch: Any) -> None:
     run = launch(JOB, "abc", **SETTINGS | {"checkpoint_every": 5})
     until_it_can_be_taken_over(run, 12)
-    workers = [one for one in psutil.process_iter() if "Worker" in "".join(one.cmdline()[:1])]
-    mine = [one for one in workers if one.environ().get("TEST_HOST") == "c"]
+    lost = workers_on("c")
     kill_coordinator(run)
-    for worker in mine:
+    for worker in lost:
         worker.kill()
     code, errors = run.finish()
     assert code == 0, errors
@@ -137,11 +146,10 @@ def test_where_a_worker_is_lost_with_the_coordinator_the_run_goes_on_from_its_ne
 def test_a_run_that_has_neither_workers_nor_a_checkpoint_to_go_on_with_says_so(launch: Any, tmp_path: Path) -> None:
     run = launch(JOB, "ab", **SETTINGS)
     until_it_can_be_taken_over(run, 3)
-    mine = [one for one in psutil.process_iter() if "Worker" in "".join(one.cmdline()[:1])]
+    lost = workers_on("b")
     kill_coordinator(run)
-    for worker in mine:
-        if worker.environ().get("TEST_HOST") == "b":
-            worker.kill()
+    for worker in lost:
+        worker.kill()
     code, errors = run.finish()
     assert code == 1
     assert "Traceback" not in errors
