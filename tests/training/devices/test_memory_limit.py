@@ -85,13 +85,13 @@ def test_what_a_sample_takes_is_measured_on_this_computer(tmp_path: Path) -> Non
 
 
 def test_a_limited_process_keeps_below_its_limit(tmp_path: Path) -> None:
-    """The limit is found from a few MiB, and a whole batch, which would be 2 GiB, is computed within it."""
+    """The limit is found from a part of it, and a whole batch, which would be 3 GiB, is computed within it."""
     taken = run(
         tmp_path,
         LIMITED
         + """
         profiler = Profiler(computer, model, FlatTensors(model, CPU), CPU, len(x))
-        measured = profiler.measure((2, 8), 0.0, 1024)
+        measured = profiler.measure((2, 64), 0.0, 1024)  # 2 to 8 would grow by less than malloc's own
         found = computer.most
         computer(1, 0, np.arange(1024))
         print(found, computer.most, *measured.notes)
@@ -99,7 +99,7 @@ def test_a_limited_process_keeps_below_its_limit(tmp_path: Path) -> None:
     )
     found, kept, note = taken.split(maxsplit=2)
     assert int(found) == int(kept) < 512
-    assert re.match(rf"at most {found} samples at a time: a sample takes [2-6]\.\d MiB, \d+ MiB may be used", note)
+    assert re.match(rf"at most {found} samples at a time: a sample takes [2-4]\.\d MiB, \d+ MiB may be used", note)
 
 
 def test_memory_that_is_full_halves_the_parts_until_they_fit(tmp_path: Path) -> None:
