@@ -65,14 +65,19 @@ class Request:
     away: tuple[DeviceSpec, ...] = ()
     lasting: bool = False
 
-    def actor_name(self) -> str:
-        """For an actor that is to be started; empty where it is not to outlive the coordinator."""
-        return f"{self.run}:{uuid.uuid4().hex}" if self.lasting else ""
+    def actor_name(self, kind: str) -> str:
+        """For an actor of this kind that is to be started; empty where it is not to outlive the coordinator."""
+        return f"{self.run}:{kind}:{uuid.uuid4().hex}" if self.lasting else ""
 
 
-def run_of(actor: str) -> str:
-    """The run that a lasting actor of this name belongs to."""
-    return actor.rpartition(":")[0]
+SERVER, WORKER = "server", "worker"
+"""Kinds of actors."""
+
+
+def of_name(actor: str) -> tuple[str, str]:
+    """The run that a lasting actor of this name belongs to, and its kind."""
+    run, kind, _ = actor.rsplit(":", 2)
+    return run, kind
 
 
 class Given:
@@ -214,7 +219,7 @@ class Servers:
         # A step whose slice is overdue must not hold up the same step submitted anew; data keeps the order of the rest.
         options = placement.actor_options(node, placement.RETURN_MEMORY) | {"allow_out_of_order_execution": True}
         threads = max(1, int(node.cpus) // sharing)
-        return rpc.start(ParameterServer, options, threads, name=self._request.actor_name())
+        return rpc.start(ParameterServer, options, threads, name=self._request.actor_name(SERVER))
 
 
 class Workers:
@@ -234,7 +239,7 @@ class Workers:
 
     def start(self, seat: Seat) -> tuple[Actor, Ref[Any]]:
         """Start one and open it; for :meth:`opened`. It runs as soon as its host has a living node."""
-        name = self._request.actor_name()
+        name = self._request.actor_name(WORKER)
         actor = rpc.start(Worker, seat.options(), seat.spec.device, seat.threads, groups=GROUPS, name=name)
         with self._lock:
             self._actors.append(actor)

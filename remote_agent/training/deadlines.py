@@ -62,9 +62,8 @@ ORPHAN_S = 600.0
 UNHEARD_S = 3600.0
 """The same until the first word after an actor was opened."""
 
-SETTLE_S = 5.0
-SETTLE_STEPS = 5.0
-"""Until the actors of a killed coordinator must have done what they were given: these, and so many usual steps."""
+ACCOUNT_S = 5.0
+"""Until the actors of a killed coordinator must have told its successor where they stand."""
 
 SERVER_SILENT_S = 5.0
 """The same for a shard's process, which may copy its state before it answers."""

@@ -18,7 +18,7 @@ from remote_agent.training.actors import Request
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.data import datasets, extent, sources
 from remote_agent.training.errors import JobError, LostAtStart, ServerGone, TrainingError
-from remote_agent.training.faults import copies, estate, starting_over, succession
+from remote_agent.training.faults import accounts, copies, estate, starting_over, succession
 from remote_agent.training.faults.control import Control
 from remote_agent.training.faults.joining import Joining
 from remote_agent.training.journal import Journal
@@ -76,7 +76,7 @@ def _run(request: Request, journal: Journal, stopping: Callable[[], bool], progr
         with contextlib.ExitStack() as stack:
             try:
                 session, model = stack.enter_context(succession.taken_over(left, request, journal, stopping))
-            except succession.NotTakenOver as reason:
+            except accounts.NotTakenOver as reason:
                 request = succession.from_checkpoint(left, request, str(reason))
             else:
                 return train(request, model, session, progress)

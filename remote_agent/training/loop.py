@@ -49,6 +49,11 @@ class Progress:
 
 def train(request: Request, model: nn.Module, session: Session, progress: Progress) -> Outcome:
     """The loop over applied steps, then the end: last checkpoint, evaluation, final event."""
+    with Testament(request) as testament:
+        return _train(request, model, session, progress, testament)
+
+
+def _train(request: Request, model: nn.Module, session: Session, progress: Progress, testament: Testament) -> Outcome:
     config, journal, order = session.config, session.journal, session.order
     begun = time.monotonic()
     progress.step = order.done + 1
@@ -64,15 +69,15 @@ def train(request: Request, model: nn.Module, session: Session, progress: Progre
         contextlib.closing(SliceRecord(request.folder / record.FILE, order.done or None)) as slices,
         Saver(request.folder / checkpoint.FOLDER, config.keep_checkpoints, about) as saver,
         Copies(session) as copies,
-        Testament(request) as testament,
     ):
         restorer = Restorer(request.host)
         while True:
             try:
                 for report in strategies.create(config.strategy, session).steps(session):
                     slices.write(report.step, report.slices)
-                    journal.write(protocol.Step, **report.fields())
-                    testament.keep(session, report.seconds)
+                    if report.step > session.told:
+                        journal.write(protocol.Step, **report.fields())
+                    testament.keep(session)
                     samples += report.samples
                     last = report
                     progress.step = report.step + 1
@@ -93,7 +98,7 @@ def train(request: Request, model: nn.Module, session: Session, progress: Progre
                 copies.forget()
                 slices.go_back(copy.step)
                 samples, progress.step = copy.position, copy.step + 1
-                testament.keep(session, last.seconds if last is not None else 0.0)
+                testament.keep(session)
         seconds = time.monotonic() - begun
     assert saver.newest is not None, "the last one was waited for"
     evaluation = _evaluate(request, model)

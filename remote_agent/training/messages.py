@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from remote_agent.training.data.order import Indices
+from remote_agent.training.data.record import SliceSpan
 from remote_agent.training.dataplane import Usage
 from remote_agent.training.errors import JobError, LossNotFinite, TrainingError
 
@@ -119,19 +120,29 @@ class Slice:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamedTask:
-    """A worker's part in a streamed step that has ``slices`` slices of ``samples`` samples together.
+    """A worker's part in a streamed step whose batch is cut into ``spans``, in the order of the slices' numbers.
 
     ``own`` is what the worker computes; None: it only takes the new weights. In a round of local SGD ``local_batch`` is
     how many of its samples the worker uses in each of its own steps; 0: the slice is one gradient. The new weights of a
-    ``delayed`` round are waited for in the next one.
+    ``delayed`` round are waited for in the next one. ``coordinator`` is who says so: a worker heeds one at a time.
     """
 
     step: int
-    slices: int
-    samples: int
+    spans: tuple[SliceSpan, ...]
     own: Slice | None
     local_batch: int = 0
     delayed: bool = False
+    coordinator: str = ""
+
+    @property
+    def slices(self) -> int:
+        """How many slices the step has."""
+        return len(self.spans)
+
+    @property
+    def samples(self) -> int:
+        """How many samples they have together."""
+        return sum(span.end - span.begin for span in self.spans)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,23 +245,22 @@ StreamedAnswer = StreamedResult | Counted | Failed | Unlinked
 
 
 @dataclass(frozen=True, kw_only=True)
-class Delivery:
-    """A slice that a worker has done, in a step of so many ``slices``; as :class:`Slice`, with their number alone."""
+class Account:
+    """What a worker tells a coordinator that takes the place of one that was killed.
+
+    Attributes:
+        step: the last step whose new weights it has.
+        under_way: its part in the step that it is in now; None: it is in none.
+        done: its parts in the last steps, with what came of each.
+        repaired: others' slices that it was given, with what came of each.
+        following: it takes no part in the steps.
+    """
 
     step: int
-    slices: int
-    index: int
-    begin: int
-    samples: int
-    result: StreamedResult
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settled:
-    """A worker has done all that it was given: it has the weights after ``step``, and did these slices last."""
-
-    step: int
-    deliveries: tuple[Delivery, ...]
+    under_way: StreamedTask | None = None
+    done: tuple[tuple[StreamedTask, StreamedAnswer], ...] = ()
+    repaired: tuple[tuple[StreamedTask, StreamedAnswer], ...] = ()
+    following: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

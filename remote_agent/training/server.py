@@ -98,6 +98,14 @@ class ParameterServer(LinkEnd):
         failures = [stream.failure for stream in self._streams if stream.failure is not None]
         return Failed.of(failures[0]) if failures else None
 
+    def begun_step(self) -> int | Failed:
+        """The newest step that this shard has got any gradient of; or why the streams ended."""
+        failure = self.ping()
+        if failure is not None:
+            return failure
+        assert isinstance(self._shard, Shard), "its strategy has common steps"
+        return self._shard.begun_step()
+
     def place(self) -> str:
         """Where this process is; see :func:`~remote_agent.training.working.channels.place`."""
         return place()

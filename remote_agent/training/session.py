@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from remote_agent.training.data.record import SliceSpan
 from remote_agent.training.data.sources import Source
 from remote_agent.training.flat import Payload
 from remote_agent.training.journal import Journal
+from remote_agent.training.messages import StreamedTask
 from remote_agent.training.placing.placement import Seat
 from remote_agent.training.rpc import Actor, Ref
 from remote_agent.training.saving.optimizer_state import Shapes, Snapshot, TrainingState
@@ -100,6 +101,21 @@ class Member:
         self.track = self.track.observe(samples, seconds)
 
 
+@dataclass(frozen=True, kw_only=True)
+class OpenStep:
+    """A step that a coordinator had issued, to some workers at least, when it was killed.
+
+    Attributes:
+        common: its task, without a slice.
+        begun: what each worker was given that has begun it, or done it, by the worker's name.
+        earlier: the steps that each of the others was not given, and has to go through first.
+    """
+
+    common: StreamedTask
+    begun: Mapping[str, StreamedTask]
+    earlier: Mapping[str, tuple[StreamedTask, ...]]
+
+
 def least_slice(buffers: Collection[str]) -> int:
     """Samples of the smallest slice of a model with these changing ``buffers``: one sample alone has no statistics."""
     return 2 if buffers else 1
@@ -123,6 +139,9 @@ class Session:
     ``control`` tells what the user wants of the run while it is on.
     ``away`` are workers that take no part now and may again, ``draining`` the hosts that are to leave (both are the
     ``roster``'s).
+    ``coordinator`` is whom the workers heed: not empty where this one took them over from one that was killed;
+    ``open_step`` is what it has to end first, then, ``told`` the last step that has an event already, and ``news`` why
+    the batch may be cut in another way than it was.
     """
 
     config: TrainingConfig
@@ -146,6 +165,10 @@ class Session:
     control: Control | None = None
     away: list[Away] = field(default_factory=list)
     draining: set[str] = field(default_factory=set)
+    coordinator: str = ""
+    open_step: OpenStep | None = None
+    told: int = 0
+    news: str = ""
 
     def goes_on(self, step: int, taken: int) -> bool:
         """Whether another step follows ``step``, when the positions of the order up to ``taken`` have been used."""

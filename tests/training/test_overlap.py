@@ -23,6 +23,7 @@ from remote_agent.training.speed.shares import DeviceProfile
 from remote_agent.training.speed.simulation import HEADROOM, SimulatedDevice
 from remote_agent.training.working.channels import Door, NetworkChannel, place
 from remote_agent.training.working.streaming import Streaming
+from tests.training.cuts import cut
 
 SECRET, PATIENCE_S, SAMPLES = b"a secret of the test's own", 30.0, 12
 CPU = torch.device("cpu")
@@ -70,7 +71,7 @@ class OneWorker:
 
     def step(self, step: int, samples: int = SAMPLES) -> object:
         own = Slice(index=0, indices=np.arange(samples))
-        return self.streaming.step(StreamedTask(step=step, slices=1, samples=samples, own=own))
+        return self.streaming.step(StreamedTask(step=step, spans=cut(samples), own=own))
 
     def counted(self, step: int) -> int:
         """Chunks of the step's slice that the shards have."""

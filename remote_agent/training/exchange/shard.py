@@ -300,6 +300,10 @@ class Shard:
         """The newest step of any chunk."""
         return max((entry.step for entry in self._sums.values()), default=0)
 
+    def begun_step(self) -> int:
+        """The newest step that any gradient is in of, or was."""
+        return max((entry.step + bool(entry.counted) for entry in self._sums.values()), default=0)
+
     # --- State -------------------------------------------------------------------------------------------------------
 
     def state(self) -> ShardState:

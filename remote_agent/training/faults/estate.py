@@ -14,6 +14,7 @@ from pathlib import Path
 from remote_agent.processes import write_private
 from remote_agent.protocol import DeviceSpec
 from remote_agent.training.actors import Request
+from remote_agent.training.clock import ClockOffset
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.data.sources import Indexed
 from remote_agent.training.placing.placement import Seat
@@ -35,12 +36,13 @@ NOTICED = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class Employed:
-    """A worker that takes part; ``actor`` is its name for ``rpc.find``."""
+    """A worker that takes part; ``actor`` is its name for ``rpc.find``, ``clock`` its offset against this host's."""
 
     actor: str
     seat: Seat
     profile: DeviceProfile
     simulated_speed: float | None
+    clock: ClockOffset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +64,6 @@ class Estate:
         buffers: names of the model's buffers that training changes.
         shapes: of the streamed parameters.
         reference: of simulated devices.
-        step_s: what a step took.
     """
 
     asked: tuple[tuple[DeviceSpec, ...], TrainingConfig]
@@ -79,7 +80,6 @@ class Estate:
     buffers: tuple[str, ...]
     shapes: Shapes
     reference: DeviceProfile | None
-    step_s: float
 
     @property
     def actors(self) -> frozenset[str]:
@@ -114,14 +114,14 @@ class Testament:
     def __exit__(self, *_: object) -> None:
         self._path.unlink(missing_ok=True)
 
-    def keep(self, session: Session, step_s: float) -> None:
-        """Write down how it stands, if that changed; ``step_s`` is what a step takes.
+    def keep(self, session: Session) -> None:
+        """Write down how it stands, if that changed.
 
         A disk that is full costs the successor, and not the run.
         """
         if not self._request.lasting:
             return
-        estate = _of(session, self._request, step_s)
+        estate = _of(session, self._request)
         if estate is None or not _differs(estate, self._written):
             return
         with contextlib.suppress(OSError):
@@ -129,7 +129,7 @@ class Testament:
             self._written = estate
 
 
-def _of(session: Session, request: Request, step_s: float) -> Estate | None:
+def _of(session: Session, request: Request) -> Estate | None:
     """The estate of a session; None: nobody could take it over."""
     config, joining = session.config, session.joining
     spare = session.pool.spare if session.pool is not None else None
@@ -151,7 +151,6 @@ def _of(session: Session, request: Request, step_s: float) -> Estate | None:
         buffers=session.buffer_names,
         shapes=session.shapes,
         reference=joining.reference,
-        step_s=step_s,
     )
 
 
@@ -161,6 +160,7 @@ def _employed(member: Member) -> Employed:
         seat=member.seat,
         profile=member.track.current,
         simulated_speed=member.simulated_speed,
+        clock=member.clock,
     )
 
 

@@ -1,12 +1,14 @@
 """A coordinator that takes the place of one that was killed: workers and servers go on as they are.
 
-They have outlived it (``rpc.start`` with a name), and are at most two steps ahead of what it had written. Once each has
-done what it was given, all have the weights of the same step. What the killed one did not write of the last steps the
-workers tell: which slices each has done, and what came of them. So nothing is made again, no sample is left out, and
-weights and optimizers stay where they are.
+They have outlived it (``rpc.start`` with a name), and are at most two steps ahead of what it had written. Each is asked
+where it stands, and from then on does nothing more of what the killed one had issued (``Worker.account``). Together
+they know which steps are whole, and which slices of the newest one were given to whom (``accounts``): the strategy ends
+that step first, as one that it had issued itself, whether it was given to all workers or not. So nothing is made again,
+no sample is left out, and weights and optimizers stay where they are. A worker that ended with the coordinator is lost
+as it would be at any other time.
 
-Where that is not so (somebody is gone, or a step lacks a slice that was never issued) nothing is changed: all actors
-end, and the run goes on from its newest checkpoint.
+Where a shard is gone, or it is not known what a worker does that can't be asked, nothing is changed: all actors end,
+and the run goes on from its newest checkpoint.
 """
 
 from __future__ import annotations
@@ -15,46 +17,41 @@ import contextlib
 import dataclasses
 import os
 import time
+import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from torch import nn
 
 from remote_agent.processes import find_named
-from remote_agent.protocol import CLUSTER_MARK, CONTROL_FILE, DeviceSpec, RunResumed, Step, run_process_name
+from remote_agent.protocol import (
+    CLUSTER_MARK,
+    CONTROL_FILE,
+    DeviceSpec,
+    RunResumed,
+    Step,
+    WorkerLost,
+    run_process_name,
+)
 from remote_agent.runs import newest_checkpoint
 from remote_agent.training import job, rpc
-from remote_agent.training.actors import Given, Request, Servers, Workers, run_of
+from remote_agent.training.actors import WORKER, Given, Request, Servers, Workers, of_name
 from remote_agent.training.data import record, sources
 from remote_agent.training.data.record import SliceRecord, SliceSpan
-from remote_agent.training.deadlines import HEARTBEAT_S, SETTLE_S, SETTLE_STEPS
+from remote_agent.training.deadlines import ACCOUNT_S, PULSE_S
 from remote_agent.training.errors import TrainingError
+from remote_agent.training.faults.accounts import NotTakenOver, Standing, Untold, standing
 from remote_agent.training.faults.control import Control
 from remote_agent.training.faults.estate import Estate
 from remote_agent.training.faults.joining import Joining
 from remote_agent.training.journal import Journal
-from remote_agent.training.messages import Delivery, Settled
+from remote_agent.training.messages import Account, Failed
 from remote_agent.training.placing import placement
-from remote_agent.training.rpc import Actor
+from remote_agent.training.placing.placement import Seat
 from remote_agent.training.session import Member, Server, Session
 from remote_agent.training.speed.balance import SpeedTrack
 from remote_agent.training.strategies.away import Away
-
-
-class NotTakenOver(Exception):
-    """The actors of the killed coordinator can't simply go on; the text says why. Nothing was changed."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Found:
-    """What a killed coordinator's actors had come to: ``step`` is whole on all of them, and ``position`` is its end.
-
-    ``untold`` are the slices that its record lacks, by step and index, each with its worker.
-    """
-
-    step: int
-    position: int
-    untold: Mapping[int, Mapping[int, tuple[Member, Delivery]]]
+from remote_agent.training.working.worker import PING
 
 
 def end_all(run: str, but: Collection[str] = ()) -> None:
@@ -67,7 +64,7 @@ def end_all(run: str, but: Collection[str] = ()) -> None:
     ended: dict[str, bool] = {run: True}
     folder = os.environ.get(CLUSTER_MARK)  # without it this is no cluster of ours, and others' runs are not on record
     for name in rpc.lasting():
-        other = run_of(name)
+        other, _ = of_name(name)
         if other not in ended:
             ended[other] = folder is not None and find_named(Path(folder), run_process_name(other)) is None
         if ended[other] and name not in but and (actor := rpc.find(name)) is not None:
@@ -89,7 +86,8 @@ def from_checkpoint(estate: Estate, request: Request, reason: str) -> Request:
         )
     if request.devices != estate.asked[0]:
         return request  # what is to be run was decided anew since then
-    devices = (*(worker.seat.spec for worker in estate.workers), *_missing(estate, request))
+    seats = [worker.seat for worker in estate.workers]
+    devices = (*(seat.spec for seat in seats), *_missing(estate, request, seats))
     return dataclasses.replace(request, devices=tuple(spec for spec in devices if spec.host not in estate.draining))
 
 
@@ -115,25 +113,32 @@ def taken_over(
     began = time.monotonic()
     if not _is_as_asked(estate, request):
         raise NotTakenOver("it is to go on in another way")
-    crew, servers = _employed(estate)
-    found = come_to(_settle(estate, crew, servers), request.folder / record.FILE)
+    coordinator = uuid.uuid4().hex
+    accounts, lost = _accounts(estate, request.run, coordinator)
+    at = standing(accounts, _on_record(request.folder / record.FILE))
+    servers = _servers(estate, at)
+    crew = [member for member, _ in accounts if member not in at.behind]
+    lost += [(member.seat, "it was behind when its coordinator was killed") for member in at.behind]
     model = job.create_model(request.job.factory, estate.config.seed)
     with contextlib.closing(sources.source_of(job.guard("create_data", request.job.create_data))) as source:
         try:
-            _, order = source.open(estate.config, found.step, found.position)
+            _, order = source.open(estate.config, at.step, at.position)
         except TrainingError as error:
             raise NotTakenOver(error.cause) from error
-        end_all(request.run, but=estate.actors)  # whoever was on its way back begins anew
+        spare = _spare(estate)
+        kept = (*(member.actor for member in crew), *(server.actor for server in servers))
+        # Whoever was on its way back begins anew.
+        end_all(request.run, but={actor.name for actor in (*kept, *([] if spare is None else [spare.actor]))})
         nodes = placement.living_nodes()
         given = Given(request.job, model, source.for_workers())
         pool = Servers(request, nodes, [member.seat for member in crew], given, servers)
-        pool.spare = _spare(estate)
+        pool.spare = spare
         workers = Workers(request, given, [member.actor for member in crew])
         joining = Joining(
             workers, estate.entry, buffers=estate.buffers, reference=estate.reference, config=estate.config
         )
         try:
-            _tell(estate, request, journal, found, time.monotonic() - began)
+            _tell(estate, request, journal, at, lost, time.monotonic() - began)
             with joining:
                 yield (
                     Session(
@@ -152,9 +157,13 @@ def taken_over(
                         first_state=None,
                         pool=pool,
                         joining=joining,
-                        away=[Away.new(spec) for spec in _missing(estate, request)],
+                        away=[Away.new(spec) for spec in _missing(estate, request, [member.seat for member in crew])],
                         draining=set(estate.draining),
                         control=Control(request.folder / CONTROL_FILE, estate.heeded),
+                        coordinator=coordinator,
+                        open_step=at.open_step,
+                        told=at.told(journal.step)[0],
+                        news="a new coordinator took over",
                     ),
                     model,
                 )
@@ -173,17 +182,67 @@ def _is_as_asked(estate: Estate, request: Request) -> bool:
     return wanted and request.config == config
 
 
-def _employed(estate: Estate) -> tuple[list[Member], tuple[Server, ...]]:
-    crew = []
+def _accounts(
+    estate: Estate, run: str, coordinator: str
+) -> tuple[list[tuple[Member, Account]], list[tuple[Seat, str]]]:
+    """Where the workers stand, which heed ``coordinator`` from now on; and those that have ended, each with the cause.
+
+    Raises:
+        NotTakenOver: one can't be asked, and may be at work all the same.
+    """
+    deadline = time.monotonic() + ACCOUNT_S
+    strangers = [name for name in rpc.lasting() if of_name(name) == (run, WORKER) and name not in estate.actors]
+    # They were to take part soon, or do since a moment ago: whoever does answers at once, and ends with the others.
+    told = [actor.call_in(PING, "account", coordinator) for actor in map(rpc.find, strangers) if actor is not None]
+    asked, lost = [], []
     for worker in estate.workers:
-        actor = _living(worker.actor, worker.seat.worker)
-        crew.append(Member(worker.seat, actor, SpeedTrack(worker.profile), worker.simulated_speed))
-    if not crew:
-        raise NotTakenOver("no worker took part")
-    servers = tuple(
-        Server(host=host, actor=_living(name, f"the parameter server on {host}")) for host, name in estate.servers
-    )
-    return crew, servers
+        actor = rpc.find(worker.actor)
+        if actor is None:
+            lost.append((worker.seat, "its process ended"))
+            continue
+        member = Member(worker.seat, actor, SpeedTrack(worker.profile), worker.simulated_speed, worker.clock)
+        asked.append((member, actor.call_in(PING, "account", coordinator)))
+    accounts = []
+    for member, call in asked:
+        try:
+            account: Account | None = rpc.get(call, max(0.0, deadline - time.monotonic()))
+        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+            if not rpc.gone(error):
+                raise NotTakenOver(f"{member.name}: {rpc.describe(error)}") from error
+            lost.append((member.seat, rpc.describe(error)))
+            continue
+        if account is None:
+            raise NotTakenOver(f"{member.name} takes no part")
+        accounts.append((member, account))
+    if not accounts:
+        raise NotTakenOver("no worker is left")
+    if told:
+        rpc.wait_all(told, PULSE_S)
+    return accounts, lost
+
+
+def _servers(estate: Estate, at: Standing) -> tuple[Server, ...]:
+    """The shards, which must have no slice of a step that no worker knows of: only one that is gone can have sent it.
+
+    Raises:
+        NotTakenOver: they have, or one is gone.
+    """
+    servers, asked = [], []
+    for host, name in estate.servers:
+        actor = rpc.find(name)
+        if actor is None:
+            raise NotTakenOver(f"the parameter server on {host} is gone")
+        servers.append(Server(host=host, actor=actor))
+        asked.append(actor.call("begun_step"))
+    try:
+        for server, answer in zip(servers, rpc.get_all(asked, ACCOUNT_S), strict=True):
+            if isinstance(answer, Failed):
+                raise NotTakenOver(f"the parameter server on {server.host}: {answer.cause}")
+            if answer > at.newest:
+                raise NotTakenOver(f"nobody knows how step {answer} was cut")
+    except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+        raise NotTakenOver(f"the parameter server: {rpc.describe(error)}") from error
+    return tuple(servers)
 
 
 def _spare(estate: Estate) -> Server | None:
@@ -194,113 +253,67 @@ def _spare(estate: Estate) -> Server | None:
     return Server(host=host, actor=actor) if actor is not None else None
 
 
-def _living(name: str, who: str) -> Actor:
-    actor = rpc.find(name)
-    if actor is None:
-        raise NotTakenOver(f"{who} is gone")
-    return actor
-
-
-def _settle(estate: Estate, crew: Sequence[Member], servers: Sequence[Server]) -> list[tuple[Member, Settled]]:
-    """Wait until all have done what they were given."""
-    asked = [(server.host, server.actor.call("ping")) for server in servers]
-    settling = [(member, member.actor.call("settled")) for member in crew]
-    deadline = time.monotonic() + SETTLE_S + SETTLE_STEPS * estate.step_s
-    settled: list[tuple[Member, Settled]] = []
+def _on_record(file: Path) -> Mapping[int, Sequence[SliceSpan]]:
     try:
-        for host, ping in asked:
-            if rpc.get(ping, HEARTBEAT_S) is not None:
-                raise NotTakenOver(f"the parameter server on {host} has failed")
-        for member, call in settling:
-            answer: Settled | None = rpc.get(call, max(0.0, deadline - time.monotonic()))
-            if answer is None:
-                raise NotTakenOver(f"{member.name} takes no part")
-            settled.append((member, answer))
-    except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
-        raise NotTakenOver(rpc.describe(error)) from error
-    return settled
-
-
-def come_to(settled: Sequence[tuple[Member, Settled]], file: Path) -> Found:
-    """What the answers of all workers and the record of slices in ``file`` show together.
-
-    Raises:
-        NotTakenOver: they do not fit together.
-    """
-    steps = {answer.step for _, answer in settled}
-    if len(steps) > 1:
-        raise NotTakenOver(f"the workers have the weights of steps {min(steps)} to {max(steps)}")
-    (step,) = steps
-    try:
-        made = record.read(file)
+        return record.read(file)
     except (OSError, ValueError) as error:
         raise NotTakenOver(f"the record of slices can't be read: {error}") from error
-    recorded = max(made, default=0)
-    if recorded > step:
-        raise NotTakenOver(f"step {recorded} is on record, and the workers have the weights of step {step}")
-    done: dict[int, dict[int, tuple[Member, Delivery]]] = {}
-    for member, answer in settled:
-        for delivery in answer.deliveries:
-            done.setdefault(delivery.step, {})[delivery.index] = (member, delivery)
-    position = max((span.end for span in made.get(recorded, ())), default=0)
-    untold = {}
-    for number in range(recorded + 1, step + 1):
-        slices = done.get(number, {})
-        spans = _spans(slices)
-        end = max((span.end for span in spans), default=position)
-        expected = next((delivery.slices for _, delivery in slices.values()), 0)
-        if len(slices) != expected or not slices or record.gaps_and_overlaps(spans, end, position):
-            raise NotTakenOver(f"nobody knows who did the slices of step {number}")
-        untold[number], position = slices, end
-    return Found(step=step, position=position, untold=untold)
 
 
-def _spans(slices: Mapping[int, tuple[Member, Delivery]]) -> list[SliceSpan]:
-    return [
-        SliceSpan(member.name, delivery.begin, delivery.begin + delivery.samples)
-        for _, (member, delivery) in sorted(slices.items())
-    ]
-
-
-def _missing(estate: Estate, request: Request) -> list[DeviceSpec]:
-    """Devices of the run that have no worker now; those of hosts that are to leave get none."""
-    there = {(worker.seat.spec.host, worker.seat.spec.device) for worker in estate.workers}
-    wanted = {(spec.host, spec.device): spec for spec in (*estate.away, *request.devices)}
+def _missing(estate: Estate, request: Request, seats: Sequence[Seat]) -> list[DeviceSpec]:
+    """Devices of the run that have no worker on these seats; those of hosts that are to leave get none."""
+    there = {(seat.spec.host, seat.spec.device) for seat in seats}
+    lost = (worker.seat.spec for worker in estate.workers)
+    wanted = {(spec.host, spec.device): spec for spec in (*estate.away, *lost, *request.devices)}
     return [spec for key, spec in wanted.items() if key not in there and spec.host not in estate.draining]
 
 
 # --- What the killed one did not write -------------------------------------------------------------------------------
 
 
-def _tell(estate: Estate, request: Request, journal: Journal, found: Found, seconds: float) -> None:
+def _tell(
+    estate: Estate,
+    request: Request,
+    journal: Journal,
+    at: Standing,
+    lost: Sequence[tuple[Seat, str]],
+    seconds: float,
+) -> None:
     with contextlib.closing(SliceRecord(request.folder / record.FILE)) as slices:
-        for step, done in found.untold.items():
-            slices.write(step, _spans(done))
-    for step, done in found.untold.items():
+        for step, untold in at.untold.items():
+            slices.write(step, untold.counted)
+    for step, untold in at.untold.items():
         if step > journal.step:
-            journal.write(Step, **_step(step, [done[index] for index in sorted(done)]))
-    whom = f"{len(estate.workers)} workers and {len(estate.servers)} shards"
+            journal.write(Step, **_step(step, untold))
+    told, samples = at.told(journal.step)
+    whom = f"{len(estate.workers) - len(lost)} workers and {len(estate.servers)} shards"
     journal.write(
         RunResumed,
-        step=found.step,
+        step=told,
         host=request.host,
         checkpoint="",
-        samples=found.position,
+        samples=samples,
         iterations=estate.config.num_iterations,
         cause=journal.ended or "lost its coordinator",
         notes=(f"a new coordinator took over {whom} in {seconds:.1f} s, and nothing is made again",),
     )
+    for seat, cause in lost:
+        spec = seat.spec
+        journal.write(WorkerLost, worker=seat.worker, host=spec.host, device=spec.device, step=told, cause=cause)
 
 
-def _step(step: int, slices: Sequence[tuple[Member, Delivery]]) -> dict[str, object]:
+def _step(step: int, untold: Untold) -> dict[str, object]:
     """The fields of the event of a step that nobody watched: what it took is what its slowest worker took."""
-    results = [(member, delivery.samples, delivery.result) for member, delivery in slices]
-    samples = sum(count for _, count, _ in results)
+    results = [
+        (member, untold.spans[index].end - untold.spans[index].begin, result)
+        for index, (member, result) in sorted(untold.results.items())
+    ]
+    known = sum(count for _, count, _ in results)
     seconds = max(result.compute_s + result.stamps.left - result.stamps.entered for _, _, result in results)
     return {
         "step": step,
-        "loss": sum(count * result.loss for _, count, result in results) / samples,
-        "samples": samples,
+        "loss": sum(count * result.loss for _, count, result in results) / known,
+        "samples": untold.spans[-1].end - untold.spans[0].begin,
         "seconds": seconds,
         "bytes_pushed": sum(result.bytes_out for _, _, result in results),
         "bytes_pulled": sum(result.bytes_in for _, _, result in results),

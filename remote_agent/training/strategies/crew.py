@@ -89,7 +89,7 @@ class Crew:
 
     def _cut_anew(self, step: int, reason: str) -> None:
         self.cut, self._cut_at = self._fresh_cut(), step
-        self._announce(step, reason)
+        self.announce(step, reason)
 
     def substitute(self, size: int, busy: dict[Member, float]) -> Member:
         """The living worker that will have done a lost slice of ``size`` samples soonest; one with room for it if any.
@@ -124,11 +124,11 @@ class Crew:
             member.track = member.track.heeded()
         if better is not None:
             self.cut, self._cut_at = better, step
-            self._announce(step, "the devices' speeds changed")
+            self.announce(step, "the devices' speeds changed")
 
     def reduced(self, step: int, member: Member, at_most: int) -> None:
         """A device's memory was full, and it takes ``at_most`` samples at a time: its share follows its speed."""
-        self._announce(step, f"{member.name}'s memory was full: it computes {at_most} samples at a time from now on")
+        self.announce(step, f"{member.name}'s memory was full: it computes {at_most} samples at a time from now on")
 
     def _fresh_cut(self) -> tuple[int, ...]:
         session = self._session
@@ -143,6 +143,7 @@ class Crew:
         session = self._session
         return balance.recut(session.config.batch_size, self.cut, session.tracks, steps_since, session.least_slice)
 
-    def _announce(self, step: int, reason: str) -> None:
+    def announce(self, step: int, reason: str) -> None:
+        """Write how the next steps are cut, and why."""
         cut = tuple(member.share(samples) for member, samples in zip(self._session.crew, self.cut, strict=True))
         self._session.journal.write(Rebalanced, step=step, shares=cut, reason=reason)

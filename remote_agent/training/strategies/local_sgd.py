@@ -24,7 +24,7 @@ from collections.abc import Iterable, Sequence
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.saving import snapshots
 from remote_agent.training.saving.optimizer_state import Snapshot
-from remote_agent.training.session import Member, Session
+from remote_agent.training.session import Member, OpenStep, Session
 from remote_agent.training.speed import balance
 from remote_agent.training.speed.shares import DeviceProfile
 from remote_agent.training.strategies.crew import Crew
@@ -112,6 +112,11 @@ class LocalSgd(Streamed):
         """The next samples of the order; rounds are issued one after the other, each once; the last may be shorter."""
         begin, self._taken = self._taken, self._session.order.until(self._taken + sum(self._crew.cut))
         return begin, self._taken
+
+    def _take_up(self, open_step: OpenStep) -> Turn:
+        turn = super()._take_up(open_step)
+        self._taken = turn.end
+        return turn
 
     def _is_delayed(self, turn: Turn) -> bool:
         session = self._session

@@ -23,6 +23,7 @@ from collections.abc import Iterator
 
 from remote_agent.protocol import SliceReissued
 from remote_agent.training import rpc
+from remote_agent.training.data.record import SliceSpan
 from remote_agent.training.deadlines import (
     HUNG_DEADLINES,
     LATE_FACTOR,
@@ -39,11 +40,12 @@ from remote_agent.training.flat import Payload
 from remote_agent.training.messages import Failed, Slice, StreamedResult, StreamedTask, Unlinked
 from remote_agent.training.saving import snapshots
 from remote_agent.training.saving.optimizer_state import Snapshot
-from remote_agent.training.session import Member, Session, StepReport
+from remote_agent.training.session import Member, OpenStep, Session, StepReport
+from remote_agent.training.strategies import inheriting
 from remote_agent.training.strategies.crew import LAST_HINT, Crew
 from remote_agent.training.strategies.liveness import SERVER_HINT, check_beats, check_servers, newest_weights
 from remote_agent.training.strategies.roster import Roster
-from remote_agent.training.strategies.turns import Part, Turn
+from remote_agent.training.strategies.turns import Part, Turn, samples_of
 from remote_agent.training.working.worker import REPAIR
 
 MOST_LATE = 3
@@ -68,10 +70,14 @@ class Streamed:
         self._newest = session.order.done
         with Heartbeat() as self._heartbeat:
             self._roster = Roster(session, self._crew, self._heartbeat)
-            yield from self._reports(session.order.done + 1)
+            open_step, session.open_step = session.open_step, None
+            news, session.news = session.news, ""
+            if news:
+                self._crew.announce(session.order.done, news)
+            first = self._take_up(open_step) if open_step is not None else self._issue(session.order.done + 1)
+            yield from self._reports(first)
 
-    def _reports(self, first: int) -> Iterator[StepReport]:
-        turn: Turn | None = self._issue(first)
+    def _reports(self, turn: Turn | None) -> Iterator[StepReport]:
         while turn is not None:
             # The weights of a step that is to be saved stay where they are until they have been fetched.
             ahead = self._issue(turn.step + 1) if self._goes_on(turn) and not self._is_saved(turn) else None
@@ -137,7 +143,11 @@ class Streamed:
             for index, (member, begin, end) in enumerate(slices)
         }
         common = StreamedTask(
-            step=step, slices=len(slices), samples=len(indices), own=None, local_batch=self._local_batch
+            step=step,
+            spans=tuple(SliceSpan(member.name, first + begin, first + end) for member, begin, end in slices),
+            own=None,
+            local_batch=self._local_batch,
+            coordinator=session.coordinator,
         )
         turn = Turn(common, last)
         if self._is_delayed(turn):
@@ -145,6 +155,14 @@ class Streamed:
         for member in session.crew:
             task = turn.task(own.get(member))
             turn.parts.append(Part(task, member, member.actor.call("step", task), time.monotonic()))
+        return turn
+
+    def _take_up(self, open_step: OpenStep) -> Turn:
+        """Go on with a step that a coordinator before had issued: what nobody has begun of it is issued now."""
+        self._newest = open_step.common.step
+        turn, missing = inheriting.turn_of(self._session, open_step)
+        for owner, task in missing.items():
+            turn.parts.append(self._reissue(turn.parts, task, owner))
         return turn
 
     def _span(self, step: int) -> tuple[int, int]:
@@ -272,7 +290,7 @@ class Streamed:
         if orphan.task.own is None:
             return
         if self._session.crew:
-            to.append(self._reissue(to, orphan))
+            to.append(self._reissue(to, orphan.task, orphan.owner))
         elif turn.delayed or self._before is not None:
             # What is open of two rounds at once can't be taken up by somebody who has neither.
             raise WorkersGone("the last worker was lost", hint=LAST_HINT, host=orphan.member.host)
@@ -284,17 +302,15 @@ class Streamed:
         if self._session.crew:
             orphans, turn.orphans = turn.orphans, []
             for orphan in orphans:
-                turn.parts.append(self._reissue(turn.parts, orphan))
+                turn.parts.append(self._reissue(turn.parts, orphan.task, orphan.owner))
 
-    def _reissue(self, parts: list[Part], orphan: Part) -> Part:
+    def _reissue(self, parts: list[Part], task: StreamedTask, lost_by: str) -> Part:
         busy: dict[Member, float] = {}
         for part in parts:
             busy[part.member] = busy.get(part.member, 0.0) + part.member.track.current.seconds(part.samples)
-        substitute = self._crew.substitute(orphan.samples, busy)
-        answer = substitute.actor.call_in(REPAIR, "repair", orphan.task)
-        return Part(
-            orphan.task, substitute, answer, time.monotonic(), orphan.lost_by or orphan.member.name, repair=True
-        )
+        substitute = self._crew.substitute(samples_of(task), busy)
+        answer = substitute.actor.call_in(REPAIR, "repair", task)
+        return Part(task, substitute, answer, time.monotonic(), lost_by, repair=True)
 
     def _adopt(self, turn: Turn, ahead: Turn | None) -> None:
         """Nobody was left, and now somebody is back: the steps under way are theirs."""
@@ -332,8 +348,11 @@ class Streamed:
         """The step's event, from one step's end to the next, on one clock."""
         begun, now = self._ended, time.monotonic()
         results = turn.streamed()
-        for part, result in results:
-            part.member.clock.bound(part.submitted, result.stamps.entered, result.stamps.left, now)
+        if turn.inherited:  # who issued it, and when, is not known
+            begun = min((part.member.clock.here(result.stamps.entered) for part, result in results), default=now)
+        else:
+            for part, result in results:
+                part.member.clock.bound(part.submitted, result.stamps.entered, result.stamps.left, now)
         self._tell_reissued(turn)
         self._ended = max((part.member.clock.here(result.stamps.left) for part, result in results), default=now)
         seconds = max(self._ended - begun, 1e-9)

@@ -12,6 +12,11 @@ from remote_agent.training.rpc import Ref
 from remote_agent.training.session import Member
 
 
+def samples_of(task: StreamedTask) -> int:
+    """Of a task's slice; 0 without one."""
+    return len(task.own.indices) if task.own is not None else 0
+
+
 @dataclass(eq=False)
 class Part:
     """A worker's part in a step.
@@ -30,7 +35,12 @@ class Part:
     @property
     def samples(self) -> int:
         """Of the slice; 0 without one."""
-        return len(self.task.own.indices) if self.task.own is not None else 0
+        return samples_of(self.task)
+
+    @property
+    def owner(self) -> str:
+        """The worker that the slice was cut for."""
+        return self.lost_by or self.member.name
 
     @property
     def predicted_s(self) -> float:
@@ -54,6 +64,7 @@ class Turn:
     earlier: list[Part] = field(default_factory=list)  # lost slices of the delayed step before, issued again
     orphans: list[Part] = field(default_factory=list)  # lost slices that there is nobody for
     begun: float = 0.0  # when its slices could be computed, at the latest
+    inherited: bool = False  # it was issued by a coordinator that was killed
 
     def task(self, own: Slice | None) -> StreamedTask:
         """A worker's task with this slice."""

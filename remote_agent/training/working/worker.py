@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import uuid
 import warnings
 from collections import deque
@@ -29,15 +30,14 @@ from remote_agent.training.errors import TrainingError
 from remote_agent.training.exchange import Codecs, Layout, StaleClient
 from remote_agent.training.flat import Payload
 from remote_agent.training.messages import (
+    Account,
     Broken,
-    Delivery,
     Failed,
     Measured,
     Opened,
     Pulse,
     Reduced,
     ReductionTask,
-    Settled,
     Skipped,
     SliceResult,
     SliceTask,
@@ -76,8 +76,8 @@ Answer = TypeVar(
     StaleResult | Failed | Unlinked,
 )
 
-MOST_DELIVERIES = 8
-"""Slices that a worker tells a new coordinator of: it is two steps ahead at most, and may do others' slices too."""
+MOST_TASKS = 8
+"""Of which a worker tells a new coordinator: it is two steps ahead at most, and may do others' slices too."""
 
 REPAIR, PING, EXCHANGE = "repair", "ping", "exchange"
 GROUPS = (REPAIR, PING, EXCHANGE)
@@ -114,7 +114,11 @@ class Worker(LinkEnd):
         self._resumed, self._held = Resumption(step=0), TrainingState()
         self._streamed: tuple[str, ...] = ()
         self._kept: dict[int, Kept] = {}
-        self._deliveries: deque[Delivery] = deque(maxlen=MOST_DELIVERIES)
+        self._coordinator: str | None = None  # whoever gives it the first step, and then whoever takes it over
+        self._under_way: StreamedTask | None = None
+        self._done: deque[tuple[StreamedTask, StreamedAnswer]] = deque(maxlen=MOST_TASKS)
+        self._repaired: deque[tuple[StreamedTask, StreamedAnswer]] = deque(maxlen=MOST_TASKS)
+        self._accounting = threading.Lock()
         self._orphan = Orphan()
 
     def open(
@@ -245,21 +249,48 @@ class Worker(LinkEnd):
     def step(self, task: StreamedTask) -> StreamedAnswer:
         """This worker's part in a streamed step; see :meth:`Streaming.step`."""
         assert self._streaming is not None, "the worker has joined"
-        return self._noted(task, self._about_memory(self._streaming.step(task)))
+        with self._accounting:
+            if self._coordinator is None:
+                self._coordinator = task.coordinator
+            if task.coordinator != self._coordinator:
+                return Unlinked(cause=f"step {task.step} is of a coordinator that was killed")
+            self._under_way = task
+        answer = self._about_memory(self._streaming.step(task))
+        with self._accounting:
+            self._done.append((task, answer))
+            self._under_way = None
+        return answer
 
     def repair(self, task: StreamedTask) -> StreamedAnswer:
         """A slice that another worker has lost; see :meth:`Streaming.repair`."""
         assert self._streaming is not None, "the worker has joined"
-        return self._noted(task, self._about_memory(self._streaming.repair(task)))
+        answer = self._about_memory(self._streaming.repair(task))
+        with self._accounting:
+            self._repaired.append((task, answer))
+        return answer
 
-    def settled(self) -> Settled | None:
-        """Where this worker stands, once it has done all that it was given; None: it has no steps to be asked about.
+    def account(self, coordinator: str) -> Account | None:
+        """Heed this coordinator alone from now on; None: there are no streamed steps.
 
-        For a coordinator that takes the place of one that was killed, and had not heard of the last steps.
+        What the one before has issued, and is not under way yet, is not done any more: so it is known who does what.
         """
-        if self._streaming is None or self._streaming.following:
-            return None
-        return Settled(step=self._streaming.finished, deliveries=tuple(self._deliveries))
+        self._orphan.heard()
+        with self._accounting:
+            self._coordinator = coordinator
+            if self._streaming is None:
+                return None
+            return Account(
+                step=self._streaming.finished,
+                under_way=self._under_way,
+                done=tuple(self._done),
+                repaired=tuple(self._repaired),
+                following=self._streaming.following,
+            )
+
+    def outcome(self, step: int) -> StreamedAnswer:
+        """What came of this worker's part in ``step``, which it has begun for a coordinator that was killed."""
+        with self._accounting:
+            return next(answer for task, answer in reversed(self._done) if task.step == step)
 
     def follow(self) -> Unlinked | None:
         """Get up to date, and take part again once :meth:`enter` says from when on; see :meth:`Streaming.follow`."""
@@ -348,22 +379,10 @@ class Worker(LinkEnd):
             parameter.data = part.to(parameter.device, copy=True).view(parameter.shape)
             begin += parameter.numel()
         self._resumed = Resumption(step=step, state=TrainingState(optimizer=mine.inner if mine is not None else {}))
+        with self._accounting:  # what was done of later steps does not count any more
+            self._done.clear()
+            self._repaired.clear()
         return self.join(door.plan, door.layout, door.doors, door.secret, door.codecs)
-
-    def _noted(self, task: StreamedTask, answer: StreamedAnswer) -> StreamedAnswer:
-        """``answer``, which is kept for :meth:`settled` if the task had a slice."""
-        if task.own is not None and isinstance(answer, StreamedResult):
-            self._deliveries.append(
-                Delivery(
-                    step=task.step,
-                    slices=task.slices,
-                    index=task.own.index,
-                    begin=task.own.begin,
-                    samples=len(task.own.indices),
-                    result=answer,
-                )
-            )
-        return answer
 
     def _streamed_weights(self) -> torch.Tensor:
         parameters = flat.trained(self._model)

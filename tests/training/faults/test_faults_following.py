@@ -20,6 +20,7 @@ from remote_agent.training.lane import Board, LaneServer, available
 from remote_agent.training.messages import Counted, Slice, StreamedResult, StreamedTask, Unlinked
 from remote_agent.training.working.channels import Channel, Door, open_channel, place
 from remote_agent.training.working.streaming import Streaming
+from tests.training.cuts import cut
 
 SECRET, PATIENCE_S, SAMPLES, STEPS = b"a secret of the test's own", 30.0, 12, 9
 CPU = torch.device("cpu")
@@ -59,7 +60,8 @@ def plain(steps: int) -> Tensor:
 
 def task(step: int, begin: int = 0, end: int = SAMPLES, slices: int = 1) -> StreamedTask:
     own = Slice(index=0 if begin == 0 else 1, indices=np.arange(begin, end))
-    return StreamedTask(step=step, slices=slices, samples=SAMPLES, own=own)
+    spans = cut(SAMPLES) if slices == 1 else cut(end - begin, SAMPLES - end + begin)
+    return StreamedTask(step=step, spans=spans, own=own)
 
 
 Open = Callable[[int | None], tuple[Streaming, Channel]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -43,6 +42,11 @@ class Job:
         time.sleep(0.004 * len(batch[0]))
         return nn.functional.cross_entropy(model(batch[0]), batch[1])
 """
+EVALUATION = """
+    def evaluate(self, model):
+        time.sleep(2)
+        return {"weights": model[0].weight.sum()}
+"""
 STEPS, BATCH = 60, 12
 SETTINGS = {"batch_size": BATCH, "num_iterations": STEPS, "measure_seconds": 0.1, "stream": "network"}
 
@@ -63,6 +67,14 @@ def workers_on(host: str) -> list[psutil.Process]:
     ]
 
 
+def kill_together(run: Run, hosts: str) -> None:
+    """SIGKILL for the one that coordinates and for the workers on these hosts, in the same moment."""
+    workers = [worker for host in hosts for worker in workers_on(host)]
+    kill_coordinator(run)
+    for worker in workers:
+        worker.kill()
+
+
 def until_it_can_be_taken_over(run: Run, step: int) -> None:
     end = time.monotonic() + RUN_S
     while not (run.folder / estate.FILE).exists() or not run.of_kind("step") or run.events()[-1].get("step", 0) < step:
@@ -81,6 +93,14 @@ def assert_whole(run: Run, samples: int) -> None:
     assert record.gaps_and_overlaps(spans, samples) == ()
 
 
+def assert_exact(run: Run, steps: int = STEPS) -> None:
+    """The weights are those of a plain loop."""
+    job = plain.job_of(JOB, run.folder)
+    expected = plain.train(job, TrainingConfig(batch_size=BATCH, num_iterations=steps))
+    weights = plain.weights_of(run)
+    assert max(float((weights[name] - value).norm() / value.norm()) for name, value in expected.items()) < 1e-5
+
+
 def test_a_run_goes_on_with_the_same_workers_whenever_its_coordinator_is_killed(launch: Any) -> None:
     run = launch(JOB, "abc", **SETTINGS)
     for step in (3, 20, 35):
@@ -94,10 +114,7 @@ def test_a_run_goes_on_with_the_same_workers_whenever_its_coordinator_is_killed(
     assert len(run.of_kind("worker_joined")) == 3, "nobody was started again"
     assert_whole(run, STEPS * BATCH)
     assert not (run.folder / estate.FILE).exists()
-    job = plain.job_of(JOB, run.folder)
-    expected = plain.train(job, TrainingConfig(batch_size=BATCH, num_iterations=STEPS))
-    weights = plain.weights_of(run)
-    assert max(float((weights[name] - value).norm() / value.norm()) for name, value in expected.items()) < 1e-5
+    assert_exact(run)
 
 
 def test_rounds_of_local_steps_go_on_too_and_so_does_a_run_whose_overseer_was_killed(launch: Any) -> None:
@@ -126,33 +143,63 @@ def test_rounds_of_local_steps_go_on_too_and_so_does_a_run_whose_overseer_was_ki
     assert_whole(again, again.of_kind("run_finished")[0]["samples"])
 
 
-def test_where_a_worker_is_lost_with_the_coordinator_the_run_goes_on_from_its_newest_checkpoint(launch: Any) -> None:
-    run = launch(JOB, "abc", **SETTINGS | {"checkpoint_every": 5})
+def test_a_worker_that_is_lost_with_the_coordinator_is_started_again_and_its_slice_is_done(launch: Any) -> None:
+    run = launch(JOB, "abc", **SETTINGS | {"num_iterations": 100 * STEPS})
     until_it_can_be_taken_over(run, 12)
-    lost = workers_on("c")
-    kill_coordinator(run)
-    for worker in lost:
-        worker.kill()
+    kill_together(run, "c")
+    run.until("worker_joined", 4)
+    until_it_can_be_taken_over(run, run.of_kind("step")[-1]["step"] + 10)
+    run.process.send_signal(signal.SIGTERM)
+    code, errors = run.finish()
+    assert code == 0, errors
+    (resumed,) = run.of_kind("run_resumed")
+    assert resumed["checkpoint"] == ""
+    assert [event["host"] for event in run.of_kind("worker_lost")] == ["c"]
+    assert "c" in {worker["host"] for worker in run.of_kind("step")[-1]["workers"]}
+    steps = run.of_kind("step")[-1]["step"]
+    assert_whole(run, steps * BATCH)
+    assert_exact(run, steps)
+
+
+def test_where_no_worker_is_left_the_run_goes_on_from_its_newest_checkpoint(launch: Any) -> None:
+    run = launch(JOB, "ab", **SETTINGS | {"checkpoint_every": 5})
+    until_it_can_be_taken_over(run, 12)
+    kill_together(run, "ab")
     code, errors = run.finish()
     assert code == 0, errors
     (resumed,) = run.of_kind("run_resumed")
     assert resumed["checkpoint"]
     assert resumed["step"] % 5 == 0
-    assert len(run.of_kind("worker_joined")) == 6, "all were started again"
+    assert len(run.of_kind("worker_joined")) == 4, "all were started again"
     spans = [span for slices in record.read(run.folder / record.FILE).values() for span in slices]
     assert record.gaps_and_overlaps(spans, STEPS * BATCH) == ()
 
 
-def test_a_run_that_has_neither_workers_nor_a_checkpoint_to_go_on_with_says_so(launch: Any, tmp_path: Path) -> None:
+def test_a_run_that_has_neither_workers_nor_a_checkpoint_to_go_on_with_says_so(launch: Any) -> None:
     run = launch(JOB, "ab", **SETTINGS)
     until_it_can_be_taken_over(run, 3)
-    lost = workers_on("b")
-    kill_coordinator(run)
-    for worker in lost:
-        worker.kill()
+    kill_together(run, "ab")
     code, errors = run.finish()
     assert code == 1
     assert "Traceback" not in errors
     (failed,) = run.of_kind("run_failed")
     assert "coordinator was killed" in failed["cause"]
     assert "checkpoint" in failed["hint"]
+
+
+def test_a_run_ends_as_it_would_have_when_its_coordinator_is_killed_after_the_last_step(launch: Any) -> None:
+    """Once before the last checkpoint is there, and once when there is nothing left but the evaluation."""
+    run = launch(JOB + EVALUATION, "ab", **SETTINGS)
+    until_it_can_be_taken_over(run, STEPS - 1)
+    run.until("step", STEPS)
+    kill_coordinator(run)
+    run.until("run_resumed")
+    run.until("checkpoint_saved")
+    kill_coordinator(run)
+    code, errors = run.finish()
+    assert code == 0, errors
+    (finished,) = run.of_kind("run_finished")
+    assert finished["steps"] == STEPS
+    assert finished["evaluation"].keys() == {"weights"}
+    assert_whole(run, STEPS * BATCH)
+    assert_exact(run)

@@ -16,6 +16,7 @@ from remote_agent.training.lane import Board, LaneServer, available
 from remote_agent.training.messages import Counted, Slice, StreamedResult, StreamedTask
 from remote_agent.training.working.channels import Channel, Door, open_channel, place
 from remote_agent.training.working.local_rounds import LocalRounds
+from tests.training.cuts import cut
 
 pytestmark = pytest.mark.skipif(not available(), reason="lanes are for Linux")
 
@@ -70,9 +71,8 @@ def samples_of(step: int, index: int) -> Indices:
 
 def task(step: int, index: int, *, delayed: bool) -> StreamedTask:
     own = Slice(index=index, indices=samples_of(step, index))
-    return StreamedTask(
-        step=step, slices=len(STEPS), samples=BATCH * sum(STEPS), own=own, local_batch=BATCH, delayed=delayed
-    )
+    spans = cut(*(BATCH * steps for steps in STEPS))
+    return StreamedTask(step=step, spans=spans, own=own, local_batch=BATCH, delayed=delayed)
 
 
 @pytest.fixture(params=["memory", "network"])
