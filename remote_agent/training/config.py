@@ -19,6 +19,9 @@ STRATEGIES = ("sync", "ssp", "async", "local_sgd", "allreduce")
 STALE_STRATEGIES = ("ssp", "async")
 """Those where no worker waits for a whole step."""
 
+WHOLE_STRATEGIES = ("sync", "local_sgd")
+"""Those whose steps are whole on all actors once these have done what they were given."""
+
 STREAMS = ("auto", "network", "off")
 """Values of ``stream``."""
 

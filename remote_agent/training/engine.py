@@ -71,7 +71,7 @@ def fail(journal: Journal, error: TrainingError, host: str, step: int) -> None:
 
 def _run(request: Request, journal: Journal, stopping: Callable[[], bool], progress: Progress) -> Outcome:
     lost: list[str] = []
-    left = estate.read(request.folder) if request.lasting else None
+    left = estate.read(request.folder)
     if left is not None:
         with contextlib.ExitStack() as stack:
             try:
@@ -80,8 +80,7 @@ def _run(request: Request, journal: Journal, stopping: Callable[[], bool], progr
                 request = succession.from_checkpoint(left, request, str(reason))
             else:
                 return train(request, model, session, progress)
-    if request.lasting:
-        succession.end_all(request.run)
+    succession.end_all(request.run)
     if request.resume is not None:
         # A host that is away just now must not keep a run from going on; where all are, it is said which.
         request = starting_over.without_lost(request, (), _living()) or request

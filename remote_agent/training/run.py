@@ -67,7 +67,7 @@ def coordinate(folder: Path, stop: threading.Event) -> int:
 
 def _coordinate(folder: Path, stop: threading.Event) -> int:
     from remote_agent.training import actors, cluster, engine, job
-    from remote_agent.training.config import TrainingConfig
+    from remote_agent.training.config import WHOLE_STRATEGIES, TrainingConfig
     from remote_agent.training.errors import JobError, TrainingError
     from remote_agent.training.journal import Journal
     from remote_agent.training.saving.history import History
@@ -97,7 +97,7 @@ def _coordinate(folder: Path, stop: threading.Event) -> int:
         host=spec.host,
         folder=folder,
         resume=Path(spec.resume) if spec.resume else None,
-        lasting=True,
+        lasting=config.strategy in WHOLE_STRATEGIES and not config.overlap,
     )
     try:
         with History(spec.run, folder, spec.host, config.keep_checkpoints, journal):

@@ -27,9 +27,6 @@ from remote_agent.training.working.channels import Entry
 FILE = "estate.pickle"
 """The file's name in a run's folder."""
 
-STRATEGIES = ("sync", "local_sgd")
-"""Those whose steps are whole on all actors once these have done what they were given."""
-
 NOTICED = 0.2
 """A change of a device's speed that is worth writing down."""
 
@@ -133,8 +130,7 @@ def _of(session: Session, request: Request) -> Estate | None:
     """The estate of a session; None: nobody could take it over."""
     config, joining = session.config, session.joining
     spare = session.pool.spare if session.pool is not None else None
-    able = config.strategy in STRATEGIES and not config.overlap and isinstance(session.source, Indexed)
-    if not able or session.stream is None or joining is None or joining.entry is None:
+    if not isinstance(session.source, Indexed) or session.stream is None or joining is None or joining.entry is None:
         return None
     return Estate(
         asked=(request.devices, request.config),
