@@ -52,6 +52,15 @@ def _victim(stage: Stage, follower: Following, number: int) -> Host:
     return others[number % len(others)]
 
 
+def _able_to_do_less(stage: Stage, follower: Following) -> list[Host]:
+    """Hosts whose shares can follow them when they become slower: in a round each makes one local step at least."""
+    plan = next(event for event in follower.events if isinstance(event, protocol.PlanMade))
+    cut = [event for event in follower.events if isinstance(event, protocol.PlanMade | protocol.Rebalanced)][-1]
+    least = min(share.samples for share in cut.shares) if plan.strategy == "local_sgd" else 0
+    able = {share.host for share in cut.shares if share.samples > least}
+    return [host for host in stage.lab.hosts if host.name in able]
+
+
 def _lost(follower: Following, host: Host, after: int) -> None:
     follower.until(protocol.WorkerLost, RECOVERED_S, after=after, having=lambda one: one.host == host.name)
 
@@ -110,7 +119,8 @@ def power_lost(stage: Stage, follower: Following, number: int) -> Blow:
 
 def device_slow(stage: Stage, follower: Following, number: int) -> Blow:
     """The device takes 2.5 times as long, until shares have followed."""
-    host = stage.lab.hosts[number % len(stage.lab.hosts)]
+    hosts = _able_to_do_less(stage, follower)
+    host = hosts[number % len(hosts)]
     seen = len(follower.events)
     begin = stage.devices.set_speed(host, SLOW_FACTOR)
     first = follower.step + 1
