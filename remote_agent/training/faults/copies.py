@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -42,6 +43,9 @@ REPLAY_S = 3.0
 
 MOST_HELD_UP = 0.01
 """Part of the time that training may wait for copies."""
+
+HOLD_UPS = 3
+"""Of the last so many copies, how long training waited for each; the shortest counts."""
 
 MOST_SENDING = 0.25
 """Part of the time that copies may be on their way: they share the links with training."""
@@ -153,7 +157,8 @@ class Copies:
         self._coming: Future[_Sent] | None = None
         self._unseen: list[SliceSpan] = []
         self._coming_slices: list[SliceSpan] = []
-        self._step_s = self._held_up_s = self._sending_s = 0.0
+        self._step_s = self._sending_s = 0.0
+        self._held_up: deque[float] = deque(maxlen=HOLD_UPS)
         order = session.order
         self.newest: Copy | None = None
         if session.first_state is not None:
@@ -198,7 +203,8 @@ class Copies:
         if self._coming is None and (snapshot is not None or report.step == session.copy_due):
             self._begin(session, report.step, position, snapshot, gathering_s)
         if self._coming is None and session.copy_due <= report.step:
-            held_up_s = self._held_up_s or _expected_held_up_s(session.config.strategy, self._step_s)
+            known = len(self._held_up) > 1  # a single one may have met with something else
+            held_up_s = min(self._held_up) if known else _expected_held_up_s(session.config.strategy, self._step_s)
             steps = interval(max(self._step_s, 1e-6), held_up_s, self._sending_s)
             soonest = report.step + (_OVERLAP if session.config.overlap else 1)
             session.copy_due = max(soonest, self.newest.step + steps) if self.newest is not None else soonest
@@ -216,7 +222,7 @@ class Copies:
         keeping = _keep(session, step, self.newest.step if self.newest is not None else step)
         taken = snapshot if snapshot is not None else snapshots.of_shards(session, weights=self._stale)
         if snapshot is None:
-            self._held_up_s = max(0.5 * self._held_up_s, gathering_s + time.monotonic() - began)
+            self._held_up.append(gathering_s + time.monotonic() - began)
         self._coming_slices, self._unseen = self._unseen, []
         self._coming = self._pool.submit(_fetch, step, position, taken, keeping)
 
