@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remote_agent.training import rpc
-from remote_agent.training.config import STALE_STRATEGIES
+from remote_agent.training.config import STALE_STRATEGIES, WHOLE_STRATEGIES
 from remote_agent.training.data.record import SliceSpan
 from remote_agent.training.deadlines import PING_S
 from remote_agent.training.rpc import Ref
@@ -50,7 +50,7 @@ HOLD_UPS = 3
 MOST_SENDING = 0.25
 """Part of the time that copies may be on their way: they share the links with training."""
 
-RESTORABLE = ("sync", "local_sgd", *STALE_STRATEGIES)
+RESTORABLE = (*WHOLE_STRATEGIES, *STALE_STRATEGIES)
 """Strategies whose steps can be made again after a shard was lost, where they are streamed."""
 
 _OVERLAP = 3
