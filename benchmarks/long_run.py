@@ -14,14 +14,16 @@ only.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
+import functools
 import json
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,8 +131,13 @@ def processes_of(nodes: Mapping[str, int], overseer: int) -> dict[str, psutil.Pr
     return found
 
 
-def watch(processes: Mapping[str, psutil.Process], until: subprocess.Popen[str]) -> list[Series]:
-    """Read what ``processes`` take, until ``until`` has ended; one that ends before is not read any further."""
+def watch(processes: Mapping[str, psutil.Process], is_over: Callable[[float], bool]) -> list[Series]:
+    """Read what ``processes`` take; one that ends is not read any further.
+
+    Args:
+        processes: by what they are called here.
+        is_over: waits for so many seconds, and says whether there is nothing more to read.
+    """
     seen: dict[str, list[tuple[float, int]]] = {name: [] for name in processes}
     while True:
         now = time.monotonic()
@@ -141,14 +148,17 @@ def watch(processes: Mapping[str, psutil.Process], until: subprocess.Popen[str])
                 continue
             if resident:  # nothing of a process that has ended and was not waited for
                 seen[name].append((now, resident))
-        try:
-            until.wait(EVERY_S)
-        except subprocess.TimeoutExpired:
-            continue
-        return [
-            Series(name=name, times=tuple(at for at, _ in pairs), resident=tuple(size for _, size in pairs))
-            for name, pairs in seen.items()
-        ]
+        if is_over(EVERY_S):
+            return [
+                Series(name=name, times=tuple(at for at, _ in pairs), resident=tuple(size for _, size in pairs))
+                for name, pairs in seen.items()
+            ]
+
+
+def _has_ended(process: subprocess.Popen[str], seconds: float) -> bool:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+    return process.poll() is not None
 
 
 def measure(way: str, steps: int, cluster: Cluster, folder: Path) -> list[Series]:
@@ -183,7 +193,7 @@ def measure(way: str, steps: int, cluster: Cluster, folder: Path) -> list[Series
         try:
             _wait_for_a_step(folder, run)
             nodes = {host: node.pid for host, node in cluster.nodes.items() if host in HOSTS}
-            series = watch(processes_of(nodes, run.pid), run)
+            series = watch(processes_of(nodes, run.pid), functools.partial(_has_ended, run))
         finally:
             run.terminate()
             run.wait(loopback.STOP_S)

@@ -99,6 +99,11 @@ class Following:
         """The newest step; 0: none."""
         return next((one.step for one in reversed(self.events) if isinstance(one, protocol.Step)), 0)
 
+    @property
+    def pid(self) -> int:
+        """The command's process, as this computer counts."""
+        return self._process.pid
+
     def check(self) -> None:
         """Nothing happens while the run is well.
 

@@ -23,13 +23,13 @@ class HeteroTui:
 
     def run(self, *arguments: str, deadline: float = PROGRAM_DEADLINE) -> subprocess.CompletedProcess[str]:
         """Run one command to its end; the exit code is not checked, a traceback is never accepted."""
-        done = self.laptop.run(self._command(arguments), deadline=deadline)
+        done = self.laptop.run(self.command(*arguments), deadline=deadline)
         assert "Traceback" not in done.stdout + done.stderr, done.stderr
         return done
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         """Start one command, with further variables in its environment; its standard output is a pipe of text."""
-        return self.laptop.popen(self._command(arguments), **environment)
+        return self.laptop.popen(self.command(*arguments), **environment)
 
     def document(self, *arguments: str, exit_code: int = 0, deadline: float = PROGRAM_DEADLINE) -> dict[str, Any]:
         """Run a command with ``--json``: the one document that it prints, after checking its exit code."""
@@ -45,7 +45,8 @@ class HeteroTui:
         assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr}"
         return [event(line) for line in done.stdout.splitlines()]
 
-    def _command(self, arguments: tuple[str, ...]) -> list[str]:
+    def command(self, *arguments: str) -> list[str]:
+        """The words of one command; without arguments, the app."""
         return [COMMAND, "--inventory", str(self.inventory), *arguments]
 
 

@@ -108,7 +108,7 @@ def standing(accounts: Sequence[tuple[Member, Account]], made: Mapping[int, Sequ
     )
     earlier = {
         member.name: tuple(
-            dataclasses.replace(common, step=step, spans=tuple(cuts[step].spans if step in cuts else made[step]))
+            dataclasses.replace(common, step=step, spans=_cut_of(step, cuts, made))
             for step in range(account.step + 1, newest)
             if account.under_way is None or account.under_way.step != step
         )
@@ -125,6 +125,16 @@ def _given(account: Account) -> Iterator[StreamedTask]:
         yield task
     if account.under_way is not None:
         yield account.under_way
+
+
+def _cut_of(
+    step: int, cuts: Mapping[int, StreamedTask], made: Mapping[int, Sequence[SliceSpan]]
+) -> tuple[SliceSpan, ...]:
+    if step in cuts:
+        return cuts[step].spans
+    if step not in made:
+        raise NotTakenOver(f"nobody knows how step {step} was cut")
+    return tuple(made[step])
 
 
 def _results(accounts: Sequence[tuple[Member, Account]], step: int) -> dict[int, tuple[Member, StreamedResult]]:

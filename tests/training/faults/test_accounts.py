@@ -168,3 +168,27 @@ def test_what_nobody_tells_of_is_not_made_up() -> None:
     others = accounts_of([[3, 2], [4, 1], [2, 3]])
     with pytest.raises(NotTakenOver, match="how step 2 was cut"):
         standing(others, {1: cut(3, 3)})
+
+
+def test_a_step_whose_only_slice_is_gone_is_not_told_of() -> None:
+    """The other one went through it, and knows how it was cut, but not what came of it."""
+    cuts = [[3, 2], [5, 0], [2, 3]]
+    with pytest.raises(NotTakenOver, match="what came of step 2"):
+        standing(accounts_of(cuts)[1:], recorded(cuts, 1))
+
+
+def test_a_record_with_a_hole_is_not_filled() -> None:
+    cuts = [[3, 2], [5, 0], [2, 3]]
+    (first, ahead), (second, behind) = accounts_of(cuts)
+    ahead = dataclasses.replace(ran_to(ahead, 2, under_way=True), done=())
+    made = {step: spans for step, spans in recorded(cuts, 2).items() if step != 2}
+    made |= {step: spans_of(cuts)[step - 1] for step in (3,)}
+    with pytest.raises(NotTakenOver, match="how step 2 was cut"):
+        standing([(first, ahead), (second, ran_to(behind, 1))], made)
+
+
+def test_what_has_an_event_is_told_of_with_its_samples() -> None:
+    cuts = [[3, 2], [4, 1], [2, 2]]
+    found = standing(accounts_of(cuts), recorded(cuts, 1))
+    assert found.told(1) == found.told(2) == (2, 10), "the journal tells of the second step next"
+    assert found.told(3) == (3, 14), "it has the third already"
