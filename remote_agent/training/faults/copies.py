@@ -12,15 +12,13 @@ does for a copy as for a checkpoint; what that takes counts as time that trainin
 The coordinator holds them since its host is the only one whose loss ends the run's process anyway (the run then goes on
 from a checkpoint): no set of other hosts that are lost at once takes the copies along.
 
-How often: so that the steps since can be made again within :data:`REPLAY_S`, unless the copies would then cost too much
-of the time or of the link (:func:`interval`).
+How often is decided in :mod:`pace`.
 """
 
 from __future__ import annotations
 
-import math
+import dataclasses
 import time
-from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -33,22 +31,11 @@ from remote_agent.training import rpc
 from remote_agent.training.config import STALE_STRATEGIES, WHOLE_STRATEGIES
 from remote_agent.training.data.record import SliceSpan
 from remote_agent.training.deadlines import PING_S
+from remote_agent.training.faults.pace import Pace
 from remote_agent.training.rpc import Ref
 from remote_agent.training.saving import optimizer_state, snapshots
 from remote_agent.training.saving.optimizer_state import Snapshot, TrainingState
 from remote_agent.training.session import Session, StepReport
-
-REPLAY_S = 3.0
-"""What a lost shard should cost at most beside its new start: the steps since the copy, in seconds of training."""
-
-MOST_HELD_UP = 0.01
-"""Part of the time that training may wait for copies."""
-
-HOLD_UPS = 3
-"""Of the last so many copies, how long training waited for each; the shortest counts."""
-
-MOST_SENDING = 0.25
-"""Part of the time that copies may be on their way: they share the links with training."""
 
 RESTORABLE = (*WHOLE_STRATEGIES, *STALE_STRATEGIES)
 """Strategies whose steps can be made again after a shard was lost, where they are streamed."""
@@ -57,50 +44,13 @@ _OVERLAP = 3
 """With ``overlap`` a round is issued this many reports before its own."""
 
 
-def interval(step_s: float, held_up_s: float, sending_s: float) -> int:
-    """Steps from one copy to the next, at least 1.
-
-    Args:
-        step_s: seconds of a step.
-        held_up_s: how long training waits for one copy.
-        sending_s: how long one copy is on its way.
-    """
-    wanted = math.floor(REPLAY_S / step_s)
-    affordable = math.ceil(max(held_up_s / MOST_HELD_UP, sending_s / MOST_SENDING) / step_s)
-    return max(1, wanted, affordable)
-
-
-def usual_step_s(usual_s: float, latest_s: float, *, bursts: bool) -> float:
-    """How long steps take, with the latest in it.
-
-    A long step (a fault, a repair) must not make the interval between copies short, which is in steps. Where slices of
-    several workers come at once and end as many steps, some steps take nothing and others all of the time: there only
-    the mean says anything.
-
-    Args:
-        usual_s: what it was; 0: nothing is known.
-        latest_s: seconds of the latest step.
-        bursts: whether steps end in bursts.
-    """
-    if not usual_s:
-        return latest_s
-    if bursts:
-        return 0.95 * usual_s + 0.05 * latest_s
-    return min(latest_s, 0.7 * usual_s + 0.3 * latest_s)
-
-
-def _expected_held_up_s(strategy: str, step_s: float) -> float:
-    """How long training will wait for the first copy: to come together may take the others as long as a slice takes."""
-    return step_s if strategy in STALE_STRATEGIES else 0.0
-
-
 def about(session: Session, step_s: float, host: str) -> tuple[str, ...]:
     """For the plan: how often copies are made, and what the loss of a shard would cost; ``step_s`` is predicted."""
     if session.config.strategy == "allreduce":
         return ()  # every worker holds everything
     if not is_restorable(session):
         return ("the parameter server is not copied on this path: when it is lost, resume from the last checkpoint",)
-    steps = interval(step_s, _expected_held_up_s(session.config.strategy, step_s), 0.0)
+    steps = Pace(bursts=_is_stale(session), step_s=step_s).steps
     text = (
         f"the shards' state is copied to {host} every {steps} steps, less often where that takes too much of the link;"
         f" a lost shard costs its new start there and {steps * step_s:.1f} s of steps that are made again"
@@ -111,6 +61,10 @@ def about(session: Session, step_s: float, host: str) -> tuple[str, ...]:
 def is_restorable(session: Session) -> bool:
     """Whether the run can go on when a shard is lost."""
     return session.stream is not None and session.config.strategy in RESTORABLE
+
+
+def _is_stale(session: Session) -> bool:
+    return session.config.strategy in STALE_STRATEGIES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,13 +106,12 @@ class Copies:
 
     def __init__(self, session: Session) -> None:
         self._active = is_restorable(session)
-        self._stale = session.config.strategy in STALE_STRATEGIES
+        self._stale = _is_stale(session)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="copy")
         self._coming: Future[_Sent] | None = None
         self._unseen: list[SliceSpan] = []
         self._coming_slices: list[SliceSpan] = []
-        self._step_s = self._sending_s = 0.0
-        self._held_up: deque[float] = deque(maxlen=HOLD_UPS)
+        self._pace = Pace(bursts=self._stale)
         order = session.order
         self.newest: Copy | None = None
         if session.first_state is not None:
@@ -193,8 +146,9 @@ class Copies:
             session.source.counted(report.slices)
             return
         self._unseen.extend(report.slices)
-        gathering_s = max(0.0, report.seconds - self._step_s) if self._stale and self._step_s else 0.0
-        self._step_s = usual_step_s(self._step_s, report.seconds, bursts=self._stale)
+        usual_s = self._pace.step_s
+        gathering_s = max(0.0, report.seconds - usual_s) if self._stale and usual_s else 0.0
+        self._pace = self._pace.after_step(report.seconds)
         self._take_over(session)
         if not session.goes_on(report.step, position):
             return  # there is nothing to go on with
@@ -203,11 +157,9 @@ class Copies:
         if self._coming is None and (snapshot is not None or report.step == session.copy_due):
             self._begin(session, report.step, position, snapshot, gathering_s)
         if self._coming is None and session.copy_due <= report.step:
-            known = len(self._held_up) > 1  # a single one may have met with something else
-            held_up_s = min(self._held_up) if known else _expected_held_up_s(session.config.strategy, self._step_s)
-            steps = interval(max(self._step_s, 1e-6), held_up_s, self._sending_s)
             soonest = report.step + (_OVERLAP if session.config.overlap else 1)
-            session.copy_due = max(soonest, self.newest.step + steps) if self.newest is not None else soonest
+            due = self.newest.step + self._pace.steps if self.newest is not None else soonest
+            session.copy_due = max(soonest, due)
 
     def forget(self) -> None:
         """The run goes back to the newest copy: what came after it did not happen."""
@@ -222,7 +174,7 @@ class Copies:
         keeping = _keep(session, step, self.newest.step if self.newest is not None else step)
         taken = snapshot if snapshot is not None else snapshots.of_shards(session, weights=self._stale)
         if snapshot is None:
-            self._held_up.append(gathering_s + time.monotonic() - began)
+            self._pace = self._pace.after_copy(gathering_s + time.monotonic() - began)
         self._coming_slices, self._unseen = self._unseen, []
         self._coming = self._pool.submit(_fetch, step, position, taken, keeping)
 
@@ -235,7 +187,7 @@ class Copies:
             self._unseen = self._coming_slices + self._unseen
             return
         sent = coming.result()
-        self.newest, self._sending_s = sent.copy, sent.sending_s
+        self.newest, self._pace = sent.copy, dataclasses.replace(self._pace, sending_s=sent.sending_s)
         session.source.counted(self._coming_slices)
         self._coming_slices = []
 

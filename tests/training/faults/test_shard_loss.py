@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import signal
 import time
@@ -13,11 +12,9 @@ from typing import Any
 
 import psutil
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from remote_agent.training.data import record
-from remote_agent.training.faults import copies, restoring
+from remote_agent.training.faults import pace, restoring
 from remote_agent.training.saving import checkpoint
 from tests.training.conftest import RUN_S
 from tests.training.saving.test_resume import plain_loop, trained, worst_error
@@ -121,7 +118,7 @@ def until_copied(run: Any) -> None:
     """Wait until the first copies are there, and time for a spare process to start."""
     run.until("step")
     begun = time.monotonic()
-    while time.monotonic() - begun < 2.5 * copies.REPLAY_S:
+    while time.monotonic() - begun < 2.5 * pace.REPLAY_S:
         run.until("step", len(run.of_kind("step")) + 1)
 
 
@@ -267,36 +264,3 @@ def test_shards_that_die_again_and_again_end_the_run_with_a_clear_event(launch: 
     assert failed["hint"]
     assert len(run.of_kind("run_resumed")) == restoring.MOST_RESTORES
     assert not run.of_kind("step")
-
-
-# --- How often -------------------------------------------------------------------------------------------------------
-
-SECONDS = st.floats(min_value=1e-4, max_value=100)
-
-
-@given(SECONDS, SECONDS, SECONDS)
-def test_copies_cost_no_more_of_the_time_and_of_the_link_than_they_may(
-    step: float, held: float, sending: float
-) -> None:
-    steps = copies.interval(step, held, sending)
-    assert held <= 1.001 * copies.MOST_HELD_UP * steps * step
-    assert sending <= 1.001 * copies.MOST_SENDING * steps * step
-
-
-@given(st.floats(0.001, 1), st.integers(1, 4))
-def test_steps_that_end_in_bursts_take_what_they_take_on_average_and_a_long_one_changes_little(
-    pause: float, together: int
-) -> None:
-    usual = 0.0
-    for _ in range(40):
-        for seconds in [pause] + [1e-9] * (together - 1):
-            usual = copies.usual_step_s(usual, seconds, bursts=True)
-    assert 0.8 < usual / (pause / together) < 1.25
-    assert copies.usual_step_s(usual, 10 * usual, bursts=True) < 1.5 * usual
-
-
-@given(SECONDS)
-def test_free_copies_bound_the_steps_that_are_made_again(step: float) -> None:
-    steps = copies.interval(step, 0.0, 0.0)
-    assert steps == 1 or steps * step <= copies.REPLAY_S * 1.001
-    assert (steps + 1) * step > copies.REPLAY_S or math.isclose((steps + 1) * step, copies.REPLAY_S)
