@@ -45,6 +45,7 @@ def test_those_with_the_newest_checkpoint_hold_the_run() -> None:
 
 def test_a_checkpoint_that_a_replaced_head_made_since_does_not_count() -> None:
     assert holders("digits-1", [copy("old", 80, epoch=1), copy("new", 40, epoch=2)]) == {"new"}
+    assert holders("digits-1", [copy("old", 40, epoch=1), copy("new", 40, epoch=2)]) == {"new"}
 
 
 def test_a_run_without_a_checkpoint_has_no_holder() -> None:

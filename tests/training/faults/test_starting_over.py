@@ -41,6 +41,13 @@ def test_a_host_that_is_gone_or_lost_twice_is_left_out_and_its_server_goes_to_th
         assert [spec.host for spec in missed(request("abc"), onward, "")] == ["b"]
 
 
+def test_a_lost_server_goes_to_the_coordinator_also_where_another_device_comes_first() -> None:
+    onward = without_lost(request("cba"), ["b"], "ac")
+    assert hosts(onward) == "ca"
+    assert onward is not None
+    assert onward.server_host == "a"
+
+
 def test_a_host_without_a_node_is_kept_in_mind_and_one_that_fails_again_and_again_is_not() -> None:
     onward = without_lost(request("abc"), ["b"], "ac")
     assert onward is not None
