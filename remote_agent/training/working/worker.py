@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 import uuid
 import warnings
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +59,7 @@ from remote_agent.training.saving.optimizer_state import (
 from remote_agent.training.speed.shares import DeviceProfile
 from remote_agent.training.speed.simulation import SimulatedDevice, simulated_speed
 from remote_agent.training.working import schedule
+from remote_agent.training.working.assignments import Assignments
 from remote_agent.training.working.channels import Door, Entry, NetworkChannel, open_channel, place
 from remote_agent.training.working.latecomer import Latecomer
 from remote_agent.training.working.local_rounds import LocalRounds
@@ -75,9 +74,6 @@ Answer = TypeVar(
     StreamedAnswer,
     StaleResult | Failed | Unlinked,
 )
-
-MOST_TASKS = 8
-"""Of which a worker tells a new coordinator: it is two steps ahead at most, and may do others' slices too."""
 
 REPAIR, PING, EXCHANGE = "repair", "ping", "exchange"
 GROUPS = (REPAIR, PING, EXCHANGE)
@@ -114,11 +110,7 @@ class Worker(LinkEnd):
         self._resumed, self._held = Resumption(step=0), TrainingState()
         self._streamed: tuple[str, ...] = ()
         self._kept: dict[int, Kept] = {}
-        self._coordinator: str | None = None  # whoever gives it the first step, and then whoever takes it over
-        self._under_way: StreamedTask | None = None
-        self._done: deque[tuple[StreamedTask, StreamedAnswer]] = deque(maxlen=MOST_TASKS)
-        self._repaired: deque[tuple[StreamedTask, StreamedAnswer]] = deque(maxlen=MOST_TASKS)
-        self._accounting = threading.Lock()
+        self._assignments = Assignments()
         self._orphan = Orphan()
 
     def open(
@@ -249,48 +241,27 @@ class Worker(LinkEnd):
     def step(self, task: StreamedTask) -> StreamedAnswer:
         """This worker's part in a streamed step; see :meth:`Streaming.step`."""
         assert self._streaming is not None, "the worker has joined"
-        with self._accounting:
-            if self._coordinator is None:
-                self._coordinator = task.coordinator
-            if task.coordinator != self._coordinator:
-                return Unlinked(cause=f"step {task.step} is of a coordinator that was killed")
-            self._under_way = task
+        if not self._assignments.begin(task):
+            return Unlinked(cause=f"step {task.step} is of a coordinator that was killed")
         answer = self._about_memory(self._streaming.step(task))
-        with self._accounting:
-            self._done.append((task, answer))
-            self._under_way = None
+        self._assignments.end(task, answer)
         return answer
 
     def repair(self, task: StreamedTask) -> StreamedAnswer:
         """A slice that another worker has lost; see :meth:`Streaming.repair`."""
         assert self._streaming is not None, "the worker has joined"
         answer = self._about_memory(self._streaming.repair(task))
-        with self._accounting:
-            self._repaired.append((task, answer))
+        self._assignments.repaired(task, answer)
         return answer
 
     def account(self, coordinator: str) -> Account | None:
-        """Heed this coordinator alone from now on; None: there are no streamed steps.
-
-        What the one before has issued, and is not under way yet, is not done any more: so it is known who does what.
-        """
+        """Heed this coordinator alone from now on; see :meth:`Assignments.account`."""
         self._orphan.heard()
-        with self._accounting:
-            self._coordinator = coordinator
-            if self._streaming is None:
-                return None
-            return Account(
-                step=self._streaming.finished,
-                under_way=self._under_way,
-                done=tuple(self._done),
-                repaired=tuple(self._repaired),
-                following=self._streaming.following,
-            )
+        return self._assignments.account(coordinator, self._streaming)
 
     def outcome(self, step: int) -> StreamedAnswer:
         """What came of this worker's part in ``step``, which it has begun for a coordinator that was killed."""
-        with self._accounting:
-            return next(answer for task, answer in reversed(self._done) if task.step == step)
+        return self._assignments.outcome(step)
 
     def follow(self) -> Unlinked | None:
         """Get up to date, and take part again once :meth:`enter` says from when on; see :meth:`Streaming.follow`."""
@@ -379,9 +350,7 @@ class Worker(LinkEnd):
             parameter.data = part.to(parameter.device, copy=True).view(parameter.shape)
             begin += parameter.numel()
         self._resumed = Resumption(step=step, state=TrainingState(optimizer=mine.inner if mine is not None else {}))
-        with self._accounting:  # what was done of later steps does not count any more
-            self._done.clear()
-            self._repaired.clear()
+        self._assignments.forget()
         return self.join(door.plan, door.layout, door.doors, door.secret, door.codecs)
 
     def _streamed_weights(self) -> torch.Tensor:

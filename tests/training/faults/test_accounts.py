@@ -20,7 +20,7 @@ from remote_agent.training.rpc import Actor
 from remote_agent.training.session import Member
 from remote_agent.training.speed.balance import SpeedTrack
 from remote_agent.training.speed.shares import DeviceProfile
-from remote_agent.training.working.worker import MOST_TASKS
+from remote_agent.training.working.assignments import MOST_TASKS
 from tests.training.cuts import cut
 
 Cut = Sequence[int]
