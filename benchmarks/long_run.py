@@ -18,6 +18,7 @@ import contextlib
 import csv
 import functools
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -50,23 +51,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 """Name: the run's settings."""
 
-JOB = """
-import torch
-from torch import nn
-
-
-class Job:
-    def create_model(self):
-        return nn.Sequential(nn.Linear(20, 16), nn.Tanh(), nn.Linear(16, 5))
-
-    def create_optimizer(self, model, config):
-        return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-
-    def create_data(self):
-        generator = torch.Generator().manual_seed(5)
-        x = torch.randn(1200, 20, generator=generator)
-        return x, (x[:, :5] + 0.3 * x[:, 5:10]).argmax(1)
-"""
+JOB = Path(__file__).with_name("tiny_job.py")
 
 ACTORS = {"Worker": "worker", "ParameterServer": "server", "RunCopy": "copy"}
 RAYS = {"raylet": "raylet", "gcs_server": "Ray's head"}
@@ -167,10 +152,10 @@ def measure(way: str, steps: int, cluster: Cluster, folder: Path) -> list[Series
     Raises:
         RuntimeError: the run failed.
     """
-    (folder / "job.py").write_text(JOB)
+    shutil.copy(JOB, folder / JOB.name)
     spec = RunSpec(
         run=folder.name,
-        job="job.py:Job",
+        job=f"{JOB.name}:Tiny",
         cluster="long-run",
         host=HOSTS[0],
         ray_address=cluster.address,
