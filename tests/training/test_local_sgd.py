@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import ConfigError
 from remote_agent.training.job import create_model, loss_function
 from remote_agent.training.saving import checkpoint
+from remote_agent.training.speed.balance import SpeedTrack
 from remote_agent.training.speed.shares import DeviceProfile
 from remote_agent.training.strategies.local_sgd import better_rounds, local_batch, local_steps
 from tests.training import plain
@@ -106,9 +108,11 @@ def test_slower_devices_make_fewer_local_steps_in_the_same_time_and_at_least_one
 
 
 def test_rounds_are_cut_again_only_where_it_pays() -> None:
-    profiles = [DeviceProfile(100.0), DeviceProfile(52.0)]
-    assert better_rounds(20, 10, (200, 100), profiles) is None
-    assert better_rounds(20, 10, (200, 100), [DeviceProfile(100.0), DeviceProfile(25.0)]) == (200, 50)
+    fast, second = SpeedTrack(DeviceProfile(100.0)), SpeedTrack(DeviceProfile(56.0))
+    assert better_rounds(20, 10, (200, 100), (fast, second)) is None
+    assert better_rounds(20, 10, (200, 100), (fast, SpeedTrack(DeviceProfile(25.0)))) == (200, 50)
+    changed = dataclasses.replace(second, jumped=True)
+    assert better_rounds(20, 10, (200, 100), (fast, changed)) == (200, 110), "a known change is worth a little"
 
 
 def test_settings_that_local_sgd_cannot_have_are_named() -> None:

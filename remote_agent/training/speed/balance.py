@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -55,6 +55,9 @@ GOES_ON = 0.3
 
 LEAST_GAIN = 0.08
 """Another cut must make a step shorter by this part; below may be rounding and noise."""
+
+LEAST_GAIN_BY_CHANGE = 0.02
+"""The same where a device's speed has just changed: a weak device that is back adds little, and that little lasts."""
 
 STEPS_BETWEEN = 20
 """Steps from one cut to the next, unless a device's speed changed by :data:`LARGE_CHANGE`."""
@@ -211,6 +214,12 @@ def recut(
         return None
     profiles = [track.current for track in tracks]
     better = split(batch, profiles, least)
-    if better == tuple(shares) or step_seconds(better, profiles) > (1 - LEAST_GAIN) * step_seconds(shares, profiles):
+    most = (1 - least_gain(tracks)) * step_seconds(shares, profiles)
+    if better == tuple(shares) or step_seconds(better, profiles) > most:
         return None
     return better
+
+
+def least_gain(tracks: Iterable[SpeedTrack]) -> float:
+    """The part by which another cut must make a step shorter."""
+    return LEAST_GAIN_BY_CHANGE if any(track.jumped for track in tracks) else LEAST_GAIN

@@ -26,6 +26,7 @@ from remote_agent.training.saving import snapshots
 from remote_agent.training.saving.optimizer_state import Snapshot
 from remote_agent.training.session import Member, OpenStep, Session
 from remote_agent.training.speed import balance
+from remote_agent.training.speed.balance import SpeedTrack
 from remote_agent.training.speed.shares import DeviceProfile
 from remote_agent.training.strategies.crew import Crew
 from remote_agent.training.strategies.streamed import Streamed
@@ -52,13 +53,12 @@ def local_steps(most: int, batch: int, profiles: Sequence[DeviceProfile]) -> tup
     return tuple(max(1, math.floor(most * min(times) / time + 0.5)) for time in times)
 
 
-def better_rounds(
-    most: int, batch: int, cut: Sequence[int], profiles: Sequence[DeviceProfile]
-) -> tuple[int, ...] | None:
+def better_rounds(most: int, batch: int, cut: Sequence[int], tracks: Sequence[SpeedTrack]) -> tuple[int, ...] | None:
     """Samples of each device in the next rounds, or None where the present ``cut`` does nearly as many a second."""
+    profiles = [track.current for track in tracks]
     fresh = tuple(batch * steps for steps in local_steps(most, batch, profiles))
     gain = _rate(fresh, batch, profiles) / _rate(cut, batch, profiles)
-    return fresh if gain > 1 / (1 - balance.LEAST_GAIN) else None
+    return fresh if gain > 1 / (1 - balance.least_gain(tracks)) else None
 
 
 def round_seconds(cut: Sequence[int], batch: int, profiles: Sequence[DeviceProfile]) -> float:
@@ -95,8 +95,7 @@ class RoundCrew(Crew):
         tracks = self._session.tracks
         if steps_since < ROUNDS_BETWEEN and not any(track.jumped for track in tracks):
             return None
-        most, profiles = self._session.config.local_steps, [track.current for track in tracks]
-        return better_rounds(most, self.batch, self.cut, profiles)
+        return better_rounds(self._session.config.local_steps, self.batch, self.cut, tracks)
 
 
 class LocalSgd(Streamed):
