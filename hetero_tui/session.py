@@ -71,7 +71,7 @@ class Session:
         self._fleet = LiveFleet(
             inventory, self.emit, accept_new_host_keys=accept_new_host_keys, ledger_folder=ledger_folder
         )
-        self._recovery = FleetRecovery(self._fleet, self._exclusively, self._run_is_on, self.up)
+        self._recovery = FleetRecovery(self._fleet, self._exclusively, self._run_is_on, self._take_in)
         self._follower: asyncio.Task[None] | None = None
         self._run_host: str | None = None
 
@@ -132,6 +132,16 @@ class Session:
             await self._fleet.look()
             before = self._fleet.members
             await self._fleet.bring_up()
+            await self._add_to_run(before)
+
+    async def _take_in(self, host: str) -> None:
+        """Have one host that is back join the cluster and its run: the others train, and are not probed again."""
+        fleet = self._fleet
+        async with self._exclusively("starting"):
+            is_known = bool(fleet.facts) and head_name(fleet.surveyed) is not None
+            await (fleet.look_at(host) if is_known else fleet.look())
+            before = fleet.members
+            await fleet.bring_up(host if head_name(fleet.surveyed) is not None else None)
             await self._add_to_run(before)
 
     async def train(self, job: str, settings: Mapping[str, str]) -> str:

@@ -46,8 +46,9 @@ async def bring_up(
     ledger: Ledger,
     emit: Emit,
     holders: frozenset[str] | None = None,
+    only: str | None = None,
 ) -> UpReport:
-    """Start Ray on every host that was probed well and is fit.
+    """Start Ray on every host that was probed well and is fit; with ``only`` on that one, beside a head that runs.
 
     ``holders`` is set where a cluster without its head is to be formed anew, to go on with a run: one of these hosts
     becomes the head. What the hosts have of the cluster before is then taken away.
@@ -64,6 +65,7 @@ async def bring_up(
     plan = plan_cluster(inventory, candidates, head=_running_head_name(running, surveyed), holders=holders)
     if running is not None:  # the head's address and ports stay as they are
         plan = _as_running(plan, running)
+    nodes = tuple(node for node in plan.nodes if only in (None, node.host))
     if running is None or not all(node.host in surveyed and surveyed[node.host].runs_ray for node in plan.nodes):
         emit(events.ClusterChanged(time=time.time(), state=ClusterState.STARTING, head=plan.head))
         for reason in plan.reasons:
@@ -76,9 +78,9 @@ async def bring_up(
             node.host: group.create_task(
                 _start(inventory, candidates[node.host], node, plan, epoch, transports[node.host], token, ledger, emit)
             )
-            for node in plan.nodes
+            for node in nodes
         }
-        error = await starting[plan.head]
+        error = await starting[plan.head] if plan.head in starting else None
         if error is not None:
             for task in starting.values():
                 task.cancel()  # they wait for the head's port
@@ -89,7 +91,8 @@ async def bring_up(
         emit(events.ClusterChanged(time=time.time(), state=ClusterState.DOWN))
         raise ClusterError(f"the head {plan.head} did not start: {error.cause}", step=STEP, hint=error.hint)
     failed |= {name: failure for name, task in starting.items() if (failure := task.result()) is not None}
-    joined = tuple(node.host for node in plan.nodes if node.host not in failed)
+    there = {name for name, found in surveyed.items() if found.runs_ray} | starting.keys()
+    joined = tuple(node.host for node in plan.nodes if node.host in there and node.host not in failed)
     whole = len(joined) == len(inventory.hosts)
     state = ClusterState.UP if whole else ClusterState.DEGRADED
     emit(events.ClusterChanged(time=time.time(), state=state, head=plan.head))

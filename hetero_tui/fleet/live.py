@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -79,14 +79,25 @@ class LiveFleet:
     async def look(self) -> None:
         """Probe every host, then ask those that answered what of ours is there; hosts' states follow."""
         self.probed = await probe_fleet(self.inventory, self.transports, self.emit)
-        await self.survey({entry.host for entry in self.probed if entry.facts is not None})
+        await self._survey_probed()
+
+    async def look_at(self, name: str) -> None:
+        """Probe this host alone, then ask it and all that answered last what of ours is there; hosts' states follow."""
+        answering = {host: link for host, link in self.transports.items() if host == name or host in self.answering}
+        fresh = await probe_fleet(self.inventory, {name: answering[name]}, self.emit)
+        self.probed = tuple({entry.host: entry for entry in (*self.probed, *fresh)}.values())
+        await self._survey_probed(answering.keys())
+
+    async def _survey_probed(self, names: Collection[str] | None = None) -> None:
+        probed = {entry.host for entry in self.probed if entry.facts is not None}
+        await self.survey(probed if names is None else probed & {*names})
         for name, facts in self.facts.items():
             host = self.inventory.host(name)
             found = self.surveyed.get(name)
-            if host is None or (found is not None and (found.runs_ray or found.restarts_ray)):
+            if host is None or found is None or found.error is not None or found.runs_ray or found.restarts_ray:
                 continue
             problems = judge(host, facts)
-            if not problems and found is not None and found.node_state is not None:
+            if not problems and found.node_state is not None:
                 continue  # fit, but its Ray has ended, which was said
             state = HostState.UNFIT if problems else HostState.READY
             detail = problems[0].cause if problems else ""
@@ -117,14 +128,14 @@ class LiveFleet:
 
     # --- Starting and stopping ---------------------------------------------------------------------------------------
 
-    async def bring_up(self) -> None:
-        """Start the cluster on every host that the last look found fit.
+    async def bring_up(self, only: str | None = None) -> None:
+        """Start the cluster on every host that the last look found fit; or have ``only`` this one join it.
 
         Raises:
             ClusterError: no cluster is possible.
         """
         self.report = await bring_up(
-            self.inventory, self.transports, self.probed, self.surveyed, self.ledger, self.emit
+            self.inventory, self.transports, self.probed, self.surveyed, self.ledger, self.emit, only=only
         )
         joined = {name: self.transports[name] for name in self.report.joined}
         found = mark_replaced({**self.surveyed, **await survey(self.cluster, joined)})

@@ -30,8 +30,8 @@ Exclusively = Callable[[str], AbstractAsyncContextManager[None]]
 class FleetRecovery:
     """Changes ``fleet`` so that a run goes on; see :class:`hetero_tui.runs.attending.Recovery`.
 
-    ``moved`` is told the host where the run is from then on. ``up`` takes a head that comes back into the cluster that
-    took its place.
+    ``moved`` is told the host where the run is from then on. ``take_in`` has a host that is back join the cluster, also
+    a head whose place was taken.
     """
 
     def __init__(
@@ -39,9 +39,9 @@ class FleetRecovery:
         fleet: LiveFleet,
         exclusively: Exclusively,
         moved: Callable[[str], None],
-        up: Callable[[], Awaitable[None]],
+        take_in: Callable[[str], Awaitable[None]],
     ) -> None:
-        self._fleet, self._exclusively, self._moved, self._up = fleet, exclusively, moved, up
+        self._fleet, self._exclusively, self._moved, self._take_in = fleet, exclusively, moved, take_in
         self._returning: dict[str, asyncio.Task[None]] = {}
         self._looked_after: frozenset[str] = frozenset()
 
@@ -158,8 +158,8 @@ class FleetRecovery:
                 with suppress(HeteroTuiError):
                     if await self._is_member(host) and only_if_needed:
                         return
-                    await self._up()
-                    if host in self._fleet.members:  # it may have gone again: `up` does without it
+                    await self._take_in(host)
+                    if host in self._fleet.members:  # it may have gone again: the cluster does without it
                         return
 
         self._returning[host] = asyncio.create_task(wait(), name=f"take back {host}")
