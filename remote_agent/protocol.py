@@ -11,6 +11,7 @@ Units: seconds, bytes, samples; times are seconds since the epoch, on the clock 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -573,14 +574,24 @@ def _document(line: str) -> dict[str, Any]:
 
 
 def _build(cls: type[T], document: Mapping[str, Any], where: str) -> T:
-    hints = typing.get_type_hints(cls)
     values: dict[str, Any] = {}
-    for spec in dataclasses.fields(typing.cast("Any", cls)):
-        if spec.name in document:
-            values[spec.name] = _convert(hints[spec.name], document[spec.name], f"{where}.{spec.name}")
-        elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
-            raise ProtocolError(f"{where}: field {spec.name!r} is missing")
+    for name, hint, is_required in _fields(typing.cast("Any", cls)):
+        if name in document:
+            values[name] = _convert(hint, document[name], f"{where}.{name}")
+        elif is_required:
+            raise ProtocolError(f"{where}: field {name!r} is missing")
     return cls(**values)
+
+
+@functools.cache
+def _fields(cls: type[Any]) -> tuple[tuple[str, Any, bool], ...]:
+    """(name, type, whether it must be there) of each field; to find the types takes longer than to build the value."""
+    hints = typing.get_type_hints(cls)
+    missing = dataclasses.MISSING
+    return tuple(
+        (spec.name, hints[spec.name], spec.default is missing and spec.default_factory is missing)
+        for spec in dataclasses.fields(cls)
+    )
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:

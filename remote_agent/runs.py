@@ -14,13 +14,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from remote_agent import protocol, reopening
 from remote_agent.processes import absolute_path, find_named
 
 TAIL_BYTES = 1 << 20
-"""How much of the end of ``events.jsonl`` is read at first; a step with 50 workers is under 16 KiB."""
+"""How much of the end of ``events.jsonl`` is read; a step with 50 workers is under 16 KiB."""
 
 
 def list_runs(folder: Path) -> protocol.RunList:
@@ -39,16 +40,18 @@ def list_runs(folder: Path) -> protocol.RunList:
 def summarize(folder: Path, spec: protocol.RunSpec, events: Path) -> protocol.RunSummary:
     """How one run stands, from the first and the last lines of its events."""
     first, last = _first_and_last(events)
-    step, loss, seq = 0, None, 0
+    step, loss, seq = None, None, 0
     final: protocol.Event | None = None
-    for event in last:
-        seq = event.seq
+    for event in last:  # the newest first, and no more than is needed: this is done for every run that there is
+        seq = seq or event.seq
         if isinstance(event, protocol.Step):
-            step, loss = event.step, event.loss
-        elif isinstance(event, protocol.RunResumed):
-            step = event.step
-        elif event.kind in protocol.FINAL_KINDS:
+            step, loss = event.step if step is None else step, event.loss
+            break
+        if isinstance(event, protocol.RunResumed):
+            step = event.step if step is None else step
+        elif event.kind in protocol.FINAL_KINDS and step is None:
             final = event
+    step = step or 0
     alive = find_named(folder, protocol.run_process_name(spec.run)) is not None
     match final:
         case protocol.RunFinished():
@@ -170,7 +173,8 @@ def tell(folder: Path, run: str, command: protocol.RunCommand) -> None:
         file.write(protocol.encode(command) + "\n")
 
 
-def _first_and_last(path: Path) -> tuple[protocol.Event | None, list[protocol.Event]]:
+def _first_and_last(path: Path) -> tuple[protocol.Event | None, Iterator[protocol.Event]]:
+    """The first event, and the last ones, the newest first; these are decoded as they are asked for."""
     try:
         with path.open("rb") as file:
             first = _event(file.readline())
@@ -178,9 +182,9 @@ def _first_and_last(path: Path) -> tuple[protocol.Event | None, list[protocol.Ev
             file.seek(max(0, size - TAIL_BYTES))
             lines = file.read().split(b"\n")
     except OSError:
-        return None, []
+        return None, iter(())
     complete = lines[1 if size > TAIL_BYTES else 0 : -1]  # neither a cut first line nor a line still being written
-    return first, [event for line in complete if (event := _event(line)) is not None]
+    return first, (event for line in reversed(complete) if (event := _event(line)) is not None)
 
 
 def _event(line: bytes) -> protocol.Event | None:
