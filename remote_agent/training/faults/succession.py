@@ -53,6 +53,9 @@ from remote_agent.training.speed.balance import SpeedTrack
 from remote_agent.training.strategies.away import Away
 from remote_agent.training.working.worker import PING
 
+RECORDED_STEPS = 16
+"""Of the last so many the slices are looked up: workers that take part are fewer steps apart."""
+
 
 def end_all(run: str, but: Collection[str] = ()) -> None:
     """End the lasting actors of ``run``, and of all other runs of our cluster that have no coordinator any more.
@@ -255,7 +258,7 @@ def _spare(estate: Estate) -> Server | None:
 
 def _on_record(file: Path) -> Mapping[int, Sequence[SliceSpan]]:
     try:
-        return record.read(file)
+        return record.read_last(file, RECORDED_STEPS)
     except (OSError, ValueError) as error:
         raise NotTakenOver(f"the record of slices can't be read: {error}") from error
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from remote_agent.training.config import TrainingConfig
@@ -45,6 +45,33 @@ def test_steps_that_are_made_again_in_the_same_run_are_counted_once(tmp_path: Pa
     steps = record.read(path)
     assert [spans[0].worker for spans in steps.values()] == ["a", "a", "b", "b", "b", "b"]
     assert record.gaps_and_overlaps([span for spans in steps.values() for span in spans], 24) == ()
+
+
+@given(
+    runs=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 30)), min_size=1, max_size=5),
+    count=st.integers(1, 9),
+    tail=st.integers(16, 400),
+)
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_last_steps_are_those_of_the_whole_record_wherever_the_run_went_back_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: list[tuple[int, int]], count: int, tail: int
+) -> None:
+    """``runs``: how many steps the run goes back, and how many it makes then."""
+    path = tmp_path / record.FILE
+    path.unlink(missing_ok=True)
+    monkeypatch.setattr(record, "TAIL_BYTES", tail)
+    slices, step = SliceRecord(path), 0
+    for number, (back, made) in enumerate(runs):
+        step = max(0, step - back)
+        if number:
+            slices.go_back(step)
+        for _ in range(made):
+            slices.write(step + 1, [SliceSpan(f"w{number}", 4 * step, 4 * step + 4)])
+            step += 1
+    slices.close()
+    with path.open("a") as file:
+        file.write('{"step":99,"slices":[["w", 1')  # whoever wrote it was killed
+    assert list(record.read_last(path, count).items()) == list(record.read(path).items())[-count:]
 
 
 @given(size=st.integers(2, 60), batch=st.integers(1, 9), done=st.integers(0, 9), step=st.integers(1, 9))
