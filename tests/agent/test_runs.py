@@ -78,6 +78,7 @@ def summary(folder: Path, *events: Event, rest: str = "") -> RunSummary:
         ((step(1, 1), step(2, 2)), ("lost", 2, 0.5, 2)),
         ((step(1, 1), step(2, 2), saved(3)), ("lost", 2, 0.5, 3)),
         ((step(1, 8), step(2, 9), resumed(3, 5)), ("lost", 5, 0.5, 3)),
+        ((step(1, 9), resumed(2, 7), resumed(3, 5)), ("lost", 5, 0.5, 3)),
         ((step(1, 8), resumed(2, 5), step(3, 6, None)), ("lost", 6, None, 3)),
         ((step(1, 9), saved(2), finished(3)), ("finished", 9, 0.25, 3)),
         ((step(1, 9), finished(2, stopped=True)), ("stopped", 9, 0.25, 2)),

@@ -47,6 +47,15 @@ def test_steps_that_are_made_again_in_the_same_run_are_counted_once(tmp_path: Pa
     assert record.gaps_and_overlaps([span for spans in steps.values() for span in spans], 24) == ()
 
 
+def test_of_a_step_that_was_written_twice_the_later_line_counts(tmp_path: Path) -> None:
+    path = tmp_path / record.FILE
+    slices = SliceRecord(path)
+    for worker in "ab":
+        slices.write(1, [SliceSpan(worker, 0, 4)])
+    slices.close()
+    assert record.read(path) == record.read_last(path, 3) == {1: (SliceSpan("b", 0, 4),)}
+
+
 @given(
     runs=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 30)), min_size=1, max_size=5),
     count=st.integers(1, 9),
