@@ -11,7 +11,6 @@ what it wrote to its terminal meanwhile. Linux and root.
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 import threading
 import time
@@ -123,11 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{options.steps:,} steps, {written:.0f} bytes a step to the app's terminal; {time.monotonic() - began:.0f} s"
     )
     if options.csv:
-        with options.csv.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["process", "time", "resident"])
-            for each in series:
-                writer.writerows((each.name, *row) for row in zip(each.times, each.resident, strict=True))
+        long_run.write(options.csv, {"laptop": series})
     return 0 if all(each.flat for each in series) else 1
 
 

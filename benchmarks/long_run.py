@@ -207,6 +207,16 @@ def lines(way: str, series: Iterable[Series]) -> list[str]:
     ]
 
 
+def write(path: Path, results: Mapping[str, Iterable[Series]]) -> None:
+    """All that was read, in a file of comma-separated values."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["way", "process", "time", "resident"])
+        for way, series in results.items():
+            for each in series:
+                writer.writerows((way, each.name, *row) for row in zip(each.times, each.resident, strict=True))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run and print; exit code 1 when something is not flat."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.long_run", description=__doc__.splitlines()[0])
@@ -230,12 +240,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print("\n".join(lines(way, results[way])), flush=True)
             print(f"{way:10} {options.steps:,} steps in {time.monotonic() - began:.0f} s", flush=True)
     if options.csv:
-        with options.csv.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["way", "process", "time", "resident"])
-            for way, series in results.items():
-                for each in series:
-                    writer.writerows((way, each.name, *row) for row in zip(each.times, each.resident, strict=True))
+        write(options.csv, results)
     return 0 if all(each.flat for series in results.values() for each in series) else 1
 
 

@@ -130,9 +130,7 @@ class Session:
         """Start the cluster on every fit host; what runs is left alone, and a run takes in who is new."""
         async with self._exclusively("starting"):
             await self._fleet.look()
-            before = self._fleet.members
-            await self._fleet.bring_up()
-            await self._add_to_run(before)
+            await self._join()
 
     async def _take_in(self, host: str) -> None:
         """Have one host that is back join the cluster and its run: the others train, and are not probed again."""
@@ -140,9 +138,7 @@ class Session:
         async with self._exclusively("starting"):
             is_known = bool(fleet.facts) and head_name(fleet.surveyed) is not None
             await (fleet.look_at(host) if is_known else fleet.look())
-            before = fleet.members
-            await fleet.bring_up(host if head_name(fleet.surveyed) is not None else None)
-            await self._add_to_run(before)
+            await self._join(host)
 
     async def train(self, job: str, settings: Mapping[str, str]) -> str:
         """Start a run, bringing the cluster up first where it is down, and follow it."""
@@ -316,6 +312,12 @@ class Session:
                 )
             )
             self._follow(summary.id)
+
+    async def _join(self, only: str | None = None) -> None:
+        """Bring the cluster up as the last look found it, and have its run take in who is new."""
+        before = self._fleet.members
+        await self._fleet.bring_up(only)
+        await self._add_to_run(before)
 
     async def _add_to_run(self, before: frozenset[str]) -> None:
         """Offer the devices of hosts that joined the cluster just now to the run that is under way, if there is one."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from remote_agent import protocol, reopening
@@ -40,18 +39,16 @@ def list_runs(folder: Path) -> protocol.RunList:
 def summarize(folder: Path, spec: protocol.RunSpec, events: Path) -> protocol.RunSummary:
     """How one run stands, from the first and the last lines of its events."""
     first, last = _first_and_last(events)
-    step, loss, seq = None, None, 0
+    step, loss, seq = 0, None, 0
     final: protocol.Event | None = None
-    for event in last:  # the newest first, and no more than is needed: this is done for every run that there is
-        seq = seq or event.seq
+    for event in last:
+        seq = event.seq
         if isinstance(event, protocol.Step):
-            step, loss = event.step if step is None else step, event.loss
-            break
-        if isinstance(event, protocol.RunResumed):
-            step = event.step if step is None else step
-        elif event.kind in protocol.FINAL_KINDS and step is None:
+            step, loss = event.step, event.loss
+        elif isinstance(event, protocol.RunResumed):
+            step, final = event.step, None
+        elif event.kind in protocol.FINAL_KINDS:
             final = event
-    step = step or 0
     alive = find_named(folder, protocol.run_process_name(spec.run)) is not None
     match final:
         case protocol.RunFinished():
@@ -173,8 +170,8 @@ def tell(folder: Path, run: str, command: protocol.RunCommand) -> None:
         file.write(protocol.encode(command) + "\n")
 
 
-def _first_and_last(path: Path) -> tuple[protocol.Event | None, Iterator[protocol.Event]]:
-    """The first event, and the last ones, the newest first; these are decoded as they are asked for."""
+def _first_and_last(path: Path) -> tuple[protocol.Event | None, list[protocol.Event]]:
+    """The first event, and those from the last step on. No others are decoded: this is done for every run there is."""
     try:
         with path.open("rb") as file:
             first = _event(file.readline())
@@ -182,9 +179,16 @@ def _first_and_last(path: Path) -> tuple[protocol.Event | None, Iterator[protoco
             file.seek(max(0, size - TAIL_BYTES))
             lines = file.read().split(b"\n")
     except OSError:
-        return None, iter(())
+        return None, []
     complete = lines[1 if size > TAIL_BYTES else 0 : -1]  # neither a cut first line nor a line still being written
-    return first, (event for line in reversed(complete) if (event := _event(line)) is not None)
+    last: list[protocol.Event] = []
+    for line in reversed(complete):
+        event = _event(line)
+        if event is not None:
+            last.append(event)
+        if isinstance(event, protocol.Step):
+            break
+    return first, last[::-1]
 
 
 def _event(line: bytes) -> protocol.Event | None:

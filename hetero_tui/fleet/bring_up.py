@@ -48,7 +48,7 @@ async def bring_up(
     holders: frozenset[str] | None = None,
     only: str | None = None,
 ) -> UpReport:
-    """Start Ray on every host that was probed well and is fit; with ``only`` on that one, beside a head that runs.
+    """Start Ray on every host that was probed well and is fit; where a head runs, with ``only`` on that one alone.
 
     ``holders`` is set where a cluster without its head is to be formed anew, to go on with a run: one of these hosts
     becomes the head. What the hosts have of the cluster before is then taken away.
@@ -65,7 +65,7 @@ async def bring_up(
     plan = plan_cluster(inventory, candidates, head=_running_head_name(running, surveyed), holders=holders)
     if running is not None:  # the head's address and ports stay as they are
         plan = _as_running(plan, running)
-    nodes = tuple(node for node in plan.nodes if only in (None, node.host))
+    nodes = tuple(node for node in plan.nodes if running is None or only in (None, node.host))
     if running is None or not all(node.host in surveyed and surveyed[node.host].runs_ray for node in plan.nodes):
         emit(events.ClusterChanged(time=time.time(), state=ClusterState.STARTING, head=plan.head))
         for reason in plan.reasons:

@@ -79,18 +79,17 @@ class LiveFleet:
     async def look(self) -> None:
         """Probe every host, then ask those that answered what of ours is there; hosts' states follow."""
         self.probed = await probe_fleet(self.inventory, self.transports, self.emit)
-        await self._survey_probed()
+        await self._survey_probed(self.transports)
 
     async def look_at(self, name: str) -> None:
         """Probe this host alone, then ask it and all that answered last what of ours is there; hosts' states follow."""
-        answering = {host: link for host, link in self.transports.items() if host == name or host in self.answering}
-        fresh = await probe_fleet(self.inventory, {name: answering[name]}, self.emit)
+        answering = {name, *self.answering}
+        fresh = await probe_fleet(self.inventory, {name: self.transports[name]}, self.emit)
         self.probed = tuple({entry.host: entry for entry in (*self.probed, *fresh)}.values())
-        await self._survey_probed(answering.keys())
+        await self._survey_probed(answering)
 
-    async def _survey_probed(self, names: Collection[str] | None = None) -> None:
-        probed = {entry.host for entry in self.probed if entry.facts is not None}
-        await self.survey(probed if names is None else probed & {*names})
+    async def _survey_probed(self, names: Collection[str]) -> None:
+        await self.survey({*names} & self.facts.keys())
         for name, facts in self.facts.items():
             host = self.inventory.host(name)
             found = self.surveyed.get(name)
