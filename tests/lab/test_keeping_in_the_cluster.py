@@ -82,7 +82,11 @@ def test_a_supervisor_that_is_killed_is_replaced_by_up_and_a_killed_raylet_is_ba
     print(f"a killed raylet is back after {took:.1f} s")
     assert "restarting" in states
     assert took <= budget
-    assert members(lab) == ["crosby", "mercer"]
+    # It can be back before the head's checks of its nodes have failed often enough for the killed one to be gone.
+    ends = time.monotonic() + CUT_SECONDS
+    while (found := members(lab)) != ["crosby", "mercer"]:
+        assert found == ["crosby", "crosby", "mercer"]
+        assert time.monotonic() < ends, "the head has not noticed that the raylet was killed"
 
 
 def test_a_host_whose_cable_was_out_is_back_by_itself(lab: Lab, product: HeteroTui, budget: float) -> None:

@@ -84,7 +84,14 @@ def weights_of(run: Any) -> dict[str, Tensor]:
 
 def assert_equal(weights: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     """Equal but for sums of float32 in another order."""
-    assert weights.keys() == expected.keys()
-    for name, value in expected.items():
-        error = (weights[name] - value).double().norm() / value.double().norm().clamp_min(1e-12)
+    for name, error in errors(weights, expected).items():
         assert error <= 1e-5, f"{name}: {error:.2e}"
+
+
+def errors(weights: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, float]:
+    """How far each tensor is from the one that is expected, relative to its norm."""
+    assert weights.keys() == expected.keys()
+    return {
+        name: float((weights[name] - value).double().norm() / value.double().norm().clamp_min(1e-12))
+        for name, value in expected.items()
+    }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Sequence
+import itertools
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -181,8 +182,9 @@ def test_a_worker_killed_in_a_round_changes_nothing_about_its_samples(launch: An
 def test_with_overlap_the_common_weights_come_one_round_late(
     launch: Any, tmp_path: Path, stream: str, outer: str, codec: str, reason: str
 ) -> None:
-    # With one local step a round there is one moment to look for the weights of the round before: after it. The step
-    # takes long enough for them to be there by then.
+    # A step takes long enough for the weights of the round before to have come while it is made; else they are waited
+    # for after it, with the same result. Only where the state is copied, which is due by time, a round is waited for at
+    # once: rarely, and the events do not say where.
     source = job_source(ADAMW, seconds_a_sample=0.02)
     settings = {"strategy": "local_sgd", "local_batch": 5, "local_steps": 1, "overlap": True, "outer": outer}
     run = launch(source, num_iterations=ROUNDS, seed=3, rebalance=False, stream=stream, codec=codec, **settings)
@@ -191,7 +193,12 @@ def test_with_overlap_the_common_weights_come_one_round_late(
     rounds = [[worker["samples"] for worker in step["workers"]] for step in run.of_kind("step")]
     assert rounds == [[5] * 3] * ROUNDS
     config = TrainingConfig(num_iterations=ROUNDS, seed=3, **settings)
-    plain.assert_equal(plain.weights_of(run), reference(source, tmp_path, config, rounds, 5))
+    copied = [set(some) for number in range(3) for some in itertools.combinations(range(1, ROUNDS), number)]
+    quick = job_source(ADAMW, seconds_a_sample=0.0)
+    possible = [reference(quick, tmp_path, config, rounds, 5, waited=some) for some in copied]
+    weights = plain.weights_of(run)
+    nearest = min(possible, key=lambda one: max(plain.errors(weights, one).values()))
+    plain.assert_equal(weights, nearest)
 
 
 @pytest.mark.ray
@@ -254,9 +261,17 @@ def test_a_model_whose_buffers_change_is_refused_with_the_reason(launch: Any) ->
 
 
 def reference(
-    source: str, folder: Path, config: TrainingConfig, rounds: Sequence[Sequence[int]], batch: int
+    source: str,
+    folder: Path,
+    config: TrainingConfig,
+    rounds: Sequence[Sequence[int]],
+    batch: int,
+    waited: Collection[int] = (),
 ) -> dict[str, torch.Tensor]:
-    """The textbook's algorithm in this process: `rounds` holds each worker's samples of each round."""
+    """The textbook's algorithm in this process: `rounds` holds each worker's samples of each round.
+
+    With ``overlap`` the common weights of the rounds in `waited`, and of the last one, are waited for at their end.
+    """
     job = plain.job_of(source, folder)
     common = create_model(job, config.seed)
     replicas = [copy.deepcopy(common) for _ in rounds[0]]
@@ -291,7 +306,7 @@ def reference(
                 else:
                     velocity.mul_(config.outer_momentum).add_(difference)
                     parameter.sub_(config.outer_learning_rate * (difference + config.outer_momentum * velocity))
-        if not config.overlap or number == len(rounds):
+        if not config.overlap or number in waited or number == len(rounds):
             for replica in replicas:
                 replica.load_state_dict(common.state_dict())
     return checkpoint.portable_state(common)
