@@ -17,8 +17,8 @@ def task(step: int, coordinator: str = "first") -> StreamedTask:
     return StreamedTask(step=step, spans=cut(3, 2), own=None, coordinator=coordinator)
 
 
-def at(finished: int) -> SimpleNamespace:
-    return SimpleNamespace(finished=finished, following=False)
+def at(finished: int, following: bool = False) -> SimpleNamespace:
+    return SimpleNamespace(finished=finished, following=following)
 
 
 def test_steps_of_a_coordinator_that_another_one_took_over_are_not_begun() -> None:
@@ -66,6 +66,19 @@ def test_the_last_tasks_are_remembered_until_the_run_goes_back() -> None:
     assert given.account("second", at(0)) == Account(step=0)
     with pytest.raises(StopIteration):
         given.outcome(4)
+
+
+def test_of_a_step_that_was_given_twice_the_last_answer_counts() -> None:
+    given = Assignments()
+    for cause in ("the link broke", DONE.cause):
+        given.begin(task(4))
+        given.end(task(4), Unlinked(cause=cause))
+    assert given.outcome(4) == DONE
+
+
+def test_a_new_coordinator_learns_who_only_gets_up_to_date() -> None:
+    account = Assignments().account("second", at(3, following=True))
+    assert account == Account(step=3, following=True)
 
 
 def test_without_streamed_steps_there_is_nothing_to_tell_and_the_new_one_is_heeded_all_the_same() -> None:
