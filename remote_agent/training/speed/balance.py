@@ -215,9 +215,7 @@ def recut(
     profiles = [track.current for track in tracks]
     better = split(batch, profiles, least)
     most = (1 - least_gain(tracks)) * step_seconds(shares, profiles)
-    if better == tuple(shares) or step_seconds(better, profiles) > most:
-        return None
-    return better
+    return better if step_seconds(better, profiles) <= most else None
 
 
 def least_gain(tracks: Iterable[SpeedTrack]) -> float:

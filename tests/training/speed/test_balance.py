@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
 import pytest
 
-from remote_agent.training.speed.balance import STEPS_BETWEEN, SpeedTrack, recut
+from remote_agent.training.speed.balance import MOST_LASTING_STEPS, STEPS_BETWEEN, SpeedTrack, recut
 from remote_agent.training.speed.shares import DeviceProfile, split
 
 
@@ -99,6 +100,33 @@ def test_a_weak_device_that_is_back_gets_its_share_again_though_it_adds_little()
             break
     assert recut(60, cut, [*tracks[:-1], back], 1) == (20, 13, 8, 13, 6)
     assert recut(60, cut, [*tracks[:-1], back.heeded()], 1000) is None
+
+
+def test_a_known_change_that_gains_next_to_nothing_moves_nothing() -> None:
+    tracks = [observed(SpeedTrack(DeviceProfile(100)), 45, seconds, 12) for seconds in (0.45, 0.455)]
+    changed = [dataclasses.replace(track, jumped=True) for track in tracks]
+    assert split(1000, [track.current for track in changed]) == (503, 497)
+    assert recut(1000, (500, 500), changed, 1) is None
+
+
+def test_a_slow_drift_is_the_new_usual_speed_and_names_nobody_slow() -> None:
+    track = observed(SpeedTrack(DeviceProfile(100)), 12, 0.12, 100)
+    for step in range(1000):
+        track = track.heeded().observe(12, 0.12 * 1.001**step)
+        assert not track.slow, f"step {step}"
+    assert track.factor > 2.5
+
+
+def test_steps_far_off_to_both_sides_are_no_change() -> None:
+    track = observed(SpeedTrack(DeviceProfile(100)), 12, 0.12, 100)
+    for step in range(40):
+        track = track.observe(12, 0.12 * (1.6 if step % 2 else 0.6))
+        assert not track.jumped, f"step {step}"
+
+
+def test_however_short_steps_are_a_change_is_followed_within_sixty() -> None:
+    track = observed(SpeedTrack(DeviceProfile(1e6)), 10, 1e-5, 200)
+    assert any((track := track.observe(10, 3e-5)).jumped for _ in range(MOST_LASTING_STEPS))
 
 
 def test_a_fall_is_told_once_and_taken_back_when_the_speed_is_back() -> None:
