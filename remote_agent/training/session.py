@@ -96,9 +96,9 @@ class Member:
             wait_s=max(0.0, seconds - compute_s - push_s - pull_s),
         )
 
-    def observe(self, samples: int, seconds: float) -> None:
-        """Take one slice's compute time into account."""
-        self.track = self.track.observe(samples, seconds)
+    def observe(self, samples: int, seconds: float, rested: bool = False) -> None:
+        """Take one slice's compute time into account, of a device that had none for a while if it ``rested``."""
+        self.track = self.track.anew(samples, seconds) if rested else self.track.observe(samples, seconds)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,7 +87,7 @@ class SpeedTrack:
         ratios: measured over predicted time in its last steps, the newest last; at first the profile counts as some.
         noise: logarithms of those ratios over the factor before each; longer, since a change does not end it.
         seconds: what its last slice took.
-        jumped: its speed was just seen to have changed by :data:`LARGE_CHANGE`.
+        jumped: its speed was just seen to have changed by :data:`LARGE_CHANGE`, or was seen after a rest.
         steps: how many were observed.
         usual: the factor that it settled at; None in the first steps.
         slow: its speed fell well below the usual one, and was not back since.
@@ -139,6 +139,15 @@ class SpeedTrack:
             jumped=changed > 0,
             steps=self.steps + 1,
         )
+        return after._judged()  # noqa: SLF001 - its own class
+
+    def anew(self, samples: int, seconds: float) -> SpeedTrack:
+        """The track after the first slice since a rest: how fast the device was before does not count any more."""
+        predicted = self.profile.seconds(samples)
+        if samples <= 0 or seconds <= 0 or predicted <= 0:
+            return self
+        ratios = (seconds / predicted,) * SOONEST_STEPS
+        after = dataclasses.replace(self, ratios=ratios, seconds=seconds, jumped=True, steps=self.steps + 1)
         return after._judged()  # noqa: SLF001 - its own class
 
     def _judged(self) -> SpeedTrack:

@@ -8,31 +8,34 @@ from collections.abc import Iterable
 from remote_agent.protocol import Rebalanced, WorkerLost, WorkerSlow
 from remote_agent.training.errors import TrainingError, WorkersGone
 from remote_agent.training.session import Member, Session
-from remote_agent.training.speed import balance, shares
+from remote_agent.training.speed import balance, resting, shares
+from remote_agent.training.speed.resting import Rest
 
 LAST_HINT = "look at the host, then start the run again"
 
 
 class Crew:
-    """The living workers of a session with the cut of the next step's batch.
-
-    Attributes:
-        cut: samples for each living worker, in the session's order.
-    """
+    """The living workers of a session with the cut of the next step's batch."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self.cut = self._fresh_cut()
-        self._cut_at = balance.FIRST_STEPS - balance.STEPS_BETWEEN
+        self._rests: dict[Member, Rest] = {}
+        self._trial: tuple[Member, tuple[int, ...]] | None = None  # who is tried again, and the cut for that
+        self._take(self._fresh_cut(), balance.FIRST_STEPS - balance.STEPS_BETWEEN)
 
-    def slices(self, total: int | None = None) -> list[tuple[Member, int, int]]:
+    @property
+    def cut(self) -> tuple[int, ...]:
+        """Samples of the next step for each living worker, in the session's order."""
+        return self._trial[1] if self._trial is not None else self._regular
+
+    def slices(self, total: int) -> list[tuple[Member, int, int]]:
         """(worker, begin, end) of each slice of the batch that is not empty, in order.
 
         Args:
-            total: samples to be cut, where they are fewer than a whole batch: the last ones of a run.
+            total: samples to be cut: a whole batch, or the last ones of a run.
         """
         result, begin = [], 0
-        cut = self.cut if total is None else shares.scaled(self.cut, total, self._session.least_slice)
+        cut = shares.scaled(self.cut, total, self._session.least_slice)
         for member, samples in zip(self._session.crew, cut, strict=True):
             if samples:
                 result.append((member, begin, begin + samples))
@@ -69,7 +72,7 @@ class Crew:
         session = self._session
         session.crew.remove(gone)
         if not session.crew:
-            self.cut = ()
+            self._take((), step)
             return
         room = sum(member.track.profile.max_batch or math.inf for member in session.crew)
         if room < session.config.batch_size:
@@ -88,8 +91,15 @@ class Crew:
         self._cut_anew(step, reason)
 
     def _cut_anew(self, step: int, reason: str) -> None:
-        self.cut, self._cut_at = self._fresh_cut(), step
+        self._take(self._fresh_cut(), step)
         self.announce(step, reason)
+
+    def _take(self, cut: tuple[int, ...], step: int) -> None:
+        """Cut so from now on."""
+        self._regular, self._cut_at = cut, step
+        self._trial = None
+        idle = [member for member, samples in zip(self._session.crew, cut, strict=True) if not samples]
+        self._rests = {member: self._rests.get(member, Rest()) for member in idle}
 
     def substitute(self, size: int, busy: dict[Member, float]) -> Member:
         """The living worker that will have done a lost slice of ``size`` samples soonest; one with room for it if any.
@@ -109,11 +119,13 @@ class Crew:
     def adapt(self, step: int, observed: Iterable[tuple[Member, int, float]]) -> None:
         """Learn from a step: (worker, samples, compute seconds). Cut again where it pays, and name who became slow."""
         session = self._session
+        seen = set[Member]()
         for member, samples, seconds in observed:
             if member not in session.crew:
                 continue
+            seen.add(member)
             was_slow = member.track.slow
-            member.observe(samples, seconds)
+            member.observe(samples, seconds, rested=member in self._rests)
             if member.track.slow is not was_slow:
                 factor = member.track.speed if member.track.slow else 1.0
                 session.journal.write(WorkerSlow, worker=member.name, host=member.host, step=step, factor=factor)
@@ -123,8 +135,28 @@ class Crew:
         for member in session.crew:
             member.track = member.track.heeded()
         if better is not None:
-            self.cut, self._cut_at = better, step
+            self._take(better, step)
             self.announce(step, "the devices' speeds changed")
+        elif self._trial is not None:
+            tried, _ = self._trial
+            if tried in seen:
+                self._trial, self._rests[tried] = None, self._rests[tried].in_vain()
+                self.announce(step, f"{tried.name} is still too slow to take part")
+        elif self._rests:
+            self._try_again(step)
+
+    def _try_again(self, step: int) -> None:
+        """A step was made without some devices; one of them gets a slice if it is time for that."""
+        session = self._session
+        self._rests = {member: rest.after_step() for member, rest in self._rests.items()}
+        step_s = shares.step_seconds(self._regular, [track.current for track in session.tracks])
+        for member, rest in self._rests.items():
+            if rest.is_over(step_s, member.track.current.seconds(session.least_slice)):
+                cut = resting.trial_cut(self._regular, session.crew.index(member), session.least_slice)
+                if cut is not None:
+                    self._trial = member, cut
+                    self.announce(step, f"{member.name} is tried again")
+                    return
 
     def reduced(self, step: int, member: Member, at_most: int) -> None:
         """A device's memory was full, and it takes ``at_most`` samples at a time: its share follows its speed."""
@@ -141,7 +173,7 @@ class Crew:
     def _better_cut(self, steps_since: int) -> tuple[int, ...] | None:
         """A cut that is better than the present one, which is ``steps_since`` old; None if that is good enough."""
         session = self._session
-        return balance.recut(session.config.batch_size, self.cut, session.tracks, steps_since, session.least_slice)
+        return balance.recut(session.config.batch_size, self._regular, session.tracks, steps_since, session.least_slice)
 
     def announce(self, step: int, reason: str) -> None:
         """Write how the next steps are cut, and why."""
