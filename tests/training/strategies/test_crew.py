@@ -104,6 +104,21 @@ def test_a_device_that_was_too_slow_to_take_part_gets_its_share_again_once_it_is
     ]
 
 
+def test_a_weak_device_gets_its_share_again_though_it_adds_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PROFILES, "hub", DeviceProfile(60, 0.01))
+    run = Steps(tmp_path)
+    usual = run.share
+    assert 0 < usual <= 0.06 * BATCH
+    run.factors["hub"] = 20.0
+    run.make(10)
+    assert run.share == 0
+    run.factors["hub"] = 1.0
+    run.make(2000)
+    assert run.share == usual
+
+
 def test_trials_of_a_device_that_stays_too_slow_cost_next_to_nothing_and_become_rare(tmp_path: Path) -> None:
     run = Steps(tmp_path)
     run.factors["hub"] = 20.0
@@ -145,6 +160,23 @@ def test_a_device_that_is_lost_in_its_trial_or_joins_leaves_a_whole_cut(tmp_path
     run.crew.enter(run.made, hub, "hub is back")
     assert sum(run.crew.cut) == BATCH
     run.make(10)
+    for member in [*run.members]:
+        run.crew.leave(run.made, member, "all are lost")
+    assert run.crew.cut == ()
+
+
+def test_how_often_a_trial_was_in_vain_is_known_when_another_device_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PROFILES, "spare", DeviceProfile(1000, 0.005))
+    run = Steps(tmp_path)
+    run.factors["hub"] = 20.0
+    while run.told().count("hub/cpu is still too slow to take part") < 2:
+        run.make(100)
+    run.crew.leave(run.made, run.members[2], "spare is lost")
+    assert run.share == 0
+    run.make(1000)  # without those two it would be tried after 520
+    assert run.told().count("hub/cpu is tried again") == 2
 
 
 def test_where_shares_are_to_stay_nobody_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
