@@ -577,7 +577,9 @@ def _build(cls: type[T], document: Mapping[str, Any], where: str) -> T:
     values: dict[str, Any] = {}
     for name, hint, is_required in _fields(typing.cast("Any", cls)):
         if name in document:
-            values[name] = _convert(hint, document[name], f"{where}.{name}")
+            value = document[name]
+            # Nearly every value is of a plain type, and right: a run's history has millions of them.
+            values[name] = value if type(value) is hint else _convert(hint, value, f"{where}.{name}")
         elif is_required:
             raise ProtocolError(f"{where}: field {name!r} is missing")
     return cls(**values)
