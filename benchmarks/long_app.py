@@ -27,6 +27,7 @@ from benchmarks.long_run import Series
 from remote_agent.protocol import RunFinished, Step
 from tests.lab.following import END_S, Following, RunError
 from tests.lab.network import LabError
+from tests.lab.product import setting
 
 COLUMNS, LINES = 120, 40
 SECONDS_A_STEP = 0.1
@@ -85,8 +86,7 @@ def measure(fleet: Stage, steps: int) -> tuple[list[Series], float]:
         RunError: the run or the app failed.
     """
     settings = {"num_iterations": steps, "batch_size": long_run.BATCH, "checkpoint_every": max(1, steps // 10)}
-    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    with Following(fleet.product, "train", f"{long_run.JOB}:Tiny", *words) as train:
+    with Following(fleet.product, "train", f"{long_run.JOB}:Tiny", *setting(settings)) as train:
         train.until(Step, stage.STARTED_S)
         with App(fleet) as app:
             processes = {"app": app.process, "train --json": psutil.Process(train.pid)}

@@ -17,7 +17,7 @@ from remote_agent import protocol
 from remote_agent.training.config import STRATEGIES
 from remote_agent.training.speed.shares import DeviceProfile
 from remote_agent.training.speed.simulation import HEADROOM
-from tests.lab.product import HeteroTui
+from tests.lab.product import HeteroTui, setting
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,8 @@ def _train(fleet: Fleet, product: HeteroTui, way: OurWay, plan: Plan) -> Outcome
     if plan.learning_rate:
         settings["learning_rate"] = plan.learning_rate
     settings |= way.settings
-    arguments = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     follower = Follower(fleet, product, plan)
-    with product.start("train", plan.job, "--json", *arguments) as train:
+    with product.start("train", plan.job, "--json", *setting(settings)) as train:
         assert train.stdout is not None
         assert train.stderr is not None
         guard = threading.Timer(plan.seconds + SETUP_DEADLINE, train.kill)

@@ -24,7 +24,7 @@ from remote_agent.training.saving import checkpoint
 from tests.lab.following import Following, RunError, coordinators
 from tests.lab.lab import Lab
 from tests.lab.machines import Host, HostSpec, login
-from tests.lab.product import HeteroTui
+from tests.lab.product import HeteroTui, setting
 
 JOB = f"{Path(__file__).with_name('job.py')}:Paced"
 CLUSTER = "lab"
@@ -115,8 +115,7 @@ class Stage:
     def train(self, strategy: str, **settings: object) -> Following:
         """Start a run without an end, with a laptop attached, and wait until it has settled."""
         chosen = {"num_iterations": ENDLESS, "batch_size": BATCH, "strategy": strategy} | SETTINGS[strategy] | settings
-        arguments = [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
-        follower = Following(self.product, "train", JOB, *arguments)
+        follower = Following(self.product, "train", JOB, *setting(chosen))
         try:
             follower.until_step(FIRST_STEPS, STARTED_S)
         except BaseException:

@@ -14,14 +14,14 @@ from typing import IO, Self, TypeVar
 from remote_agent import protocol
 from remote_agent.training.data import record
 from tests.lab.machines import Host
-from tests.lab.product import HeteroTui, only, steps
+from tests.lab.product import HeteroTui, only, setting, steps
 
 T = TypeVar("T", bound=protocol.Event)
 
 ENDLESS = 100_000
 """Steps; a test stops the run long before."""
 
-SETTINGS = ("batch_size=280", "checkpoint_every=5", "rebalance=false")
+SETTINGS = {"batch_size": 280, "checkpoint_every": 5, "rebalance": False}
 
 WAIT_S = 180.0
 """Until an event must have come where nothing else is said: a new head takes 100 s on a computer that is drowned."""
@@ -64,8 +64,7 @@ class Following:
     @classmethod
     def train(cls, product: HeteroTui) -> Following:
         """An endless run of the job ``digits``."""
-        settings = [part for setting in (f"num_iterations={ENDLESS}", *SETTINGS) for part in ("--set", setting)]
-        return cls(product, "train", "digits", *settings)
+        return cls(product, "train", "digits", *setting({"num_iterations": ENDLESS} | SETTINGS))
 
     def __enter__(self) -> Self:
         return self

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,11 @@ from remote_agent import protocol
 from tests.lab.machines import PROGRAM_DEADLINE, Laptop
 
 COMMAND = str(Path(sys.executable).with_name("hetero-tui"))
+
+
+def setting(chosen: Mapping[str, object]) -> list[str]:
+    """The words of a command line that set fields of a run's configuration."""
+    return [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
 
 
 class HeteroTui:
