@@ -546,12 +546,20 @@ def decode_event(line: str) -> Event | None:
     Raises:
         ProtocolError: the line is not JSON, or a field is missing or has the wrong type.
     """
+    return _event(_document(line))
+
+
+def decode_numbered(line: str) -> tuple[int, Event | None]:
+    """As :func:`decode_event`, with the event's number, which one of an unknown kind has as well.
+
+    Raises:
+        ProtocolError: as for :func:`decode_event`, or there is no number.
+    """
     document = _document(line)
-    kind = document.get("kind")
-    if not isinstance(kind, str):
-        raise ProtocolError("an event without a kind")
-    cls = _BY_KIND.get(kind)
-    return None if cls is None else _build(cls, document, kind)
+    seq = document.get("seq")
+    if type(seq) is not int:
+        raise ProtocolError("an event without a number")
+    return seq, _event(document)
 
 
 def decode(cls: type[T], line: str) -> T:
@@ -561,6 +569,14 @@ def decode(cls: type[T], line: str) -> T:
         ProtocolError: as for :func:`decode_event`.
     """
     return _build(cls, _document(line), cls.__name__)
+
+
+def _event(document: Mapping[str, Any]) -> Event | None:
+    kind = document.get("kind")
+    if not isinstance(kind, str):
+        raise ProtocolError("an event without a kind")
+    cls = _BY_KIND.get(kind)
+    return None if cls is None else _build(cls, document, kind)
 
 
 def _document(line: str) -> dict[str, Any]:

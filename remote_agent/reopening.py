@@ -7,11 +7,11 @@ line that a killed coordinator left half-written goes as well. So the numbers go
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from remote_agent import protocol
+from remote_agent import protocol, tail
 
 
 @dataclass(frozen=True)
@@ -36,24 +36,19 @@ def examine(path: Path) -> Reopened:
     """
     if not path.is_file():
         return Reopened(0, 0)
-    written = path.read_bytes()
-    size = written.rfind(b"\n") + 1
-    lines = written[:size].split(b"\n")[:-1]
+    seq = size = 0
     ended = ""
-    if lines:
-        last = protocol.decode_event(lines[-1].decode("utf-8", "replace"))
-        if last is not None and last.kind in protocol.FINAL_KINDS:
-            ended = _words(last)
-            size -= len(lines.pop()) + 1
-    return Reopened(len(lines), size, ended, _last_step(lines))
-
-
-def _last_step(lines: Sequence[bytes]) -> int:
-    for line in reversed(lines):
-        event = protocol.decode_event(line.decode("utf-8", "replace"))
-        if isinstance(event, protocol.Step | protocol.RunResumed):
-            return event.step
-    return 0
+    with path.open("rb") as file:
+        for offset, line in tail.lines_from_end(file):
+            number, event = protocol.decode_numbered(line.decode("utf-8", "replace"))
+            if event is not None and event.kind in protocol.FINAL_KINDS and not seq:
+                ended = _words(event)
+                continue
+            if not seq:
+                seq, size = number, offset + len(line) + 1
+            if isinstance(event, protocol.Step | protocol.RunResumed):
+                return Reopened(seq, size, ended, event.step)
+    return Reopened(seq, size, ended)
 
 
 def reopen(path: Path) -> Reopened:
@@ -68,6 +63,35 @@ def reopen(path: Path) -> Reopened:
         with path.open("ab") as file:
             file.truncate(found.size)
     return found
+
+
+def add(path: Path, lines: Iterable[str]) -> None:
+    """Add events that the file lacks: of ``lines``, in their order, those that go on from its last number.
+
+    Raises:
+        OSError: the file can't be changed.
+        protocol.ProtocolError: as :func:`examine`, or one of ``lines`` is no event.
+    """
+    seq, size = _last_number(path)
+    added: list[str] = []
+    for line in lines:
+        number, _ = protocol.decode_numbered(line)
+        if number == seq + 1:
+            added.append(line)
+            seq = number
+    if added:
+        with path.open("ab") as file:
+            file.truncate(size)
+            file.write("".join(line.rstrip("\n") + "\n" for line in added).encode())
+
+
+def _last_number(path: Path) -> tuple[int, int]:
+    """The last event's number, and the bytes up to its end; (0, 0) where there is none."""
+    if path.is_file():
+        with path.open("rb") as file:
+            for offset, line in tail.lines_from_end(file):
+                return protocol.decode_numbered(line.decode("utf-8", "replace"))[0], offset + len(line) + 1
+    return 0, 0
 
 
 def say_head_lost(path: Path, host: str, step: int, cause: str) -> None:

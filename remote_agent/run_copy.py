@@ -7,10 +7,13 @@ Standard library only: the process that holds it starts fast and stays small.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
 from remote_agent.protocol import CLUSTER_MARK
+
+_CHUNK = 1 << 20
 
 
 class RunCopy:
@@ -75,6 +78,16 @@ class RunCopy:
             _draft(folder / name).replace(folder / name)
         self._tidy(keep)
 
+    def known(self, name: str, size: int) -> tuple[int, str]:
+        """How many of the first ``size`` bytes of a growing file are here, and a :func:`digest` of those.
+
+        Raises:
+            OSError: it can't be read.
+        """
+        path = self._folder / name
+        here = min(size, path.stat().st_size) if path.is_file() else 0
+        return here, digest(path, here)
+
     def append(self, name: str, offset: int, lines: bytes) -> int:
         """Continue a file of lines at ``offset``; what was behind it goes. Returns the new size.
 
@@ -82,6 +95,8 @@ class RunCopy:
             OSError: it can't be written.
             ValueError: the file is shorter than ``offset``: something else wrote it, and it has to be sent whole.
         """
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (self._folder / name).touch(mode=0o600)
         with (self._folder / name).open("r+b") as file:
             size = file.seek(0, os.SEEK_END)
             if size < offset:
@@ -105,6 +120,20 @@ class RunCopy:
         for file in (self._folder / "checkpoints").glob("*step-*"):
             if file.name.lstrip(".").split(".")[0] not in whole:
                 file.unlink(missing_ok=True)
+
+
+def digest(path: Path, size: int) -> str:
+    """SHA-256 of the first ``size`` bytes of a file, in hexadecimal; those of an empty or missing one are none.
+
+    Raises:
+        OSError: it can't be read.
+    """
+    found = hashlib.sha256()
+    if size:
+        with path.open("rb") as file:
+            for begin in range(0, size, _CHUNK):
+                found.update(file.read(min(_CHUNK, size - begin)))
+    return found.hexdigest()
 
 
 def _draft(path: Path) -> Path:

@@ -1,7 +1,8 @@
 """Which runs lie in a cluster's folder, and how each one stands: ``python -m remote_agent.runs --folder FOLDER``.
 
 With ``--reopen RUN`` one of them is made ready to go on from its newest checkpoint: its last event is taken back, and
-its ``run.json`` gets the hosts and addresses of the specification on stdin; its coordinator can then be started again.
+its ``run.json`` gets the hosts and addresses of the specification in the first line on stdin; its coordinator can then
+be started again. Events in the lines after that, which only the laptop has, are added where they go on from those here.
 Exit status :data:`~remote_agent.protocol.RUN_NOT_RESUMABLE` and a sentence on stderr: it can't go on.
 
 With ``--tell RUN`` the command on stdin (:class:`~remote_agent.protocol.RunCommand`) is handed to its coordinator.
@@ -14,13 +15,15 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 
-from remote_agent import protocol, reopening
+from remote_agent import protocol, reopening, tail
 from remote_agent.processes import absolute_path, find_named
 
-TAIL_BYTES = 1 << 20
-"""How much of the end of ``events.jsonl`` is read; a step with 50 workers is under 16 KiB."""
+MOST_LINES = 1000
+"""Of the end of ``events.jsonl``, where no step is found: there are few events between two steps."""
 
 
 def list_runs(folder: Path) -> protocol.RunList:
@@ -84,7 +87,7 @@ class NotResumable(Exception):
     """The run can't go on; the text says why."""
 
 
-def reopen(folder: Path, run: str, now: protocol.RunSpec) -> None:
+def reopen(folder: Path, run: str, now: protocol.RunSpec, seen: Iterable[str] = ()) -> None:
     """Make a run ready to go on from its newest checkpoint: with its own job and settings, on the cluster as it is now.
 
     Where this machine's folder is a copy of a lost head's, the events say first that the head was lost.
@@ -94,6 +97,7 @@ def reopen(folder: Path, run: str, now: protocol.RunSpec) -> None:
         run: which.
         now: the devices, the server's host and the addresses that it is to use; ``ended`` says why the head was left,
             ``awaited`` which hosts are away: the run keeps the devices that it had there.
+        seen: lines of its events that somebody has seen, the oldest first; some may be here as well.
 
     Raises:
         NotResumable: it does not exist, still runs, is finished, or has no checkpoint.
@@ -103,17 +107,22 @@ def reopen(folder: Path, run: str, now: protocol.RunSpec) -> None:
         known = protocol.decode(protocol.RunSpec, (place / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise NotResumable(f"there is no run {run}") from error
-    summary = summarize(folder, known, place / "events.jsonl")
-    if summary.state in ("starting", "running"):
+    events = place / "events.jsonl"
+    if summarize(folder, known, events).state in ("starting", "running"):
         raise NotResumable(f"{run} is running")
+    try:
+        reopening.add(events, seen)
+    except (OSError, protocol.ProtocolError) as error:
+        raise NotResumable(f"the events of {run} can't be completed: {error}") from error
+    summary = summarize(folder, known, events)
     if summary.state == "finished":
         raise NotResumable(f"{run} is finished")
     if summary.checkpoint is None:
         raise NotResumable(f"{run} has no checkpoint")
     try:
-        ended = reopening.reopen(place / "events.jsonl").ended
-        if known.host != now.host and not ended:
-            reopening.say_head_lost(place / "events.jsonl", known.host, summary.step, now.ended or "it was left")
+        found = reopening.reopen(events)
+        if known.host != now.host and not found.ended:
+            reopening.say_head_lost(events, known.host, found.step, now.ended or "it was left")
     except (OSError, protocol.ProtocolError) as error:
         raise NotResumable(f"the events of {run} can't be continued: {error}") from error
     spec = dataclasses.replace(
@@ -124,7 +133,7 @@ def reopen(folder: Path, run: str, now: protocol.RunSpec) -> None:
         devices=(*now.devices, *_away(known, now, place / protocol.CONTROL_FILE)),
         server_host=now.server_host,
         resume=str(place),
-        ended=ended or known.ended,
+        ended=found.ended or known.ended,
         epoch=now.epoch,
     )
     draft = place / "run.json.part"
@@ -172,22 +181,18 @@ def tell(folder: Path, run: str, command: protocol.RunCommand) -> None:
 
 def _first_and_last(path: Path) -> tuple[protocol.Event | None, list[protocol.Event]]:
     """The first event, and those from the last step on. No others are decoded: this is done for every run there is."""
+    last: list[protocol.Event] = []
     try:
         with path.open("rb") as file:
             first = _event(file.readline())
-            size = file.seek(0, 2)
-            file.seek(max(0, size - TAIL_BYTES))
-            lines = file.read().split(b"\n")
+            for _, line in islice(tail.lines_from_end(file), MOST_LINES):
+                event = _event(line)
+                if event is not None:
+                    last.append(event)
+                if isinstance(event, protocol.Step):
+                    break
     except OSError:
         return None, []
-    complete = lines[1 if size > TAIL_BYTES else 0 : -1]  # neither a cut first line nor a line still being written
-    last: list[protocol.Event] = []
-    for line in reversed(complete):
-        event = _event(line)
-        if event is not None:
-            last.append(event)
-        if isinstance(event, protocol.Step):
-            break
     return first, last[::-1]
 
 
@@ -216,7 +221,8 @@ def main() -> int:
         print(protocol.encode(list_runs(options.folder)))
         return 0
     try:
-        reopen(options.folder, options.reopen, protocol.decode(protocol.RunSpec, sys.stdin.readline()))
+        now = protocol.decode(protocol.RunSpec, sys.stdin.readline())
+        reopen(options.folder, options.reopen, now, sys.stdin)
     except NotResumable as error:
         print(error, file=sys.stderr)
         return protocol.RUN_NOT_RESUMABLE

@@ -1,8 +1,8 @@
 """Forms the cluster anew without its head, on a host that can go on with a run.
 
-In order: who answers, which of them hold the run's newest checkpoint, a new head among those, the new cluster (a newer
-epoch, a new token; ``node start`` takes away what a host has of the old one), and the events that only the laptop has.
-It can be cut short anywhere: the next ``resume`` finds what there is and goes on from it.
+In order: who answers, which of them hold the run's newest checkpoint, a new head among those, and the new cluster (a
+newer epoch, a new token; ``node start`` takes away what a host has of the old one). The run itself goes on by
+:mod:`~hetero_tui.runs.resume`. It can be cut short anywhere: the next ``resume`` goes on from what there is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from hetero_tui import deadlines
 from hetero_tui.errors import ClusterError, NoCopy
 from hetero_tui.events import Emit
-from hetero_tui.fleet import agent
 from hetero_tui.fleet.bring_up import UpReport, bring_up
 from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fleet.probing import Probed, probe_fleet
@@ -23,7 +22,6 @@ from hetero_tui.fleet.survey import Surveyed, head_name, mark_replaced, newest_e
 from hetero_tui.inventory import Inventory
 from hetero_tui.planning.failover import Verdict, holders, judge_head, others_began
 from hetero_tui.runs.listing import list_copies, list_runs
-from hetero_tui.runs.seen import Seen
 from hetero_tui.runs.watching import witnesses
 from hetero_tui.transport import Transport
 
@@ -88,17 +86,6 @@ async def refuse_if_head_lives(cluster: str, transports: Mapping[str, Transport]
             step=STEP,
             hint="see to the laptop's own way to it, or wait",
         )
-
-
-async def give_back(transport: Transport, cluster: str, run: str, known: int, seen: Seen) -> None:
-    """Bring the events that only the laptop has, those after number ``known``, to the run's folder on its new host.
-
-    Raises:
-        HostError: the host failed at it.
-    """
-    if seen.last > known:
-        place = f"{agent.folder(cluster)}/runs/{run}/events.jsonl"
-        await transport.put(seen.lines(), place, step=STEP, deadline=deadlines.SHIP_AGENT)
 
 
 async def taken_over(cluster: str, transports: Mapping[str, Transport], run: str, patience: float) -> str | None:

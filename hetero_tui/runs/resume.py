@@ -12,7 +12,6 @@ from hetero_tui.fleet import agent
 from hetero_tui.fleet.survey import Surveyed
 from hetero_tui.inventory import Inventory
 from hetero_tui.planning.failover import holders
-from hetero_tui.runs.failover import give_back
 from hetero_tui.runs.launch import specification, start_coordinator
 from hetero_tui.runs.listing import FINAL_STATES, find_among, list_copies, told_best
 from hetero_tui.runs.seen import Seen
@@ -79,9 +78,9 @@ async def resume(
         )
     place = spec.host
     transport = transports[place]
-    if seen is not None:
-        known = next((entry.seq for host, entry in copies if host == place and entry.id == summary.id), 0)
-        await give_back(transport, inventory.cluster, summary.id, known, seen)
+    # What only this laptop has was shown, and must not be numbered anew; the rest is there, in a long run much of it.
+    known = next((entry.seq for host, entry in copies if host == place and entry.id == summary.id), 0)
+    lacking = seen.lines(after=known) if seen is not None else b""
     done = await agent.call(
         transport,
         inventory.cluster,
@@ -89,7 +88,7 @@ async def resume(
         *("--folder", agent.home_folder(inventory.cluster)),
         *("--reopen", summary.id),
         step=STEP,
-        stdin=protocol.encode(spec).encode() + b"\n",
+        stdin=protocol.encode(spec).encode() + b"\n" + lacking,
         deadline=deadlines.COMMAND,
     )
     if done is not None and done.exit_status == protocol.RUN_NOT_RESUMABLE:

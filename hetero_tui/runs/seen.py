@@ -33,9 +33,11 @@ class Seen:
             self._file.write(line.encode() + b"\n")
             self.last = seq
 
-    def lines(self) -> bytes:
-        """All of them, as they stood in the file."""
+    def lines(self, after: int = 0) -> bytes:
+        """Those after number ``after``, as they stood in the file."""
         self._file.seek(0)
+        for _ in range(min(after, self.last)):
+            self._file.readline()
         return self._file.read()
 
     def same(self, line: str, seq: int) -> bool:

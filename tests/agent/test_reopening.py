@@ -134,6 +134,48 @@ def test_a_copy_of_a_lost_heads_run_says_first_that_the_head_was_lost(tmp_path: 
     assert numbers(place) == [1, 2, 3]
 
 
+def test_events_that_only_the_laptop_has_are_added_before_the_head_is_said_to_be_lost(tmp_path: Path) -> None:
+    place = run_folder(tmp_path)
+    with (place / "events.jsonl").open("a") as file:
+        file.write('{"seq":3,"ti')
+    step = protocol.Step(seq=5, time=1.0, step=9, loss=1.0, samples=1, seconds=1.0, bytes_pushed=0, bytes_pulled=0)
+    lines = [*(encode(saved(seq)) for seq in (2, 3, 4)), encode(step), encode(saved(7))]
+    command = [sys.executable, "-m", "remote_agent.runs", "--folder", str(tmp_path), "--reopen", "digits-1"]
+    text = "\n".join([encode(specification("new")), *lines]) + "\n"
+    subprocess.run(command, input=text, capture_output=True, text=True, timeout=30, check=True)
+    assert numbers(place) == [1, 2, 3, 4, 5, 6]
+    last = protocol.decode_event((place / "events.jsonl").read_text().splitlines()[-1])
+    assert isinstance(last, protocol.HeadLost)
+    assert last.step == 9
+
+
+def test_a_run_that_the_laptop_saw_finish_does_not_go_on(tmp_path: Path) -> None:
+    place = run_folder(tmp_path)
+    with pytest.raises(runs.NotResumable, match="is finished"):
+        runs.reopen(tmp_path, "digits-1", specification("new"), [encode(finished(stopped=False))])
+    assert numbers(place) == [1, 2, 3]
+
+
+def test_what_is_no_event_is_not_added(tmp_path: Path) -> None:
+    place = run_folder(tmp_path)
+    before = (place / "events.jsonl").read_bytes()
+    with pytest.raises(runs.NotResumable, match="can't be completed"):
+        runs.reopen(tmp_path, "digits-1", specification("new"), [encode(saved(3)), "{}"])
+    assert (place / "events.jsonl").read_bytes() == before
+
+
+def test_a_long_history_is_not_read_whole(tmp_path: Path) -> None:
+    place = run_folder(tmp_path)
+    step = protocol.Step(seq=9, time=1.0, step=7, loss=1.0, samples=1, seconds=1.0, bytes_pushed=0, bytes_pulled=0)
+    newer = protocol.RunResumed.kind.encode()  # of a version to come
+    with (place / "events.jsonl").open("wb") as file:
+        file.write(b"what stands here is not looked at\n")
+        file.write(encode(step).encode() + b"\n")
+        file.write(b'{"seq":10,"time":1.0,"kind":"newer than ' + newer + b'"}\n')
+    size = (place / "events.jsonl").stat().st_size
+    assert reopening.examine(place / "events.jsonl") == reopening.Reopened(10, size, "", 7)
+
+
 def test_a_run_that_goes_on_where_it_was_lost_no_head(tmp_path: Path) -> None:
     place = run_folder(tmp_path)
     runs.reopen(tmp_path, "digits-1", specification())

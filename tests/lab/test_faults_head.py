@@ -62,7 +62,10 @@ def test_a_run_goes_on_when_its_coordinator_is_killed_when_a_host_joins_and_when
 ) -> None:
     with Following.train(pair) as following:
         following.until_checkpoints(2)
+        following.until_copied()
         head, new = lab.host(following.head), lab.host(NAMES[2])
+        events = [lab.host(name).home / f".hetero-tui/lab/runs/{following.run}/events.jsonl" for name in NAMES[:2]]
+        copies = {path: path.stat() for path in events}
         for killed in ("the coordinator", "its overseer"):
             overseer, coordinator = coordinators(head)
             head.signal(coordinator if killed == "the coordinator" else overseer, signal.SIGKILL)
@@ -74,6 +77,9 @@ def test_a_run_goes_on_when_its_coordinator_is_killed_when_a_host_joins_and_when
         assert product.document("drain", leaver.name) == {"run": following.run, "host": leaver.name}
         following.until(protocol.WorkerLost, having=lambda one: one.host == leaver.name)
         following.until(protocol.Step)
+        for path, before in copies.items():
+            assert path.stat().st_ino == before.st_ino, "a copy from before is continued, not sent anew"
+            assert path.stat().st_size > before.st_size
         following.stop()
     assert_whole(following.events)
     resumed = [one for one in following.events if isinstance(one, protocol.RunResumed)]

@@ -54,6 +54,7 @@ def test_what_was_seen_is_given_back_as_it_stood_up_to_the_first_gap() -> None:
         for seq in (1, 2, 2, 4):
             seen.add(f"line {seq}", seq)
         assert (seen.last, seen.lines()) == (2, b"line 1\nline 2\n")
+        assert [seen.lines(after=seq) for seq in (1, 2, 9)] == [b"line 2\n", b"", b""]
         seen.add("line 3", 3)
         assert seen.lines() == b"line 1\nline 2\nline 3\n"
 

@@ -21,14 +21,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from remote_agent import tail
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import StorageError
 
 FILE = "slices.jsonl"
 """The record's name in a run's folder."""
-
-TAIL_BYTES = 1 << 16
-"""How much of the record's end is read at first for its last steps; a step with 50 workers is under 2 KiB."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,9 @@ class SliceRecord:
             self._file = path.open("ab", buffering=0)
             if path.is_file():
                 # What a killed coordinator left half-written is no line.
-                self._file.truncate(path.read_bytes().rfind(b"\n") + 1)
+                with path.open("rb") as file:
+                    size = tail.end_of_lines(file)
+                self._file.truncate(size)
         except OSError as error:
             raise _storage(path, error) from error
         if resumed_after is not None:
@@ -131,31 +131,19 @@ def read_last(path: Path, count: int) -> dict[int, tuple[SliceSpan, ...]]:
     Raises:
         ValueError: as :func:`read`, about the lines that were looked at.
     """
-    with path.open("rb") as file:
-        size, tail = file.seek(0, 2), TAIL_BYTES
-        while True:
-            begin = max(0, size - tail)
-            file.seek(begin)
-            lines = file.read(size - begin).split(b"\n")[1 if begin else 0 : -1]
-            found = _last_of(lines, count, path.name)
-            if len(found) == count or not begin:
-                return dict(sorted(found.items()))
-            tail *= 8
-
-
-def _last_of(lines: Sequence[bytes], count: int, name: str) -> dict[int, tuple[SliceSpan, ...]]:
-    """Backwards: a step counts where it is told of last, if the run did not go back before it later."""
     found: dict[int, tuple[SliceSpan, ...]] = {}
     last = math.inf
-    for line in reversed(lines):
-        step, spans = _parsed(line, f"{name}, near its end")
-        if spans is None:
-            last = min(last, step)
-        elif step <= last and step not in found:
-            found[step] = spans
-            if len(found) == count:
-                break
-    return found
+    with path.open("rb") as file:
+        # Backwards: a step counts where it is told of last, if the run did not go back before it later.
+        for _, line in tail.lines_from_end(file):
+            step, spans = _parsed(line, f"{path.name}, near its end")
+            if spans is None:
+                last = min(last, step)
+            elif step <= last and step not in found:
+                found[step] = spans
+                if len(found) == count:
+                    break
+    return dict(sorted(found.items()))
 
 
 def _parsed(line: bytes, where: str) -> tuple[int, tuple[SliceSpan, ...] | None]:

@@ -2,10 +2,10 @@
 
 Checkpoints say how the weights stood; the history says what the run is and how it came there: ``run.json``, the job's
 file, ``events.jsonl``, ``slices.jsonl``, and ``control.jsonl`` with what the user wanted of it since. The first two are
-sent once. The others only grow, so what is new in them is sent every second, in whole lines, to every host. A
-checkpoint is large: the newest whole one goes to :data:`CHECKPOINT_HOSTS` others, in parts, and counts there once it is
-whole and the history up to it is there too: a run that goes on from there has no gap in its record. A folder that holds
-both can be gone on from by its host.
+sent once. The others only grow, so what is new in them is sent every second, in whole lines, to every host; one that
+has them from before gets what it lacks. A checkpoint is large: the newest whole one goes to :data:`CHECKPOINT_HOSTS`
+others, in parts, and counts there once it is whole and the history up to it is there too: a run that goes on from there
+has no gap in its record. A folder that holds both can be gone on from by its host.
 
 A host that can't take its copy (full disk, gone) is left out until it answers again: training never waits for this.
 """
@@ -20,9 +20,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from remote_agent.protocol import CLUSTER_MARK, CONTROL_FILE, CheckpointSaved
-from remote_agent.run_copy import RunCopy
+from remote_agent.run_copy import RunCopy, digest
 from remote_agent.runs import newest_checkpoint
 from remote_agent.training import rpc
 from remote_agent.training.deadlines import (
@@ -54,12 +55,17 @@ _CHUNK = 4 << 20
 
 @dataclass
 class _Copy:
-    """One host's copy: its actor, the bytes of each growing file that are there, and what is on its way."""
+    """One host's copy: its actor, the bytes of each growing file that are there, and what is on its way.
+
+    ``asked``: what it has from before, of each of these files; ``is_cut``: nothing else stands behind what it has.
+    """
 
     actor: rpc.Actor
     sizes: dict[str, int] = field(default_factory=dict)
     sent: list[rpc.Ref[object]] = field(default_factory=list)
     sizes_then: dict[str, int] = field(default_factory=dict)
+    asked: dict[str, rpc.Ref[tuple[int, str]]] = field(default_factory=dict)
+    is_cut: bool = False
     deadline: float = 0.0
 
 
@@ -120,7 +126,9 @@ class History:
         ends = time.monotonic() + seconds
         for host, copy in tuple(self._copies.items()):
             try:
-                rpc.get_all(copy.sent, max(0.0, ends - time.monotonic()))
+                everything: list[rpc.Ref[Any]] = [*copy.sent, *copy.asked.values()]
+                rpc.get_all(everything, max(0.0, ends - time.monotonic()))
+                copy.sizes_then |= {name: self._agreed(name, *rpc.get(ref, 0.0)) for name, ref in copy.asked.items()}
             except rpc.Timeout:
                 if time.monotonic() > copy.deadline:
                     self._give_up(host)
@@ -128,30 +136,38 @@ class History:
                 self._give_up(host)
             else:
                 copy.sizes.update(copy.sizes_then)
-                copy.sent, copy.sizes_then = [], {}
+                copy.sent, copy.sizes_then, copy.asked = [], {}, {}
                 free.append(host)
         return free
 
     def _give_up(self, host: str) -> None:
-        """What a host has is in doubt: after a while its copy begins anew, with the whole history."""
+        """What a host has is in doubt: after a while it is asked."""
         self._copies.pop(host).actor.kill()
         self._next_try[host] = time.monotonic() + HISTORY_AGAIN_S
 
     def _send(self, copy: _Copy) -> None:
-        begins = not copy.sizes
-        if begins:
-            newest = newest_checkpoint(self._folder)
-            copy.sent = [copy.actor.call("begin", -1 if newest is None else newest)]
-            copy.sent += [copy.actor.call("replace", path.name, path.read_bytes()) for path in self._settled()]
+        if not copy.sizes:
+            self._begin(copy)
+            return
         for name in COPIED:
-            known = 0 if begins else copy.sizes[name]
+            known = copy.sizes[name]
             lines = _new_lines(self._folder / name, known)
-            if begins:
-                copy.sent.append(copy.actor.call("replace", name, lines))
-            elif lines:
+            if lines or not copy.is_cut:
                 copy.sent.append(copy.actor.call("append", name, known, lines))
             copy.sizes_then[name] = known + len(lines)
-        copy.deadline = time.monotonic() + (PLACEMENT_S if begins else HISTORY_S)
+        copy.is_cut, copy.deadline = True, time.monotonic() + HISTORY_S
+
+    def _begin(self, copy: _Copy) -> None:
+        """Send what stays as it is, and ask for what is there from before: a long run's history is large."""
+        newest = newest_checkpoint(self._folder)
+        copy.sent = [copy.actor.call("begin", -1 if newest is None else newest)]
+        copy.sent += [copy.actor.call("replace", path.name, path.read_bytes()) for path in self._settled()]
+        copy.asked = {name: copy.actor.call("known", name, _size(self._folder / name)) for name in COPIED}
+        copy.deadline = time.monotonic() + PLACEMENT_S
+
+    def _agreed(self, name: str, size: int, found: str) -> int:
+        """Bytes of a growing file that a host has as they are here: all of the ``size`` that it has, or none."""
+        return size if found == digest(self._folder / name, size) else 0
 
     def _end(self) -> None:
         """Send the last event too, where a copy is there that only lacks that; it is not worth a long wait."""

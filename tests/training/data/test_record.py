@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from remote_agent import tail
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.data import record
 from remote_agent.training.data.extent import resolve
@@ -59,16 +60,16 @@ def test_of_a_step_that_was_written_twice_the_later_line_counts(tmp_path: Path) 
 @given(
     runs=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 30)), min_size=1, max_size=5),
     count=st.integers(1, 9),
-    tail=st.integers(16, 400),
+    block=st.integers(16, 400),
 )
 @settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_last_steps_are_those_of_the_whole_record_wherever_the_run_went_back_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: list[tuple[int, int]], count: int, tail: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: list[tuple[int, int]], count: int, block: int
 ) -> None:
     """``runs``: how many steps the run goes back, and how many it makes then."""
     path = tmp_path / record.FILE
     path.unlink(missing_ok=True)
-    monkeypatch.setattr(record, "TAIL_BYTES", tail)
+    monkeypatch.setattr(tail, "BLOCK_BYTES", block)
     slices, step = SliceRecord(path), 0
     for number, (back, made) in enumerate(runs):
         step = max(0, step - back)

@@ -1,0 +1,38 @@
+"""The lines of a file from its end on: what a long run has written is too much to be read whole.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import BinaryIO
+
+BLOCK_BYTES = 1 << 16
+"""How much is read at a time; a step with 50 workers is under 16 KiB."""
+
+
+def lines_from_end(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """(offset of its first byte, line without its newline) of each whole line, the last one first.
+
+    What follows the last newline is no line yet. Lines that are added meanwhile do not come.
+    """
+    begin = file.seek(0, os.SEEK_END)
+    end, rest, is_whole = begin, b"", False
+    while begin:
+        size = min(BLOCK_BYTES, begin)
+        begin = file.seek(begin - size)
+        rest, *lines = (file.read(size) + rest).split(b"\n")
+        for line in reversed(lines):
+            end -= len(line)
+            if is_whole:
+                yield end, line
+            end, is_whole = end - 1, True
+    if is_whole:
+        yield 0, rest
+
+
+def end_of_lines(file: BinaryIO) -> int:
+    """Bytes up to the end of the last whole line."""
+    return next((offset + len(line) + 1 for offset, line in lines_from_end(file)), 0)
