@@ -75,7 +75,9 @@ class TrainingConfig:
             ``async`` do not wait for each other; ``local_sgd`` exchanges weights once a round.
         staleness: of ``ssp``: steps that a worker may be ahead of the slowest.
         shards: parts of the parameter server, each on a host of its own; 0: as many as make a step shortest.
-        checkpoint_every: also save a checkpoint after every this many steps; 0 saves only the last one.
+        checkpoint_every: also save a checkpoint after every this many steps; 0: by time.
+        checkpoint_seconds: where it goes by time, one is saved soon after the beginning and then after so many seconds,
+            or more where that would take over 1 % of the time or wear the disk; 0 saves only the last one.
         keep_checkpoints: newest checkpoints that are kept.
         measure_seconds: time limit for the measurement of one device before training, without its warm-up.
         rebalance: follow changes in the devices' speed during the run; False keeps the first cut.
@@ -114,6 +116,7 @@ class TrainingConfig:
     staleness: int = 3
     shards: int = 0
     checkpoint_every: int = 0
+    checkpoint_seconds: float = 30.0
     keep_checkpoints: int = 3
     measure_seconds: float = 0.5
     rebalance: bool = True
@@ -223,8 +226,11 @@ def _out_of_range(config: Any) -> tuple[str, ...]:
         for name in ("num_gpu_workers", "num_cpu_workers")
         if getattr(config, name) is not None and getattr(config, name) < 0
     ]
-    if not 0 <= config.clip_norm < float("inf"):
-        mistakes.append(f"clip_norm={config.clip_norm}: must be at least 0 and finite")
+    mistakes += [
+        f"{name}={getattr(config, name)}: must be at least 0 and finite"
+        for name in ("clip_norm", "checkpoint_seconds")
+        if not 0 <= getattr(config, name) < float("inf")
+    ]
     if not 0 <= config.outer_momentum < 1:
         mistakes.append(f"outer_momentum={config.outer_momentum}: must be at least 0 and below 1")
     if not 0 < config.topk_fraction <= 1:

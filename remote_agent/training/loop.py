@@ -23,6 +23,7 @@ from remote_agent.training.faults import restoring
 from remote_agent.training.faults.copies import Copies
 from remote_agent.training.faults.estate import Testament
 from remote_agent.training.faults.restoring import Restorer
+from remote_agent.training.faults.safeguard import Safeguard
 from remote_agent.training.saving import checkpoint
 from remote_agent.training.saving.optimizer_state import Snapshot
 from remote_agent.training.saving.saver import Saved, Saver, load_payload
@@ -70,7 +71,7 @@ def _train(request: Request, model: nn.Module, session: Session, progress: Progr
         Saver(request.folder / checkpoint.FOLDER, config.keep_checkpoints, about) as saver,
         Copies(session) as copies,
     ):
-        restorer = Restorer(request.host)
+        restorer, safeguard = Restorer(request.host), Safeguard(session, saver)
         while True:
             try:
                 for report in strategies.create(config.strategy, session).steps(session):
@@ -83,9 +84,12 @@ def _train(request: Request, model: nn.Module, session: Session, progress: Progr
                     progress.step = report.step + 1
                     restorer.made(report.step)
                     _announce(request, session, saver.poll)
-                    snapshot = None
+                    snapshot, held_up_s = None, None
                     if session.is_checkpoint(report.step):
+                        began = time.monotonic()
                         snapshot = _save(request, model, session, saver, slices, report, samples)
+                        held_up_s = time.monotonic() - began
+                    safeguard.after(session, report, held_up_s)
                     _copy(session, copies, report, samples, snapshot)
                 assert last is not None, "a strategy makes at least one step"
                 progress.step = last.step

@@ -116,6 +116,10 @@ class OpenStep:
     earlier: Mapping[str, tuple[StreamedTask, ...]]
 
 
+_OVERLAP = 3
+"""With ``overlap`` a round is issued this many reports before its own."""
+
+
 def least_slice(buffers: Collection[str]) -> int:
     """Samples of the smallest slice of a model with these changing ``buffers``: one sample alone has no statistics."""
     return 2 if buffers else 1
@@ -134,6 +138,7 @@ class Session:
     ``reasons`` say which way weights and gradients go, and why.
     ``first_state`` is what the optimizer remembers before the first step; None: only the shards know it.
     ``copy_due`` is the step after which the shards' state is copied next (``copies``); 0: it is not.
+    ``checkpoint_due`` is the next one that is kept as it is time for that (``safeguard``); 0: none is.
     ``stream`` and ``pool`` are what lost shards are started again with (``restoring``).
     ``joining`` starts workers while the run is on; None where the strategy's workers can't join later.
     ``control`` tells what the user wants of the run while it is on.
@@ -159,6 +164,7 @@ class Session:
     server_clock: ClockOffset = field(default_factory=ClockOffset)
     first_state: TrainingState | None = field(default_factory=TrainingState)
     copy_due: int = 0
+    checkpoint_due: int = 0
     stream: Stream | None = None
     pool: Servers | None = None
     joining: Joining | None = None
@@ -183,7 +189,11 @@ class Session:
     def is_checkpoint(self, step: int) -> bool:
         """Whether a checkpoint is made after ``step``."""
         every = self.config.checkpoint_every
-        return bool(every) and step % every == 0
+        return step % every == 0 if every else step == self.checkpoint_due
+
+    def soonest(self, step: int) -> int:
+        """The next step that can be kept, once ``step`` was made: those before are under way in another manner."""
+        return step + (_OVERLAP if self.config.overlap else 1)
 
     @property
     def least_slice(self) -> int:

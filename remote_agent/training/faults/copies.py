@@ -40,9 +40,6 @@ from remote_agent.training.session import Session, StepReport
 RESTORABLE = (*WHOLE_STRATEGIES, *STALE_STRATEGIES)
 """Strategies whose steps can be made again after a shard was lost, where they are streamed."""
 
-_OVERLAP = 3
-"""With ``overlap`` a round is issued this many reports before its own."""
-
 
 def about(session: Session, step_s: float, host: str) -> tuple[str, ...]:
     """For the plan: how often copies are made, and what the loss of a shard would cost; ``step_s`` is predicted."""
@@ -157,7 +154,7 @@ class Copies:
         if self._coming is None and (snapshot is not None or report.step == session.copy_due):
             self._begin(session, report.step, position, snapshot, gathering_s)
         if self._coming is None and session.copy_due <= report.step:
-            soonest = report.step + (_OVERLAP if session.config.overlap else 1)
+            soonest = session.soonest(report.step)
             due = self.newest.step + self._pace.steps if self.newest is not None else soonest
             session.copy_due = max(soonest, due)
 

@@ -123,7 +123,7 @@ def restore(session: Session, copy: Copy, lost: ServerGone, step: int, host: str
         notes=_notes(session, servers, step - 1 - copy.step, time.monotonic() - began),
     )
     order = session.order.going_on(copy.step, copy.position)
-    return dataclasses.replace(session, servers=servers, order=order, copy_due=0, told=0)
+    return dataclasses.replace(session, servers=servers, order=order, copy_due=0, checkpoint_due=0, told=0)
 
 
 def prepare(session: Session) -> None:

@@ -5,6 +5,7 @@ One checkpoint is written at a time, by one thread; the next one, and the end of
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -35,11 +36,19 @@ def load_payload(model: nn.Module, payload: Payload, buffer_names: tuple[str, ..
 
 @dataclass(frozen=True, kw_only=True)
 class Saved:
-    """A whole checkpoint: of ``step``, with its weights at ``path``; ``size`` in bytes, of all its files."""
+    """A whole checkpoint: of ``step``, with its weights at ``path``.
+
+    Attributes:
+        step: the last one that is in it.
+        path: of the file with the weights.
+        size: bytes of all its files.
+        seconds: that it took to be written.
+    """
 
     step: int
     path: Path
     size: int
+    seconds: float
 
 
 class Saver:
@@ -64,6 +73,11 @@ class Saver:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
+
+    @property
+    def is_writing(self) -> bool:
+        """A checkpoint is not whole yet, or nobody has asked for it since it is."""
+        return self._pending is not None
 
     def save(self, step: int, model: nn.Module, position: int, snapshot: Snapshot | None) -> None:
         """Begin to write a checkpoint; nothing may be under way: call :meth:`finish` before ``model`` is changed.
@@ -94,8 +108,9 @@ class Saver:
         return self.newest
 
     def _write(self, step: int, model: nn.Module, position: int, snapshot: Snapshot | None) -> Saved:
+        began = time.monotonic()
         state = snapshot() if snapshot is not None else TrainingState(missing="the strategy does not keep it")
         about = {**self._about, "position": position}
         path, size = checkpoint.save(self._folder, step, model, about, state)
         checkpoint.prune(self._folder, self._keep)
-        return Saved(step=step, path=path, size=size)
+        return Saved(step=step, path=path, size=size, seconds=time.monotonic() - began)

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 SERVER_HINT = (
     "look at the host's memory and its log, then resume the run: it goes on from its newest checkpoint"
-    " (without one, start it again, with checkpoint_every set)"
+    " (without one, start it again)"
 )
 
 

@@ -120,11 +120,14 @@ class Stale:
             self._taken,
             session.config.num_iterations,
             session.config.checkpoint_every,
-            session.copy_due,
+            (session.copy_due, session.checkpoint_due),
             stopping=session.stopping(),
         )
+        # Slices of later steps are under way.
         if self._step <= session.copy_due < goal.step:
-            session.copy_due = goal.step  # slices of later steps are under way
+            session.copy_due = goal.step
+        if self._step <= session.checkpoint_due < goal.step:
+            session.checkpoint_due = goal.step
         return goal
 
     # --- Submitting --------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from remote_agent.training.data.order import SampleOrder
@@ -17,7 +18,7 @@ class Goal:
 
 
 def next_goal(
-    order: SampleOrder, after: int, taken: int, last: int, every: int, copy: int = 0, *, stopping: bool
+    order: SampleOrder, after: int, taken: int, last: int, every: int, due: Sequence[int] = (), *, stopping: bool
 ) -> Goal:
     """Where all workers have to come together next.
 
@@ -26,8 +27,8 @@ def next_goal(
         after: the last step that is whole.
         taken: slices have been issued up to this position.
         last: the run's last step.
-        every: a checkpoint is made after every so many steps; 0: only the last one.
-        copy: the shards' state is to be copied after this step, or as soon after it as may be.
+        every: a checkpoint is made after every so many steps; 0: not by the number of the step.
+        due: the state is to be kept after these steps, or as soon after each as may be.
         stopping: no step that is not under way is to be begun.
     """
     if order.limit is not None:
@@ -37,8 +38,7 @@ def next_goal(
     steps = [last]
     if every:
         steps.append((after // every + 1) * every)
-    if copy > after:
-        steps.append(max(copy, _step_of(order, taken)))
+    steps += [max(step, _step_of(order, taken)) for step in due if step > after]
     if order.limit is not None and order.span(last)[1] - order.span(last)[0] < order.batch:
         steps.append(last - 1)  # no slice is in the short last step and in the one before
     step = min(step for step in steps if step > after)
