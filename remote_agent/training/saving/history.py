@@ -5,7 +5,8 @@ file, ``events.jsonl``, ``slices.jsonl``, and ``control.jsonl`` with what the us
 sent once. The others only grow, so what is new in them is sent every second, in whole lines, to every host; one that
 has them from before gets what it lacks. A checkpoint is large: the newest whole one goes to :data:`CHECKPOINT_HOSTS`
 others, in parts, and counts there once it is whole and the history up to it is there too: a run that goes on from there
-has no gap in its record. A folder that holds both can be gone on from by its host.
+has no gap in its record. A folder that holds both can be gone on from by its host. On a slow link not every checkpoint
+is copied: training needs it, too.
 
 A host that can't take its copy (full disk, gone) is left out until it answers again: training never waits for this.
 """
@@ -48,6 +49,12 @@ COPIED = (*GROWING, CONTROL_FILE)
 
 CHECKPOINT_HOSTS = 2
 """Hosts beside the head that keep its checkpoints: with two, one of them may be lost together with the head."""
+
+COPYING = 0.1
+"""Part of the time that checkpoints may be on their way: they share the links with training."""
+
+LITTLE_S = 1.0
+"""Seconds on the way that are too few to be spared."""
 
 _CHUNK = 4 << 20
 """Bytes of one file that are sent at a time."""
@@ -182,7 +189,9 @@ class History:
 
     def _copy_checkpoints(self) -> None:
         copied: dict[rpc.Actor, int] = {}
-        while not self._ending.wait(HISTORY_EVERY_S):
+        rest_s = 0.0
+        while not self._ending.wait(HISTORY_EVERY_S + rest_s):
+            began = time.monotonic()
             newest = newest_checkpoint(self._folder)
             led_there = {name: _size(self._folder / name) for name in GROWING}
             ready = [(host, copy) for host, copy in sorted(self._copies.items()) if copy.sizes]
@@ -196,6 +205,8 @@ class History:
                         fresh = True
             if newest is not None and fresh:
                 self._tell(newest, [host for host, copy in ready if copied.get(copy.actor) == newest])
+            took_s = time.monotonic() - began
+            rest_s = took_s / COPYING - took_s if took_s > LITTLE_S else 0.0
 
     def _tell(self, step: int, others: list[str]) -> None:
         """Write which hosts have the checkpoint of ``step``."""
@@ -211,9 +222,10 @@ class History:
         actor = copy.actor
         paths = sorted((self._folder / "checkpoints").glob(f"step-{step:08d}.*"))
         paths = [path for path in paths if path.suffix in (".json", ".safetensors")]
-        for path in paths:
-            with path.open("rb") as file:
-                for offset in range(0, path.stat().st_size, _CHUNK):
+        with contextlib.ExitStack() as opened:
+            # All at first: a slow link may take longer than it is until there are newer ones, and this one is removed.
+            for path, file in [(path, opened.enter_context(path.open("rb"))) for path in paths]:
+                for offset in range(0, os.fstat(file.fileno()).st_size, _CHUNK):
                     rpc.get(actor.call("write", path.name, offset, file.read(_CHUNK)), HISTORY_S)
         ends = time.monotonic() + HISTORY_S
         while any(copy.sizes[name] < size for name, size in led_there.items()):
