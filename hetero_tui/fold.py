@@ -71,9 +71,13 @@ def apply(state: State, event: Event) -> State:
             return _logged(state, event.time, event.level, text)
 
 
-def _logged(state: State, time: float, level: Level, text: str) -> State:
-    line = LogLine(time=time, level=level, text=one_line(text, 400))
-    return replace(state, log=(*state.log[-(LOG_LINES - 1) :], line))
+def _logged(state: State, time: float, level: Level, text: str, is_routine: bool = False) -> State:
+    before = state.log
+    number = before[-1].number + 1 if before else 1
+    if is_routine and before and before[-1].is_routine:
+        before = before[:-1]
+    line = LogLine(time=time, level=level, text=one_line(text, 400), number=number, is_routine=is_routine)
+    return replace(state, log=(*before[-(LOG_LINES - 1) :], line))
 
 
 # --- Hosts -----------------------------------------------------------------------------------------------------------
@@ -204,7 +208,7 @@ def _run_progressed(state: State, wrapped: events.RunProgressed) -> State:
     state = replace(state, run=run)
     if not isinstance(event, protocol.Step) or len(run.recent) == 1:
         state = _mark_training_hosts(state)
-    return _logged(state, event.time, level, text) if text else state
+    return _logged(state, event.time, level, text, isinstance(event, protocol.CheckpointSaved)) if text else state
 
 
 def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]:

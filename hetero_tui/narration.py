@@ -5,6 +5,7 @@ Nothing that is not a terminal ever gets an escape code, and ``--plain`` gives n
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import time
@@ -16,7 +17,7 @@ from rich.text import Text
 
 from hetero_tui.errors import HeteroTuiError
 from hetero_tui.events import Level
-from hetero_tui.state import LogLine, State
+from hetero_tui.state import State
 from remote_agent import protocol
 
 _STYLES = {Level.INFO: "", Level.GOOD: "green", Level.WARNING: "yellow", Level.BAD: "bold red"}
@@ -82,19 +83,13 @@ class Narrator:
     def __init__(self, output: Output) -> None:
         """Nothing is said before the first call."""
         self._output = output
-        self._last: LogLine | None = None
+        self._said = 0
 
     def __call__(self, state: State) -> None:
         """Say what is new in ``state``."""
-        new: list[LogLine] = []
-        for line in reversed(state.log):
-            if line is self._last:
-                break
-            new.append(line)
-        if not new:
-            return
-        self._last = new[0]
+        new = list(itertools.takewhile(lambda line: line.number > self._said, reversed(state.log)))
         for line in reversed(new):
+            self._said = line.number
             clock = time.strftime("%H:%M:%S", time.localtime(line.time))
             self._output.say(f"{clock} {_MARKS[line.level]} {line.text}", _STYLES[line.level])
 

@@ -112,11 +112,21 @@ class RunView:
 
 @dataclass(frozen=True, kw_only=True)
 class LogLine:
-    """One line of the event log."""
+    """One line of the event log.
+
+    Attributes:
+        time: in seconds since the epoch.
+        level: how bad it is.
+        text: one line.
+        number: from 1, of all that were ever logged.
+        is_routine: it comes again and again, and the newest of such lines in a row is enough.
+    """
 
     time: float
     level: Level
     text: str
+    number: int = 0
+    is_routine: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hetero_tui import events
 from hetero_tui.events import ClusterState, HostState, Level, RunState
 from hetero_tui.fold import apply
+from hetero_tui.narration import Narrator, Output
 from hetero_tui.state import LOG_LINES, LOSS_POINTS, RECENT_STEPS, State, initial
 from remote_agent import protocol
 
@@ -227,3 +229,37 @@ def test_events_that_are_not_a_runs_history_any_more_are_replaced_by_those_that_
     assert after.run.last_seq == 3
     assert "mercer lost at step 1" in after.log[-1].text
     assert apply(before, events.RunRewound(run="another", seq=2)) == before
+
+
+def saved(seq: int) -> protocol.CheckpointSaved:
+    return protocol.CheckpointSaved(seq=seq, time=100.0 + seq, step=seq, path="p", host="mercer")
+
+
+def joined(seq: int) -> protocol.WorkerJoined:
+    return protocol.WorkerJoined(seq=seq, time=100.0 + seq, worker="nas/cpu", host="nas", device="cpu")
+
+
+def test_of_checkpoints_in_a_row_the_log_shows_the_newest_so_that_they_crowd_out_nothing() -> None:
+    state = run_of(started(), saved(2), saved(3), joined(4), *(saved(seq) for seq in range(5, 2 * LOG_LINES)))
+    assert [line.text for line in state.log[-3:]] == [
+        "checkpoint of step 3 saved on mercer",
+        "nas joined the run with cpu",
+        f"checkpoint of step {2 * LOG_LINES - 1} saved on mercer",
+    ]
+    numbers = [line.number for line in state.log]
+    assert numbers == sorted(set(numbers))
+
+
+def test_a_command_tells_each_line_once_though_the_log_keeps_the_newest(capsys: pytest.CaptureFixture[str]) -> None:
+    tell, state = Narrator(Output(plain=True)), START
+    for event in (started(), saved(2), saved(3), joined(4), saved(5)):
+        state = run_of(event, start=state)
+        tell(state)
+        tell(state)
+    told = [line.split(maxsplit=1)[1].lstrip("+ ") for line in capsys.readouterr().err.splitlines()]
+    assert told[1:] == [
+        "checkpoint of step 2 saved on mercer",
+        "checkpoint of step 3 saved on mercer",
+        "nas joined the run with cpu",
+        "checkpoint of step 5 saved on mercer",
+    ]
