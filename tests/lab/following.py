@@ -62,9 +62,9 @@ class Following:
             reader.start()
 
     @classmethod
-    def train(cls, product: HeteroTui) -> Following:
-        """An endless run of the job ``digits``."""
-        return cls(product, "train", "digits", *setting({"num_iterations": ENDLESS} | SETTINGS))
+    def train(cls, product: HeteroTui, **changed: object) -> Following:
+        """An endless run of the job ``digits``, with :data:`SETTINGS` but for those ``changed``."""
+        return cls(product, "train", "digits", *setting({"num_iterations": ENDLESS} | SETTINGS | changed))
 
     def __enter__(self) -> Self:
         return self

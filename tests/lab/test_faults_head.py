@@ -94,7 +94,7 @@ def test_a_run_goes_on_when_its_coordinator_is_killed_when_a_host_joins_and_when
 def test_a_head_that_loses_power_is_replaced_is_a_worker_once_it_is_back_and_both_laptops_see_all_of_it(
     lab: Lab, product: HeteroTui, up_seconds: float
 ) -> None:
-    with Following.train(product) as following:
+    with Following.train(product, checkpoint_every=0) as following:  # as it is unless somebody says otherwise
         start_seconds = following.until_first_step()
         following.until_copied()
         head = lab.host(following.head)

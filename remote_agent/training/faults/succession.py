@@ -85,7 +85,7 @@ def from_checkpoint(estate: Estate, request: Request, reason: str) -> Request:
     elif request.resume is None:
         raise TrainingError(
             f"the coordinator was killed, the run has no checkpoint, and a new one can't take over: {reason}",
-            hint="start the run again",
+            hint="start the run again; once it has a checkpoint, after some seconds, it can go on from there",
         )
     if request.devices != estate.asked[0]:
         return request  # what is to be run was decided anew since then

@@ -176,7 +176,7 @@ def test_where_no_worker_is_left_the_run_goes_on_from_its_newest_checkpoint(laun
 
 
 def test_a_run_that_has_neither_workers_nor_a_checkpoint_to_go_on_with_says_so(launch: Any) -> None:
-    run = launch(JOB, "ab", **SETTINGS)
+    run = launch(JOB, "ab", **SETTINGS, checkpoint_seconds=0)
     until_it_can_be_taken_over(run, 3)
     kill_together(run, "ab")
     code, errors = run.finish()
