@@ -7,7 +7,7 @@ line that a killed coordinator left half-written goes as well. So the numbers go
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,20 +34,16 @@ def examine(path: Path) -> Reopened:
         OSError: it can't be read.
         protocol.ProtocolError: a line before the last one is no event.
     """
-    if not path.is_file():
-        return Reopened(0, 0)
     seq = size = 0
     ended = ""
-    with path.open("rb") as file:
-        for offset, line in tail.lines_from_end(file):
-            number, event = protocol.decode_numbered(line.decode("utf-8", "replace"))
-            if event is not None and event.kind in protocol.FINAL_KINDS and not seq:
-                ended = _words(event)
-                continue
-            if not seq:
-                seq, size = number, offset + len(line) + 1
-            if isinstance(event, protocol.Step | protocol.RunResumed):
-                return Reopened(seq, size, ended, event.step)
+    for number, event, end in _from_end(path):
+        if event is not None and event.kind in protocol.FINAL_KINDS and not seq:
+            ended = _words(event)
+            continue
+        if not seq:
+            seq, size = number, end
+        if isinstance(event, protocol.Step | protocol.RunResumed):
+            return Reopened(seq, size, ended, event.step)
     return Reopened(seq, size, ended)
 
 
@@ -72,7 +68,7 @@ def add(path: Path, lines: Iterable[str]) -> None:
         OSError: the file can't be changed.
         protocol.ProtocolError: as :func:`examine`, or one of ``lines`` is no event.
     """
-    seq, size = _last_number(path)
+    seq, size = next(((number, end) for number, _, end in _from_end(path)), (0, 0))
     added: list[str] = []
     for line in lines:
         number, _ = protocol.decode_numbered(line)
@@ -85,13 +81,13 @@ def add(path: Path, lines: Iterable[str]) -> None:
             file.write("".join(line.rstrip("\n") + "\n" for line in added).encode())
 
 
-def _last_number(path: Path) -> tuple[int, int]:
-    """The last event's number, and the bytes up to its end; (0, 0) where there is none."""
+def _from_end(path: Path) -> Iterator[tuple[int, protocol.Event | None, int]]:
+    """(number, event, bytes up to its end) of each event, the last one first; none where there is no file."""
     if path.is_file():
         with path.open("rb") as file:
             for offset, line in tail.lines_from_end(file):
-                return protocol.decode_numbered(line.decode("utf-8", "replace"))[0], offset + len(line) + 1
-    return 0, 0
+                number, event = protocol.decode_numbered(line.decode("utf-8", "replace"))
+                yield number, event, offset + len(line) + 1
 
 
 def say_head_lost(path: Path, host: str, step: int, cause: str) -> None:

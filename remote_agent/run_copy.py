@@ -93,7 +93,7 @@ class RunCopy:
 
         Raises:
             OSError: it can't be written.
-            ValueError: the file is shorter than ``offset``: something else wrote it, and it has to be sent whole.
+            ValueError: the file is shorter than ``offset``: something else wrote it.
         """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (self._folder / name).touch(mode=0o600)

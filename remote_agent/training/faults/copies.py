@@ -143,8 +143,7 @@ class Copies:
             session.source.counted(report.slices)
             return
         self._unseen.extend(report.slices)
-        usual_s = self._pace.step_s
-        gathering_s = max(0.0, report.seconds - usual_s) if self._stale and usual_s else 0.0
+        gathering_s = self._pace.over(report.seconds) if self._stale else 0.0
         self._pace = self._pace.after_step(report.seconds)
         self._take_over(session)
         if not session.goes_on(report.step, position):

@@ -61,6 +61,10 @@ class Pace:
         affordable = math.ceil(max(self.held_up_s / MOST_HELD_UP, self.sending_s / MOST_SENDING) / step_s)
         return max(1, wanted, affordable)
 
+    def over(self, seconds: float) -> float:
+        """How much longer a step of so many seconds took than one takes; 0 as long as nothing is known of that."""
+        return max(0.0, seconds - self.step_s) if self.step_s else 0.0
+
     def after_step(self, seconds: float) -> Pace:
         """With one more step that took so long.
 

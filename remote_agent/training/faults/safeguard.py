@@ -58,7 +58,7 @@ class Safeguard:
         """
         if not self._is_on:
             return
-        gathering_s = max(0.0, report.seconds - self._pace.step_s) if self._pace.step_s else 0.0
+        gathering_s = self._pace.over(report.seconds)
         self._pace = self._pace.after_step(report.seconds)
         if held_up_s is not None:
             self._pace = self._pace.after_copy(gathering_s + held_up_s)

@@ -191,22 +191,21 @@ class History:
         copied: dict[rpc.Actor, int] = {}
         rest_s = 0.0
         while not self._ending.wait(HISTORY_EVERY_S + rest_s):
-            began = time.monotonic()
             newest = newest_checkpoint(self._folder)
             led_there = {name: _size(self._folder / name) for name in GROWING}
             ready = [(host, copy) for host, copy in sorted(self._copies.items()) if copy.sizes]
-            fresh = False
+            sending_s = 0.0
             for _, copy in ready[:CHECKPOINT_HOSTS]:
                 if newest is not None and copied.get(copy.actor) != newest:
                     # A failed copy is tried again: the checkpoint was removed meanwhile, or the host is gone or full.
+                    began = time.monotonic()
                     with contextlib.suppress(OSError, rpc.Timeout, rpc.Unexpected):
                         self._copy_checkpoint(copy, newest, led_there)
                         copied[copy.actor] = newest
-                        fresh = True
-            if newest is not None and fresh:
+                        sending_s += time.monotonic() - began
+            if newest is not None and sending_s:
                 self._tell(newest, [host for host, copy in ready if copied.get(copy.actor) == newest])
-            took_s = time.monotonic() - began
-            rest_s = took_s / COPYING - took_s if took_s > LITTLE_S else 0.0
+            rest_s = sending_s / COPYING - sending_s if sending_s > LITTLE_S else 0.0
 
     def _tell(self, step: int, others: list[str]) -> None:
         """Write which hosts have the checkpoint of ``step``."""

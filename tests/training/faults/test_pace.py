@@ -70,3 +70,10 @@ def test_a_long_step_does_not_make_the_interval_short_and_a_shorter_one_counts_a
     assert known.after_step(5.0).step_s == pytest.approx(1.57)
     assert known.after_step(5.0).after_step(0.1).step_s == 0.1
     assert dataclasses.replace(known, step_s=0.0).steps > 1000, "nothing is known, and nothing is divided by it"
+
+
+def test_how_much_longer_a_step_took_is_told_once_it_is_known_how_long_one_takes() -> None:
+    pace = Pace(bursts=False)
+    assert pace.over(3.0) == 0.0
+    pace = pace.after_step(1.0)
+    assert (pace.over(3.0), pace.over(0.5)) == (2.0, 0.0)

@@ -71,6 +71,14 @@ class Steps:
             self.made, self.seconds = self.made + 1, self.seconds + max(took.values())
             self.crew.adapt(self.made, [(each, samples[each], took[each]) for each in took])
 
+    def slow_down_for_a_while(self, steps: int) -> None:
+        """The hub becomes too slow to take part; so many steps are made once it is as fast as before."""
+        self.factors["hub"] = 20.0
+        self.make(10)
+        assert self.share == 0
+        self.factors["hub"] = 1.0
+        self.make(steps)
+
     @property
     def share(self) -> int:
         """Of the hub."""
@@ -89,11 +97,7 @@ def test_a_device_that_was_too_slow_to_take_part_gets_its_share_again_once_it_is
     run.make(100)
     usual = run.share
     assert usual > 10
-    run.factors["hub"] = 20.0
-    run.make(10)
-    assert run.share == 0
-    run.factors["hub"] = 1.0
-    run.make(5000)
+    run.slow_down_for_a_while(5000)
     assert run.share == usual
     assert run.told() == [
         "hub at 0.05",
@@ -111,11 +115,7 @@ def test_a_weak_device_gets_its_share_again_though_it_adds_little(
     run = Steps(tmp_path)
     usual = run.share
     assert 0 < usual <= 0.06 * BATCH
-    run.factors["hub"] = 20.0
-    run.make(10)
-    assert run.share == 0
-    run.factors["hub"] = 1.0
-    run.make(2000)
+    run.slow_down_for_a_while(2000)
     assert run.share == usual
 
 
