@@ -1,4 +1,5 @@
 # make demo   train on three simulated machines on this computer, and take them away again
+# make check  lint, types, layers, and the tests that need neither Ray nor hosts
 # make test   every check and every test
 #
 # Each makes its own environment in .venv, and makes it anew when pyproject.toml or constraints.txt change.
@@ -9,16 +10,24 @@ PYTHONS := python3 python3.13 python3.12 python3.11
 TORCH_INDEX ?=
 PYTEST_ARGS ?=
 
+# The folders whose tests start no process and wait for no clock.
+CHECKED := $(addprefix tests/,fleet inventory planning test_architecture.py test_fold.py test_goals.py test_import_graph.py \
+	simulation test_narration.py test_protocol.py test_readme.py test_session.py test_settings.py test_text.py \
+	$(addprefix training/,checkpoint data server shared user_code/test_checks.py user_code/test_losses.py wire worker) \
+	$(addprefix training/coordinator/,plan recovery reporting strategies test_background.py test_history.py test_main.py \
+	test_prediction.py))
+
 RUN := .venv/bin
 PIP_INSTALL := $(RUN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 IS_FIT := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
-.PHONY: help demo test lint format clean
+.PHONY: help demo check test lint format clean
 .NOTPARALLEL:
 
 help:
 	@echo "make demo     train on three simulated machines on this computer (no configuration)"
+	@echo "make check    lint, types, layers and the tests that need neither Ray nor hosts"
 	@echo "make test     lint, types, layers and all tests"
 	@echo "make lint     the same without the tests"
 	@echo "make format   put the code into shape"
@@ -30,6 +39,10 @@ demo: .venv/for-use
 test: lint
 	@echo "== pytest"
 	@$(RUN)/python -m pytest --durations=15 $(PYTEST_ARGS)
+
+check: lint
+	@echo "== pytest, without Ray and without hosts"
+	@$(RUN)/python -m pytest -q $(CHECKED) -m "not ray and not lab" $(PYTEST_ARGS)
 
 lint: .venv/for-development
 	@echo "== ruff check"
@@ -47,7 +60,7 @@ format: .venv/for-development
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist *.egg-info
-	find hetero_tui remote_agent tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find hetero_tui remote_agent tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/for-use: pyproject.toml constraints.txt .venv/python
 	@echo "Installing hetero-tui with Ray and PyTorch into .venv; the first time takes some minutes."

@@ -2,7 +2,7 @@
 
 The hosts are those of ``tests/lab``: name spaces on this computer, each with a shaped link (Linux, root). Their devices
 are simulated: computation is real, and stretched by a sleep to the pace of a device of the wanted speed (see
-:mod:`remote_agent.training.speed.simulation`). Network traffic is real.
+:mod:`remote_agent.training.worker.device.simulation`). Network traffic is real.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from remote_agent.training.speed.shares import DeviceProfile
-from remote_agent.training.speed.simulation import HEADROOM
+from remote_agent.training.shared.device_profile import DeviceProfile
+from remote_agent.training.worker.device.simulation import HEADROOM
 from tests.lab.lab import Lab
 from tests.lab.machines import HostSpec
 

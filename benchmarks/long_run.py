@@ -36,7 +36,7 @@ from remote_agent.protocol import DeviceSpec, RunSpec, encode
 from tests.training import loopback
 from tests.training.loopback import Cluster
 
-MOST, MOST_BYTES = 0.01, 1e6
+MAX, MAX_BYTES = 0.01, 1e6
 """The most that a process may grow over the last half: in its mean there, and in bytes if that is more."""
 
 STEPS, BATCH, HOSTS, EVERY_S, MB = 10_000, 24, "abc", 0.5, 1e6
@@ -81,7 +81,7 @@ class Series:
     @property
     def flat(self) -> bool:
         """Whether it grows by no more than :data:`MOST`."""
-        return self.growth * self.mean < max(MOST * self.mean, MOST_BYTES)
+        return self.growth * self.mean < max(MAX * self.mean, MAX_BYTES)
 
     def _last_half(self) -> tuple[np.ndarray[Any, np.dtype[np.float64]], np.ndarray[Any, np.dtype[np.float64]]]:
         times, resident = np.array(self.times, dtype=float), np.array(self.resident, dtype=float)
@@ -167,7 +167,7 @@ def measure(way: str, steps: int, cluster: Cluster, folder: Path) -> list[Series
     (folder / "run.json").write_text(encode(spec))
     with (folder / "said.txt").open("w") as said:
         run = subprocess.Popen(
-            [sys.executable, "-m", "remote_agent.training.run", str(folder)],
+            [sys.executable, "-m", "remote_agent.training.coordinator.main", str(folder)],
             env=cluster.environment,
             cwd=folder,
             stdin=subprocess.DEVNULL,
@@ -202,7 +202,7 @@ def lines(way: str, series: Iterable[Series]) -> list[str]:
     """The table's rows of one run."""
     return [
         f"{way:10} {each.name:14} {each.mean / MB:>8.1f} {each.growth:>8.2%}"
-        + ("" if each.flat else f"  <-- above {MOST:.0%}")
+        + ("" if each.flat else f"  <-- above {MAX:.0%}")
         for each in series
     ]
 

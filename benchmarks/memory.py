@@ -30,20 +30,22 @@ import torch
 from torch import Tensor, nn
 
 from remote_agent.protocol import DeviceSpec
-from remote_agent.training import cluster as ray_cluster
-from remote_agent.training import rpc, strategies
-from remote_agent.training.actors import Request
+from remote_agent.strategies import spec_of
+from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.engine import session_of
+from remote_agent.training.coordinator import cluster as ray_cluster
+from remote_agent.training.coordinator.journal import Journal
+from remote_agent.training.coordinator.plan import placement
+from remote_agent.training.coordinator.recovery.crashes import Crashes
+from remote_agent.training.coordinator.request import Request
+from remote_agent.training.coordinator.setup import session_of
 from remote_agent.training.job import Job, dumps
-from remote_agent.training.journal import Journal
-from remote_agent.training.placing import placement
-from remote_agent.training.rpc import Actor, Ref
-from remote_agent.training.saving import checkpoint
-from remote_agent.training.server import ParameterServer
+from remote_agent.training.server.actor import ParameterServer
+from remote_agent.training.shared import rpc
+from remote_agent.training.shared.rpc import Actor, Ref
 from tests.training import loopback
 
-MOST = 4.0
+MAX = 4.0
 """The most that a server may take, in its parameters' bytes, beside the optimizer's state."""
 
 PARAMETERS, WIDTH, STEPS, ANSWER_S = 16_900_000, 1024, 4, 60.0
@@ -132,8 +134,8 @@ def measure(way: str, workers: int, parameters: int, folder: Path) -> Row:
     try:
         rpc.get(idle.call("open", dumps(tiny), state, request.config), ANSWER_S)
         before = _ask(idle).resident
-        with session_of(request, journal, lambda: False) as (session, model):
-            for _ in itertools.islice(strategies.create(session.config.strategy, session).steps(session), STEPS):
+        with session_of(request, journal, lambda: False, Crashes()) as (session, model):
+            for _ in itertools.islice(spec_of(session.config.strategy).strategy()().steps(session), STEPS):
                 pass
             (server,) = session.servers
             after = _ask(server.actor)
@@ -164,7 +166,7 @@ class Memory:
 
 
 def account() -> Memory:
-    """This process's memory; ``lane``: what it shares with workers through :mod:`remote_agent.training.lane`."""
+    """This process's memory; ``lane``: what it shares with workers through ``shared_memory``."""
     status = Path("/proc/self/status").read_text()
     resident, peak = (re.findall(rf"^{name}:\s+(\d+)", status, re.MULTILINE)[0] for name in ("VmRSS", "VmHWM"))
     lane = of_store = 0
@@ -193,7 +195,7 @@ def line(row: Row) -> str:
     """One row of the table."""
     sizes = (row.parameter_bytes, row.state_bytes, row.peak, row.of_workers, row.of_store)
     shown = [f"{size / 1e6:.1f}" for size in sizes]
-    mark = "" if row.ratio <= MOST else f"  <-- above {MOST:g}"
+    mark = "" if row.ratio <= MAX else f"  <-- above {MAX:g}"
     return (
         f"{row.way:14} {row.workers:>7} {shown[0]:>9} {shown[1]:>7} {shown[2]:>7} {shown[3]:>7} {shown[4]:>7}"
         f" {row.ratio:>8.2f}{mark}"
@@ -235,7 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             writer = csv.DictWriter(file, [*asdict(rows[0]), "ratio"])
             writer.writeheader()
             writer.writerows(asdict(row) | {"ratio": row.ratio} for row in rows)
-    return 1 if any(row.ratio > MOST for row in rows) else 0
+    return 1 if any(row.ratio > MAX for row in rows) else 0
 
 
 if __name__ == "__main__":

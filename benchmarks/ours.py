@@ -14,9 +14,9 @@ import torch
 
 from benchmarks.lab import SETUP_DEADLINE, Fleet, Outcome, Plan, Point, job_of, last_line
 from remote_agent import protocol
-from remote_agent.training.config import STRATEGIES
-from remote_agent.training.speed.shares import DeviceProfile
-from remote_agent.training.speed.simulation import HEADROOM
+from remote_agent.strategies import SPECS
+from remote_agent.training.shared.device_profile import DeviceProfile
+from remote_agent.training.worker.device.simulation import HEADROOM
 from tests.lab.product import HeteroTui, setting
 
 
@@ -59,11 +59,11 @@ def chosen_ways(text: str) -> tuple[OurWay, ...]:
         ValueError: a strategy does not exist, or a setting has no value.
     """
     if text in ("all", "none"):
-        return tuple(OurWay(name, {}) for name in STRATEGIES) if text == "all" else ()
+        return tuple(OurWay(name, {}) for name in SPECS) if text == "all" else ()
     ways = tuple(OurWay.parse(one) for one in text.split(","))
-    unknown = [way.strategy for way in ways if way.strategy not in STRATEGIES]
+    unknown = [way.strategy for way in ways if way.strategy not in SPECS]
     if unknown:
-        raise ValueError(f"no strategy {', '.join(unknown)}; there are {', '.join(STRATEGIES)}")
+        raise ValueError(f"no strategy {', '.join(unknown)}; there are {', '.join(SPECS)}")
     return ways
 
 

@@ -24,7 +24,7 @@ from benchmarks.parity_jobs import MODELS, OPTIMIZERS
 from benchmarks.parity_runs import HOSTS, PATHS, Case, Driver, Row
 from tests.training import loopback
 
-MOST = 1e-5
+MAX = 1e-5
 """The most that a row's error may be."""
 
 WORKERS = (1, 3, 5)
@@ -62,7 +62,7 @@ def pairs_of(case: Case) -> list[Pair]:
 
 def is_good(row: Row) -> bool:
     """Whether the run was what its case says, and its weights are the plain loop's."""
-    return not row.mistake and row.error <= MOST
+    return not row.mistake and row.error <= MAX
 
 
 HEAD = f"{'model':14} {'optimizer':20} {'path':12} {'workers':>7} {'killed':>6} {'error':>8} {'s':>5}  slices"
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(line(row), flush=True)
     bad = [row for row in found if not is_good(row)]
     worst = max((row.error for row in found if not row.mistake), default=float("nan"))
-    print(f"{len(found)} runs, {len(bad)} of them not good; largest error {worst:.1e} (limit {MOST:g})")
+    print(f"{len(found)} runs, {len(bad)} of them not good; largest error {worst:.1e} (limit {MAX:g})")
     if options.csv:
         write_csv(options.csv, found)
     if options.plot:
@@ -154,7 +154,7 @@ def draw(path: Path, found: Sequence[Row]) -> None:
         label = f"{way}, one killed" if killed else way
         errors = [row.error for row in points]
         axes.scatter(at, errors, color=f"C{paths.index(way)}", marker="x" if killed else "o", s=18, label=label)
-    axes.axhline(MOST, color="black", linewidth=1)
+    axes.axhline(MAX, color="black", linewidth=1)
     axes.set_yscale("log")
     axes.set_xticks(range(len(columns)), [" ".join(column) for column in columns], rotation=40, ha="right", fontsize=8)
     axes.set_ylabel("relative error of the weights after 20 steps")

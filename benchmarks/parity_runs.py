@@ -28,12 +28,12 @@ from torch import Tensor
 from benchmarks.lab import last_line
 from benchmarks.parity_jobs import KILL_AT, SAMPLES, STEPS, config_of, job_of, plain_loop, relative_error
 from remote_agent.protocol import DeviceSpec
-from remote_agent.training import cluster, engine
-from remote_agent.training.actors import Request
+from remote_agent.training.checkpoint import checkpoint
+from remote_agent.training.coordinator import cluster, engine
+from remote_agent.training.coordinator.journal import Journal
+from remote_agent.training.coordinator.request import Request
 from remote_agent.training.errors import TrainingError
 from remote_agent.training.job import Job
-from remote_agent.training.journal import Journal
-from remote_agent.training.saving import checkpoint
 from tests.training.loopback import HEAD_ADDRESS, Cluster
 
 HOSTS = "abc"
@@ -42,7 +42,6 @@ HOSTS = "abc"
 PATHS: dict[str, tuple[dict[str, Any], str]] = {
     "network": ({"stream": "network"}, "over network"),  # with a shard on each host
     "memory": ({"stream": "auto"}, "over shared memory"),
-    "ray-objects": ({"stream": "off"}, "sent as Ray objects"),
     "allreduce": ({"strategy": "allreduce"}, "gloo"),
 }
 """Name: its settings, and what the run's plan says of it."""
@@ -103,6 +102,8 @@ def carry_out(case: Case, folder: Path) -> Row:
     if case.path == "network":
         shards = len({*hosts, HOSTS[0]})
         settings, said = settings | {"shards": shards}, f"parameter server on {shards} hosts"
+    if case.path == "allreduce" and case.workers == 1:
+        said = "one worker computes all"
     request = Request(
         run=folder.name,
         job=Job(case.model, factory, factory.create_data),

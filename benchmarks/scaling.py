@@ -35,7 +35,7 @@ from benchmarks.peers import Peer, runner
 from benchmarks.peers.runner import chosen_peers
 from benchmarks.scaling_rows import HEAD, Row, Setting, line, row_of
 from benchmarks.solo import Beside
-from remote_agent.training.speed import shares
+from remote_agent.training.coordinator.plan import shares
 
 MODELS = {
     "large": (f"{Path(__file__).with_name('large_text.py')}:LargeText", "benchmarks.large_text:LargeText"),

@@ -35,12 +35,14 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from remote_agent.protocol import DeviceSpec
-from remote_agent.training import TrainingConfig, strategies
-from remote_agent.training.actors import Request
-from remote_agent.training.engine import session_of
+from remote_agent.strategies import spec_of
+from remote_agent.training import TrainingConfig
+from remote_agent.training.coordinator.journal import Journal
+from remote_agent.training.coordinator.plan import placement
+from remote_agent.training.coordinator.recovery.crashes import Crashes
+from remote_agent.training.coordinator.request import Request
+from remote_agent.training.coordinator.setup import session_of
 from remote_agent.training.job import Job
-from remote_agent.training.journal import Journal
-from remote_agent.training.placing import placement
 
 BATCH, INPUTS, CLASSES, WORKERS = 64, 784, 10, 2
 WIDTHS = {"0.10M": (128,), "3.26M": (1536, 1312), "26M": (4096, 4096, 1450)}
@@ -177,8 +179,8 @@ def our_steps(widths: tuple[int, ...], folder: Path) -> Iterator[float]:
         host=host,
         folder=folder,
     )
-    with session_of(request, Journal(folder / "events.jsonl"), lambda: False) as (session, _):
-        for report in strategies.create(config.strategy, session).steps(session):
+    with session_of(request, Journal(folder / "events.jsonl"), lambda: False, Crashes()) as (session, _):
+        for report in spec_of(session.config.strategy).strategy()().steps(session):
             yield report.seconds
 
 
@@ -231,14 +233,8 @@ def compare(model: str, rounds: int) -> Row:
     return Row(model, parameters, medians["plain"], medians["naive"], medians["ours"], ratio, load)
 
 
-def main() -> None:
-    """Run and print."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.step_overhead", description=__doc__.splitlines()[0])
-    parser.add_argument("--csv", type=Path, help="also write the table to this file")
-    parser.add_argument("--json", type=Path, help="also write the table to this file")
-    parser.add_argument("--rounds", type=int, default=5, help="blocks of steps of each way, per size (default: 5)")
-    parser.add_argument("--sizes", nargs="+", choices=list(WIDTHS), default=list(WIDTHS))
-    options = parser.parse_args()
+def start_ray(store_bytes: int) -> None:
+    """A Ray on this computer for the workers, with an object store of this size; says what it is."""
     os.environ["RAY_enable_metrics_collection"] = "0"  # noqa: SIM112 - Ray spells it so
     os.environ["RAY_AUTH_MODE"] = "disabled"  # a private cluster on loopback, gone in a minute; leaves no token behind
     root = str(Path(__file__).resolve().parents[1])
@@ -247,10 +243,21 @@ def main() -> None:
         num_cpus=WORKERS,
         include_dashboard=False,
         log_to_driver=False,
-        object_store_memory=2_000_000_000,
+        object_store_memory=store_bytes,
         runtime_env={"env_vars": {"PYTHONPATH": root}},
     )
     print(f"batch {BATCH}, {WORKERS} workers with 1 thread each, torch {torch.__version__}, ray {ray.__version__}")
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.step_overhead", description=__doc__.splitlines()[0])
+    parser.add_argument("--csv", type=Path, help="also write the table to this file")
+    parser.add_argument("--json", type=Path, help="also write the table to this file")
+    parser.add_argument("--rounds", type=int, default=5, help="blocks of steps of each way, per size (default: 5)")
+    parser.add_argument("--sizes", nargs="+", choices=list(WIDTHS), default=list(WIDTHS))
+    options = parser.parse_args()
+    start_ray(2_000_000_000)
     print(
         f"{'model':>6} {'parameters':>11} {'plain ms':>9} {'naive ms':>9} {'ours ms':>9} {'naive/ours':>11} {'load':>5}"
     )

@@ -33,16 +33,13 @@ from typing import Any
 import torch
 import torch.distributed
 
-from remote_agent.training import codecs as wire_codecs
-from remote_agent.training.exchange import (
-    Codecs,
-    ExchangeClient,
-    Layout,
-    OptimizerUpdate,
-    Shard,
-    ShardServer,
-    plan_layout,
-)
+from remote_agent.training.server.shard import Shard
+from remote_agent.training.server.shard_server import ShardServer
+from remote_agent.training.server.update import OptimizerUpdate
+from remote_agent.training.wire import codecs as wire_codecs
+from remote_agent.training.wire.agreement import Codecs
+from remote_agent.training.wire.client import ExchangeClient
+from remote_agent.training.wire.layout import Layout, plan_layout
 from tests.lab.lab import Lab
 from tests.lab.machines import Host, HostSpec
 

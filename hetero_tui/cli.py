@@ -41,6 +41,17 @@ Settings = Annotated[
 ]
 
 
+With = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--with",
+        metavar="PATH",
+        help="Send a file or folder along, such as the job's data; modules that it imports from beside it go by"
+        " themselves. Repeatable.",
+    ),
+]
+
+
 @application.callback(invoke_without_command=True)
 def _start(
     context: typer.Context,
@@ -61,8 +72,9 @@ def _start(
 
 @application.command()
 def demo(
-    job: Annotated[str, typer.Argument(help="A ready job: digits or text.")] = "digits",
+    job: Annotated[str, typer.Argument(help="A ready job (digits, text) or path/to/file.py:Name.")] = "digits",
     settings: Settings = None,
+    paths: With = None,
     chaos: Annotated[
         bool, typer.Option("--chaos", help="Break a machine every few seconds, to see it recover (in the app: key x).")
     ] = False,
@@ -70,14 +82,15 @@ def demo(
     plain: Plain = False,
 ) -> None:
     """See it work on this computer: three simulated machines, trained on and taken down again."""
-    from hetero_tui.demo.fleet import demo_fleet
-    from hetero_tui.runs.launch import parse_job, parse_settings
+    from hetero_tui.runs.order import read_order
 
     output = Output(as_json, plain)
+    order = commanding.checked(output, lambda: read_order(job, settings or (), paths or ()))
+    from hetero_tui.demo.fleet import demo_fleet
+
     in_app = not (as_json or plain) and on_a_terminal()
 
     async def whole() -> int:
-        chosen, wanted = parse_job(job), parse_settings(settings or [])
         async with demo_fleet(log_errors=in_app) as fleet:
             session = fleet.session
             if not in_app:
@@ -92,7 +105,8 @@ def demo(
                     session,
                     on_start=("up", "train"),  # it probes by itself
                     job=job,
-                    settings=wanted,
+                    settings=dict(order.settings),
+                    paths=paths or (),
                     quit_key=QUIT_FOR_GOOD,
                     chaos=fleet.chaos.toggle,
                 )
@@ -101,7 +115,7 @@ def demo(
                 output.say("tearing the demo down ...")
             else:
                 await session.up()
-                code = await commanding.follow(session, output, await session.launch(chosen, wanted))
+                code = await commanding.follow(session, output, await session.launch(order), demo=True)
         assert fleet.report is not None
         clean = "the demo is taken down: no process, port or folder of it is left"
         return commanding.report_leftovers(output, fleet.report, clean) or code
@@ -158,19 +172,23 @@ def train(
     context: typer.Context,
     job: Annotated[str, typer.Argument(help="A ready job (digits, text) or path/to/file.py:Name.")],
     settings: Settings = None,
+    paths: With = None,
     as_json: Json = False,
     plain: Plain = False,
     accept: AcceptKeys = False,
 ) -> None:
     """Start a run and follow it. It lives on the head host: closing this does not end it."""
-    from hetero_tui.runs.launch import parse_job, parse_settings
+    from hetero_tui.runs.order import read_order
+
+    output = Output(as_json, plain)
+    order = commanding.checked(output, lambda: read_order(job, settings or (), paths or ()))
 
     async def work(session: Session, output: Output) -> int:
-        run = await session.launch(parse_job(job), parse_settings(settings or []))
+        run = await session.launch(order)
         output.say(f"{run} is on its way; see it again with `hetero-tui attach {run}`")
         return await commanding.follow(session, output, run)
 
-    commanding.in_session(context, Output(as_json, plain), accept, work)
+    commanding.in_session(context, output, accept, work)
 
 
 @application.command()
@@ -187,6 +205,27 @@ def attach(
         return await commanding.follow(session, output, run)
 
     commanding.in_session(context, Output(as_json, plain), accept, work)
+
+
+@application.command()
+def logs(
+    context: typer.Context,
+    run: Run = None,
+    host: Annotated[str, typer.Option("--host", help="Only this host's lines.")] = "",
+    worker: Annotated[
+        str, typer.Option("--worker", help="Only this worker's lines (nas/cpu), or another process's (coordinator).")
+    ] = "",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+    as_json: Json = False,
+    plain: Plain = False,
+    accept: AcceptKeys = False,
+) -> None:
+    """Print what a run's processes logged on all hosts: the job's prints, what was decided and why, Ray's errors."""
+
+    async def work(session: Session, output: Output) -> int:
+        return await commanding.logs(session, output, run, host, worker, follow=follow)
+
+    commanding.in_session(context, Output(as_json, plain), accept, work, narrate=False)
 
 
 @application.command()

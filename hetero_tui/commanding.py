@@ -5,17 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
-from hetero_tui.errors import HostKeyUnknown
+from hetero_tui.errors import HeteroTuiError, HostError, HostKeyUnknown
 from hetero_tui.launcher import DONE, FAILED, LEFT_BEHIND, PARTLY, run_to_end
 from hetero_tui.narration import Narrator, Output, StepPrinter
 
 if TYPE_CHECKING:  # asyncssh takes a while to import: `--help` does without
     from hetero_tui.intents import TeardownReport
     from hetero_tui.session import Session
+
+
+T = TypeVar("T")
 
 
 async def probe(session: Session, output: Output) -> None:
@@ -32,11 +35,11 @@ async def probe(session: Session, output: Output) -> None:
         await session.probe()
 
 
-async def follow(session: Session, output: Output, run: str | None) -> int:
-    """Print a run's events until its last one; the exit code says how it ended."""
+async def follow(session: Session, output: Output, run: str | None, *, demo: bool = False) -> int:
+    """Print a run's events until its last one; the exit code says how it ended. A ``demo`` leaves no checkpoint."""
     from remote_agent import protocol
 
-    printer = StepPrinter(output)
+    printer = StepPrinter(output, demo=demo)
     last: protocol.Event | None = None
     async for line, event in session.events_of(run):
         if output.as_json:
@@ -45,6 +48,27 @@ async def follow(session: Session, output: Output, run: str | None) -> int:
             printer(event)
         last = event
     return DONE if isinstance(last, protocol.RunFinished) else FAILED
+
+
+async def logs(
+    session: Session, output: Output, run: str | None, host: str = "", worker: str = "", *, follow: bool = False
+) -> int:
+    """Print what the processes of a run logged and printed: all, those of one host, or one of them."""
+    from hetero_tui import reports
+
+    failed: list[HostError] = []
+
+    def fail(error: HostError) -> None:
+        failed.append(error)
+        output.error(error)
+
+    printed = set[str]()
+    async for entry in session.logs_of(run, host, follow=follow, failed=fail):
+        if worker in ("", entry.line.process, f"{entry.host}/{entry.line.process}", entry.host):
+            # There may be a hundred thousand: no console is made for each.
+            print(reports.log_json(entry) if output.as_json else reports.log_line(entry), flush=follow)
+            printed.add(entry.host)
+    return exit_code(done=list(printed), failed=failed)
 
 
 def report_leftovers(output: Output, report: TeardownReport, clean: str) -> int:
@@ -69,6 +93,15 @@ def asks(question: str) -> bool:
         return False
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def checked(output: Output, read: Callable[[], T]) -> T:
+    """What the user's words mean, before anything is opened; mistakes end the command with their exit code."""
+    try:
+        return read()
+    except HeteroTuiError as error:
+        output.complain(f"hetero-tui: {error}")
+        raise typer.Exit(error.exit_code) from None
 
 
 def in_session(

@@ -25,6 +25,9 @@ COMMAND = 20.0
 SHIP_AGENT = 60.0
 """Sending the agent's files (tens of kilobytes, over a slow link)."""
 
+SHIP_JOB = 300.0
+"""Sending a job's files (64 MiB at most, over a slow link)."""
+
 NODE_START = 130.0
 """From the order to start Ray on a host until it has joined; the agent there gives up sooner, and says why."""
 
@@ -45,6 +48,9 @@ RECONNECT_FIRST = 0.5
 
 RECONNECT_LONGEST = 10.0
 """Longest pause between two attempts to reach a host again."""
+
+LAST_LINES = 1.0
+"""From the end of a run whose logs are followed until the other hosts' last lines must be here."""
 
 HEAD_LOOK_EVERY = 1.0
 """Pause between two looks at whether the head of a run that is followed answers."""

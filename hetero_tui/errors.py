@@ -2,7 +2,8 @@
 
 HeteroTuiError                      exit code 1 unless said otherwise
 ├── UsageError                      exit code 2: flags, names, job files
-│   └── InventoryError              exit code 2: every mistake in inventory.yaml at once
+│   ├── InventoryError              exit code 2: every mistake in inventory.yaml at once
+│   └── OrderError                  exit code 2: every mistake in what is to be trained at once
 ├── HostError                       one host failed, the others go on (exit code 3 if any other succeeded)
 │   ├── Unreachable                 no TCP connection, or it was lost
 │   ├── AuthenticationFailed        the host refused user or key
@@ -57,6 +58,20 @@ class InventoryError(UsageError):
 
     def __str__(self) -> str:
         return "\n".join([self.cause + ":", *(f"  {mistake}" for mistake in self.mistakes)])
+
+
+class OrderError(UsageError):
+    """What is to be trained is not valid: the job, its file, settings; ``mistakes`` holds one line for each."""
+
+    def __init__(self, mistakes: tuple[str, ...], *, hint: str = "") -> None:
+        super().__init__("; ".join(mistakes), step="train", hint=hint)
+        self.mistakes = mistakes
+
+    def __str__(self) -> str:
+        if len(self.mistakes) == 1:
+            return super().__str__()
+        advice = [f"  -> {self.hint}"] if self.hint else []
+        return "\n".join([f"{len(self.mistakes)} mistakes:", *(f"  {mistake}" for mistake in self.mistakes), *advice])
 
 
 class HostError(HeteroTuiError):

@@ -15,6 +15,10 @@ from hetero_tui.text import one_line
 Line = Annotated[str, BeforeValidator(lambda value: one_line(value) if isinstance(value, str) else value)]
 
 
+_VENDORS = {"cuda": "NVIDIA", "rocm": "AMD"}
+"""Whose GPUs a torch may be built for; it calls either ``cuda:0``, ``cuda:1``..."""
+
+
 class _Facts(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -122,13 +126,36 @@ class HostFacts(_Facts):
     problems: tuple[Line, ...] = ()
 
     @property
+    def usable_accelerators(self) -> tuple[Accelerator, ...]:
+        """The accelerators that torch can use; in a machine with NVIDIA's and AMD's, one vendor's.
+
+        That is the vendor that its torch is built for, or NVIDIA where the build does not say.
+        """
+        if not _VENDORS.keys() <= {accelerator.kind for accelerator in self.accelerators}:
+            return self.accelerators
+        other = "cuda" if (self.torch_build or "").startswith("rocm") else "rocm"
+        return tuple(accelerator for accelerator in self.accelerators if accelerator.kind != other)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What people should know about the devices: which are not used, and why."""
+        used = self.usable_accelerators
+        unused = tuple(accelerator for accelerator in self.accelerators if accelerator not in used)
+        if not unused:
+            return ()
+        names = ", ".join(dict.fromkeys(accelerator.name for accelerator in unused))
+        ours, other = _VENDORS[used[0].kind], _VENDORS[unused[0].kind]
+        why = f"a torch drives one vendor's GPUs, here {ours}'s (build: {self.torch_build or 'unknown'})"
+        return (f"{names} not used: {why}; to use {other}'s instead, set `python:` to one with a torch for {other}",)
+
+    @property
     def devices(self) -> tuple[str, ...]:
-        """Devices that can train here by torch's names: the accelerators, or else the CPU."""
-        return tuple(accelerator.device for accelerator in self.accelerators) or ("cpu",)
+        """Devices that can train here by torch's names, each once: the usable accelerators, or else the CPU."""
+        return tuple(dict.fromkeys(accelerator.device for accelerator in self.usable_accelerators)) or ("cpu",)
 
     def device_name(self, device: str) -> str:
         """A name for people: the accelerator's product name, or the CPU's cores; a simulated machine says so."""
-        for accelerator in self.accelerators:
+        for accelerator in self.usable_accelerators:
             if accelerator.device == device:
                 return accelerator.name
         cores = f"CPU {self.cpu.usable} core{'s' if self.cpu.usable != 1 else ''}"

@@ -36,6 +36,9 @@ _LEVELS = {
 }
 """Host states that are worth a line in the log, when a host enters them, and that line's weight."""
 
+_ROUTINE = (protocol.CheckpointSaved, protocol.Evaluated)
+"""Events that come again and again: of their lines in a row the newest is kept."""
+
 _BUSY = (HostState.UP, HostState.TRAINING, HostState.SLOW)
 
 
@@ -124,11 +127,13 @@ def _host_sampled(state: State, event: events.HostSampled) -> State:
         now = HostState.RESTARTING
     elif not ray_runs and host.state in (*_BUSY, HostState.UNREACHABLE, HostState.RESTARTING):
         now = HostState.FAILED if event.sample.ray == "stopped" else HostState.READY
-    if now is host.state:
-        return state
-    detail = "Ray has ended there" if now is HostState.FAILED else ""
-    state = _host_changed(state, events.HostChanged(time=event.time, host=host.name, state=now, detail=detail))
-    return _with_cluster_state(state)
+    was_down = state.cluster_state is ClusterState.DOWN and event.sample.ray in ("running", "restarting")
+    if was_down:  # another laptop started it, or what was known of it was wrong
+        state = replace(state, cluster_state=ClusterState.DEGRADED)
+    if now is not host.state:
+        detail = "Ray has ended there" if now is HostState.FAILED else ""
+        state = _host_changed(state, events.HostChanged(time=event.time, host=host.name, state=now, detail=detail))
+    return _with_cluster_state(state) if was_down or now is not host.state else state
 
 
 def _with_cluster_state(state: State) -> State:
@@ -208,10 +213,10 @@ def _run_progressed(state: State, wrapped: events.RunProgressed) -> State:
     state = replace(state, run=run)
     if not isinstance(event, protocol.Step) or len(run.recent) == 1:
         state = _mark_training_hosts(state)
-    return _logged(state, event.time, level, text, isinstance(event, protocol.CheckpointSaved)) if text else state
+    return _logged(state, event.time, level, text, isinstance(event, _ROUTINE)) if text else state
 
 
-def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]:
+def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]:  # noqa: C901 - a case an event
     """The run after one of its events, and the log line for it ("" for none)."""
     match event:
         case protocol.Step():
@@ -255,6 +260,13 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
             stall = "" if event.stall_s is None else f"; stall {event.stall_s:.1f} s"
             text = f"{event.samples} samples of step {event.step:,} went from {event.worker} to {event.to}{stall}"
             return run, Level.GOOD, f"{text}, nothing lost"
+        case protocol.Evaluated():
+            run = replace(run, evaluated=event, best=event if event.best else run.best)
+            figures = ", ".join(f"{name} {_figure(value)}" for name, value in event.metrics.items())
+            best = ", the best so far" if event.best else ""
+            return run, Level.INFO, f"step {event.step:,} evaluated on {event.samples:,} samples: {figures}{best}"
+        case protocol.Notice():
+            return run, Level.WARNING, f"{event.host}, step {event.step:,}: {event.text}"
         case protocol.CheckpointSaved():
             run = replace(run, checkpoint=event.path, checkpoint_step=event.step)
             where = ", ".join(event.hosts) or event.host
@@ -276,6 +288,8 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
                 checkpoint=event.checkpoint or run.checkpoint,
                 checkpoint_step=event.step if event.checkpoint else run.checkpoint_step,
                 markers=(*run.markers[-19:], Marker(step=event.step, text="resumed")),
+                evaluated=_unless_superseded(run.evaluated, event.step),
+                best=_unless_superseded(run.best, event.step),
             )
             why = f" (it had {event.cause})" if event.cause else ""
             notes = "".join(f"; {note}" for note in event.notes)
@@ -294,13 +308,22 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
             figures = "".join(f", {name.replace('_', ' ')} {value:.4g}" for name, value in event.evaluation.items())
             word = "stopped" if event.stopped else "finished"
             speed = f"{event.samples_per_second:,.0f} samples/s"
-            return run, Level.GOOD, f"{run.run} {word} after {event.steps:,} steps, {speed}{figures}"
+            why = f" ({event.reason})" if event.reason else ""
+            return run, Level.GOOD, f"{run.run} {word} after {event.steps:,} steps{why}, {speed}{figures}"
         case protocol.RunFailed():
             run = replace(run, state=RunState.FAILED, ended=event.time, detail=one_line(event.cause))
             hint = f" -> {event.hint}" if event.hint else ""
             return run, Level.BAD, f"{run.run} failed on {event.host} at step {event.step:,}: {event.cause}{hint}"
         case _:
             return run, Level.INFO, ""
+
+
+def _figure(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.4g}"
+
+
+def _unless_superseded(evaluated: protocol.Evaluated | None, step: int) -> protocol.Evaluated | None:
+    return evaluated if evaluated is not None and evaluated.step <= step else None
 
 
 def _stepped(run: RunView, event: protocol.Step) -> RunView:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -73,8 +73,14 @@ class Intents(Protocol):
     async def up(self) -> None:
         """Start the cluster on every fit host. Starting what runs changes nothing."""
 
-    async def train(self, job: str, settings: Mapping[str, str]) -> str:
-        """Start a run (bringing the cluster up first where it is down) and follow it; the answer is its name."""
+    def mistakes_in(self, job: str, settings: Mapping[str, str], paths: Sequence[str] = ()) -> tuple[str, ...]:
+        """What is wrong with an order for :meth:`train`, as far as it shows before anything starts."""
+
+    async def train(self, job: str, settings: Mapping[str, str], paths: Sequence[str] = ()) -> str:
+        """Start a run (bringing the cluster up first where it is down) and follow it; the answer is its name.
+
+        ``paths`` are sent along with the job's file.
+        """
 
     async def stop_run(self) -> None:
         """Ask the run on the screen to stop after its step, with a checkpoint."""

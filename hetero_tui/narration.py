@@ -18,6 +18,7 @@ from rich.text import Text
 from hetero_tui.errors import HeteroTuiError
 from hetero_tui.events import Level
 from hetero_tui.state import State
+from hetero_tui.text import plain
 from remote_agent import protocol
 
 _STYLES = {Level.INFO: "", Level.GOOD: "green", Level.WARNING: "yellow", Level.BAD: "bold red"}
@@ -97,9 +98,10 @@ class Narrator:
 class StepPrinter:
     """Prints a run's steps for people: the first, the last, and one a second between."""
 
-    def __init__(self, output: Output) -> None:
-        """``output`` says how."""
+    def __init__(self, output: Output, *, demo: bool = False) -> None:
+        """``output`` says how; the checkpoints of a ``demo`` are not named, as they are removed with its folder."""
         self._output = output
+        self._demo = demo
         self._iterations = 0
         self._printed = float("-inf")
         self._since = 0
@@ -121,6 +123,10 @@ class StepPrinter:
                 due = event.time - self._printed >= STEP_LINE_EVERY or event.step == self._iterations
                 if due:
                     self._print(event)
+            case protocol.Evaluated():
+                shown = ", ".join(_figure(name, value) for name, value in event.metrics.items())
+                best = ", the best so far" if event.best else ""
+                self._output.data(f"step {event.step:,} evaluated on {event.samples:,} samples: {shown}{best}")
             case protocol.RunFinished():
                 word = "stopped early" if event.stopped else "finished"
                 loss = "n/a" if event.final_loss is None else f"{event.final_loss:.4f}"
@@ -128,10 +134,19 @@ class StepPrinter:
                     f"{word}: {event.steps:,} steps, {event.samples:,} samples, loss {loss}, "
                     f"{event.samples_per_second:,.0f} samples/s"
                 )
+                if event.reason:
+                    self._output.data(event.reason)
                 for name, value in event.evaluation.items():
-                    shown = f"{value:.2%}" if "accuracy" in name else f"{value:.4f}"
-                    self._output.data(f"{name.replace('_', ' ')}: {shown}")
+                    self._output.data(_figure(name, value, ": "))
+                if self._demo:
+                    self._output.data("the demo's checkpoints are removed with it")
+                    return
                 self._output.data(f"checkpoint: {event.checkpoint}")
+                if event.best:
+                    self._output.data(f"best checkpoint: {event.best}")
+            case protocol.RunFailed():
+                for line in event.detail.splitlines():
+                    self._output.data(f"  {plain(line)}")
             case _:
                 pass
 
@@ -145,3 +160,10 @@ class StepPrinter:
             f"step {event.step:>{width},}/{self._iterations:,}  loss {loss}  {rate:>8,.0f} samples/s  {shares}"
         )
         self._printed, self._samples, self._began = event.time, 0, event.time
+
+
+def _figure(name: str, value: float | None, between: str = " ") -> str:
+    words = name.replace("_", " ")
+    if value is None:
+        return f"{words}{between}n/a"
+    return f"{words}{between}{value:.2%}" if "accuracy" in name else f"{words}{between}{value:.4f}"

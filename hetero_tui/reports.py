@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 from hetero_tui.errors import HeteroTuiError
@@ -12,7 +14,9 @@ from hetero_tui.fleet.preflight import judge
 from hetero_tui.fleet.probing import Probed
 from hetero_tui.intents import TeardownReport
 from hetero_tui.inventory import Inventory
+from hetero_tui.runs.logs import Logged
 from hetero_tui.state import State
+from hetero_tui.text import one_line, plain
 from remote_agent import protocol
 
 
@@ -24,6 +28,7 @@ def probe_document(probed: tuple[Probed, ...]) -> dict[str, Any]:
                 "name": entry.host,
                 "status": entry.status,
                 "facts": None if entry.facts is None else entry.facts.model_dump(mode="json"),
+                "notes": [] if entry.facts is None else list(entry.facts.notes),
                 "error": error_document(entry.error),
             }
             for entry in probed
@@ -45,7 +50,7 @@ def probe_rows(inventory: Inventory, probed: tuple[Probed, ...]) -> list[list[st
             continue
         facts = entry.facts
         problems = judge(host, facts)
-        verdict = "fit" if not problems else f"{problems[0].cause} -> {problems[0].hint}"
+        verdict = "; ".join(("fit", *facts.notes)) if not problems else f"{problems[0].cause} -> {problems[0].hint}"
         rows.append([entry.host, _devices(facts), _gigabytes(facts), facts.python.version, verdict])
     return rows
 
@@ -109,6 +114,18 @@ def run_rows(runs: tuple[tuple[str, protocol.RunSummary], ...]) -> list[list[str
         ]
         for _, run in runs
     ]
+
+
+def log_line(entry: Logged) -> str:
+    """A line of ``logs`` for people: time in UTC, host and process, and what it says."""
+    moment = datetime.fromtimestamp(entry.line.time, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return f"{moment} [{entry.host}/{one_line(entry.line.process)}] {plain(entry.line.line)}"
+
+
+def log_json(entry: Logged) -> str:
+    """The same for scripts."""
+    line = entry.line
+    return json.dumps({"time": line.time, "host": entry.host, "process": line.process, "line": plain(line.line)})
 
 
 def _devices(facts: HostFacts) -> str:

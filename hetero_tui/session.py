@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 from hetero_tui import events
-from hetero_tui.errors import HeteroTuiError, RunError, UsageError
+from hetero_tui.errors import HeteroTuiError, HostError, OrderError, RunError, UsageError
 from hetero_tui.events import HostState, Level, RunState
 from hetero_tui.fleet.bring_up import UpReport
 from hetero_tui.fleet.live import LiveFleet, cancel
@@ -23,10 +23,12 @@ from hetero_tui.fleet.survey import Surveyed, head_name
 from hetero_tui.fold import apply
 from hetero_tui.intents import TeardownPreview, TeardownReport
 from hetero_tui.inventory import Inventory
-from hetero_tui.runs import launch as launching
 from hetero_tui.runs import membership
 from hetero_tui.runs.attending import attend
-from hetero_tui.runs.listing import FINAL_STATES, find_run, list_runs, live_run, stop_run
+from hetero_tui.runs.launch import launch
+from hetero_tui.runs.listing import FINAL_STATES, find_among, find_run, list_runs, live_run, stop_run
+from hetero_tui.runs.logs import Logged, logs_of
+from hetero_tui.runs.order import READY_JOBS, Order, archive_of, read_order
 from hetero_tui.runs.recovery import FleetRecovery
 from hetero_tui.state import State, initial
 from remote_agent import protocol
@@ -60,8 +62,8 @@ class Session:
         """
         self.inventory = inventory
         self.inventory_path = str(path)
-        self.jobs: tuple[str, ...] = launching.READY_JOBS
-        self.busy = ""
+        self.jobs: tuple[str, ...] = READY_JOBS
+        self._under_way: list[str] = []
         self._log_errors = log_errors
         self._state = initial(
             inventory.cluster, tuple((host.name, host.address or "this computer") for host in inventory.hosts)
@@ -87,6 +89,11 @@ class Session:
     def state(self) -> State:
         """What is known now."""
         return self._state
+
+    @property
+    def busy(self) -> str:
+        """What is under way, in a word, until all of it has ended: first the operation that excludes the others."""
+        return self._under_way[0] if self._under_way else ""
 
     @property
     def probed(self) -> tuple[Probed, ...]:
@@ -140,25 +147,32 @@ class Session:
             await (fleet.look_at(host) if is_known else fleet.look())
             await self._join(host)
 
-    async def train(self, job: str, settings: Mapping[str, str]) -> str:
+    def mistakes_in(self, job: str, settings: Mapping[str, str], paths: Sequence[str] = ()) -> tuple[str, ...]:
+        """What is wrong with an order for :meth:`train`, as far as it shows before anything starts."""
+        try:
+            read_order(job, settings, paths)
+        except OrderError as error:
+            return error.mistakes
+        return ()
+
+    async def train(self, job: str, settings: Mapping[str, str], paths: Sequence[str] = ()) -> str:
         """Start a run, bringing the cluster up first where it is down, and follow it."""
-        run = await self.launch(launching.parse_job(job), settings)
+        run = await self.launch(read_order(job, settings, paths))
         self._follow(run)
         return run
 
-    async def launch(self, job: launching.Job, settings: Mapping[str, str]) -> str:
+    async def launch(self, order: Order) -> str:
         """Start a run, bringing the cluster up first where it is down; the answer is its name."""
         async with self._exclusively("starting"):
             self._refuse_beside_live_run("train")
+            archive = await archive_of(order, self.notice)
             fleet = self._fleet
             await fleet.look()
             if head_name(fleet.surveyed) is None:
                 await fleet.bring_up()
-            run, head = await launching.launch(
-                self.inventory, fleet.transports, fleet.surveyed, fleet.facts, job, settings
-            )
+            run, head = await launch(self.inventory, fleet.transports, fleet.surveyed, fleet.facts, order, archive)
             self._run_is_on(head)
-            self.emit(events.RunChanged(time=time.time(), run=run, job=job.reference, state=RunState.STARTING))
+            self.emit(events.RunChanged(time=time.time(), run=run, job=order.job.reference, state=RunState.STARTING))
             return run
 
     async def resume_run(self, run: str | None = None) -> str:
@@ -203,6 +217,36 @@ class Session:
             self.emit(events.RunChanged(time=time.time(), run=run, job="", state=RunState.LOST, detail=error.cause))
             raise
 
+    async def logs_of(
+        self, run: str | None, host: str = "", *, follow: bool, failed: Callable[[HostError], None]
+    ) -> AsyncIterator[Logged]:
+        """What the processes of a run (None: the newest) logged and printed on all hosts, or on ``host``, by time.
+
+        Args:
+            run: which.
+            host: only this one's; empty: all hosts'.
+            follow: go on until the run ends.
+            failed: is told of each of those hosts that can't be asked.
+
+        Raises:
+            UsageError: the inventory has no such host.
+            RunError: there is no such run.
+        """
+        if host:
+            self._refuse_unknown(host, step="logs")
+        runs = await self.status()
+        for found in self.surveyed.values():
+            if found.error is not None and host in ("", found.host):
+                failed(found.error)
+        head, summary = find_among(runs, run)
+        wanted = {host, *([head] if follow else [])} if host else self._fleet.answering.keys()
+        asked = {name: link for name, link in self._fleet.answering.items() if name in wanted}
+        coming = logs_of(asked, self.inventory.cluster, summary, head, follow=follow, failed=failed)
+        async with aclosing(coming) as lines:
+            async for entry in lines:
+                if host in ("", entry.host):
+                    yield entry
+
     async def stop_run(self, run: str | None = None) -> None:
         """Stop a run (None: the one on the screen, else the newest) after its step, with a checkpoint."""
         with self._working("stopping the run"):
@@ -222,9 +266,7 @@ class Session:
             UsageError: the inventory has no such host.
             RunError: no run is under way.
         """
-        if self.inventory.host(host) is None:
-            known = ", ".join(entry.name for entry in self.inventory.hosts)
-            raise UsageError(f"no host {host!r} in the inventory", step="drain", hint=f"hosts: {known}")
+        self._refuse_unknown(host, step="drain")
         with self._working("draining"):
             run = await membership.drain(self.inventory.cluster, self._fleet.transports, host)
             self.notice(Level.INFO, f"{host} leaves {run} after its step")
@@ -270,9 +312,12 @@ class Session:
     # --- Inside ------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _working(self, word: str) -> Iterator[None]:
-        """Say what is under way; an error becomes a line in the log on its way to the caller."""
-        self.busy = word
+    def _working(self, word: str, *, first: bool = False) -> Iterator[None]:
+        """Say what is under way; an error becomes a line in the log on its way to the caller.
+
+        Stopping a run and draining a host go on beside other operations, so each takes back its own word alone.
+        """
+        self._under_way.insert(0 if first else len(self._under_way), word)
         try:
             yield
         except HeteroTuiError as error:
@@ -280,7 +325,7 @@ class Session:
                 self.notice(Level.BAD, str(error))
             raise
         finally:
-            self.busy = ""
+            self._under_way.remove(word)
             for listener in tuple(self._listeners):
                 listener(self._state)
 
@@ -288,13 +333,18 @@ class Session:
     async def _exclusively(self, word: str) -> AsyncIterator[None]:
         """One operation at a time; see :meth:`_working`."""
         async with self._operation:
-            with self._working(word):
+            with self._working(word, first=True):
                 yield
 
     def _refuse_beside_live_run(self, step: str) -> None:
         live = self._state.run
         if live is not None and not live.state.final:
             raise UsageError(f"{live.run} is under way", step=step, hint="stop it first")
+
+    def _refuse_unknown(self, host: str, *, step: str) -> None:
+        if self.inventory.host(host) is None:
+            known = ", ".join(entry.name for entry in self.inventory.hosts)
+            raise UsageError(f"no host {host!r} in the inventory", step=step, hint=f"hosts: {known}")
 
     def _run_is_on(self, host: str) -> None:
         self._run_host = host

@@ -87,6 +87,8 @@ class RunView:
     checkpoint: str = ""
     checkpoint_step: int = 0
     evaluation: dict[str, float] = field(default_factory=dict)
+    evaluated: protocol.Evaluated | None = None
+    best: protocol.Evaluated | None = None
 
     @property
     def step_seconds(self) -> float | None:

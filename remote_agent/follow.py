@@ -12,17 +12,30 @@ with one of the protocol's exit codes ``FOLLOW_...``.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from remote_agent import deadlines, processes
+from remote_agent import deadlines
+from remote_agent.host import processes
 from remote_agent.protocol import FINAL_KINDS, FOLLOW_FILE_SHORTER, FOLLOW_NO_FILE, FOLLOW_PROCESS_GONE
 from remote_agent.stream import LineStream, StreamClosed
 
 _CHUNK = 1 << 20
+
+
+def once(path: Path, offset: int) -> int:
+    """Print the lines that are there now, if the file is; returns the exit code."""
+    if not path.is_file():
+        return 0
+    with path.open("rb") as file, contextlib.suppress(StreamClosed):
+        file.seek(offset)
+        stream = LineStream()
+        stream.write([line for line in file if line.endswith(b"\n")])
+    return 0
 
 
 def follow(path: Path, offset: int, process: tuple[Path, str] | None = None) -> int:
@@ -98,12 +111,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--offset", type=int, default=0)
     parser.add_argument("--process-folder", type=processes.absolute_path)
     parser.add_argument("--process-name")
+    parser.add_argument("--once", action="store_true", help="end when what is there is printed")
     options = parser.parse_args(arguments)
     if (options.process_folder is None) != (options.process_name is None):
         parser.error("--process-folder and --process-name go together")
     process = None if options.process_folder is None else (options.process_folder, options.process_name)
     try:
-        code = follow(options.path, options.offset, process)
+        code = once(options.path, options.offset) if options.once else follow(options.path, options.offset, process)
     except OSError as error:
         print(f"{options.path}: {error.strerror}", file=sys.stderr)
         return 1

@@ -21,9 +21,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar, get_args, get_origin
 
-VERSION = 1
-"""Version of this wire. A laptop sends the agent along, so the two differ only while an older run is followed."""
-
 CLUSTER_MARK = "HETERO_TUI_CLUSTER"
 """Environment variable that every process of ours carries on a host; its value is the cluster's folder there.
 
@@ -52,6 +49,11 @@ CONTROL_FILE = "control.jsonl"
 """In a run's folder on its head host: what the user wants of the run while it is on, a :class:`RunCommand` a line."""
 
 
+JOB_ARCHIVE, JOB_CODE, JOB_LEFT = "job.zip", "code", "left.json"
+"""In a run's folder: the user's files. In it, the folder of the files as they lay around the job; and a list of those
+that lay there too and were not sent, for the words of an error."""
+
+
 def run_process_name(run: str) -> str:
     """The name under which the coordinator of a run is recorded on its host."""
     return f"run-{run}"
@@ -74,7 +76,7 @@ class ProtocolError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSpec:
-    """How one host takes part in the cluster; input of ``python -m remote_agent.node start`` (one line on stdin).
+    """How one host takes part in the cluster; input of ``python -m remote_agent.host.node start`` (one line on stdin).
 
     ``folder`` is the cluster's folder on the host (absolute, or starting with ``~/``). ``head_address`` and
     ``gcs_port`` are the head's, on every host. ``cpus`` is how many CPU slots Ray may hand out; None means all.
@@ -110,8 +112,9 @@ class DeviceSpec:
 class RunSpec:
     """One training run; ``run.json`` in the run's folder on the head host.
 
-    ``job`` is a ready job's name or ``file.py:Name`` (the file lies beside ``run.json``). ``config`` holds the
-    ``TrainingConfig`` fields that were set; the rest keep their defaults. ``server_host`` holds the parameter server.
+    ``job`` is a ready job's name or ``file.py:Name`` (the file is in :data:`JOB_ARCHIVE`, or beside ``run.json``).
+    ``config`` holds the ``TrainingConfig`` fields that were set; the rest keep their defaults. ``server_host`` holds
+    the parameter server.
     ``resume`` is the path of a checkpoint, or of a run's folder, on the head host, that the run goes on from; ``ended``
     says how it had ended before. ``epoch`` is that of the cluster (:class:`NodeSpec`) that it runs on: of two folders
     of the same run, the one with the larger epoch tells how it stands. ``awaited`` is said to whoever makes a run ready
@@ -202,6 +205,7 @@ class RunSummary:
     ``state`` is ``starting``, ``running``, ``finished``, ``stopped``, ``failed``, or ``lost``: no last event, and its
     process is gone. ``host`` is the head that it was started on, which another machine's copy of it names as well;
     ``seq`` is the last event's number there, and ``checkpoint`` the step of the newest whole checkpoint (None: none).
+    ``ended`` is the time of the last event of a run that is not under way.
     """
 
     id: str
@@ -214,6 +218,7 @@ class RunSummary:
     epoch: int = 0
     seq: int = 0
     checkpoint: int | None = None
+    ended: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,6 +226,18 @@ class RunList:
     """Answer of ``python -m remote_agent.runs``: the runs in one cluster's folder, oldest first."""
 
     runs: tuple[RunSummary, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogLine:
+    """A line of ``python -m remote_agent.logs``: what a process of a host logged or printed, and when.
+
+    ``process`` is ``coordinator``, a worker's device (``cuda:0``), ``server``, ``supervisor``, or one of Ray's.
+    """
+
+    time: float
+    process: str
+    line: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -402,6 +419,9 @@ class Step(Event):
     """Step ``step`` (from 1) is applied. ``loss`` is the mean over the step's samples, before the update.
 
     ``loss`` is None where it is not a finite number: JSON has no NaN, and an honest blank beats an invented figure.
+    ``learning_rate`` is that of the optimizer's first parameter group, ``gradient_norm`` that of the mean gradient,
+    before it is clipped; None where the strategy does not know it. ``scalars`` are the job's own figures, which its
+    loss returned beside the loss, over the step's samples.
     """
 
     kind: ClassVar[str] = "step"
@@ -412,6 +432,41 @@ class Step(Event):
     bytes_pushed: int
     bytes_pulled: int
     workers: tuple[WorkerStep, ...] = ()
+    learning_rate: float | None = None
+    gradient_norm: float | None = None
+    scalars: dict[str, float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated(Event):
+    """The weights after ``step`` were measured on the validation data.
+
+    Attributes:
+        step: which.
+        epoch: how often all of the data had been used by then; None where nobody knows how much it is.
+        metrics: figures over all of the validation data, by name; None where one is not a finite number.
+        samples: of the validation data.
+        seconds: that training waited for it.
+        best: no evaluation before was as good, by the run's ``keep_best``.
+    """
+
+    kind: ClassVar[str] = "evaluated"
+    step: int
+    epoch: float | None
+    metrics: dict[str, float | None]
+    samples: int
+    seconds: float
+    best: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notice(Event):
+    """The run goes on, and the user should know something: ``text`` says what happened, and what was done."""
+
+    kind: ClassVar[str] = "notice"
+    step: int
+    host: str
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -475,7 +530,8 @@ class RunFinished(Event):
     """The run ended well. ``stopped`` is true when it ended early; ``evaluation`` holds the job's own figures.
 
     For example ``{"test_accuracy": 0.973}``: fractions and losses, as the job's ``evaluate`` gave them. ``steps`` is
-    the last step; ``samples`` are those of all steps, before a checkpoint that the run went on from as well.
+    the last step; ``samples`` are those of all steps, before a checkpoint that the run went on from as well. ``best``
+    is the checkpoint of the best evaluation, where one is kept, and ``reason`` why the run ended before its last step.
     """
 
     kind: ClassVar[str] = "run_finished"
@@ -486,6 +542,8 @@ class RunFinished(Event):
     checkpoint: str
     evaluation: dict[str, float] = field(default_factory=dict)
     stopped: bool = False
+    best: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -509,7 +567,9 @@ EVENTS: tuple[type[Event], ...] = (
     SliceReissued,
     Rebalanced,
     Step,
+    Evaluated,
     CheckpointSaved,
+    Notice,
     ServerLost,
     HeadLost,
     RunResumed,

@@ -20,9 +20,9 @@ from itertools import islice
 from pathlib import Path
 
 from remote_agent import protocol, reopening, tail
-from remote_agent.processes import absolute_path, find_named
+from remote_agent.host.processes import absolute_path, find_named
 
-MOST_LINES = 1000
+MAX_LINES = 1000
 """Of the end of ``events.jsonl``, where no step is found: there are few events between two steps."""
 
 
@@ -74,6 +74,7 @@ def summarize(folder: Path, spec: protocol.RunSpec, events: Path) -> protocol.Ru
         epoch=spec.epoch,
         seq=seq,
         checkpoint=newest_checkpoint(events.parent),
+        ended=last[-1].time if last and state not in ("starting", "running") else None,
     )
 
 
@@ -185,7 +186,7 @@ def _first_and_last(path: Path) -> tuple[protocol.Event | None, list[protocol.Ev
     try:
         with path.open("rb") as file:
             first = _event(file.readline())
-            for _, line in islice(tail.lines_from_end(file), MOST_LINES):
+            for _, line in islice(tail.lines_from_end(file), MAX_LINES):
                 event = _event(line)
                 if event is not None:
                     last.append(event)

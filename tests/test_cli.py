@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import time
 
 import pytest
 
@@ -40,6 +41,19 @@ def test_wrong_usage_is_exit_code_2_and_no_traceback(cli, words: tuple[str, ...]
     assert done.returncode == 2, done.stderr
     assert done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_every_mistake_in_an_order_is_told_at_once_before_anything_is_opened(cli) -> None:
+    cli.inventory.unlink()  # it is not even read
+    began = time.monotonic()
+    done = cli(
+        "train", "digit", "--set", "batchsize=8", "--set", "seed=x", "--set", "learning_rate=nan", "--set", "oops"
+    )
+    assert time.monotonic() - began < 3
+    assert done.returncode == 2
+    assert done.stdout == ""
+    for said in ("'digits'", "'batch_size'", "seed=x: expected", "learning_rate=nan: expected", "'oops' is not key"):
+        assert said in done.stderr
 
 
 def test_a_script_that_does_not_say_yes_tears_nothing_down(cli) -> None:

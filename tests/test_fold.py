@@ -143,6 +143,22 @@ def test_a_host_that_brings_its_ray_back_is_restarting_until_it_has() -> None:
     assert (gone.cluster_state, back.cluster_state) == (ClusterState.DEGRADED, ClusterState.UP)
 
 
+def test_a_cluster_that_was_called_down_is_not_once_a_host_says_that_its_ray_runs() -> None:
+    for start in (START, both_up()):
+        down = apply(start, events.ClusterChanged(time=60.0, state=ClusterState.DOWN))
+        silent = apply(down, sampled("nas", "none", time=61.0))
+        one = apply(silent, sampled("mercer", "running", time=62.0))
+        both = apply(one, sampled("nas", "running", time=63.0))
+        states = [state.cluster_state for state in (silent, one, both)]
+        assert states == [ClusterState.DOWN, ClusterState.DEGRADED, ClusterState.UP]
+
+
+@pytest.mark.parametrize("word", [ClusterState.STARTING, ClusterState.STOPPING])
+def test_what_is_being_done_to_a_cluster_is_shown_until_it_is_done(word: ClusterState) -> None:
+    state = apply(START, events.ClusterChanged(time=60.0, state=word))
+    assert apply(state, sampled("nas", "running", time=61.0)).cluster_state is word
+
+
 def test_a_run_that_said_its_last_word_is_not_called_lost_afterwards() -> None:
     finished = protocol.RunFinished(
         seq=2, time=200.0, steps=1, samples=64, final_loss=None, samples_per_second=64.0, checkpoint="/c"
@@ -263,3 +279,46 @@ def test_a_command_tells_each_line_once_though_the_log_keeps_the_newest(capsys: 
         "nas joined the run with cpu",
         "checkpoint of step 5 saved on mercer",
     ]
+
+
+def evaluated(number: int, seq: int, loss: float | None, *, best: bool) -> protocol.Evaluated:
+    figures = {"val_loss": loss, "accuracy": 0.5}
+    return protocol.Evaluated(
+        seq=seq, time=100.0 + number, step=number, epoch=1.0, metrics=figures, samples=500, seconds=1.0, best=best
+    )
+
+
+def test_the_newest_evaluation_and_the_best_are_known_and_those_of_steps_made_again_are_not() -> None:
+    happened = [started(), plan(), evaluated(10, 3, 0.5, best=True), evaluated(20, 4, None, best=False)]
+    run = run_of(*happened).run
+    assert run is not None
+    assert run.evaluated == happened[3]
+    assert run.best == happened[2]
+    assert run_of(*happened).log[-1].text == "step 20 evaluated on 500 samples: val_loss n/a, accuracy 0.5"
+    again = run_of(*happened, protocol.RunResumed(seq=5, time=130.0, step=15, host="mercer", checkpoint="c")).run
+    assert again is not None
+    assert again.evaluated is None
+    assert again.best == happened[2]
+
+
+def test_a_notice_is_a_warning_in_the_log() -> None:
+    line = run_of(started(), protocol.Notice(seq=2, time=1.0, step=3, host="mercer", text="a callback failed")).log[-1]
+    assert line.level is Level.WARNING
+    assert line.text == "mercer, step 3: a callback failed"
+
+
+def test_a_run_that_ended_early_says_why() -> None:
+    last = protocol.RunFinished(
+        seq=2,
+        time=1.0,
+        steps=9,
+        samples=9,
+        final_loss=0.5,
+        samples_per_second=1.0,
+        checkpoint="c",
+        reason="early stopping: val_loss did not get better in 3 evaluations",
+    )
+    state = run_of(started(), last)
+    assert state.run is not None
+    assert state.run.state is RunState.FINISHED
+    assert "after 9 steps (early stopping: val_loss" in state.log[-1].text

@@ -17,10 +17,10 @@ from benchmarks.faulty.devices import PACES, Devices
 from benchmarks.faulty.job import Paced
 from benchmarks.lab import NAMES
 from remote_agent import protocol
+from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.data import record
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.job import create_model
-from remote_agent.training.saving import checkpoint
 from tests.lab.following import Following, RunError, coordinators
 from tests.lab.lab import Lab
 from tests.lab.machines import Host, HostSpec, login

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from benchmarks.faulty import figures
 from benchmarks.faulty.stage import STARTED_S, Stage
@@ -155,6 +157,32 @@ def head_lost(stage: Stage, follower: Following, number: int) -> Blow:
     seen, begin = len(follower.events), time.time()
     stage.lab.host(follower.head).pull_plug()
     follower.until(protocol.RunResumed, RECOVERED_S, after=seen)
+    return Blow(begin=begin, end=_well(follower))
+
+
+def gcs_killed(stage: Stage, follower: Following, number: int) -> Blow:
+    """Ray's control store on the head, whose machine lives, with a laptop attached."""
+    follower.until(protocol.CheckpointSaved, RECOVERED_S, having=lambda one: len(one.hosts) > 1)
+    seen, begin = len(follower.events), time.time()
+    head = stage.lab.host(follower.head)
+    for process in head.processes():
+        if Path(process.argv[0]).name == "gcs_server":
+            head.signal(process.pid, signal.SIGKILL)
+    follower.until(protocol.RunResumed, RECOVERED_S, after=seen)
+    return Blow(begin=begin, end=_well(follower))
+
+
+def shard_cut(stage: Stage, follower: Following, number: int) -> Blow:
+    """The cable of a host with a shard and a worker, for :data:`CUT_S`."""
+    follower.until_step(COPIED_STEPS + SETTLE_STEPS, RECOVERED_S)
+    host = _victim(stage, follower, number)
+    seen, begin = len(follower.events), time.time()
+    host.cut()
+    try:
+        follower.until(protocol.RunResumed, RECOVERED_S, after=seen)
+        time.sleep(max(0.0, begin + CUT_S - time.time()))  # the fault's own length
+    finally:
+        host.mend()
     return Blow(begin=begin, end=_well(follower))
 
 

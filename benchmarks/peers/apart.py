@@ -17,9 +17,9 @@ import time
 import torch
 
 from benchmarks.peers.task import Meeting, Record, Settings, Task
-from remote_agent.training.speed.measure import SMALLEST
+from remote_agent.training.shared.device_profile import SMALLEST
 
-LEAST_STEPS = 2
+MIN_STEPS = 2
 """That are timed alone, however long they take."""
 
 
@@ -30,7 +30,7 @@ def alone(task: Task) -> None:
     gradients: list[float] = []
     steps: list[float] = []
     end = time.perf_counter() + task.settings.seconds
-    while len(steps) < LEAST_STEPS or time.perf_counter() < end:
+    while len(steps) < MIN_STEPS or time.perf_counter() < end:
         started = time.perf_counter()
         for parameter in task.model.parameters():
             parameter.grad = None

@@ -8,8 +8,8 @@ import time
 import torch
 
 from benchmarks.peers.task import Settings, Task
-from remote_agent.training.speed import shares
-from remote_agent.training.speed.measure import sizes
+from remote_agent.training.coordinator.plan import shares
+from remote_agent.training.coordinator.plan.measure import sizes
 
 MEASUREMENTS = 3
 """Of each size; the fastest counts."""

@@ -2,8 +2,8 @@
 
 The same as in our own runs: the job (model, first weights by seed, optimizer, loss), the one global order of samples
 (:class:`~remote_agent.training.data.order.SampleOrder`), the simulated devices
-(:mod:`remote_agent.training.speed.simulation`) and the evaluation. Weights are only copied while the clock runs; they
-are evaluated after it has stopped, so evaluation counts against nobody.
+(:mod:`remote_agent.training.worker.device.simulation`) and the evaluation. Weights are only copied while the clock
+runs; they are evaluated after it has stopped, so evaluation counts against nobody.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from remote_agent.training.data.order import SampleOrder
-from remote_agent.training.speed.shares import DeviceProfile
-from remote_agent.training.speed.simulation import SimulatedDevice
+from remote_agent.training.shared.device_profile import DeviceProfile
+from remote_agent.training.worker.device.simulation import SimulatedDevice
 
 START_DEADLINE = 120.0
 """Seconds for all hosts of a peer to be ready to train."""

@@ -16,7 +16,7 @@ from hetero_tui.transport.processes import Spawned, spawn
 
 _CHUNK = 64 * 1024
 _SIGNALS = {number.name.removeprefix("SIG"): number for number in signal.Signals}
-_MOST_PENDING = 1024 * 1024  # bytes of stdin that wait for the command before the client is slowed down
+_MAX_PENDING = 1024 * 1024  # bytes of stdin that wait for the command before the client is slowed down
 
 
 @dataclass
@@ -71,7 +71,7 @@ class CommandSession(asyncssh.SSHServerSession[bytes]):
 
     def data_received(self, data: bytes, datatype: asyncssh.DataType) -> None:
         self._pending += len(data)
-        if self._pending > _MOST_PENDING:
+        if self._pending > _MAX_PENDING:
             self._channel.pause_reading()
         self._input.put_nowait(data)
 
@@ -146,7 +146,7 @@ class CommandSession(asyncssh.SSHServerSession[bytes]):
                     await stdin.drain()
                     broken = False
             self._pending -= len(data)
-            if self._pending <= _MOST_PENDING:
+            if self._pending <= _MAX_PENDING:
                 self._channel.resume_reading()
         stdin.close()
 

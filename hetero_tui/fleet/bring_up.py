@@ -53,8 +53,11 @@ async def bring_up(
     ``holders`` is set where a cluster without its head is to be formed anew, to go on with a run: one of these hosts
     becomes the head. What the hosts have of the cluster before is then taken away.
 
+    A host that fails is in the report. So is the head of a cluster that runs: the others are in it all the same.
+
     Raises:
-        ClusterError: no cluster is possible: no fit host, no head, no port, or the head itself did not start.
+        ClusterError: no cluster is possible: no fit host, no head, no port, a new head that did not start, or a running
+            one that can't be asked for the cluster's secret.
     """
     fit, failed = _fit(inventory, probed, emit)
     candidates = {name: Candidate(host, facts, transports[name].address) for name, (host, facts) in fit.items()}
@@ -66,12 +69,20 @@ async def bring_up(
     if running is not None:  # the head's address and ports stay as they are
         plan = _as_running(plan, running)
     nodes = tuple(node for node in plan.nodes if running is None or only in (None, node.host))
+    # A machine that comes back with the replaced cluster must not get into the new one, so that has its own secret.
+    try:
+        token = await _token(
+            inventory.cluster, ledger, transports[plan.head], running is not None, new=holders is not None
+        )
+    except HostError as silent:
+        emit(events.HostChanged(time=time.time(), host=plan.head, state=state_after(silent), detail=silent.cause))
+        emit(events.ClusterChanged(time=time.time(), state=ClusterState.DEGRADED, head=plan.head))
+        cause = f"the running cluster's head, {plan.head}, can't be asked for its secret, so no host joins"
+        raise ClusterError(f"{cause}: {silent.cause}", step=STEP, hint=silent.hint) from silent
     if running is None or not all(node.host in surveyed and surveyed[node.host].runs_ray for node in plan.nodes):
         emit(events.ClusterChanged(time=time.time(), state=ClusterState.STARTING, head=plan.head))
         for reason in plan.reasons:
             emit(events.Notice(time=time.time(), level=events.Level.INFO, text=reason))
-    # A machine that comes back with the replaced cluster must not get into the new one, so that has its own secret.
-    token = await _token(inventory.cluster, ledger, transports[plan.head], running is not None, new=holders is not None)
     epoch = running.epoch if running is not None else max(newest_epoch(surveyed) + 1, int(time.time()))
     async with asyncio.TaskGroup() as group:
         starting = {
@@ -80,17 +91,21 @@ async def bring_up(
             )
             for node in nodes
         }
-        error = await starting[plan.head] if plan.head in starting else None
+        # A new cluster is nothing without its head. In one that runs the others stay, whatever came of this call.
+        error = await starting[plan.head] if running is None else None
         if error is not None:
             for task in starting.values():
                 task.cancel()  # they wait for the head's port
     if error is not None:
-        if running is None:
-            others = [transports[name] for name in starting if name != plan.head]
-            await asyncio.gather(*(_undo(inventory.cluster, transport, emit) for transport in others))
+        others = [transports[name] for name in starting if name != plan.head]
+        await asyncio.gather(*(_undo(inventory.cluster, transport, emit) for transport in others))
         emit(events.ClusterChanged(time=time.time(), state=ClusterState.DOWN))
         raise ClusterError(f"the head {plan.head} did not start: {error.cause}", step=STEP, hint=error.hint)
     failed |= {name: failure for name, task in starting.items() if (failure := task.result()) is not None}
+    if running is not None and (error := failed.get(plan.head)) is not None:
+        text = f"the head of the running cluster failed: {error.cause}; the other machines stay in the cluster"
+        hint = f" -> {error.hint}" if error.hint else ""
+        emit(events.Notice(time=time.time(), level=events.Level.BAD, text=f"{text}{hint}", host=plan.head))
     there = {name for name, found in surveyed.items() if found.runs_ray} | starting.keys()
     joined = tuple(node.host for node in plan.nodes if node.host in there and node.host not in failed)
     whole = len(joined) == len(inventory.hosts)
@@ -224,7 +239,7 @@ async def _undo(cluster: str, transport: Transport, emit: Emit) -> None:
         await agent.call(
             transport,
             cluster,
-            "node",
+            "host.node",
             "stop",
             *("--folder", agent.home_folder(cluster)),
             step=STEP,
@@ -240,7 +255,7 @@ async def _node_start(transport: Transport, cluster: str, spec: protocol.NodeSpe
     done = await agent.call(
         transport,
         cluster,
-        "node",
+        "host.node",
         "start",
         step=STEP,
         deadline=deadlines.NODE_START,

@@ -13,10 +13,10 @@ NEEDED_PACKAGES = ("ray", "torch", "safetensors", "psutil", "numpy")
 """What the agent's Python must have for a host to join a cluster."""
 
 OLDEST_PYTHON = (3, 11)
-LEAST_FREE_DISK = 1 << 30
+MIN_FREE_DISK = 1 << 30
 """Bytes that must be free for Ray's spill files, logs and a checkpoint."""
 
-LEAST_FREE_MEMORY = 300 << 20
+MIN_FREE_MEMORY = 300 << 20
 """Bytes of memory that Ray's own processes need before anything is trained."""
 
 
@@ -54,15 +54,15 @@ def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:
                 "use an environment and a home folder without blanks",
             )
         )
-    if facts.disk.free_bytes < LEAST_FREE_DISK:
+    if facts.disk.free_bytes < MIN_FREE_DISK:
         problems.append(
             Problem(
                 f"only {facts.disk.free_bytes >> 20} MB free on {facts.disk.path}",
-                f"free at least {LEAST_FREE_DISK >> 20} MB there",
+                f"free at least {MIN_FREE_DISK >> 20} MB there",
             )
         )
     available = facts.memory.available_bytes
-    if available is not None and available < LEAST_FREE_MEMORY:
+    if available is not None and available < MIN_FREE_MEMORY:
         problems.append(Problem(f"only {available >> 20} MB of memory free", "end something else on this machine"))
     absent = [device for device in host.devices or () if not _has_device(facts, device)]
     if absent:

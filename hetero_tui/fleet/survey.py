@@ -100,7 +100,9 @@ def head_name(found: Mapping[str, Surveyed]) -> str | None:
 async def _survey(cluster: str, transport: Transport) -> Surveyed:
     try:
         await transport.connect()
-        done = await agent.call(transport, cluster, "node", "status", "--folder", agent.home_folder(cluster), step=STEP)
+        done = await agent.call(
+            transport, cluster, "host.node", "status", "--folder", agent.home_folder(cluster), step=STEP
+        )
         if done is None:
             return Surveyed(transport.host)
         line = agent.answer(transport.host, done, step=STEP)

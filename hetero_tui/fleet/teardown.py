@@ -70,7 +70,7 @@ async def _clean(cluster: str, transport: Transport, emit: Emit) -> TeardownRepo
     answered = await agent.call(
         transport,
         cluster,
-        "node",
+        "host.node",
         "stop",
         "--folder",
         agent.home_folder(cluster),

@@ -87,8 +87,16 @@ def plan_cluster(
         gcs_port=_first_free(GCS_PORTS, free, chosen),
         dashboard_port=_first_free(DASHBOARD_PORTS, free, chosen),
         nodes=nodes,
-        reasons=(reason,),
+        reasons=(reason, *_idle(candidates)),
     )
+
+
+def _idle(candidates: Mapping[str, Candidate]) -> tuple[str, ...]:
+    """What takes no part although it could, and why: GPUs, and servers after the first."""
+    notes = [f"{name}: {note}" for name, entry in candidates.items() for note in entry.facts.notes]
+    servers = [name for name, entry in candidates.items() if entry.host.role == "server"]
+    notes += [f"{name} is idle: {servers[0]} is the server, and a run uses one" for name in servers[1:]]
+    return tuple(notes)
 
 
 def node_address(candidate: Candidate, head_address: str | None) -> str:

@@ -31,7 +31,7 @@ class Recovery(Protocol):
         """Form the cluster anew without ``head``, and let the run go on there."""
 
     async def restart(self, run: str, cause: str) -> str:
-        """Start the run's coordinator again, on the head as it is."""
+        """Start the run's coordinator again: on the head as it is, or on a new one where the head's Ray has ended."""
 
     def look_after(self, hosts: frozenset[str]) -> None:
         """The run does without workers on these hosts: take each into the cluster again that does not come by itself.

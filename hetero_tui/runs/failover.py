@@ -12,12 +12,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hetero_tui import deadlines
+from hetero_tui import deadlines, events
 from hetero_tui.errors import ClusterError, NoCopy
-from hetero_tui.events import Emit
+from hetero_tui.events import Emit, HostState
 from hetero_tui.fleet.bring_up import UpReport, bring_up
 from hetero_tui.fleet.ledger import Ledger
-from hetero_tui.fleet.probing import Probed, probe_fleet
+from hetero_tui.fleet.probing import Probed, probe_fleet, state_after
 from hetero_tui.fleet.survey import Surveyed, head_name, mark_replaced, newest_epoch, survey
 from hetero_tui.inventory import Inventory
 from hetero_tui.planning.failover import Verdict, holders, judge_head, others_began
@@ -55,6 +55,9 @@ async def form_anew(
     probed, surveyed, copies = await asyncio.gather(
         probe_fleet(inventory, transports, emit), survey(cluster, transports), list_copies(cluster, transports)
     )
+    for entry in probed:
+        if entry.facts is not None:  # the probe left it as connecting; of the others it said what is wrong
+            emit(_standing(surveyed[entry.host]))
     there = head_name(surveyed)
     if there is not None:
         return Formed(there, probed, surveyed, None)
@@ -72,6 +75,17 @@ async def form_anew(
     if head is None:
         raise ClusterError("the new head ended again", step=STEP, hint="run `hetero-tui resume` again")
     return Formed(head, probed, surveyed, report)
+
+
+def _standing(found: Surveyed) -> events.HostChanged:
+    """How a host stands by what runs there."""
+    state = found.node_state or HostState.READY
+    if found.error is not None:
+        return events.HostChanged(
+            time=time.time(), host=found.host, state=state_after(found.error), detail=found.error.cause
+        )
+    detail = found.cause if found.has_node else ""
+    return events.HostChanged(time=time.time(), host=found.host, state=state, detail=detail)
 
 
 async def refuse_if_head_lives(cluster: str, transports: Mapping[str, Transport]) -> None:

@@ -12,7 +12,7 @@ from hetero_tui.transport import Transport
 from remote_agent import protocol
 
 STEP = "follow"
-MOST_BAD_LINES = 20
+MAX_BAD_LINES = 20
 """So many lines in a row that are no events, and it is not our file that is being read."""
 
 
@@ -54,7 +54,7 @@ async def follow(
                         event = protocol.decode_event(line)
                     except protocol.ProtocolError:
                         bad += 1
-                        if bad > MOST_BAD_LINES:
+                        if bad > MAX_BAD_LINES:
                             raise RunError(f"the events of {run} can't be read", step=STEP) from None
                         # A damaged line of the file, unless it is a shell's banner, or cut short by a broken stream:
                         # it is passed over only once something whole came after it.
@@ -75,7 +75,7 @@ async def follow(
                 raise CoordinatorGone(
                     f"{run} ended without a last word: its coordinator on {transport.host} is gone",
                     step=STEP,
-                    hint=f"see {folder}/runs/{run}/coordinator.log there",
+                    hint=f"`hetero-tui logs {run}` shows what it logged",
                 ) from None
             if error.exit_status in (protocol.FOLLOW_NO_FILE, agent.NOT_THERE):
                 raise RunError(

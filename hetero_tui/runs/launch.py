@@ -2,78 +2,22 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 
 from hetero_tui import deadlines
-from hetero_tui.errors import CommandFailed, RunError, UsageError
+from hetero_tui.errors import CommandFailed, RunError
 from hetero_tui.facts import HostFacts
 from hetero_tui.fleet import agent
 from hetero_tui.fleet.preflight import training_devices
 from hetero_tui.fleet.survey import Surveyed, head_name, running_head
 from hetero_tui.inventory import Inventory
+from hetero_tui.runs.order import Order
 from hetero_tui.text import last_lines
 from hetero_tui.transport import Transport
 from remote_agent import protocol
 
-READY_JOBS = ("digits", "text")
-"""The jobs that come with the agent."""
-
 STEP = "start run"
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What to train: a ready job's name, or a file of the user's and the name in it."""
-
-    name: str
-    file: Path | None = None
-
-    @property
-    def reference(self) -> str:
-        """How the coordinator finds it: the ready job's name, or ``file.py:Name`` beside its ``run.json``."""
-        return self.name if self.file is None else f"{self.file.name}:{self.name}"
-
-    @property
-    def slug(self) -> str:
-        """The job in a run's name: lower case letters, digits and dashes."""
-        base = self.name if self.file is None else self.file.stem
-        return re.sub(r"[^a-z0-9]+", "-", base.lower()).strip("-")[:24] or "job"
-
-
-def parse_job(text: str) -> Job:
-    """``digits`` or ``path/to/file.py:Name``.
-
-    Raises:
-        UsageError: neither a ready job nor a readable Python file with a name.
-    """
-    if text in READY_JOBS:
-        return Job(text)
-    path, colon, name = text.rpartition(":")
-    hint = f"a JOB is one of {', '.join(READY_JOBS)}, or path/to/file.py:Name"
-    if not colon or not path.endswith(".py") or not name.isidentifier():
-        raise UsageError(f"no job {text!r}", step="job", hint=hint)
-    file = Path(path).expanduser()
-    if not file.is_file():
-        raise UsageError(f"no file {path}", step="job", hint=hint)
-    return Job(name, file)
-
-
-def parse_settings(pairs: list[str]) -> dict[str, str]:
-    """``--set key=value`` pairs as a dictionary; the coordinator checks names and values.
-
-    Raises:
-        UsageError: entries that are not ``key=value``, all of them at once.
-    """
-    wrong = [pair for pair in pairs if not re.fullmatch(r"[A-Za-z_]\w*=.*", pair, re.DOTALL)]
-    if wrong:
-        raise UsageError(
-            f"not key=value: {', '.join(map(repr, wrong))}", step="--set", hint="for example --set num_iterations=50"
-        )
-    return dict(pair.split("=", 1) for pair in pairs)
 
 
 def plan_devices(
@@ -107,22 +51,26 @@ async def launch(
     transports: Mapping[str, Transport],
     members: Mapping[str, Surveyed],
     facts: Mapping[str, HostFacts],
-    job: Job,
-    settings: Mapping[str, str],
+    order: Order,
+    archive: bytes | None = None,
 ) -> tuple[str, str]:
     """Start a run on the running cluster; the answer is its name and the head host's name.
+
+    ``archive`` is the code of an order that has some.
 
     Raises:
         RunError: no cluster runs, or it has no device that trains.
         HostError: the head failed at it.
     """
+    job = order.job
     run = f"{job.slug}-{secrets.token_hex(2)}"
-    document = specification(inventory, members, facts, run, job.reference, settings)
+    document = specification(inventory, members, facts, run, job.reference, order.settings)
     head = document.host
     transport = transports[head]
     place = f"{agent.folder(inventory.cluster)}/runs/{run}"
-    if job.file is not None:
-        await transport.put(job.file.read_bytes(), f"{place}/{job.file.name}", step=STEP, deadline=deadlines.SHIP_AGENT)
+    if archive is not None:
+        deadline = deadlines.SHIP_JOB
+        await transport.put(archive, f"{place}/{protocol.JOB_ARCHIVE}", step=STEP, deadline=deadline)
     written = protocol.encode(document).encode() + b"\n"
     await transport.put(written, f"{place}/run.json", step=STEP, deadline=deadlines.COMMAND)
     await start_coordinator(transport, inventory.cluster, run)
@@ -173,13 +121,13 @@ async def start_coordinator(transport: Transport, cluster: str, run: str) -> Non
     program = (
         'export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$PWD/token"; '
         "export RAY_USAGE_STATS_ENABLED=0 RAY_ENABLE_AUTO_CONNECT=0; "
-        'exec sh agent/run remote_agent.training.run "$PWD/runs/$0"'
+        'exec sh agent/run remote_agent.training.coordinator.main "$PWD/runs/$0"'
     )
     home = agent.home_folder(cluster)
     done = await agent.call(
         transport,
         cluster,
-        "processes",
+        "host.processes",
         "launch",
         *("--folder", home),
         *("--name", protocol.run_process_name(run)),

@@ -77,7 +77,8 @@ def find_among(found: tuple[tuple[str, protocol.RunSummary], ...], run: str | No
     for host, summary in found:
         if summary.id == run:
             return host, summary
-    known = ", ".join(summary.id for _, summary in found) or "there are none"
+    none = "there are none; those from before `down` are found again after the next `up`"
+    known = ", ".join(summary.id for _, summary in found) or none
     cause = "no run yet" if run is None else f"no run {run!r} on the hosts that answer"
     raise RunError(cause, step="find run", hint=f"runs: {known}")
 
@@ -97,7 +98,7 @@ async def stop_run(cluster: str, transport: Transport, run: str) -> None:
     done = await agent.call(
         transport,
         cluster,
-        "processes",
+        "host.processes",
         "stop",
         *("--folder", agent.home_folder(cluster)),
         *("--name", protocol.run_process_name(run)),

@@ -86,13 +86,15 @@ class FleetRecovery:
         return there
 
     async def restart(self, run: str, cause: str) -> str:
-        """Start the run's coordinator again, on the head as it is."""
+        """Start the run's coordinator again: on the head as it is, or on a new one where the head's Ray has ended."""
         self._notice(cause)
         async with self._exclusively("resuming"):
             if self._fleet.facts:
                 await self._fleet.survey()  # what the machines are did not change
             else:
                 await self._fleet.look()
+            if head_name(self._fleet.surveyed) is None:  # its coordinator ended with the head's Ray
+                await self._form_anew(run, self._fleet.answering)
             return await self._resume_unless_another_did(run)
 
     def look_after(self, hosts: frozenset[str]) -> None:
@@ -101,7 +103,7 @@ class FleetRecovery:
             task = self._returning.pop(host, None)
             if task is not None:
                 task.cancel()
-        for host in hosts - self._looked_after:
+        for host in hosts:  # one that was looked after before may be back and lost again, perhaps from another run
             self._take_back(host, only_if_needed=True)
         self._looked_after = hosts
 
@@ -109,6 +111,7 @@ class FleetRecovery:
         """Nobody is waited for from now on."""
         tasks = list(self._returning.values())
         self._returning.clear()
+        self._looked_after = frozenset()
         await cancel(*tasks)
 
     # --- Inside ------------------------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ async def _report(cluster: str, transport: Transport) -> protocol.HeadReport | N
         async with asyncio.timeout(deadlines.WITNESS):
             await transport.connect()
             done = await agent.call(
-                transport, cluster, "node", "head", "--folder", agent.home_folder(cluster), step=STEP
+                transport, cluster, "host.node", "head", "--folder", agent.home_folder(cluster), step=STEP
             )
             if done is None:
                 return None

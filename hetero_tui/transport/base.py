@@ -57,9 +57,6 @@ class Transport(Protocol):
     async def put(self, data: bytes, path: str, *, step: str, deadline: float, mode: int = 0o600) -> None:
         """Write a file on the host, whole or not at all (temporary name, then rename); parents are made 0700."""
 
-    def forward(self, port: int) -> AbstractAsyncContextManager[int]:
-        """A local port (loopback) that leads to ``127.0.0.1:port`` on the host, while the context is open."""
-
     async def round_trip(self) -> float:
         """Seconds for one small question and answer over the open connection."""
 

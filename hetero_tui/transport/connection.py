@@ -22,7 +22,7 @@ from hetero_tui.transport import failures, host_keys, identities
 from hetero_tui.transport.host_keys import OfferedKey, Target, Verdict
 
 STEP = "connect"
-_MOST_JUMPS = 8
+_MAX_JUMPS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,8 +125,8 @@ class Dialler:
             )
             attempt.place = place
             hops: list[Endpoint] = [] if through is not None or direct else self._hops(endpoint, options)
-            if depth + len(hops) > _MOST_JUMPS:
-                cause = f"more than {_MOST_JUMPS} jump hosts lead to {place.endpoint}"
+            if depth + len(hops) > _MAX_JUMPS:
+                cause = f"more than {_MAX_JUMPS} jump hosts lead to {place.endpoint}"
                 raise HostError(self.host.name, cause, step=STEP, hint="look for a circle of ProxyJump entries")
         except failures.SSH_ERRORS as error:
             raise failures.explain(error, place) from None

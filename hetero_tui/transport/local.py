@@ -48,11 +48,6 @@ class LocalTransport(CommandTransport):
             finally:
                 await running.end()
 
-    @asynccontextmanager
-    async def forward(self, port: int) -> AsyncIterator[int]:
-        """The port itself: it is on this computer already."""
-        yield port
-
     async def round_trip(self) -> float:
         """Seconds until the event loop comes round: there is no network in between."""
         began = time.perf_counter()

@@ -103,22 +103,6 @@ class SshTransport(CommandTransport):
         finally:
             await running.end()
 
-    @asynccontextmanager
-    async def forward(self, port: int) -> AsyncIterator[int]:
-        """A local port that leads to ``127.0.0.1:port`` on the host."""
-        dialled = await self._connected()
-        try:
-            listener = await dialled.connection.forward_local_port("127.0.0.1", 0, "127.0.0.1", port)
-        except SSH_ERRORS as error:
-            raise failures.explain(error, replace(dialled.place, step="forward")) from None
-        try:
-            yield listener.get_port()
-        finally:
-            listener.close()
-            with contextlib.suppress(TimeoutError, *SSH_ERRORS):
-                async with asyncio.timeout(deadlines.CLOSE):
-                    await listener.wait_closed()
-
     async def round_trip(self) -> float:
         """Seconds until a line comes back from a ``cat`` on the host that is kept open for this."""
         dialled = await self._connected()

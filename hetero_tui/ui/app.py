@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import tzinfo
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -49,6 +49,7 @@ class HeteroApp(App[None]):
             ``probe``, ``up``, ``train``.
         job: What ``train`` in ``on_start`` trains.
         settings: Settings for it.
+        paths: What is sent along with its file.
         quit_key: What leaving means: :data:`~hetero_tui.ui.keys.QUIT`, or for the demo
             :data:`~hetero_tui.ui.keys.QUIT_FOR_GOOD`, which says nothing on the way out.
         chaos: Turns the demo's chaos on and off; without it there is no key for that.
@@ -72,6 +73,7 @@ class HeteroApp(App[None]):
         on_start: tuple[str, ...] = ("probe",),
         job: str | None = None,
         settings: Mapping[str, str] | None = None,
+        paths: Sequence[str] = (),
         quit_key: Key = QUIT,
         chaos: Callable[[], Awaitable[None]] | None = None,
         now: Callable[[], float] = time.time,
@@ -84,7 +86,7 @@ class HeteroApp(App[None]):
         self._intents: Intents = Opening() if callable(intents) else intents
         self.opening_error: Exception | None = None
         self._on_start = on_start
-        self._order = (job, dict(settings or {}))
+        self._order = (job, dict(settings or {}), tuple(paths))
         self._quit_key = quit_key
         self._chaos = chaos
         self._more_keys = () if chaos is None else (CHAOS,)
@@ -197,10 +199,12 @@ class HeteroApp(App[None]):
 
         def answered(order: TrainOrder | None) -> None:
             if order is not None and not self._refused(guards.TRAIN):
-                self._operations.begin("train", lambda: self._intents.train(order.job, order.settings))
+                self._operations.begin("train", lambda: self._intents.train(order.job, order.settings, order.paths))
 
         if not self._refused(guards.TRAIN):
-            self.push_screen(TrainScreen(self.view, self._intents.jobs, len(self._intents.state.hosts)), answered)
+            intents = self._intents
+            screen = TrainScreen(self.view, intents.jobs, len(intents.state.hosts), intents.mistakes_in)
+            self.push_screen(screen, answered)
 
     def action_stop(self) -> None:
         if not self._refused(guards.STOP):
@@ -305,12 +309,12 @@ class HeteroApp(App[None]):
     async def _carry_out_all(self) -> None:
         if not await self._open() or not self._intents.state.hosts:
             return
-        job, settings = self._order
+        job, settings, paths = self._order
         for name in self._on_start:
             operations: dict[str, Callable[[], Awaitable[object]]] = {
                 "probe": self._intents.probe,
                 "up": self._intents.up,
-                "train": lambda: self._intents.train(job or self._intents.jobs[0], settings),
+                "train": lambda: self._intents.train(job or self._intents.jobs[0], settings, paths),
             }
             if not await self._operations.carry_out(name, operations[name]):
                 return

@@ -19,10 +19,10 @@ _LOW = 12
 _BARS = 2
 """Status line and key line."""
 
-_LEAST = FRAME + 2
+_MIN = FRAME + 2
 """Lines of the smallest useful table (titles and a host), and of the smallest event log."""
 
-_LEAST_CURVE = FRAME + 4
+_MIN_CURVE = FRAME + 4
 _TALLEST_FIGURES = 34
 _DETAILS_WIDTH = 56
 
@@ -64,7 +64,7 @@ def arrange(width: int, height: int, *, hosts: int, workers: int, run: bool, fin
     wanted = hosts + 1 + FRAME
     details = _DETAILS_WIDTH if width >= WITH_DETAILS else 0
     if not run:
-        events = max(_LEAST, min(body // 3, 16), body - wanted)
+        events = max(_MIN, min(body // 3, 16), body - wanted)
         return Arrangement(hosts=body - events, events=events, details_width=details)
     outcome = 1 if final else 0
     beside = _beside(body, wanted, outcome, max(1, workers), details) if width >= SIDE_BY_SIDE else None
@@ -73,10 +73,10 @@ def arrange(width: int, height: int, *, hosts: int, workers: int, run: bool, fin
 
 def _beside(body: int, wanted: int, outcome: int, workers: int, details: int) -> Arrangement | None:
     """The loss beside the times; None where there is no line for what is inside their borders."""
-    least_events = _LEAST + 1
+    least_events = _MIN + 1
     least_figures = FRAME + min(workers, 6) + 1
     most_hosts = min(body - outcome - least_events - least_figures, max(body * 2 // 5, FRAME + 5))
-    hosts = max(_LEAST, min(wanted, most_hosts))
+    hosts = max(_MIN, min(wanted, most_hosts))
     rest = body - hosts - outcome
     figures = max(min(rest - least_events, least_figures), min(_TALLEST_FIGURES, rest * 11 // 20))
     if figures <= FRAME:
@@ -85,7 +85,7 @@ def _beside(body: int, wanted: int, outcome: int, workers: int, details: int) ->
     time = min(airy + 1, figures)
     timeline = airy if details and figures - time >= airy else 0
     rate = figures - time - timeline
-    if rate < _LEAST_CURVE:
+    if rate < _MIN_CURVE:
         time, rate = time + rate, 0
     return Arrangement(
         hosts=hosts,
@@ -104,13 +104,13 @@ def _beside(body: int, wanted: int, outcome: int, workers: int, details: int) ->
 def _stacked(body: int, wanted: int, outcome: int, workers: int) -> Arrangement:
     room = body - outcome
     loss, time = FRAME + 1, FRAME + min(workers, 4) + 1
-    some_hosts = min(wanted, _LEAST + 3)
-    if room < some_hosts + loss + time + _LEAST:
+    some_hosts = min(wanted, _MIN + 3)
+    if room < some_hosts + loss + time + _MIN:
         time = 0
-    if room < some_hosts + loss + time + _LEAST:
+    if room < some_hosts + loss + time + _MIN:
         loss = 0
-    hosts = max(_LEAST, min(wanted, room - loss - time - _LEAST))
-    spare = room - hosts - loss - time - _LEAST
+    hosts = max(_MIN, min(wanted, room - loss - time - _MIN))
+    spare = room - hosts - loss - time - _MIN
     if loss and spare > 8:
         loss += min(12, spare // 2)
     return Arrangement(

@@ -41,7 +41,7 @@ def use_of(host: HostView) -> Use:
     if sample is None:
         total = facts.memory.total_bytes if facts is not None else None
         if facts is not None and facts.accelerators:
-            sizes = [accelerator.memory_bytes for accelerator in facts.accelerators]
+            sizes = [accelerator.memory_bytes for accelerator in facts.usable_accelerators]
             total = _sum(sizes) or total  # an accelerator without a size of its own shares the host's memory
         return Use(fraction=None, memory_used=None, memory_total=total)
     accelerators = [device for device in sample.devices if device.device != "cpu"]
@@ -81,7 +81,7 @@ def device_words(host: HostView) -> tuple[str, str]:
     if facts.simulated_speed is not None and "simulated" not in name:
         name = f"simulated ×{facts.simulated_speed:g} {name}"
     kinds = {"rocm": "ROCm"}
-    kind = next((kinds.get(entry.kind, entry.kind.upper()) for entry in facts.accelerators), "")
+    kind = next((kinds.get(entry.kind, entry.kind.upper()) for entry in facts.usable_accelerators), "")
     return name, kind
 
 

@@ -62,7 +62,7 @@ def _facts(facts: HostFacts) -> Pairs:
     pairs: Pairs = []
     if facts.simulated_speed is not None:
         pairs.append(("simulated", f"slowed down to ×{facts.simulated_speed:g} of this computer"))
-    for accelerator in facts.accelerators:
+    for accelerator in facts.usable_accelerators:
         memory = "" if accelerator.memory_bytes is None else f", {fmt.size(accelerator.memory_bytes)}"
         driver = "" if accelerator.driver is None else f", driver {accelerator.driver}"
         pairs.append((accelerator.device, f"{accelerator.name}{memory}{driver}"))
@@ -79,6 +79,7 @@ def _facts(facts: HostFacts) -> Pairs:
     for address in facts.addresses:
         speed = "" if address.speed_mbps is None else f", {fmt.link_rate(address.speed_mbps * 1e6 / 8)}"
         pairs.append((address.interface or "address", f"{address.address}/{address.prefix}{speed}"))
+    pairs.extend(("note", note) for note in facts.notes)
     pairs.extend(("problem", problem) for problem in facts.problems)
     return pairs
 
@@ -91,7 +92,7 @@ def details_lines(host: HostView, run: RunView | None, now: float, width: int, p
     if host.detail and host.detail not in lines[0].plain:
         lines.extend(Text(part, style=palette.foreground) for part in wrapped(host.detail, width))
     for label, value in host_details(host, run, now):
-        colour = palette.warning if label in ("problem", "offers key", "simulated") else palette.foreground
+        colour = palette.warning if label in ("note", "problem", "offers key", "simulated") else palette.foreground
         for index, part in enumerate(wrapped(value, room)):
             line = Text(f"{'' if index else label:<{_LABEL}}"[:_LABEL], style=palette.muted)
             lines.append(line.append(part, style=colour))

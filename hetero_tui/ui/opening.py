@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from hetero_tui.errors import UsageError
@@ -32,7 +32,10 @@ class Opening:
     async def up(self) -> None:
         self._refuse()
 
-    async def train(self, job: str, settings: Mapping[str, str]) -> str:
+    def mistakes_in(self, job: str, settings: Mapping[str, str], paths: Sequence[str] = ()) -> tuple[str, ...]:
+        self._refuse()
+
+    async def train(self, job: str, settings: Mapping[str, str], paths: Sequence[str] = ()) -> str:
         self._refuse()
 
     async def stop_run(self) -> None:

@@ -121,6 +121,18 @@ def outcome_line(run: RunView, width: int, palette: Palette) -> Text:
     return line
 
 
+def evaluation_words(run: RunView) -> str:
+    """The newest evaluation, and which was the best: ``val loss 0.231, accuracy 93.1% at step 120, best at 100``."""
+    newest, best = run.evaluated, run.best
+    if newest is None:
+        return ""
+    figures = [fmt.figure(name, value) for name, value in newest.metrics.items() if value is not None]
+    where = f"{', '.join(figures) or 'no finite figure'} at step {newest.step:,}"
+    if best is None:
+        return where
+    return f"{where}, the best" if best.step == newest.step else f"{where}, best at {best.step:,}"
+
+
 @lru_cache(maxsize=2000)
 def log_lines(line: LogLine, zone: tzinfo | None, width: int, palette: Palette) -> tuple[Text, ...]:
     """One line of the log as lines of at most ``width`` cells; what does not fit goes on below, indented."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from remote_agent.processes import absolute_path
+from remote_agent.host.processes import absolute_path
 from remote_agent.protocol import encode
 from remote_agent.stream import LineStream, StreamClosed
 
@@ -19,7 +19,7 @@ def main() -> int:
     try:
         from remote_agent.sampling.host import HostSampler
     except ImportError as error:
-        print(f"{error.name} is not installed in {sys.executable}: run `bootstrap`", file=sys.stderr)
+        print(f"{error.name} is not installed in {sys.executable}: see docs/hosts.md", file=sys.stderr)
         return 1
     stream = LineStream()
     sampler = HostSampler(options.folder)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import psutil
 
-from remote_agent import node, probe, ray_command
+from remote_agent import probe
+from remote_agent.host import node, ray_command
 from remote_agent.protocol import DeviceSample, HostSample
 from remote_agent.sampling import amd, apple, nvidia
 from remote_agent.sampling.own_use import OwnUse
@@ -21,6 +22,10 @@ class HostSampler:
         self._folder = folder
         self._cpus = psutil.cpu_count() or 1
         self._own = OwnUse(folder) if ray_command.is_simulated(os.environ) else None
+        _, torch_build = probe.read_packages(None)
+        # An AMD GPU that this Python's torch can't use, such as a processor's own, has no part in what is trained here;
+        # torch would call it by the name of an NVIDIA one.
+        self._read_gpus = amd.read if (torch_build or "").startswith("rocm") else nvidia.read
         self._cpu_name = str(probe.read_cpu(probe.Commands(1.0))["model"])
         self._at: float | None = None
         self._traffic: tuple[int, int] | None = None
@@ -52,7 +57,7 @@ class HostSampler:
             memory_used=used,
             memory_total=total,
             ray=node.ray_state(self._folder),
-            devices=(processor, *nvidia.read(), *amd.read(), *apple.read()),
+            devices=(processor, *self._read_gpus(), *apple.read()),
             bytes_sent_per_s=sent,
             bytes_received_per_s=received,
         )

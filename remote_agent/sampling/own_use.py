@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from remote_agent.process_table import Process, find_marked
+from remote_agent.host.process_table import Process, find_marked
 
 
 class OwnUse:

@@ -1,15 +1,43 @@
 """The training engine: one PyTorch model on devices of unlike speed, through a parameter server on Ray actors.
 
-Reading order: ``job`` and ``config`` (what is trained and how), ``speed`` and ``placing`` (who gets how much, and what
-runs where), ``dataplane`` (which way gradients and weights go: streamed through ``exchange`` or ``lane``, or as Ray
-objects), ``working`` and ``devices`` (the worker's part of a step), ``server``, ``strategies`` (a step, seen by the
-coordinator), ``data`` (which samples, and that each one counts), ``saving`` (checkpoints, and going on from them),
-``faults`` (what is done when something breaks), ``actors``, ``engine`` and ``loop`` (a run), ``run`` (the coordinator),
-``trainer`` (the API below).
+Laid out by process: ``coordinator`` (a run: what is planned, issued, recovered), ``worker`` (a device's part of a
+step), ``server`` (a shard of the parameters). Between them: ``wire`` (how gradients and weights travel), ``data``
+(which samples, and that each one counts), ``checkpoint``, ``user_code`` (the job's own files and functions) and
+``shared`` (messages, flat buffers, calls through Ray).
+
+Reading order: ``job`` and ``config`` (what is trained and how), ``trainer`` (the API below), ``coordinator.engine`` and
+``coordinator.loop`` (a run), ``coordinator.strategies`` (a step), ``worker.actor``, ``server.actor``.
 """
 
 from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator.reporting.callbacks import Callback
+from remote_agent.training.coordinator.reporting.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 from remote_agent.training.errors import ConfigError, TrainingError
-from remote_agent.training.trainer import DistributedTrainer, TrainingResult
+from remote_agent.training.factories import (
+    ModelFactory,
+    WithEvaluation,
+    WithLoss,
+    WithMetrics,
+    WithOptimizer,
+    WithScheduler,
+)
+from remote_agent.training.result import TrainingResult
+from remote_agent.training.trainer import DistributedTrainer
 
-__all__ = ["ConfigError", "DistributedTrainer", "TrainingConfig", "TrainingError", "TrainingResult"]
+__all__ = [
+    "CSVLogger",
+    "Callback",
+    "ConfigError",
+    "DistributedTrainer",
+    "ModelFactory",
+    "TensorBoardLogger",
+    "TrainingConfig",
+    "TrainingError",
+    "TrainingResult",
+    "WandbLogger",
+    "WithEvaluation",
+    "WithLoss",
+    "WithMetrics",
+    "WithOptimizer",
+    "WithScheduler",
+]

@@ -26,6 +26,18 @@ TRANSFER_S = 300.0
 SLICE_FACTOR = 10.0
 """A slice is given up after ``slice_deadline_s`` plus this many times what its worker's slices took so far."""
 
+PRINTS_S = 0.5
+"""Between two looks at what the workers have printed."""
+
+LAST_PRINTS_S = 1.0
+"""Until a worker must have said, at the end, what it printed last."""
+
+LAST_WORDS_S = 15.0
+"""Until a host must have said what a worker was at that died there."""
+
+BUSY_S = 2.0
+"""A call of the user's code that takes so long is told of with a worker's answers to pings."""
+
 CLOSE_S = 5.0
 """Until an actor that is let go must have been told."""
 
@@ -37,6 +49,9 @@ HISTORY_S = 15.0
 
 HISTORY_AGAIN_S = 10.0
 """Pause before a copy of a run's history that failed begins anew."""
+
+CHECKPOINT_END_S = 20.0
+"""Until the run's last checkpoint must be on other hosts; the run's end does not wait longer for that."""
 
 HISTORY_END_S = 2.0
 """Until the other hosts must have a run's last event; the run's end does not wait longer for that."""
@@ -65,8 +80,8 @@ UNHEARD_S = 3600.0
 ACCOUNT_S = 5.0
 """Until the actors of a killed coordinator must have told its successor where they stand."""
 
-SERVER_SILENT_S = 5.0
-"""The same for a shard's process, which may copy its state before it answers."""
+SERVER_SILENT_S = 3.0
+"""Until a shard's process that is silent, and no worker on its host with it, is lost: its copy is gone back to."""
 
 LOOK_S = 0.1
 """Between two looks at the heartbeat and at those who are away, while a step is waited for."""

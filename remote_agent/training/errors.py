@@ -5,51 +5,38 @@
     TrainingError
     ├── ConfigError          the settings are not valid (all mistakes at once)
     ├── JobError             the user's own code: import, factory, data, loss, evaluation
+    │   └── UsageChanged     the model uses its parameters otherwise than in the measurement
     ├── PlacementError       a host or device that was asked for is not there, or did not start in time
     │   └── LostAtStart      it was there, and was lost before the first step
     ├── ClusterUnreachable   Ray can't be reached from the coordinator
     ├── LossNotFinite        NaN or infinite loss
     ├── ServerGone           the parameter server died or stopped answering
     ├── WorkersGone          no worker is left to train on
+    │   └── WeightsGone      nor is anybody who has the weights: the run goes on from a checkpoint
     └── StorageError         events or a checkpoint can't be written
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 
-class TrainingError(Exception):
-    """A run can't go on.
+from remote_agent.errors import ConfigError as ConfigError
+from remote_agent.errors import TrainingError as TrainingError
 
-    Attributes:
-        cause: what happened, in one sentence.
-        hint: what the user can do next.
-        host: the host it happened on; empty when it concerns no single host.
-        detail: last output lines, for example of the user's own exception.
-    """
-
-    def __init__(self, cause: str, *, hint: str = "", host: str = "", detail: str = "") -> None:
-        super().__init__(cause)
-        self.cause = cause
-        self.hint = hint
-        self.host = host
-        self.detail = detail
-
-    def __str__(self) -> str:
-        where = f"{self.host}: " if self.host else ""
-        advice = f" ({self.hint})" if self.hint else ""
-        return f"{where}{self.cause}{advice}"
+_MAX_SAMPLES = 5
+"""Of a slice that are named in a message."""
 
 
-class ConfigError(TrainingError):
-    """Settings that are not valid; ``mistakes`` holds one sentence for each of them."""
-
-    def __init__(self, mistakes: tuple[str, ...]) -> None:
-        super().__init__("; ".join(mistakes), hint="correct the settings named here and start the run again")
-        self.mistakes = mistakes
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C: no error of the user's code that runs just then, whose own ``KeyboardInterrupt`` is one."""
 
 
 class JobError(TrainingError):
     """The job's own code failed."""
+
+
+class UsageChanged(JobError):
+    """A parameter has a gradient in some steps only, unlike in the measurement: it can't be streamed."""
 
 
 class PlacementError(TrainingError):
@@ -68,21 +55,45 @@ class LossNotFinite(TrainingError):
     """A slice's loss is NaN or infinite."""
 
     @classmethod
-    def of(cls, loss: float, samples: int, host: str = "") -> LossNotFinite:
-        """The error for a slice of ``samples`` samples."""
+    def of(cls, loss: float, at: str, indices: Sequence[int], *, weights: bool) -> LossNotFinite:
+        """The error for a slice.
+
+        Args:
+            loss: of the slice.
+            at: which step, in words.
+            indices: of its samples.
+            weights: the weights that it was computed with are finite.
+        """
+        first = ", ".join(str(index) for index in indices[:_MAX_SAMPLES])
+        more = ", ..." if len(indices) > _MAX_SAMPLES else ""
+        where = f"{at} ({len(indices)} samples: {first}{more})"
+        if weights:
+            return cls(
+                f"the loss is {loss} in {where}; the weights are finite",
+                hint="lower the learning rate, or look for a division by zero or a logarithm of zero in the loss",
+            )
         return cls(
-            f"the loss is {loss} in a slice of {samples} samples",
-            hint="lower the learning rate, or look for a division by zero or a logarithm of zero in the loss",
-            host=host,
+            f"the weights are not finite: a gradient of the step before was not; the loss is {loss} in {where}",
+            hint="lower the learning rate, set clip_norm, or look for what has no gradient at zero, as a square root",
         )
 
 
 class ServerGone(TrainingError):
-    """The parameter server died or stopped answering."""
+    """The parameter server died or stopped answering.
+
+    Attributes:
+        known: it is known which shard that is: the one on ``host``, which need not be asked once more.
+    """
+
+    known = False
 
 
 class WorkersGone(TrainingError):
     """No worker is left."""
+
+
+class WeightsGone(WorkersGone):
+    """No worker is left, and only they had the newest weights."""
 
 
 class StorageError(TrainingError):

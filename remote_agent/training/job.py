@@ -4,9 +4,13 @@ A job is any object (or class without arguments) with::
 
     create_model() -> nn.Module
     create_optimizer(model, config) -> Optimizer    # optional; default: AdamW at config.learning_rate
-    create_scheduler(optimizer, config) -> LRScheduler  # optional; stepped once a step; default: the config's schedule
-    loss(model, batch) -> Tensor                    # optional; mean over the samples; default: cross entropy of (x, y)
+    create_scheduler(optimizer, config) -> LRScheduler  # optional; stepped once a step; default: the config's schedule;
+                                                    # ReduceLROnPlateau: stepped once an evaluation
+    loss(model, batch) -> Tensor, or (sum, weight)  # optional; mean over the samples; default: cross entropy of (x, y)
     create_data() -> dataset                        # anything data.as_dataset takes
+    create_validation_data() -> dataset             # optional; indexable; evaluated as the config's evaluate_every says
+    create_callbacks() -> list                      # optional; see reporting.callbacks; on the coordinator's host
+    metrics(model, batch) -> dict[str, float]       # optional; of a validation batch; default: val_loss (and accuracy)
     evaluate(model) -> dict[str, float]             # optional; on the coordinator's host when the run ends
     config: TrainingConfig                          # optional; the job's own defaults
 
@@ -15,12 +19,11 @@ or a ``DistributedTrainer``, which brings its factory, its data and its configur
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
+import linecache
+import pickle
 import sys
-import sysconfig
-import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -28,15 +31,19 @@ from typing import Any
 
 import torch
 from ray import cloudpickle
-from torch import Tensor, nn
-from torch.nn import functional
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
+from remote_agent import strategies
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.errors import JobError
+from remote_agent.training.errors import Interrupted, JobError
+from remote_agent.training.user_code import checks, importing, inert, job_code, losses, seeding
+from remote_agent.training.user_code.user_errors import as_job_error as as_job_error
+from remote_agent.training.user_code.user_errors import is_users_own
+from remote_agent.whereabouts import HERE
 
 DETAIL_LINES = 8
-"""Lines of a user's exception that are shown."""
+"""Lines of an exception of the engine's own that are shown."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,8 @@ class Job:
     create_data: Callable[[], Any]
     evaluate: Callable[[nn.Module], dict[str, float]] | None = None
     config: TrainingConfig | None = None
+    create_validation: Callable[[], Any] | None = None
+    create_callbacks: Callable[[], Sequence[Any]] | None = None
 
 
 def from_object(name: str, target: Any) -> Job:
@@ -59,8 +68,7 @@ def from_object(name: str, target: Any) -> Job:
     if inspect.isclass(target):
         target = guard("creating the job", target)
     if hasattr(target, "model_factory") and hasattr(target, "data_loader"):
-        factory = target.model_factory
-        return Job(name, factory, lambda: target.data_loader, getattr(factory, "evaluate", None), target.config)
+        return of_trainer(name, target, target.config)
     missing = [part for part in ("create_model", "create_data") if not callable(getattr(target, part, None))]
     if missing:
         raise JobError(
@@ -70,7 +78,47 @@ def from_object(name: str, target: Any) -> Job:
     config = getattr(target, "config", None)
     if config is not None and not isinstance(config, TrainingConfig):
         raise JobError(f"the job {name!r}: its config is a {type(config).__name__}, not a TrainingConfig")
-    return Job(name, target, target.create_data, getattr(target, "evaluate", None), config)
+    _check_steps(target)
+    return Job(
+        name,
+        target,
+        target.create_data,
+        getattr(target, "evaluate", None),
+        config,
+        getattr(target, "create_validation_data", None),
+        getattr(target, "create_callbacks", None),
+    )
+
+
+def of_trainer(name: str, trainer: Any, config: TrainingConfig) -> Job:
+    """The job that a ``DistributedTrainer``, or what looks like one, is.
+
+    Raises:
+        JobError: it can't be trained.
+    """
+    factory, validation = trainer.model_factory, getattr(trainer, "validation_data", None)
+    _check_steps(factory)
+    return Job(
+        name,
+        factory,
+        lambda: trainer.data_loader,
+        getattr(factory, "evaluate", None),
+        config,
+        (lambda: validation) if validation is not None else None,
+        lambda: getattr(trainer, "callbacks", ()),
+    )
+
+
+def _check_steps(factory: Any) -> None:
+    """Refuse a job that wants to make its steps itself: gradients of all machines come between loss and optimizer."""
+    for name in ("training_step", "optimizer_step", "configure_optimizers"):
+        if callable(getattr(factory, name, None)):
+            raise JobError(
+                f"the job has a {name}(), which is not called: the engine makes the steps, from the gradients of all"
+                " machines",
+                hint="return the loss from loss(model, batch) and one optimizer from create_optimizer(model, config); a"
+                " job that steps several optimizers in turns, as a GAN does, can't be trained by this engine",
+            )
 
 
 def load(name: str, folder: Path) -> Job:
@@ -84,15 +132,11 @@ def load(name: str, folder: Path) -> Job:
     if ":" not in name:
         return from_object(name, jobs.ready(name))
     file, _, attribute = name.partition(":")
-    path = folder / Path(file).name
+    sent = job_code.entered(folder)
+    path = (Path.cwd() if sent else folder) / Path(file).name
     if not path.is_file():
         raise JobError(f"there is no job file {path}", hint="name an existing file.py:Name")
-    spec = importlib.util.spec_from_file_location(f"hetero_job_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise JobError(f"{path.name} is not a Python file", hint="name an existing file.py:Name")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    guard(f"importing {path.name}", spec.loader.exec_module, module)
+    module = guard(f"importing {path.name}", importing.import_job, path, attribute, sent)
     if not hasattr(module, attribute):
         public = [entry for entry in vars(module) if not entry.startswith("_")]
         raise JobError(f"{path.name} has no {attribute!r}", hint=f"it defines: {', '.join(public)}")
@@ -100,18 +144,31 @@ def load(name: str, folder: Path) -> Job:
     return from_object(name, getattr(module, attribute))
 
 
-def dumps(factory: Any) -> bytes:
-    """``factory`` as bytes; its module goes along when it is the user's own, since the workers have no copy of it.
+def dumps(factory: Any, by_value: bool = True) -> bytes:
+    """``factory`` as bytes; the user's own modules go along, and files of the job, as the workers have no copy of them.
+
+    So do the job's own strategies, and torch's default dtype as it is in this process.
+
+    Modules go with what they hold at this moment. Where one holds something that can't be sent, such as a lock, and
+    with ``by_value=False``, the workers import all but the job's own from the files; what is pickled from then on, too.
 
     Raises:
         JobError: it holds something that can't be sent, for example an open file.
     """
     module = inspect.getmodule(factory if inspect.isclass(factory) else type(factory))
     try:
-        if module is not None and _is_users_own(module):
+        if module is not None and _is_sent(module):
             cloudpickle.register_pickle_by_value(module)
-        return bytes(cloudpickle.dumps(factory))
+        for own in filter(_is_sent, job_code.modules()):
+            if by_value:
+                cloudpickle.register_pickle_by_value(own)
+            elif own is not module and own.__name__ in cloudpickle.list_registry_pickle_by_value():
+                cloudpickle.unregister_pickle_by_value(own)
+        user_made = cloudpickle.dumps((strategies.own(), factory))
+        return pickle.dumps((job_code.sent(), _sources(), torch.get_default_dtype(), user_made))
     except Exception as error:
+        if by_value:
+            return dumps(factory, by_value=False)
         raise JobError(
             f"the job can't be sent to the workers: {error}",
             hint="keep open files, locks and connections out of the job object",
@@ -120,29 +177,46 @@ def dumps(factory: Any) -> bytes:
 
 def loads(blob: bytes) -> Any:
     """What :func:`dumps` packed; runs the user's code, on the cluster's hosts only."""
-    return cloudpickle.loads(blob)
+    sent, sources, dtype, user_made = pickle.loads(blob)  # noqa: S301 - this user's own
+    torch.set_default_dtype(dtype)
+    for file, lines in sources.items():
+        linecache.cache.setdefault(file, (sum(map(len, lines)), None, lines, file))
+    if sent is not None:
+        inert.from_now_on()
+        job_code.enter_there(sent)
+    own, factory = cloudpickle.loads(user_made)
+    for spec in own:
+        strategies.register(spec)
+    return factory
 
 
-def _is_users_own(module: ModuleType) -> bool:
+def _is_sent(module: ModuleType) -> bool:
+    """Whether a module goes to the workers with what is defined in it; Ray sends a script's own in any case."""
     file = getattr(module, "__file__", None)
-    if file is None or module.__name__ == "__main__" or module.__name__.split(".")[0] == "remote_agent":
-        return False
-    installed = [Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "purelib", "platlib")]
-    return not any(Path(file).resolve().is_relative_to(folder) for folder in installed)
+    return file is not None and module.__name__ != "__main__" and is_users_own(file)
+
+
+def _sources() -> dict[str, list[str]]:
+    """The lines of the user's files, by path, for messages of hosts that have no copy: all that is sent by value."""
+    names = ("__main__", *cloudpickle.list_registry_pickle_by_value())
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in names]
+    return {file: linecache.getlines(file) for file in files if file is not None and is_users_own(file)}
 
 
 def create_model(factory: Any, seed: int) -> nn.Module:
-    """A new model from the job's factory, with torch's random numbers seeded by ``seed``.
+    """A new model from the job's factory, on the CPU; torch's, numpy's and Python's random numbers are seeded before.
 
     Raises:
         JobError: the factory raised, or gave something that is not a module with trained parameters.
     """
-    torch.manual_seed(seed)
+    seeding.seed_all(seed)
+    torch.manual_seed(seed)  # accelerators, too
     model = guard("create_model", factory.create_model)
     if not isinstance(model, nn.Module):
         raise JobError(f"create_model gave a {type(model).__name__}", hint="return a torch.nn.Module")
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise JobError("the model has no parameter to train", hint="leave requires_grad on for at least one parameter")
+    checks.check_model(model)
+    if any(tensor.device.type != "cpu" for tensor in (*model.parameters(), *model.buffers())):
+        model = model.to("cpu")  # the worker moves it to its own device
     return model
 
 
@@ -156,11 +230,7 @@ def create_optimizer(factory: Any, model: nn.Module, config: TrainingConfig) -> 
     if create is None:
         return torch.optim.AdamW(model.parameters(), lr=config.learning_rate)
     optimizer = guard("create_optimizer", create, model, config)
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise JobError(
-            f"create_optimizer gave a {type(optimizer).__name__}", hint="return a torch.optim.Optimizer over the model"
-        )
-    return optimizer
+    return checks.check_optimizer(optimizer, model)
 
 
 def has_scheduler(factory: Any) -> bool:
@@ -172,14 +242,9 @@ def create_scheduler(factory: Any, optimizer: torch.optim.Optimizer, config: Tra
     """The job's own scheduler over ``optimizer``.
 
     Raises:
-        JobError: the factory raised, or gave something that does not go by the number of steps alone.
+        JobError: the factory raised, or gave something that is no scheduler over it.
     """
     scheduler = guard("create_scheduler", factory.create_scheduler, optimizer, config)
-    if isinstance(scheduler, ReduceLROnPlateau):
-        raise JobError(
-            "create_scheduler gave a ReduceLROnPlateau, which needs a metric of each step",
-            hint="use a scheduler that goes by the number of steps, for example CosineAnnealingLR or OneCycleLR",
-        )
     if not isinstance(scheduler, LRScheduler):
         raise JobError(
             f"create_scheduler gave a {type(scheduler).__name__}", hint="return a torch LRScheduler over the optimizer"
@@ -189,33 +254,20 @@ def create_scheduler(factory: Any, optimizer: torch.optim.Optimizer, config: Tra
     return scheduler
 
 
-def loss_function(factory: Any) -> Callable[[nn.Module, Any], Tensor]:
-    """``loss(model, batch)``: the job's own, or the mean cross entropy over ``(x, y)``."""
-    own: Callable[[nn.Module, Any], Tensor] | None = getattr(factory, "loss", None)
-    return own or _cross_entropy
-
-
-def _cross_entropy(model: nn.Module, batch: Any) -> Tensor:
-    inputs, targets = batch.values() if isinstance(batch, Mapping) else batch
-    return functional.cross_entropy(model(inputs), targets)
+def loss_function(factory: Any) -> Callable[[nn.Module, Any], Any]:
+    """``loss(model, batch)``: see :func:`losses.function_of`."""
+    return losses.function_of(getattr(factory, "loss", None))
 
 
 def guard(where: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call the user's ``function``; whatever it raises becomes a :class:`JobError` with its own last lines."""
+    """Call the user's ``function``; whatever it raises becomes a :class:`JobError` with its own last lines.
+
+    So does ``sys.exit``, which would have Ray end a worker without a word. Ctrl-C stays what it is.
+    """
     try:
-        return function(*arguments)
-    except Exception as error:
+        with HERE.during(where):
+            return function(*arguments)
+    except Interrupted:
+        raise
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
         raise as_job_error(where, error) from error
-
-
-def as_job_error(where: str, error: Exception) -> JobError:
-    """``error`` of the user's code as a :class:`JobError` with the lines that the user wrote."""
-    if isinstance(error, JobError):
-        return error
-    text = str(error).strip().splitlines()
-    cause = f"{where}: {type(error).__name__}" + (f": {text[0]}" if text else "")
-    hint = "correct the job's code; its last lines are shown with this event"
-    if isinstance(error, torch.OutOfMemoryError):
-        hint = "the device's memory is full: lower batch_size, or set max_batch for the host"
-    lines = "".join(traceback.format_exception(error)).strip().splitlines()
-    return JobError(cause, hint=hint, detail="\n".join(lines[-DETAIL_LINES:]))

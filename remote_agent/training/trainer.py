@@ -12,59 +12,58 @@ from __future__ import annotations
 import dataclasses
 import socket
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from torch import Tensor
-
-from remote_agent import protocol
-from remote_agent.training import actors, cluster, engine
+from remote_agent.training import job
+from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.errors import StorageError, TrainingError
-from remote_agent.training.job import Job
-from remote_agent.training.journal import Journal
-from remote_agent.training.placing import placement
-from remote_agent.training.saving import checkpoint
+from remote_agent.training.coordinator import cluster, engine
+from remote_agent.training.coordinator.interrupts import Interrupts
+from remote_agent.training.coordinator.journal import Journal
+from remote_agent.training.coordinator.plan import placement
+from remote_agent.training.coordinator.prints import Prints, to_stderr
+from remote_agent.training.coordinator.reporting import failure
+from remote_agent.training.coordinator.reporting.progress import ProgressLine
+from remote_agent.training.coordinator.request import Request
+from remote_agent.training.errors import Interrupted, StorageError, TrainingError
+from remote_agent.training.result import TrainingResult, rows_of
+from remote_agent.training.user_code import inert
 
 EVENTS_FILE = "events.jsonl"
 RUNS_FOLDER = "runs"
 """Where ``train`` makes a run's folder, below the present one, unless it is told another."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingResult:
-    """What a run gave.
-
-    Attributes:
-        state_dict: the trained weights, on the CPU, for ``model.load_state_dict``.
-        metrics: one row a step: ``step, loss, samples, seconds, bytes_pushed, bytes_pulled, workers``.
-        final_loss: mean loss of the last step's samples, before its update.
-        checkpoint: the safetensors file with these weights.
-        events: the run's ``events.jsonl``.
-    """
-
-    state_dict: dict[str, Tensor]
-    metrics: tuple[Mapping[str, Any], ...]
-    final_loss: float
-    checkpoint: Path
-    events: Path
-
-
 class DistributedTrainer:
     """Trains one model on several devices of a Ray cluster, each with a share that fits its speed.
 
+    All arguments are given by name.
+
     Args:
-        model_factory: an object with ``create_model``, and optionally ``create_optimizer``, ``loss`` and ``evaluate``;
-            see :mod:`remote_agent.training.job`.
+        model_factory: an object with ``create_model``, and optionally ``create_optimizer``, ``loss``, ``metrics`` and
+            ``evaluate``; see :mod:`remote_agent.training.job`.
         data_loader: a torch ``Dataset``, a list of ``(x, y)`` samples, or a tuple of tensors.
         config: how to train.
+        validation_data: what the model is validated on while it is trained, as ``config.evaluate_every`` says: data
+            that can be indexed, or a ``DataLoader`` over such data, whose batches are kept.
+        callbacks: are told of what happens, as :class:`~remote_agent.training.Callback` says; loggers among them.
     """
 
-    def __init__(self, *, model_factory: Any, data_loader: Any, config: TrainingConfig | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        model_factory: Any,
+        data_loader: Any,
+        config: TrainingConfig | None = None,
+        validation_data: Any = None,
+        callbacks: Sequence[Any] = (),
+    ) -> None:
         self.model_factory = model_factory
         self.data_loader = data_loader
+        self.validation_data = validation_data
+        self.callbacks = tuple(callbacks)
         self.config = config or TrainingConfig()
 
     def train(
@@ -72,8 +71,19 @@ class DistributedTrainer:
         num_iterations: int | None = None,
         folder: Path | str | None = None,
         resume: Path | str | None = None,
+        progress: bool = True,
     ) -> TrainingResult:
         """Train and return the result; blocks until the run has ended.
+
+        The cluster is the one that the script is connected to (``ray.init(address)``), else the one that
+        ``RAY_ADDRESS`` names, else one that runs on this computer. Where there is none, one is started here for the
+        time of the call.
+
+        Ctrl-C ends it after the step that is under way, with a checkpoint, and what was trained is returned, with
+        ``stopped`` set. A second one, or one before the first step, ends it at once. What workers print is on stderr.
+
+        Where ``hetero-tui train`` imports this script to train the job by itself, it does nothing, and nothing after it
+        runs; see :mod:`remote_agent.training.user_code.inert`.
 
         Args:
             num_iterations: steps to make, those of a checkpoint included, in the place of the configuration's
@@ -82,46 +92,74 @@ class DistributedTrainer:
             resume: go on from a checkpoint (one of its files), or from the newest one in a run's folder. Weights,
                 optimizer state and the position in the order of the samples are as they were; seed and dataset have to
                 be.
+            progress: show on stderr how it is coming along.
 
         Raises:
-            TrainingError: the run can't go on; its text says where, what happened, and what to do.
+            TrainingError: the run can't go on; its text says where, what happened, and what to do; its notes name the
+                step, the newest checkpoint and the file of events.
+            KeyboardInterrupt: it was ended at once.
         """
+        if inert.applies():
+            return cast("TrainingResult", inert.instead_of_training())
         config = self.config
         if num_iterations is not None:
             config = dataclasses.replace(config, num_iterations=num_iterations, epochs=0)
         place = _place(folder, resume)
-        name = type(self.model_factory).__name__
-        evaluate = getattr(self.model_factory, "evaluate", None)
         ours = cluster.connect_script()
         journal = Journal(place / EVENTS_FILE)
+        line = ProgressLine() if progress else None
+        prints, interrupts = Prints(line.show_output if line is not None else to_stderr), Interrupts(journal)
         try:
-            nodes = placement.living_nodes()
-            devices = placement.choose(config, nodes)
-            request = actors.Request(
-                run=place.name,
-                job=Job(name, self.model_factory, lambda: self.data_loader, evaluate, config),
-                config=config,
-                devices=devices,
-                server_host=placement.here(nodes).host,
-                host=socket.gethostname(),
-                folder=place,
-                resume=Path(resume) if resume is not None else None,
-                gpus=1,
-            )
-            outcome = engine.run(request, journal)
+            with interrupts:
+                request = self._request(config, place, resume, prints)
+                outcome = engine.run(
+                    request, journal, interrupts.stopping, callbacks=[line] if line is not None else []
+                )
+        except Interrupted:
+            ended = TrainingError("Ctrl-C ended it", hint="start it again, or resume it from its last checkpoint")
+            engine.fail(journal, ended, socket.gethostname(), interrupts.made or 0)
+            raise KeyboardInterrupt from None
         except TrainingError as error:
             engine.fail(journal, error, socket.gethostname(), 0)  # the first word counts: the engine's own, if it began
-            raise
+            raise failure.annotate(error, journal.path) from None
         finally:
+            prints.close()
             journal.close()
             if ours:
                 cluster.disconnect()
+        steps, evaluations = rows_of(journal.path)
         return TrainingResult(
             state_dict=checkpoint.portable_state(outcome.model),
-            metrics=_steps(journal.path),
+            metrics=steps,
+            evaluations=evaluations,
+            evaluation=outcome.evaluation,
+            best=outcome.best,
+            stopped=outcome.stopped,
+            reason=outcome.reason,
             final_loss=outcome.final_loss,
             checkpoint=outcome.checkpoint,
             events=journal.path,
+            factory=self.model_factory,
+        )
+
+    def _request(self, config: TrainingConfig, place: Path, resume: Path | str | None, prints: Prints) -> Request:
+        """What is asked of the engine.
+
+        Raises:
+            TrainingError: a device that is wanted is not there.
+        """
+        nodes = placement.living_nodes()
+        return Request(
+            run=place.name,
+            job=job.of_trainer(type(self.model_factory).__name__, self, config),
+            config=config,
+            devices=placement.choose(config, nodes),
+            server_host=placement.here(nodes).host,
+            host=socket.gethostname(),
+            folder=place,
+            resume=Path(resume) if resume is not None else None,
+            gpus=1,
+            prints=prints,
         )
 
 
@@ -147,15 +185,3 @@ def _place(folder: Path | str | None, resume: Path | str | None) -> Path:
     except OSError as error:
         raise StorageError(f"can't make {place}: {error.strerror}", hint="choose another folder") from error
     return place
-
-
-def _steps(path: Path) -> tuple[Mapping[str, Any], ...]:
-    """The step events of a run as rows; those of steps that were made again after a resume are left out."""
-    rows: dict[int, Mapping[str, Any]] = {}
-    for line in path.read_text().splitlines():
-        match protocol.decode_event(line):
-            case protocol.Step() as event:
-                rows[event.step] = dataclasses.asdict(event)
-            case protocol.RunResumed() as event:
-                rows = {step: row for step, row in rows.items() if step <= event.step}
-    return tuple(rows.values())

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from remote_agent import processes
-from remote_agent.processes import AGENT_PATH
+from remote_agent.host import processes
+from remote_agent.host.processes import AGENT_PATH
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Wait = Callable[[Callable[[], object], float], None]

@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from remote_agent import deadlines, follow, process_table, stream
+from remote_agent import deadlines, follow, stream
+from remote_agent.host import process_table
 from remote_agent.protocol import FOLLOW_FILE_SHORTER, FOLLOW_NO_FILE, FOLLOW_PROCESS_GONE
 from remote_agent.stream import LineStream
 
@@ -124,3 +125,17 @@ def test_a_file_that_is_shorter_than_the_offset_is_another_file(agent, tmp_path)
 def test_only_a_final_event_ends_a_stream(line):
     assert not follow.is_final(line)
     assert follow.is_final(FINAL)
+
+
+def test_what_is_there_can_be_read_once_without_waiting(agent_stream, tmp_path):
+    path = tmp_path / "output.jsonl"
+    path.write_bytes(b'{"line":1}\n{"line":2}\n{"li')
+    process = agent_stream("follow", str(path), "--once")
+    assert process.stdout.read() == b'{"line":1}\n{"line":2}\n'
+    assert process.wait(30) == 0
+
+
+def test_a_file_that_is_not_there_has_nothing_to_be_read_once(agent_stream, tmp_path):
+    process = agent_stream("follow", str(tmp_path / "output.jsonl"), "--once")
+    assert process.stdout.read() == b""
+    assert process.wait(30) == 0

@@ -13,8 +13,8 @@ from benchmarks.lab import Outcome
 from benchmarks.ours import OurWay
 from benchmarks.scaling_rows import HEAD, Setting, allowed, line, row_of
 from benchmarks.solo import Alone, Beside, Solo
-from remote_agent.training.speed.shares import DeviceProfile
-from remote_agent.training.speed.simulation import HEADROOM
+from remote_agent.training.shared.device_profile import DeviceProfile
+from remote_agent.training.worker.device.simulation import HEADROOM
 
 SPEEDS = (1.0, 0.4, 0.2)
 REFERENCE = DeviceProfile(12.0, 0.0)

@@ -15,7 +15,7 @@ import pytest
 from hetero_tui.demo.chaos import Blow, Chaos, Target, choose, look
 from hetero_tui.demo.fleet import demo_fleet
 from hetero_tui.events import Level, RunState
-from hetero_tui.runs.launch import parse_job
+from hetero_tui.runs.order import read_order
 from hetero_tui.state import RunView, State, WorkerView, initial
 from remote_agent import protocol
 from remote_agent.protocol import CLUSTER_MARK
@@ -154,7 +154,7 @@ async def test_the_demo_recovers_counts_every_sample_once_and_leaves_nothing() -
     async with asyncio.timeout(4 * PATIENCE), demo_fleet(log_errors=False, chaos_pause=(1.0, 2.0)) as fleet:
         session = fleet.session
         await session.up()
-        run = await session.launch(parse_job("digits"), {"num_iterations": "100000"})
+        run = await session.launch(read_order("digits", {"num_iterations": "100000"}))
         await fleet.chaos.toggle()
         stopping: asyncio.Task[None] | None = None
         async for _, event in session.events_of(run):

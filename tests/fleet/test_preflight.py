@@ -7,6 +7,7 @@ import pytest
 from hetero_tui.fleet.preflight import judge, judge_together, training_devices
 from hetero_tui.inventory import Host
 
+ROCM = {"kind": "rocm", "index": 0, "name": "Radeon Pro W6800", "memory_bytes": 32 << 30}
 CUDA = {"kind": "cuda", "index": 0, "name": "TITAN X", "memory_bytes": 12 << 30}
 HOST = Host(name="mercer", address="10.0.0.2")
 
@@ -61,6 +62,35 @@ def test_the_odd_one_out_is_the_one_with_another_ray_or_python(make_facts: Any) 
 def test_which_devices_train(make_facts: Any, role: str, devices: Any, expected: tuple[str, ...]) -> None:
     host = HOST.model_copy(update={"role": role, "devices": devices})
     assert training_devices(host, make_facts(accelerators=[CUDA])) == expected
+
+
+@pytest.mark.parametrize(
+    ("build", "name", "unused"),
+    [("cu126", "TITAN X", "Radeon"), ("rocm6.2", "Radeon Pro W6800", "TITAN X"), (None, "TITAN X", "Radeon")],
+)
+def test_of_two_vendors_in_one_machine_those_train_that_its_torch_is_built_for(
+    make_facts: Any, build: str | None, name: str, unused: str
+) -> None:
+    facts = make_facts(accelerators=[CUDA, CUDA | {"index": 1}, ROCM, ROCM | {"index": 1}], torch_build=build)
+    for devices in (None, ("cuda",)):
+        assert training_devices(HOST.model_copy(update={"devices": devices}), facts) == ("cuda:0", "cuda:1")
+    assert facts.device_name("cuda:1") == name
+    (note,) = facts.notes
+    assert note.startswith(unused)
+    assert "not used" in note
+    assert "`python:`" in note
+
+
+def test_a_machine_with_one_vendors_gpus_has_nothing_to_note(make_facts: Any) -> None:
+    assert make_facts(accelerators=[ROCM], torch_build="cu126").devices == ("cuda:0",)
+    assert make_facts(accelerators=[ROCM]).notes == ()
+    assert make_facts().notes == ()
+
+
+def test_no_device_is_named_twice(make_facts: Any) -> None:
+    apple = {"kind": "mps", "name": "Apple M2 Ultra"}
+    facts = make_facts(accelerators=[apple | {"index": 0}, apple | {"index": 1}])
+    assert facts.devices == ("mps",), "torch has one MPS device"
 
 
 def test_without_an_accelerator_the_processor_trains(make_facts: Any) -> None:

@@ -66,13 +66,13 @@ def test_a_supervisor_that_is_killed_is_replaced_by_up_and_a_killed_raylet_is_ba
 ) -> None:
     crosby = lab.host("crosby")
     (raylet,) = pids(crosby, "raylet")
-    (supervisor,) = pids(crosby, "remote_agent.supervisor")
+    (supervisor,) = pids(crosby, "remote_agent.host.supervisor")
     crosby.signal(supervisor, signal.SIGKILL)
     assert "supervisor has ended" in host_in(product.document("status"), "crosby")["detail"]
 
     product.document("up")
 
-    assert len(pids(crosby, "remote_agent.supervisor")) == 1
+    assert len(pids(crosby, "remote_agent.host.supervisor")) == 1
     assert pids(crosby, "raylet") == [raylet]
 
     begin = time.monotonic()

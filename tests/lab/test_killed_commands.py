@@ -14,7 +14,8 @@ from typing import TypeVar
 
 import pytest
 
-from remote_agent import deadlines, layout
+from remote_agent import deadlines
+from remote_agent.host import layout
 from tests.lab.lab import Lab
 from tests.lab.machines import Host, HostProcess, HostSpec
 from tests.lab.product import HeteroTui
@@ -106,7 +107,7 @@ def one_of(lab: Lab, program: str) -> tuple[Host, int] | None:
 
 def is_order(process: HostProcess) -> bool:
     """Whether it is a command that a laptop gave."""
-    return any("remote_agent.node" in word for word in process.argv)
+    return any("remote_agent.host.node" in word for word in process.argv)
 
 
 def await_end_of_orders(host: Host) -> None:

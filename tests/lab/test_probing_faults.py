@@ -75,12 +75,6 @@ def test_people_read_exactly_one_line_for_each_host(product: HeteroTui) -> None:
         assert sum(line.split()[:1] == [name] or f" {name}:" in line for line in lines) == 1, "\n".join(lines)
 
 
-def test_two_of_three_hosts_unreachable_leave_the_third(lab: Lab) -> None:
-    product = HeteroTui(lab.laptop, lab.inventory(NOT_THERE, hosts=["absent", "closed", "crosby"]))
-    hosts = product.document("probe", exit_code=3)["hosts"]
-    assert [host["status"] for host in hosts] == ["unreachable", "unreachable", "ok"]
-
-
 def test_a_changed_key_is_refused_even_when_new_keys_are_accepted(lab: Lab) -> None:
     inventory = lab.inventory(hosts=["unseen", "swapped"], unknown_key=["unseen"], changed_key=["swapped"])
     product = HeteroTui(lab.laptop, inventory)

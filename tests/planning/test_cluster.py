@@ -48,6 +48,21 @@ def test_the_head_that_the_inventory_names_is_taken_or_the_plan_fails(make_facts
         plan_cluster(named, others)
 
 
+def test_the_plan_says_which_gpus_are_not_used_and_why(make_facts: Any) -> None:
+    both = [{"kind": kind, "index": 0, "name": name} for kind, name in (("cuda", "TITAN X"), ("rocm", "W6800"))]
+    facts = make_facts(accelerators=both, torch_build="cu126")
+    _, note = plan_cluster(*inventory(candidate(facts, "mercer", "10.0.0.2"))).reasons
+    assert note.startswith("mercer: W6800 not used: a torch drives one vendor's GPUs, here NVIDIA's (build: cu126)")
+
+
+def test_the_plan_says_that_a_second_server_is_idle(make_facts: Any) -> None:
+    trains = candidate(make_facts(), "mercer", "10.0.0.2")
+    servers = [candidate(make_facts(), name, "10.0.0.2", role="server") for name in ("nas", "attic")]
+    assert plan_cluster(*inventory(trains, *servers)).reasons[1:] == (
+        "attic is idle: nas is the server, and a run uses one",
+    )
+
+
 def test_a_running_head_stays_head(make_facts: Any) -> None:
     a, b = candidate(make_facts(), "a", "10.0.0.2"), candidate(make_facts(), "b", "10.0.0.2")
     assert plan_cluster(*inventory(a, b, head="a"), head="b").head == "b"

@@ -46,7 +46,7 @@ async def start_writer(transport: Transport, events: int, *, last_word: bool, re
     done = await agent.call(
         transport,
         CLUSTER,
-        "processes",
+        "host.processes",
         "launch",
         *("--folder", home, "--name", protocol.run_process_name("r"), "--log", f"{home}/log", "--"),
         *(sys.executable, "runs/r/writer.py", str(events), "yes" if last_word else "no", *map(str, rests)),

@@ -23,6 +23,13 @@ RUN_S = 120.0
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """Hosts a (head), b and c."""
+    with loopback.running("abc", forked=True) as started:
+        yield started
+
+
+@pytest.fixture
+def unforked() -> Iterator[Cluster]:
+    """Hosts a, b and c of a cluster of its own, whose workers have the memory of those that Ray starts."""
     with loopback.running("abc") as started:
         yield started
 

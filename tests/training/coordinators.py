@@ -1,7 +1,7 @@
 """Coordinators that start at once: forks of one process that has loaded torch, Ray and the engine, which takes seconds.
 
-A fork becomes ``python -m remote_agent.training.run FOLDER`` in all but the loading; the tests of the lab, of the demo
-and of the command line start the command itself.
+A fork becomes ``python -m remote_agent.training.coordinator.main FOLDER`` in all but the loading; the tests of the lab,
+of the demo and of the command line start the command itself.
 
 ``python -m tests.training.coordinators SOCKET`` is the process that forks. A connection to its socket is one run:
 a line with the run's folder and the file for stderr goes there, the coordinator's PID and its exit code come back.
@@ -104,8 +104,13 @@ class Coordinators:
 def main(where: Path) -> None:
     """Fork for each connection, until stdin ends: then whoever started this is gone."""
     # What run.main() imports when it is called.
-    from remote_agent.training import actors, cluster, engine, job  # noqa: F401
-    from remote_agent.training.saving import history  # noqa: F401
+    from remote_agent.training import job  # noqa: F401
+    from remote_agent.training.coordinator import (  # noqa: F401
+        actors,
+        cluster,
+        engine,
+        history,
+    )
 
     gc.freeze()  # the forks share these pages: a collection would write to them
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -144,7 +149,7 @@ def _coordinate(folder: str, errors: str) -> None:
     os.dup2(nothing, 1)
     os.chdir(folder)
     sys.argv = ["run", folder]
-    runpy.run_module("remote_agent.training.run", run_name="__main__")
+    runpy.run_module("remote_agent.training.coordinator.main", run_name="__main__")
 
 
 if __name__ == "__main__":

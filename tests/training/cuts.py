@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remote_agent.training.data.record import SliceSpan
+from remote_agent.training.shared.slices import SliceSpan
 
 
 def cut(*samples: int, begin: int = 0) -> tuple[SliceSpan, ...]:

@@ -12,23 +12,28 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from remote_agent.protocol import SIMULATED_SPEED
+from tests.training import workers
 
 ROOT = Path(__file__).resolve().parents[2]
-START_S, STOP_S = 120.0, 20.0
+START_S = 120.0
+
+STOP_S = 5.0
+"""A node whose cluster holds detached actors, as Ray Data leaves them, waits for longer than that until it ends."""
 
 HEAD_ADDRESS = "127.0.0.2"
 
 
 @contextmanager
-def running(hosts: Sequence[str]) -> Iterator[Cluster]:
+def running(hosts: Sequence[str], *, cpus: int = 1, forked: bool = False) -> Iterator[Cluster]:
     """A cluster with a node for each host, the head first; gone at the end.
 
-    Hosts get the addresses 127.0.0.2, 127.0.0.3 and so on (Linux only: macOS has no such addresses).
+    Hosts get the addresses 127.0.0.2, 127.0.0.3 and so on (Linux only: macOS has no such addresses). Each takes itself
+    to have so many ``cpus``. With ``forked`` their workers start at once: see :mod:`tests.training.workers`.
     """
     folder = Path(tempfile.mkdtemp(prefix="ht", dir="/tmp"))
     token = folder / "token"
@@ -45,8 +50,10 @@ def running(hosts: Sequence[str]) -> Iterator[Cluster]:
     }
     environment.pop("RAY_ADDRESS", None)
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # with it every process of the cluster would compile the engine
-    started = Cluster(folder, environment, f"{HEAD_ADDRESS}:{free_port()}")
+    started, beside = Cluster(folder, environment, f"{HEAD_ADDRESS}:{free_port()}", cpus), ExitStack()
     try:
+        if forked:
+            started.ray = beside.enter_context(workers.forked(folder, environment))
         for number, host in enumerate(hosts, start=2):
             started.start(host, f"127.0.0.{number}")
             if number == 2:
@@ -55,6 +62,7 @@ def running(hosts: Sequence[str]) -> Iterator[Cluster]:
         yield started
     finally:
         started.stop()
+        beside.close()
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -75,14 +83,16 @@ class Cluster:
     folder: Path
     environment: dict[str, str]
     address: str
+    cpus: int = 1
     nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
+    ray: list[str] = field(default_factory=lambda: [str(Path(sys.executable).with_name("ray"))])
 
     def start(self, host: str, address: str, speed: float | None = None) -> None:
         port = self.address.rpartition(":")[2]
         where = ["--address", self.address] if self.nodes else ["--head", f"--port={port}", "--include-dashboard=false"]
-        command = [str(Path(sys.executable).with_name("ray")), "start", *where, "--block", "--disable-usage-stats"]
-        command += [f"--node-ip-address={address}", f"--labels=hetero-host={host}", "--num-cpus=1"]
+        command = [*self.ray, "start", *where, "--block", "--disable-usage-stats"]
+        command += [f"--node-ip-address={address}", f"--labels=hetero-host={host}", f"--num-cpus={self.cpus}"]
         command += [f"--temp-dir={self.folder}/{host}", "--object-store-memory=300000000"]
         command += ["--include-log-monitor=false"]  # as on the product's nodes
         environment = self.environment | {"TEST_HOST": host} | ({SIMULATED_SPEED: str(speed)} if speed else {})

@@ -20,7 +20,7 @@ import ray
 import torch
 from torch import nn
 from torch.utils.data import Dataset
-from remote_agent.training import DistributedTrainer, TrainingConfig, TrainingError
+from remote_agent.training import Callback, CSVLogger, DistributedTrainer, TrainingConfig, TrainingError
 
 
 class Points(Dataset):
@@ -42,16 +42,59 @@ class Factory:
         return torch.optim.Adam(model.parameters(), lr=config.learning_rate)
 
 
+class Told(Callback):
+    ended = ""
+
+    def on_end(self, event):
+        self.ended = event.kind
+
+
+class Broken:
+    def on_step(self, event):
+        raise ValueError("no place for it")
+
+
+told = Told()
+
+
 def attempt(gpus, **how):
-    config = TrainingConfig(batch_size=32, learning_rate=0.01, num_gpu_workers=gpus, num_cpu_workers=2)
-    trainer = DistributedTrainer(model_factory=Factory(), data_loader=Points(), config=config)
+    config = TrainingConfig(
+        batch_size=32, learning_rate=0.01, num_gpu_workers=gpus, num_cpu_workers=2, evaluate_every=10,
+        keep_best="max:accuracy",
+    )
+    trainer = DistributedTrainer(
+        model_factory=Factory(), data_loader=Points(), config=config, validation_data=Points(),
+        callbacks=[told, Broken(), CSVLogger()],
+    )
     try:
         return trainer.train(num_iterations=40, **how)
     except TrainingError as error:
         return {"error": str(error)}
 
 
+def accuracy(model):
+    x = Points().x
+    return float((model(x).argmax(1) == x.sum(1).gt(0)).double().mean())
+
+
+class Double:
+    def create_model(self):
+        return nn.Linear(4, 2)
+
+    def loss(self, model, batch):
+        assert torch.get_default_dtype() is torch.float64
+        return nn.functional.cross_entropy(model(batch[0]), batch[1]) + torch.zeros(1).sum()
+
+
+def forty():
+    yield from (Points()[index] for index in range(40))
+
+
 result = attempt(0)
+torch.set_default_dtype(torch.float64)
+config = TrainingConfig(batch_size=8, num_iterations=20, num_cpu_workers=2)
+double = DistributedTrainer(model_factory=Double(), data_loader=forty(), config=config).train(folder="double")
+torch.set_default_dtype(torch.float32)
 ray.init(log_to_driver=False)  # what is running already is used
 without_gpus = attempt(99, folder="gpus")
 nowhere = attempt(0, folder="resumed", resume="nowhere")
@@ -60,9 +103,17 @@ model.load_state_dict(result.state_dict)
 print(json.dumps({
     "without_gpus": without_gpus,
     "nowhere": nowhere,
+    "double": {
+        "steps": len(double.metrics), "reason": double.reason, "weights": str(double.state_dict["weight"].dtype),
+    },
     "trained": {
         "losses": [row["loss"] for row in result.metrics], "final": result.final_loss,
         "checkpoint": str(result.checkpoint), "events": str(result.events),
+        "evaluations": [[row["step"], row["accuracy"], row["samples"]] for row in result.evaluations],
+        "in_rows": [row["step"] for row in result.metrics if "metrics" in row],
+        "evaluation": dict(result.evaluation), "best": str(result.best), "repr": repr(result), "told": told.ended,
+        "accuracy": accuracy(result.model()), "best_accuracy": accuracy(result.model(best=True)),
+        "training": result.model().training,
         "batches": int(result.state_dict["1.num_batches_tracked"]),
         "mean": float(result.state_dict["1.running_mean"].abs().sum()),
     },
@@ -96,6 +147,37 @@ def test_a_script_trains_on_a_cluster_that_is_started_for_it(script: Script) -> 
     assert (script.folder / result["events"]).is_file()
     assert result["batches"] == 40
     assert result["mean"] > 0
+
+
+def test_a_script_validates_and_gets_the_models_that_the_figures_are_of(script: Script) -> None:
+    result = script.results["trained"]
+    assert [step for step, _, _ in result["evaluations"]] == result["in_rows"] == [10, 20, 30, 40]
+    assert all(samples == 200 for _, _, samples in result["evaluations"])
+    accuracies = [accuracy for _, accuracy, _ in result["evaluations"]]
+    assert result["accuracy"] == pytest.approx(accuracies[-1])
+    assert result["evaluation"]["accuracy"] == accuracies[-1]
+    assert result["best_accuracy"] == pytest.approx(max(accuracies))
+    assert (script.folder / result["best"]).is_file()
+    assert not result["training"]
+    assert len(result["repr"]) < 400
+    assert "tensor(" not in result["repr"]
+
+
+def test_a_scripts_callbacks_are_told_and_one_that_raises_is_left_out(script: Script) -> None:
+    result = script.results["trained"]
+    assert result["told"] == "run_failed"  # that of the last attempt
+    events = (script.folder / result["events"]).read_text()
+    assert events.count("Broken.on_step is not called any more: ValueError: no place for it") == 1
+    steps = (script.folder / result["events"]).with_name("steps.csv").read_text().splitlines()
+    assert len(steps) == 41
+
+
+def test_workers_have_the_scripts_default_dtype_and_data_that_is_used_up_is_named(script: Script) -> None:
+    assert script.results["double"] == {
+        "steps": 5,
+        "reason": "the data was used up before step 20",
+        "weights": "torch.float64",
+    }
 
 
 def test_asking_for_gpus_that_are_not_there_is_an_error_and_not_a_hang(script: Script) -> None:

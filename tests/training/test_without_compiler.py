@@ -12,7 +12,7 @@ import sys
 
 import torch
 
-from remote_agent.training import without_compiler
+from remote_agent.training.shared import without_compiler
 
 without_compiler.install()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hetero_tui import events as ev
@@ -385,8 +385,11 @@ class FixedIntents:
     async def up(self) -> None:
         await self._asked("up")
 
-    async def train(self, job: str, settings: Mapping[str, str]) -> str:
-        await self._asked("train", job, dict(settings))
+    def mistakes_in(self, job: str, settings: Mapping[str, str], paths: Sequence[str] = ()) -> tuple[str, ...]:
+        return ("no job 'digit'; did you mean 'digits'?",) if job == "digit" else ()
+
+    async def train(self, job: str, settings: Mapping[str, str], paths: Sequence[str] = ()) -> str:
+        await self._asked("train", job, dict(settings), *paths)
         return f"{job}-1"
 
     async def stop_run(self) -> None:

@@ -71,9 +71,9 @@ async def test_enter_in_the_train_dialog_trains_the_first_ready_job(scenarios, o
 async def test_the_train_dialog_goes_through_the_jobs_and_takes_settings(scenarios, open_app) -> None:
     app = open_app(scenarios.up())
     async with app.run_test() as pilot:
-        await pilot.press("t", "down", "tab", *"steps=9", "enter")
+        await pilot.press("t", "down", "tab", *"steps=9 --with 'my data'", "enter")
         await pilot.pause()
-        assert app.intents.asked == [("train", "text", {"steps": "9"})]
+        assert app.intents.asked == [("train", "text", {"steps": "9"}, "my data")]
 
 
 async def test_a_setting_that_can_not_be_read_is_said_in_the_dialog_and_nothing_is_trained(scenarios, open_app) -> None:
@@ -84,6 +84,16 @@ async def test_a_setting_that_can_not_be_read_is_said_in_the_dialog_and_nothing_
         await pilot.press("escape")
         assert isinstance(app.screen, MainScreen)
         assert app.intents.asked == []
+
+
+async def test_what_can_not_be_trained_is_said_in_the_dialog_and_nothing_is_started(scenarios, open_app) -> None:
+    app = open_app(scenarios.up())
+    async with app.run_test() as pilot:
+        await pilot.press("t", "end", "backspace", "enter")
+        assert "did you mean 'digits'?" in str(app.screen.query_one("#mistake", Static).content)
+        await pilot.press("s", "enter")
+        await pilot.pause()
+        assert app.intents.asked == [("train", "digits", {})]
 
 
 async def test_stop_asks_for_the_run_on_the_screen_to_end(scenarios, open_app) -> None:

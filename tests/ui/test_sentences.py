@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC
 
 import pytest
@@ -15,7 +16,8 @@ from hetero_tui.state import LogLine
 from hetero_tui.ui.details import details_lines, wrapped
 from hetero_tui.ui.keys import shown_keys
 from hetero_tui.ui.palette import DARK
-from hetero_tui.ui.sentences import farewell, keys_line, log_lines, outcome_line, status_line
+from hetero_tui.ui.sentences import evaluation_words, farewell, keys_line, log_lines, outcome_line, status_line
+from remote_agent import protocol
 
 
 def status(scenarios, state: str, width: int, busy: str = "") -> str:
@@ -112,3 +114,22 @@ def test_the_modules_that_decide_what_is_shown_know_nothing_of_textual() -> None
         [sys.executable, "-c", program, *pure], check=True, capture_output=True, text=True, timeout=60
     )
     assert answer.stdout.strip() == "[]"
+
+
+def test_the_newest_evaluation_is_said_in_a_line_with_the_best(scenarios) -> None:
+    run = scenarios.training().run
+    assert evaluation_words(run) == ""
+    newest = protocol.Evaluated(
+        seq=1,
+        time=1.0,
+        step=1200,
+        epoch=1.0,
+        metrics={"val_loss": 0.25, "accuracy": 0.931, "f1": None},
+        samples=9,
+        seconds=1.0,
+        best=True,
+    )
+    run = replace(run, evaluated=newest, best=newest)
+    assert evaluation_words(run) == "val loss 0.25, accuracy 93.1% at step 1,200, the best"
+    run = replace(run, best=replace(newest, step=1000))
+    assert evaluation_words(run) == "val loss 0.25, accuracy 93.1% at step 1,200, best at 1,000"

@@ -19,7 +19,7 @@ _BLANK = 0x2800
 # Bit of the dot in row 0..3 of the left and of the right column of a cell.
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
-_LEAST_WIDTH = 10
+_MIN_WIDTH = 10
 
 Points = Sequence[tuple[int, float]]
 
@@ -56,7 +56,7 @@ def curve(
     """
     if not points:
         return _padded([Text("no step yet", style=palette.muted)], height)
-    width, rows = max(width, _LEAST_WIDTH), height - 1
+    width, rows = max(width, _MIN_WIDTH), height - 1
     first, last = points[0][0], points[-1][0]
     # What the labels say depends on the columns' means, and how many columns there are on the labels' width.
     labels_width, labels = 0, _axis(*_range([value for _, value in points]), rows, label)

@@ -20,7 +20,7 @@ from hetero_tui.ui.keys import shown_keys
 from hetero_tui.ui.opening import BUSY
 from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.screens.tutorial import tutorial_lines
-from hetero_tui.ui.sentences import keys_line, outcome_line, status_line
+from hetero_tui.ui.sentences import evaluation_words, keys_line, outcome_line, status_line
 from hetero_tui.ui.view import View
 from hetero_tui.ui.widgets.events import EventLog
 from hetero_tui.ui.widgets.hosts import Hosts
@@ -117,7 +117,8 @@ class MainScreen(Screen[None]):
             self._lines("outcome").show([outcome_line(run, width, palette)])
         half = width // 2 if arranged.side_by_side else width
         if arranged.loss:
-            self._titled("loss", _loss_title(run, with_speed=not arranged.rate))
+            below = Text(evaluation_words(run), style=palette.foreground) if run.evaluated is not None else None
+            self._titled("loss", _loss_title(run, with_speed=not arranged.rate), below)
             self._lines("loss").show(
                 curve(run.losses, run.markers, half - _INSIDE, arranged.loss - FRAME, palette)
                 if arranged.loss >= _CURVE_FROM

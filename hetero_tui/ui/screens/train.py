@@ -18,14 +18,15 @@ from hetero_tui.ui.view import View
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOrder:
-    """A job's name or ``file.py:Name``, and the settings that were given for it."""
+    """A job's name or ``file.py:Name``, the settings that were given for it, and what is to be sent along."""
 
     job: str
     settings: dict[str, str]
+    paths: tuple[str, ...] = ()
 
 
-def parse_settings(text: str) -> dict[str, str]:
-    """``num_iterations=200 batch_size=64`` as a mapping; quotes as in a shell.
+def parse_settings(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
+    """``num_iterations=200 --with data.csv`` as settings, and files to send along; quotes as in a shell.
 
     Raises:
         ValueError: a word is not ``key=value``; the message says which.
@@ -35,12 +36,20 @@ def parse_settings(text: str) -> dict[str, str]:
         words = shlex.split(text)
     except ValueError:
         raise ValueError("A quote is opened and not closed.") from None
-    for word in words:
+    paths: list[str] = []
+    coming = iter(words)
+    for word in coming:
+        if word == "--with":
+            path = next(coming, "")
+            if not path:
+                raise ValueError("--with needs a file or folder after it.")
+            paths.append(path)
+            continue
         key, equals, value = word.partition("=")
         if not equals or not key.isidentifier():
             raise ValueError(f"“{word}” is not key=value, such as num_iterations=200.")
         settings[key] = value
-    return settings
+    return settings, tuple(paths)
 
 
 class TrainScreen(Dialog[TrainOrder]):
@@ -51,9 +60,15 @@ class TrainScreen(Dialog[TrainOrder]):
         Binding("down", "job(1)", show=False),
     ]
 
-    def __init__(self, view: Callable[[], View], jobs: tuple[str, ...], hosts: int) -> None:
+    def __init__(
+        self,
+        view: Callable[[], View],
+        jobs: tuple[str, ...],
+        hosts: int,
+        mistakes_in: Callable[[str, dict[str, str], tuple[str, ...]], tuple[str, ...]],
+    ) -> None:
         super().__init__(view, title=f"Train on {hosts} machine{'s' if hosts != 1 else ''}")
-        self._jobs = jobs
+        self._jobs, self._mistakes_in = jobs, mistakes_in
         self._mistake = ""
 
     def fields(self) -> Iterable[Widget]:
@@ -95,8 +110,11 @@ class TrainScreen(Dialog[TrainOrder]):
         try:
             if not job:
                 raise ValueError("Which job? Give a ready job's name, or file.py:Name.")
-            settings = parse_settings(self.query_one("#settings", Input).value)
+            settings, paths = parse_settings(self.query_one("#settings", Input).value)
+            mistakes = self._mistakes_in(job, settings, paths)
+            if mistakes:
+                raise ValueError("\n".join(mistakes))
         except ValueError as mistake:
             self.query_one("#mistake", Static).update(Text(str(mistake), style=self.view().palette.warning))
             return
-        self.dismiss(TrainOrder(job=job, settings=settings))
+        self.dismiss(TrainOrder(job=job, settings=settings, paths=paths))

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from remote_agent.training.data.order import Indices
+from remote_agent.training.shared.slices import Indices
 
 Batch = Any
 """A tensor, or a tuple or dictionary of batches."""

@@ -1,50 +1,70 @@
 """What the user gives as data, and getting a batch out of it.
 
-- Indexable (``__len__`` and ``__getitem__``): a torch ``Dataset``, a list of ``(x, y)`` samples, a tuple of tensors of
-  one length, a ``DataLoader`` over such a dataset (its ``collate_fn`` is used; order and batch size are the run's), a
+- Indexable (``__len__`` and ``__getitem__``): a torch ``Dataset``, a list of ``(x, y)`` samples, columns of one length
+  (a tuple, or a dictionary, of tensors, arrays or columns of pandas, a single one of them, a table of pandas), a
+  ``datasets.Dataset``, a ``DataLoader`` over a dataset (with its order and its batches: :mod:`samplers`), a
   ``ray.data.Dataset``. All promises hold for it: every sample once an epoch, whatever happens.
 - An iterable, which can only be read from its beginning. What it yields, by its type: a torch ``IterableDataset``, an
-  iterator, or a function that makes one yields *samples*; a ``DataLoader`` and any other object with ``__iter__`` is a
-  loader, and yields *batches*, whose first dimension is the batch. An attribute ``batched`` (True or False) overrules
-  that. Each sample is used once, in the order in which they come.
+  iterator, or a function that makes one yields *samples*; a ``DataLoader`` over an ``IterableDataset``, one of a
+  class with an ``__iter__`` of its own, and any other object with ``__iter__`` is a loader, and yields *batches*,
+  whose first dimension is the batch. An attribute ``batched`` (True or False) overrules that. Each sample is used
+  once, in the order in which they come.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, default_collate
 
-from remote_agent.training.data.order import Indices
+from remote_agent.training import job
+from remote_agent.training.data import columns
+from remote_agent.training.data.collating import collated
 from remote_agent.training.errors import JobError
+from remote_agent.training.shared.slices import Indices
+from remote_agent.training.user_code import seeding
+from remote_agent.whereabouts import HERE
 
-HINT = "give a torch Dataset, a list of (x, y) samples, a tuple of tensors of one length, or an iterable"
+HINT = "give a torch Dataset, a list of (x, y) samples, a tuple or dict of arrays of one length, or an iterable"
+
+_SHOWN = 8
+"""Indices that an error names."""
 
 
 class Collated:
-    """A dataset whose samples a function of the user's puts together.
+    """The dataset of a ``DataLoader``.
 
     Args:
         dataset: indexable.
-        collate: from a list of samples to a batch.
+        collate: from a list of samples to a batch; None: torch's default.
+
+    Attributes:
+        first: the samples of the run's first step, which the devices are measured with.
     """
 
-    def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any]) -> None:
-        self._dataset, self._collate = dataset, collate
+    def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any] | None) -> None:
+        self.dataset, self._collate = dataset, collate
+        self.first = np.empty(0, np.int64)
 
     def __len__(self) -> int:
-        return len(self._dataset)
+        return len(self.dataset)
 
     def __getitem__(self, index: int) -> Any:
-        return self._dataset[index]
+        return self.dataset[index]
 
-    def batch(self, indices: torch.Tensor) -> Any:
-        """The samples at ``indices``, put together."""
-        return self._collate([self._dataset[index] for index in indices.tolist()])
+    def batch_of(self, indices: Indices, seed: int | None, begin: int) -> Any:
+        """The samples at ``indices``, put together; see :func:`fetch`."""
+        if self._collate is None and isinstance(self.dataset, TensorDataset | torch.Tensor):
+            return _fetched(self.dataset, indices, seed, begin)
+        samples = _samples(self.dataset, indices, seed, begin)
+        if self._collate is None:
+            return collated(samples, indices.tolist())
+        return job.guard(f"collate_fn of samples {_named(indices)}", self._collate, samples)
 
 
 @dataclass(frozen=True)
@@ -59,11 +79,14 @@ def as_stream(data: object) -> Stream | None:
     """``data`` as a stream; None when it can be indexed, or is no data at all."""
     said = getattr(data, "batched", None)
     if isinstance(data, DataLoader):
-        if not isinstance(data.dataset, IterableDataset):
+        if not isinstance(data.dataset, IterableDataset) and not _iterates_by_itself(data):
             return None
-        yields_batches = data.batch_size is not None
+        yields_batches = data.batch_size is not None or data.batch_sampler is not None
     elif _indexable(data) or (isinstance(data, tuple) and bool(data)):
         return None
+    elif columns.library_of(data) == ("datasets", "IterableDataset"):
+        rows: Any = data
+        return Stream(lambda: rows.with_format("torch") if _format_of(rows) is None else rows, bool(said))
     elif isinstance(data, IterableDataset | Iterator):
         yields_batches = False
     elif isinstance(data, Iterable):
@@ -76,6 +99,12 @@ def as_stream(data: object) -> Stream | None:
     return Stream(lambda: known, yields_batches if said is None else bool(said))
 
 
+def _iterates_by_itself(loader: DataLoader[Any]) -> bool:
+    """Whether ``loader`` is of a class that changes what a ``DataLoader`` yields: it is a stream of batches then."""
+    own = next(kind for kind in type(loader).__mro__ if "__iter__" in vars(kind))
+    return own.__module__.split(".")[0] not in ("torch", "torchdata")
+
+
 def is_used_up(data: object) -> bool:
     """Whether ``data`` is an iterator of which somebody may have taken samples: they can't be had again."""
     fresh = inspect.isgenerator(data) and inspect.getgeneratorstate(data) == inspect.GEN_CREATED
@@ -83,40 +112,131 @@ def is_used_up(data: object) -> bool:
 
 
 def as_dataset(data: object) -> Any:
-    """``data`` so that :func:`fetch` can index it: tensors become a ``TensorDataset``, a ``DataLoader`` its dataset.
+    """``data`` so that :func:`fetch` can index it.
 
     Raises:
-        JobError: it has no length or can't be indexed, or its tensors differ in length.
+        JobError: it has no length or can't be indexed, or its columns differ in length or hold no numbers.
     """
     if isinstance(data, DataLoader):
-        whole = as_dataset(data.dataset)
-        return whole if data.collate_fn is default_collate else Collated(whole, data.collate_fn)
-    if isinstance(data, tuple) and data and all(isinstance(part, torch.Tensor) for part in data):
-        if len({len(part) for part in data}) != 1:
-            raise JobError("the tensors of the dataset differ in length", hint=HINT)
-        data = TensorDataset(*data)
+        collate = None if data.collate_fn is default_collate else data.collate_fn
+        return Collated(_as_torch_takes_it(data.dataset), collate)
+    found = columns.library_of(data)
+    if found == ("datasets", "Dataset"):
+        whole: Any = columns.in_memory(data)
+        return columns.Items(whole) if whole.format["type"] == "custom" else columns.Table(whole)
+    if found == ("datasets", "DatasetDict") and isinstance(data, Mapping):
+        splits = [f"data[{name!r}]" for name in data]
+        raise JobError("the data is a DatasetDict of several splits", hint=f"give one of them: {', '.join(splits)}")
+    if found == ("pandas", "DataFrame"):
+        table: Any = data
+        return columns.named({name: table[name] for name in table.columns})
+    if columns.is_column(data):
+        return columns.column("the data", data)
+    if isinstance(data, Mapping) and data and all(map(columns.is_column, data.values())):
+        return columns.named(data)
+    if isinstance(data, tuple) and _are_columns(data):
+        parts = {f"part {number} of the tuple": part for number, part in enumerate(data, start=1)}
+        tensors = {name: columns.column(name, part) for name, part in parts.items()}
+        columns.check_lengths(tensors)
+        return TensorDataset(*tensors.values())
+    return _as_torch_takes_it(data)
+
+
+def _as_torch_takes_it(data: Any) -> Any:
+    """What a ``DataLoader`` can index, too, in the place of ``data``."""
+    if columns.library_of(data) == ("datasets", "Dataset"):
+        whole = columns.in_memory(data)
+        return columns.Items(whole) if whole.format["type"] == "custom" else whole
     if not _indexable(data):
-        raise JobError(f"the data of type {type(data).__name__} can't be indexed", hint=HINT)
+        cause = f"the data of type {type(data).__name__} can't be indexed"
+        if hasattr(data, "__getitem__"):
+            cause = f"the data of type {type(data).__name__} has no length: it has no __len__"
+        raise JobError(cause, hint=HINT)
     return data
+
+
+def _are_columns(parts: tuple[Any, ...]) -> bool:
+    """Whether a tuple is of columns, and not of samples: arrays, and perhaps lists beside them."""
+    return any(map(columns.is_column, parts)) and all(
+        isinstance(part, list) or columns.is_column(part) for part in parts
+    )
+
+
+def _format_of(rows: Any) -> object:
+    """The format of an ``IterableDataset`` of Hugging Face; None: Python's own objects."""
+    return getattr(rows._formatting, "format_type", None)  # noqa: SLF001 - it has no other name
 
 
 def _indexable(data: object) -> bool:
     return isinstance(data, Sized) and hasattr(data, "__getitem__")
 
 
-def fetch(data: Any, indices: Indices) -> Any:
+def fetch(data: Any, indices: Indices, seed: int | None = None, begin: int = 0) -> Any:
     """The samples at ``indices`` as one batch on the CPU, in one operation where the data offers it.
 
     In this order: a ``batch(indices)`` method of the data's own (``indices``: int64 tensor), the tensors of a
     ``TensorDataset``, a tensor, torch's ``__getitems__``, and last one sample after the other, stacked.
+
+    Args:
+        data: as :func:`as_dataset` gave it.
+        indices: int64 of shape ``(samples,)``.
+        seed: the run's: the random numbers of the user's code are seeded for each sample (:mod:`seeding`), and torch's
+            generator is afterwards as it was. None: they are left alone.
+        begin: the position of the first sample in the run's order; the others follow it.
+
+    Raises:
+        JobError: the user's code raised; it names the function and the sample.
     """
-    positions = torch.from_numpy(indices)
-    if callable(getattr(data, "batch", None)):
-        return data.batch(positions)
+    if seed is None or isinstance(data, TensorDataset | torch.Tensor | columns.Columns | columns.Table):
+        return _fetched(data, indices, None, begin)
+    with seeding.apart():
+        return _fetched(data, indices, seed, begin)
+
+
+def to_measure(data: Any) -> Indices:
+    """Samples that a device is measured with: of the run's first step, or all."""
+    return data.first if isinstance(data, Collated) and len(data.first) else np.arange(len(data))
+
+
+def _fetched(data: Any, indices: Indices, seed: int | None, begin: int) -> Any:
+    if isinstance(data, Collated):
+        return data.batch_of(indices, seed, begin)
     if isinstance(data, TensorDataset):
-        return tuple(tensor[positions] for tensor in data.tensors)
+        return tuple(tensor[torch.from_numpy(indices)] for tensor in data.tensors)
     if isinstance(data, torch.Tensor):
-        return data[positions]
-    if callable(getattr(data, "__getitems__", None)):
-        return default_collate(data.__getitems__(indices.tolist()))
-    return default_collate([data[index] for index in indices.tolist()])
+        return data[torch.from_numpy(indices)]
+    if callable(getattr(data, "batch", None)):
+        _seed(seed, begin)
+        return job.guard(f"batch({_named(indices)})", data.batch, torch.from_numpy(indices))
+    return collated(_samples(data, indices, seed, begin), indices.tolist())
+
+
+def _samples(data: Any, indices: Indices, seed: int | None, begin: int) -> list[Any]:
+    """One sample after the other, or all at once by torch's ``__getitems__``."""
+    # torch's own Subset has it too, and there each sample can be had by itself.
+    if callable(getattr(data, "__getitems__", None)) and not isinstance(data, Subset):
+        _seed(seed, begin)
+        where = f"__getitems__({_named(indices)})"
+        return list(job.guard(where, data.__getitems__, indices.tolist()))
+    found = []
+    HERE.enter("__getitem__")
+    for place, index in enumerate(indices.tolist()):
+        _seed(seed, begin + place)
+        HERE.sample(index)
+        try:
+            found.append(data[index])
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            raise job.as_job_error(f"__getitem__({index})", error) from error
+    HERE.leave()
+    return found
+
+
+def _seed(seed: int | None, position: int) -> None:
+    if seed is not None:
+        seeding.seed_all(seeding.sample_seed(seed, position))
+
+
+def _named(indices: Indices) -> str:
+    """Indices in an error's words: the first few."""
+    said = ", ".join(map(str, indices[:_SHOWN].tolist()))
+    return said if len(indices) <= _SHOWN else f"{said}, ... {len(indices)} in all"

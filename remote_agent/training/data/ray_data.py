@@ -20,13 +20,13 @@ import numpy as np
 import ray
 import torch
 
-from remote_agent.training import rpc
 from remote_agent.training.data import blocks
 from remote_agent.training.data.blocks import Batch, Block
-from remote_agent.training.data.order import Indices
 from remote_agent.training.deadlines import DATA_S
 from remote_agent.training.errors import JobError
-from remote_agent.training.rpc import Ref
+from remote_agent.training.shared import rpc
+from remote_agent.training.shared.rpc import Ref
+from remote_agent.training.shared.slices import Indices
 
 HINT = "install Ray Data on every host: pip install 'ray[data]' (it brings pyarrow)"
 

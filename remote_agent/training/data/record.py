@@ -15,7 +15,6 @@ import json
 import math
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,21 +23,10 @@ from numpy.typing import NDArray
 from remote_agent import tail
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import StorageError
+from remote_agent.training.shared.slices import SliceSpan
 
 FILE = "slices.jsonl"
 """The record's name in a run's folder."""
-
-
-@dataclass(frozen=True)
-class SliceSpan:
-    """A slice that was counted in a step: positions ``begin`` to ``end`` (exclusive), by ``worker``.
-
-    Where a slice was issued again after a loss, ``worker`` is whoever delivered it in the end.
-    """
-
-    worker: str
-    begin: int
-    end: int
 
 
 class SliceRecord:

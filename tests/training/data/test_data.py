@@ -33,6 +33,11 @@ class LoaderOfSamples(Loader):
     batched = False
 
 
+class Doubled(DataLoader[Any]):
+    def __iter__(self) -> Any:
+        return (2 * batch for batch in super().__iter__())
+
+
 class Indexable(Dataset[Any]):
     def __len__(self) -> int:
         return 7
@@ -57,6 +62,7 @@ def generate() -> Iterator[Any]:
         (generate, False),
         (generate(), False),
         (DataLoader(Samples(), batch_size=2), True),
+        (Doubled(torch.arange(4), batch_size=2), True),  # type: ignore[arg-type]
         (DataLoader(Samples(), batch_size=None), False),
     ],
 )

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from remote_agent import tail
 from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator.plan import shares
 from remote_agent.training.data import record
 from remote_agent.training.data.extent import resolve
 from remote_agent.training.data.order import SampleOrder
-from remote_agent.training.data.record import SliceRecord, SliceSpan
+from remote_agent.training.data.record import SliceRecord
 from remote_agent.training.errors import JobError
-from remote_agent.training.speed import shares
+from remote_agent.training.shared.slices import SliceSpan
 
 
 def test_steps_after_the_checkpoint_are_superseded_by_those_that_are_made_again(tmp_path: Path) -> None:

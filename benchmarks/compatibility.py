@@ -1,0 +1,159 @@
+"""Do the models, losses, data and optimizers that PyTorch users bring train as in plain torch, or are they refused?
+
+``python -m benchmarks.compatibility [--only NAMES] [--areas NAMES] [--workers 2,3] [--strategy sync,allreduce] [--kill]
+[--markdown FILE]``
+
+Each case is a job as a user writes it, trained by the script API on a local Ray with unequal workers, and by a plain
+torch loop over the same batches in one process. ``equal``: the largest relative error of all weights, buffers and of
+the final loss is at most 1e-5. ``itself``: with random numbers in the model, the weights are the same bit by bit when
+it is run again. ``refused``: a clear error before the first step. Any other outcome makes the exit code 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.compatible import data, huggingface, losses, models, optimizers, state
+from benchmarks.compatible.case import CASES, EQUAL, REFUSED, Case
+from benchmarks.compatible.forking import forked_workers
+from benchmarks.compatible.running import CRASH, WRONG, Row, Way, carry_out
+
+MODULES = (models, huggingface, losses, state, data, optimizers)
+"""Importing them makes their cases."""
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@contextmanager
+def local_ray(modules: Sequence[str] = ()) -> Iterator[None]:
+    """A Ray of our own on this computer, of one node, for all cases; its workers have ``modules`` loaded."""
+    os.environ |= {
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_prestart_worker_first_driver": "0",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    import ray
+
+    with tempfile.TemporaryDirectory(prefix="ht", dir="/tmp") as folder, forked_workers(Path(folder), modules):
+        ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+def is_good(row: Row) -> bool:
+    """Whether it is one of the outcomes that may be."""
+    return row.outcome not in {WRONG, CRASH}
+
+
+def rows(cases: Sequence[Case], ways: Sequence[Way]) -> Iterator[Row]:
+    """Run the cases each way; those that kill a worker only where the case is chosen for that."""
+    modules = huggingface.MODULES if any(case.area == huggingface.AREA for case in cases) else ()
+    with local_ray(modules), tempfile.TemporaryDirectory(prefix="compatibility") as folder:
+        for number, (case, way) in enumerate((case, way) for case in cases for way in ways):
+            if way.killed and not case.killed:
+                continue
+            yield carry_out(case, way, Path(folder) / f"run{number}")
+
+
+def line(row: Row) -> str:
+    """One row of the table."""
+    error = f"{row.error:.1e}" if row.error == row.error else ""
+    about = row.says or "+".join(map(str, row.slices))
+    return f"{row.case:24} {row.way!s:28} {row.outcome:8} {error:>8} {row.seconds:5.1f}  {about}"
+
+
+_INTRODUCTION = """\
+# What trains as in plain torch, and what is refused
+
+Each row is a job as a PyTorch user writes it (`benchmarks/compatible/`). It is trained by `DistributedTrainer` on
+workers that take unequal slices, and by a plain torch loop over the same batches in one process.
+
+- **equal**: the largest relative error of all weights, changed buffers and of the final loss, which is at most 1e-5
+  (float64: 1e-12; bfloat16: 2e-2, its precision).
+- **itself**: there are random numbers in the model or the data, which can't be those of a loop over whole batches. With
+  `deterministic=True` the run gives the same weights bit by bit when it is repeated.
+- **refused**: the run ends before its first step, with the line below.
+
+Made by `python -m benchmarks.compatibility --markdown docs/compatibility.md`; `--kill` kills a worker in the middle of
+a step, and `--strategy allreduce` takes the other exact strategy.
+"""
+
+
+def markdown(found: Sequence[Row]) -> str:
+    """The page of the documentation: a table an area, and the lines of what is refused."""
+    ways = list(dict.fromkeys(str(row.way) for row in found))
+    parts = [_INTRODUCTION]
+    for area in dict.fromkeys(CASES[row.case].area for row in found):
+        head = [f"## {area[0].upper()}{area[1:]}", "", f"| case | what it is | {' | '.join(ways)} |"]
+        lines = [*head, "|---" * (2 + len(ways)) + "|"]
+        for case in (case for case in CASES.values() if case.area == area):
+            cells = [_cell(row) for row in found if row.case == case.name]
+            if cells:
+                lines.append(f"| {case.name} | {_described(case)} | {' | '.join(cells)} |")
+        refusals = {row.case: row.says for row in found if row.outcome == REFUSED and CASES[row.case].area == area}
+        lines += ["", *(f"- **{name}**: {says}" for name, says in refusals.items())]
+        parts.append("\n".join(lines).rstrip() + "\n")
+    return "\n".join(parts)
+
+
+def _described(case: Case) -> str:
+    return (case.__doc__ or "").splitlines()[0].rstrip(".").replace("|", "/")
+
+
+def _cell(row: Row) -> str:
+    return f"equal, {row.error:.0e}" if row.outcome == EQUAL else row.outcome
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run and print; exit code 1 when an outcome may not be."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.compatibility", description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="cases, with commas between (default: all)")
+    parser.add_argument("--areas", default="", help="areas, with commas between (default: all)")
+    parser.add_argument("--workers", default="2,3", help="of 2 and 3 (default: both)")
+    parser.add_argument("--strategy", default="sync", help="of sync and allreduce, with commas between")
+    parser.add_argument(
+        "--kill", action="store_true", help="a worker is killed in the middle, where the case allows it"
+    )
+    parser.add_argument("--markdown", type=Path, help="write the table to this file")
+    parser.add_argument("--quick", action="store_true", help="only the cases that are run as a test")
+    parser.add_argument("--json", type=Path, help="write the rows to this file, as lines of JSON")
+    options = parser.parse_args(arguments)
+    unknown = set(filter(None, options.only.split(","))) - set(CASES)
+    if unknown:
+        parser.error(f"no case {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
+    names, areas = options.only.split(",") if options.only else list(CASES), options.areas.split(",")
+    cases = [CASES[name] for name in names if not options.areas or CASES[name].area in areas]
+    cases = [case for case in cases if case.quick or not options.quick]
+    ways = [
+        Way(workers=int(workers), strategy=strategy, killed=options.kill)
+        for strategy in options.strategy.split(",")
+        for workers in options.workers.split(",")
+    ]
+    found = []
+    for row in rows(cases, ways):
+        found.append(row)
+        print(line(row), flush=True)
+        if options.json:
+            with options.json.open("a") as file:
+                file.write(json.dumps(dataclasses.asdict(row)) + "\n")
+    bad = [row for row in found if not is_good(row)]
+    print(f"{len(found)} runs of {len(cases)} cases, {len(bad)} not good, {sum(row.seconds for row in found):.0f} s")
+    if options.markdown:
+        options.markdown.write_text(markdown(found))
+    return 1 if bad or not found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Mistakes that users make, each as they would make it."""

@@ -1,0 +1,70 @@
+"""Many runs with random faults on a simulated clock and network, one for each seed.
+
+``python -m benchmarks.simulation [--schedules N] [--strategy NAME] [--first SEED] [--jobs N]``, and ``--seed SEED`` for
+one, with what happened in it.
+
+The engine's own code runs: the coordinator's half of ``sync`` and ``allreduce``, membership, failure policy, heartbeat
+and joining, and the workers' half. Ray, gloo, the parameter server with its connections, the clock and threads are
+simulated (``tests/simulation``); the server is never lost. Faults are processes that
+are killed, hosts that lose power, cables that are pulled, processes that are stopped, slow devices, hosts that are
+drained and added, several at once. Checked is that each sample is counted once, that the weights are those of a plain
+loop, that no step takes longer than ten seconds, and that all hosts train at the end. Exit code 1 where one fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+
+from tests.simulation.world import WAYS, Outcome, shrunk, simulate
+
+
+def main() -> int:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--schedules", type=int, default=300, help="how many (default: 300)")
+    parser.add_argument("--first", type=int, default=0, help="seed of the first (default: 0)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
+    parser.add_argument("--seed", type=int, help="only this one, with its events")
+    parser.add_argument("--strategy", choices=list(WAYS), help="only this one (default: all, in turn)")
+    options = parser.parse_args()
+    if options.seed is not None:
+        outcome = simulate(options.seed, None, options.strategy or next(iter(WAYS)))
+        _tell(outcome)
+        print(*outcome.events, sep="\n")
+        return int(bool(outcome.wrong))
+    began, failed, steps, stalls = time.monotonic(), 0, 0, []
+    ways = [options.strategy] if options.strategy else list(WAYS)
+    seeds = range(options.first, options.first + options.schedules)
+    wanted = [(seed, ways[number % len(ways)]) for number, seed in enumerate(seeds)]
+    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
+        for outcome in pool.imap_unordered(_one, wanted, chunksize=5):
+            steps += outcome.steps
+            stalls.append(outcome.stall_s)
+            if outcome.wrong:
+                failed += 1
+                _tell(shrunk(outcome))
+    stalls.sort()
+    seconds = time.monotonic() - began
+    print(
+        f"{len(stalls)} schedules, {steps:,} steps in {seconds:.0f} s; {failed} failed; longest step: median"
+        f" {stalls[len(stalls) // 2]:.1f} s, 99 % {stalls[int(0.99 * len(stalls))]:.1f} s, most {stalls[-1]:.1f} s"
+    )
+    return int(failed > 0)
+
+
+def _one(wanted: tuple[int, str]) -> Outcome:
+    seed, way = wanted
+    return simulate(seed, None, way)
+
+
+def _tell(outcome: Outcome) -> None:
+    print(f"{outcome.way}, seed {outcome.seed}: {outcome.wrong or 'well'}; {outcome.steps} steps", flush=True)
+    print(*(f"  {fault}" for fault in outcome.faults), sep="\n", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

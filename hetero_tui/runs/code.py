@@ -1,0 +1,242 @@
+"""The files that go to the hosts with a job: its own, modules that it imports from beside it, what ``--with`` names.
+
+They keep their layout around the job's file. Nothing of them runs here; imports are read from the text
+(:mod:`~hetero_tui.runs.imports`). What is in a folder and hidden, a cache or a virtual environment stays here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import io
+import json
+import os
+import stat
+import zipfile
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hetero_tui.errors import OrderError
+from hetero_tui.runs.imports import Found, find_imports
+from remote_agent.protocol import JOB_CODE, JOB_LEFT
+
+MAX_BYTES = 64 << 20
+"""Of a job's files, all together; what is larger belongs on the hosts' own disks."""
+
+MAX_FILES = 100_000
+"""Of a job."""
+
+MAX_LEFT = 2000
+"""Files beside the job that are not sent and are told to the hosts, for the words of an error."""
+
+LARGEST = 5
+"""Files that are named where there is too much."""
+
+_CACHES = ("__pycache__", "node_modules")
+_EARLIEST = (1980, 1, 1, 0, 0, 0)  # that a zip file knows; an archive says nothing of when files were written
+
+
+@dataclass(frozen=True, kw_only=True)
+class Code:
+    """What goes with a job.
+
+    Attributes:
+        root: the job's folder.
+        files: where each one lies there (with ``/``), and here; the job's own file is the first.
+        sizes: their bytes, in the same order.
+        left: files beside the job that are not among them.
+        notices: what is not wrong, and may not be meant.
+    """
+
+    root: Path
+    files: Mapping[str, Path]
+    sizes: tuple[int, ...]
+    left: tuple[str, ...]
+    notices: tuple[str, ...]
+
+    @property
+    def others(self) -> str:
+        """What goes with the job's own file, in words; empty: nothing."""
+        names = list(self.files)[1:]
+        shown = ", ".join(names[:LARGEST]) + (f" and {len(names) - LARGEST:,} more" if len(names) > LARGEST else "")
+        return f"{shown} ({_size(sum(self.sizes[1:]))})" if names else ""
+
+    def archive(self) -> bytes:
+        """All of them, as :data:`~remote_agent.protocol.JOB_ARCHIVE`.
+
+        Raises:
+            OrderError: one can't be read.
+        """
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as out:
+            for name, path in self.files.items():
+                try:
+                    out.writestr(_entry(f"{JOB_CODE}/{name}"), path.read_bytes())
+                except OSError as error:
+                    raise OrderError((f"can't read {path}: {error.strerror}",)) from error
+            out.writestr(_entry(JOB_LEFT), json.dumps(self.left))
+        return buffer.getvalue()
+
+
+def collect(file: Path, paths: Sequence[str] = ()) -> Code:
+    """What goes with the job in ``file``.
+
+    Args:
+        file: the job's own; its folder is the root of the layout.
+        paths: of ``--with``: files and folders, from the present folder or from the job's. One that does not lie in the
+            job's folder is put beside the job, under its own name.
+
+    Raises:
+        OrderError: with every mistake at once.
+    """
+    root = file.parent.resolve()
+    imports = find_imports(file, root)
+    mistakes = list(imports.mistakes)
+    files: dict[str, Path] = {file.name: file}
+    for path in imports.files:
+        files.setdefault(path.relative_to(root).as_posix(), path)
+    for text in paths:
+        try:
+            for name, path in _named(text, root):
+                if files.setdefault(name, path).resolve() != path.resolve():
+                    mistakes.append(f"--with {text}: {name} would lie where {files[name]} does")
+        except _Refused as error:
+            mistakes += [f"--with {text}: {mistake}" for mistake in error.args]
+    sizes: list[int] = []
+    for path in files.values():
+        try:
+            sizes.append(path.stat().st_size)
+            if not os.access(path, os.R_OK):
+                mistakes.append(f"can't read {path}: Permission denied")
+        except OSError as error:
+            mistakes.append(f"can't read {path}: {error.strerror}")
+    hint = ""
+    if sum(sizes) > MAX_BYTES:
+        largest = sorted(zip(sizes, files, strict=True), reverse=True)[:LARGEST]
+        named = ", ".join(f"{name} {_size(size)}" for size, name in largest)
+        mistakes.append(f"the job's files are {_size(sum(sizes))}, more than {_size(MAX_BYTES)}; the largest: {named}")
+        hint = "put large data on the hosts' own disks, and have the job read it there"
+    if mistakes:
+        raise OrderError(tuple(mistakes), hint=hint)
+    left = tuple(_left(root, files))
+    return Code(root=root, files=files, sizes=tuple(sizes), left=left, notices=tuple(_notices(imports, root, files)))
+
+
+class _Refused(Exception):
+    """What ``--with`` names can't be sent; one argument for each reason."""
+
+
+def _named(text: str, root: Path) -> Iterator[tuple[str, Path]]:
+    """The files that one ``--with`` names: their places in the layout, and here."""
+    given = Path(text).expanduser()
+    path = given if given.exists() or given.is_absolute() else root / given
+    path = Path(os.path.abspath(path))  # noqa: PTH100 - without following links: what is named is meant
+    path = path.parent.resolve() / path.name if path.name else path
+    if not path.exists():
+        beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        near = difflib.get_close_matches(path.name, beside, n=1, cutoff=0.6)
+        raise _Refused(
+            "a link to nothing" if path.is_symlink() else "not there" + (f"; did you mean {near[0]!r}?" if near else "")
+        )
+    if path != root and root.is_relative_to(path.resolve()):
+        raise _Refused("the job's own folder is in it; name what of it is needed")
+    place = path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
+    if path.is_file():
+        yield place, path
+        return
+    if not path.is_dir():
+        raise _Refused("neither a file nor a folder")
+    prefix = "" if path == root else f"{place}/"
+    found = list(_walk(path))
+    if not found:
+        raise _Refused("no file in it to send: hidden ones, caches and virtual environments stay here")
+    for inner in found:
+        yield prefix + inner.relative_to(path).as_posix(), inner
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """The files of a folder and of those in it, in order, but for what stays here."""
+    whole = folder.resolve()
+    refused: list[str] = []
+    waiting = [folder]
+    count = 0
+    while waiting:
+        here = waiting.pop()
+        try:
+            entries = sorted(here.iterdir())
+        except OSError as error:
+            refused.append(f"can't read {here}: {error.strerror}")
+            continue
+        for path in entries:
+            if _stays(path):
+                continue
+            if path.is_symlink() and (path.is_dir() or not path.exists() or not path.resolve().is_relative_to(whole)):
+                reason = "to nothing" if not path.exists() else f"to {path.resolve()}"
+                refused.append(f"{path} is a link {reason}; name what it leads to with a --with of its own")
+            elif path.is_dir():
+                waiting.append(path)
+            elif not stat.S_ISREG(path.stat().st_mode):
+                refused.append(f"{path} is not a file with content")
+            else:
+                count += 1
+                yield path
+            if count > MAX_FILES:
+                raise _Refused(f"more than {MAX_FILES:,} files in it")
+    if refused:
+        raise _Refused(*refused)
+
+
+def _stays(path: Path) -> bool:
+    return path.name.startswith(".") or path.name in _CACHES or (path / "pyvenv.cfg").is_file()
+
+
+def _left(root: Path, files: Mapping[str, Path]) -> Iterator[str]:
+    """Files beside the job that are not sent, those next to it first; not all, where there are very many."""
+    waiting = deque([root])
+    looked_at = 0
+    while waiting:
+        try:
+            entries = sorted(waiting.popleft().iterdir())
+        except OSError:
+            continue
+        for path in entries:
+            looked_at += 1
+            if looked_at > MAX_LEFT:
+                return
+            if _stays(path):
+                continue
+            name = path.relative_to(root).as_posix()
+            if path.is_dir() and not path.is_symlink():
+                waiting.append(path)
+            elif name not in files and name.isprintable():
+                yield name
+
+
+def _notices(imports: Found, root: Path, files: Mapping[str, Path]) -> Iterator[str]:
+    """What the job's text names and is not sent: it may be needed there."""
+    folders = {parent.as_posix() for name in files for parent in Path(name).parents}
+    told: set[str] = set()
+    for place, name in imports.names:
+        relative = os.path.normpath(name)
+        if relative in told or relative in files or relative in folders or relative.startswith(".."):
+            continue
+        path = root / relative
+        if not Path(name).is_absolute() and path.exists() and not _stays(path):
+            told.add(relative)
+            yield f"{place} names {relative}, which is not sent; add --with {relative} if the job reads it"
+    tops = {Path(name).parts[0].removesuffix(".py") for name in files}
+    yield from (text for top, text in imports.elsewhere.items() if top not in tops)
+
+
+def _entry(name: str) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(name, _EARLIEST)
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    return entry
+
+
+def _size(size: int) -> str:
+    for unit, bytes_each in (("GB", 1 << 30), ("MB", 1 << 20), ("kB", 1 << 10)):
+        if size >= bytes_each:
+            return f"{size / bytes_each:.1f} {unit}"
+    return f"{size} bytes"

@@ -1,0 +1,236 @@
+"""What a user wants trained: a ready job or a file of their own, and settings; checked here before anything starts.
+
+Nothing of the user's runs on the laptop: files are read as text (:mod:`~hetero_tui.runs.outline`).
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import difflib
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hetero_tui.errors import OrderError
+from hetero_tui.events import Level
+from hetero_tui.runs.code import Code, collect
+from hetero_tui.runs.outline import Outline, outline
+from remote_agent import settings as fields
+
+READY_JOBS = ("digits", "text")
+"""The jobs that come with the agent."""
+
+HINT = f"a JOB is one of {', '.join(READY_JOBS)}, or path/to/file.py:Name"
+
+FOR_SCRIPTS = ("num_gpu_workers", "num_cpu_workers")
+"""Settings that a run on the fleet has no use for: its devices are the inventory's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to train: a ready job's name, or a file of the user's and the name in it."""
+
+    name: str
+    file: Path | None = None
+
+    @property
+    def reference(self) -> str:
+        """How the coordinator finds it: the ready job's name, or ``file.py:Name`` beside its ``run.json``."""
+        return self.name if self.file is None else f"{self.file.name}:{self.name}"
+
+    @property
+    def slug(self) -> str:
+        """The job in a run's name: lower case letters, digits and dashes."""
+        base = self.name if self.file is None else self.file.stem
+        return re.sub(r"[^a-z0-9]+", "-", base.lower()).strip("-")[:24] or "job"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A job, the settings that it is to be trained with, and the files that go with one of the user's own."""
+
+    job: Job
+    settings: Mapping[str, str] = field(default_factory=dict)
+    code: Code | None = None
+
+
+def read_order(job: str, pairs: Sequence[str] | Mapping[str, str] = (), paths: Sequence[str] = ()) -> Order:
+    """The order that a user's words make.
+
+    Args:
+        job: ``digits``, ``path/to/file.py:Name``, or ``path/to/file.py`` where that has one job only.
+        pairs: ``key=value`` each, or a mapping.
+        paths: files and folders that go with the job's file, beside the modules that it imports.
+
+    Raises:
+        OrderError: with every mistake at once.
+    """
+    mistakes: list[str] = []
+    hints: list[str] = []
+    found = Job("")
+    try:
+        found = parse_job(job)
+    except OrderError as error:
+        mistakes += error.mistakes
+        hints.append(error.hint)
+    code: Code | None = None
+    try:
+        if found.file is not None:
+            code = collect(found.file, paths)
+        elif found.name and paths:
+            mistakes.append(f"--with {paths[0]}: {found.name} is a ready job, which takes no files")
+    except OrderError as error:
+        mistakes += error.mistakes
+        hints.append(error.hint)
+    wanted, wrong = (pairs, []) if isinstance(pairs, Mapping) else parse_settings(pairs)
+    if wrong:
+        mistakes += [f"--set {pair!r} is not key=value" for pair in wrong]
+        hints.append("for example --set num_iterations=50")
+    mistakes += [f"--set {mistake}" for mistake in fields.check(wanted)]
+    mistakes += [
+        f"--set {name}={wanted[name]}: is for scripts; on the fleet `devices:` in the inventory says what trains"
+        for name in FOR_SCRIPTS
+        if name in wanted
+    ]
+    if mistakes:
+        raise OrderError(tuple(mistakes), hint="; ".join(filter(None, hints)))
+    return Order(found, wanted, code)
+
+
+def parse_settings(pairs: Sequence[str]) -> tuple[Mapping[str, str], list[str]]:
+    """``key=value`` pairs as a mapping, and those that are not of that form."""
+    wrong = [pair for pair in pairs if not re.fullmatch(r"[A-Za-z_]\w*=.*", pair, re.DOTALL)]
+    return dict(pair.split("=", 1) for pair in pairs if pair not in wrong), wrong
+
+
+def parse_job(text: str) -> Job:
+    """The job that ``text`` names; see :func:`read_order`.
+
+    Raises:
+        OrderError: neither a ready job nor a readable Python file with such a job, as far as its text tells; every
+            mistake in the settings that stand in it is named as well.
+    """
+    if text in READY_JOBS:
+        return Job(text)
+    path, colon, name = text.rpartition(":")
+    if not colon:
+        path, name = text, ""
+    file = Path(path).expanduser()
+    if file.is_dir() and path:
+        raise OrderError((f"{path} is a folder, not a Python file",), hint=HINT)
+    if not path.endswith(".py"):
+        meant = f"; did you mean '{path}.py{text[len(path) :]}'?" if Path(f"{path}.py").expanduser().is_file() else ""
+        meant = meant or _suggestion(text.partition(":")[0], READY_JOBS)
+        raise OrderError((f"no job {text!r}{meant}",), hint=HINT)
+    if name and not name.isidentifier():
+        raise OrderError((f"no job {text!r}: {name!r} can't be a name in Python",), hint=HINT)
+    if not file.is_file():
+        beside = [entry.name for entry in file.parent.glob("*.py")] if file.parent.is_dir() else []
+        raise OrderError((f"no file {path}{_suggestion(file.name, beside)}",), hint=HINT)
+    tree = _parsed(file, path)
+    found = outline(tree)
+    mistakes = [
+        f"{path}:{line}: TrainingConfig: {mistake}"
+        for line, given in found.configs
+        for mistake in fields.check(given, parse=False)
+    ]
+    try:
+        name = _checked(found, path, name) if name else _only_job(found, path)
+    except OrderError as error:
+        raise OrderError((*error.mistakes, *mistakes), hint=error.hint) from None
+    if mistakes:
+        raise OrderError(tuple(mistakes))
+    return Job(name, file)
+
+
+def _parsed(file: Path, path: str) -> ast.Module:
+    """The file's syntax tree.
+
+    Raises:
+        OrderError: it can't be read, or is not Python.
+    """
+    try:
+        return ast.parse(file.read_bytes(), filename=path)
+    except OSError as error:
+        raise OrderError((f"can't read {path}: {error.strerror}",)) from error
+    except SyntaxError as error:
+        line = (error.text or "").strip()
+        where = f"{path}:{error.lineno}" if error.lineno else path
+        version = f"Python {sys.version_info.major}.{sys.version_info.minor}"
+        raise OrderError(
+            (f"{where}: {error.msg}" + (f": {line}" if line else ""),), hint=f"read as {version}"
+        ) from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise OrderError((f"{path} is not Python: {error}",)) from error
+
+
+def _checked(found: Outline, path: str, name: str) -> str:
+    """``name``, unless the file shows that it is no job.
+
+    Raises:
+        OrderError: it does.
+    """
+    if name in found.guarded:
+        raise OrderError(
+            (f'{path}:{found.guarded[name]}: {name!r} is defined under `if __name__ == "__main__":` only',),
+            hint="that does not run on the fleet: define the job above it",
+        )
+    if name not in found.values:
+        if found.is_open:
+            return name
+        hint = f"it defines: {', '.join(found.public())}" if found.public() else "it defines nothing"
+        raise OrderError((f"{path} has no {name!r}{_suggestion(name, found.public())}",), hint=hint)
+    verdict, why = found.verdict(name)
+    if verdict == "no job":
+        line = getattr(found.values[name], "lineno", 0)
+        raise OrderError(
+            (f"{path}:{line}: {why}",), hint="a job has create_model() and create_data(), or is a DistributedTrainer"
+        )
+    return name
+
+
+def _only_job(found: Outline, path: str) -> str:
+    """The name of the file's only job.
+
+    Raises:
+        OrderError: it has none that its text shows, or several.
+    """
+    jobs = found.jobs()
+    if len(jobs) == 1:
+        return jobs[0]
+    if jobs:
+        raise OrderError((f"{path} has several jobs: {', '.join(jobs)}",), hint=f"say which: {path}:{jobs[0]}")
+    mains = ", ".join(f"{name} (line {line})" for name, line in found.guarded.items())
+    if mains:
+        raise OrderError(
+            (f'{path} defines {mains} under `if __name__ == "__main__":` only',),
+            hint="that does not run on the fleet: define the job above it",
+        )
+    names = ", ".join(found.public())
+    raise OrderError(
+        (f"{path} has no job that its text shows",),
+        hint=f"name it as {path}:Name; it defines: {names}" if names else "it defines nothing",
+    )
+
+
+def _suggestion(word: str, valid: Sequence[str]) -> str:
+    near = difflib.get_close_matches(word, valid, n=1, cutoff=0.6)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+async def archive_of(order: Order, notice: Callable[[Level, str], None]) -> bytes | None:
+    """The files that go with the job, packed, and ``notice`` is told which; None: there are none.
+
+    Raises:
+        OrderError: one can't be read.
+    """
+    if order.code is None:
+        return None
+    for text in order.code.notices:
+        notice(Level.WARNING, text)
+    if order.code.others:
+        notice(Level.INFO, f"sent with the job: {order.code.others}")
+    return await asyncio.to_thread(order.code.archive)

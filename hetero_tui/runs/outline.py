@@ -1,0 +1,220 @@
+"""What a Python file defines, as far as its text says: read with :mod:`ast`, and nothing of it runs.
+
+It says which names a module has once it is imported, which of them can be a job, and the settings that stand in it. It
+never guesses: what only running the file would tell (``from x import *``, ``exec``, a base class of another module) is
+left open, and the host that imports the file decides.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+PARTS = ("create_model", "create_data")
+"""Methods that a job has to have."""
+
+TRAINER, CONFIG = "DistributedTrainer", "TrainingConfig"
+
+Verdict = Literal["job", "no job", "open"]
+
+_OPEN_CALLS = frozenset({"globals", "vars", "exec", "eval", "setattr"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outline:
+    """A file's names.
+
+    Attributes:
+        values: what each name of the module is bound to last: an expression, a class, a function; None: something else.
+        guarded: names that are bound under ``if __name__ == "__main__":`` only, with their lines; that does not run on
+            the fleet.
+        is_open: it may have names that the text does not show.
+        configs: settings in calls of ``TrainingConfig``: the line, and name to value of those that are literals.
+    """
+
+    values: Mapping[str, ast.AST | None]
+    guarded: Mapping[str, int]
+    is_open: bool
+    configs: tuple[tuple[int, Mapping[str, Any]], ...]
+
+    def verdict(self, name: str) -> tuple[Verdict, str]:
+        """Whether that name of the module is a job; the text says why it is none."""
+        value = self.values.get(name)
+        if isinstance(value, ast.ClassDef):
+            return self._of_class(value, name)
+        if isinstance(value, ast.FunctionDef | ast.AsyncFunctionDef):
+            return "no job", f"{name!r} is a function"
+        if isinstance(value, ast.Constant):
+            return "no job", f"{name!r} is {value.value!r}"
+        if isinstance(value, ast.Call):
+            called = _last_name(value.func)
+            if called == TRAINER:
+                return "job", ""
+            made = self.values.get(called) if isinstance(value.func, ast.Name) else None
+            if isinstance(made, ast.ClassDef):
+                return self._of_class(made, name)
+        return "open", ""
+
+    def jobs(self) -> tuple[str, ...]:
+        """The names that are jobs for sure, in their order; a class of which an object is among them is left out."""
+        found = [name for name in self.values if not name.startswith("_") and self.verdict(name)[0] == "job"]
+        made = {_last_name(value.func) for name in found if isinstance(value := self.values[name], ast.Call)}
+        return tuple(name for name in found if name not in made)
+
+    def public(self) -> tuple[str, ...]:
+        """All names that somebody may have meant, those of modules that it imports left out."""
+        return tuple(name for name, value in self.values.items() if value is not None and not name.startswith("_"))
+
+    def _of_class(self, definition: ast.ClassDef, name: str) -> tuple[Verdict, str]:
+        members, is_known = self._members(definition, frozenset())
+        missing = [part for part in PARTS if part not in members]
+        if not missing or {"model_factory", "data_loader"} <= members:
+            return "job", ""
+        if not is_known or definition.decorator_list or definition.keywords or "__getattr__" in members:
+            return "open", ""
+        return "no job", f"{name!r} has no {' and no '.join(missing)}"
+
+    def _members(self, definition: ast.ClassDef, seen: frozenset[str]) -> tuple[set[str], bool]:
+        """Names of a class's members, and whether all its bases are in the file."""
+        members: set[str] = set()
+        is_known = True
+        for base in definition.bases:
+            parent = self.values.get(base.id) if isinstance(base, ast.Name) else None
+            if isinstance(parent, ast.ClassDef) and parent.name not in seen:
+                inherited, known = self._members(parent, seen | {definition.name})
+                members |= inherited
+                is_known = is_known and known
+            elif not (isinstance(base, ast.Name) and base.id == "object"):
+                is_known = False
+        members |= {name for statement in definition.body for name, _ in _bindings(statement)}
+        members |= {
+            node.attr
+            for node in ast.walk(definition)
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _last_name(node.value) == "self"
+        }
+        return members, is_known
+
+
+def outline(tree: ast.Module) -> Outline:
+    """The outline of a parsed file."""
+    values: dict[str, ast.AST | None] = {}
+    guarded: dict[str, int] = {}
+    for statement, runs in _statements(tree.body):
+        for name, value in _bindings(statement):
+            if runs:
+                values[name] = value
+            else:
+                guarded.setdefault(name, statement.lineno)
+    is_open = "__getattr__" in values
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Global):
+            values.update({name: None for name in node.names if name not in values})
+        is_open = is_open or (isinstance(node, ast.ImportFrom) and any(name.name == "*" for name in node.names))
+        is_open = is_open or (isinstance(node, ast.Call) and _last_name(node.func) in _OPEN_CALLS)
+    guarded = {name: line for name, line in guarded.items() if name not in values}
+    return Outline(values=values, guarded=guarded, is_open=is_open, configs=tuple(_configs(tree)))
+
+
+def _statements(body: Iterable[ast.stmt], runs: bool = True) -> Iterator[tuple[ast.stmt, bool]]:
+    """The statements of a module that are not in a function or class, and whether they run when it is imported."""
+    for statement in body:
+        yield statement, runs
+        is_main = isinstance(statement, ast.If) and _asks_for_main(statement.test)
+        for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+            parts = getattr(statement, field, ())
+            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                continue
+            for part in parts:
+                if isinstance(part, ast.stmt):
+                    yield from _statements([part], runs and not (is_main and field == "body"))
+                else:  # an except clause, or a case
+                    yield from _statements(part.body, runs)
+
+
+def only_in_scripts(tree: ast.Module) -> Iterator[ast.stmt]:
+    """The statements under ``if __name__ == "__main__":``, which do not run where the file is imported."""
+    for statement in tree.body:
+        if isinstance(statement, ast.If) and _asks_for_main(statement.test):
+            yield from statement.body
+
+
+def _asks_for_main(test: ast.expr) -> bool:
+    """``__name__ == "__main__"``, either way round."""
+    if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq)):
+        return False
+    sides = (test.left, test.comparators[0])
+    return any(isinstance(side, ast.Name) and side.id == "__name__" for side in sides) and any(
+        isinstance(side, ast.Constant) and side.value == "__main__" for side in sides
+    )
+
+
+def _bindings(statement: ast.stmt) -> Iterator[tuple[str, ast.AST | None]]:  # noqa: C901 - a case a statement
+    """The names that a statement itself binds, and to what; the statements within it are not looked at."""
+    match statement:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            yield statement.name, statement
+            return
+        case ast.Import() | ast.ImportFrom():
+            for alias in statement.names:
+                yield alias.asname or alias.name.partition(".")[0], None
+            return
+        case ast.Assign():
+            for target in statement.targets:
+                for name in _names(target):
+                    yield name, statement.value if isinstance(target, ast.Name) else None
+        case ast.AnnAssign() if statement.value is not None:
+            for name in _names(statement.target):
+                yield name, statement.value
+        case ast.AugAssign():
+            for name in _names(statement.target):
+                yield name, None
+        case ast.For() | ast.AsyncFor():
+            yield from ((name, None) for name in _names(statement.target))
+        case ast.With() | ast.AsyncWith():
+            for item in statement.items:
+                if item.optional_vars is not None:
+                    yield from ((name, None) for name in _names(item.optional_vars))
+        case ast.Match():
+            for node in ast.walk(statement):
+                captured = getattr(node, "name", None) or getattr(node, "rest", None)
+                if isinstance(node, ast.MatchAs | ast.MatchStar | ast.MatchMapping) and captured:
+                    yield captured, None
+        case _:
+            pass
+    for node in ast.iter_child_nodes(statement):
+        if isinstance(node, ast.expr):
+            yield from ((inner.target.id, None) for inner in ast.walk(node) if isinstance(inner, ast.NamedExpr))
+
+
+def _names(target: ast.expr) -> Iterator[str]:
+    return (node.id for node in ast.walk(target) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+
+
+def _last_name(node: ast.expr) -> str:
+    """``c`` of ``a.b.c``, or of ``c``; empty for anything else."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _configs(tree: ast.Module) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Calls of the engine's ``TrainingConfig``, under whatever name it was imported."""
+    known = {
+        name.asname or name.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("remote_agent")
+        for name in node.names
+        if name.name == CONFIG
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in known:
+            given: dict[str, Any] = {}
+            for keyword in node.keywords:
+                if keyword.arg is not None:
+                    try:
+                        given[keyword.arg] = ast.literal_eval(keyword.value)
+                    except ValueError:
+                        continue  # it takes running to know
+            yield node.lineno, given

@@ -1,0 +1,269 @@
+"""This machine's node: starts Ray and its supervisor, says how they are, and has them stopped so that nothing is left.
+
+On the command line (one JSON line on stdout, exit code 0 or 1)::
+
+    python -m remote_agent.host.node start                            NodeSpec on stdin -> NodeReport
+    python -m remote_agent.host.node status --folder F                -> NodeReport
+    python -m remote_agent.host.node head --folder F                  -> HeadReport
+    python -m remote_agent.host.node stop --folder F [--run-grace S]  -> StopReport; 1 when something is left
+
+Each can be killed at any moment: the next one goes on from what lies on disk (the processes' records and ``node.json``,
+both written before what they describe) and from the mark that every process of ours carries. ``start`` leaves a node
+alone that already runs as wanted, and gives it a new supervisor (:mod:`remote_agent.host.supervisor`) where it has lost
+its own. ``stop`` ends only processes of this cluster, by PID; another Ray of the same user, which ``ray stop`` would
+take down, is not touched.
+
+A cluster that lost its head is formed anew with a larger epoch. A ``start`` with that takes away what this machine has
+of the older one (its runs too, which on a head that was only cut off went on alone), and one with a smaller epoch is
+refused: it comes from a laptop that does not know of the newer cluster yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from remote_agent import deadlines
+from remote_agent.host import layout, processes, ray_command, ray_node, supervision, supervisor, teardown
+from remote_agent.host.ray_node import NodeError
+from remote_agent.protocol import (
+    HeadReport,
+    NodeReport,
+    NodeSpec,
+    ProcessRecord,
+    ProtocolError,
+    decode,
+    encode,
+)
+
+# --- Start ---------------------------------------------------------------------------------------------------------
+
+
+def start(spec: NodeSpec) -> NodeReport:
+    """Make this machine a node of the cluster as ``spec`` says; returns when it is one, or why it is not."""
+    folder = processes.absolute_path(spec.folder)
+    try:
+        ray_command.private_folder(folder)
+        with processes.locked(folder, deadlines.LOCK_SECONDS):
+            layout.stop_flag(folder).unlink(missing_ok=True)
+            return _start(folder, spec)
+    except NodeError as error:
+        return NodeReport(host=spec.host, state="failed", cause=error.cause, hint=error.hint)
+    except processes.LaunchError as error:
+        return NodeReport(
+            host=spec.host,
+            state="failed",
+            cause=str(error),
+            hint=ray_command.ENVIRONMENT_HINT,
+        )
+    except TimeoutError as error:
+        hint = "another `up` or `down` works on this machine: wait until it is done"
+        return NodeReport(host=spec.host, state="failed", cause=str(error), hint=hint)
+    except (ray_command.UnsafeFolderError, OSError) as error:
+        hint = "see that this user owns that place and that its disk has room"
+        return NodeReport(host=spec.host, state="failed", cause=str(error), hint=hint)
+
+
+def _start(folder: Path, spec: NodeSpec) -> NodeReport:
+    ray_node.check_token(folder)
+    pause = partial(_pause, folder)
+    record = processes.read_record(folder, layout.RAY)
+    watched = processes.find_named(folder, layout.SUPERVISOR) is not None
+    former = layout.read_spec(folder)
+    if former is not None and former.epoch > spec.epoch:
+        raise NodeError("this machine is in a newer cluster of that name", "run it again: another laptop formed one")
+    if _same(former, spec):
+        if watched:
+            record = _await_supervisor(folder, pause)
+            return NodeReport(host=spec.host, state="running", pid=record.pid, already=True, spec=spec)
+        if record is not None and processes.find_ours(folder, record) is not None:
+            ray_node.await_join(folder, record, pause)
+            supervisor.launch(folder)
+            return NodeReport(host=spec.host, state="running", pid=record.pid, already=True, spec=spec)
+    if former is not None and former.epoch < spec.epoch:
+        _leave_older(folder)
+    else:
+        supervisor.stop(folder)
+        if record is not None:
+            ray_node.stop(folder, record)
+    if spec.role == "head":
+        _check_port_is_free(spec.gcs_port)
+    else:
+        _await_head(spec, pause)
+    processes.write_private(layout.spec_path(folder), encode(spec) + "\n")
+    record = ray_node.launch(folder, spec)
+    try:
+        ray_node.await_join(folder, record, pause)
+    except NodeError:
+        ray_node.stop(folder, record)
+        raise
+    supervisor.launch(folder)
+    return NodeReport(host=spec.host, state="running", pid=record.pid, spec=spec)
+
+
+def _leave_older(folder: Path) -> None:
+    """End what this machine has of a cluster that was replaced, all at once: nobody waits for what it does.
+
+    Raises:
+        NodeError: something outlived SIGKILL.
+    """
+    _, left = processes.stop_marked(folder, deadlines.OLDER_STOP_SECONDS)
+    if left:
+        raise NodeError(processes.leftover(left[0]).detail, "restart this machine: a process hangs in a driver")
+    for name in processes.recorded_names(folder):
+        if name != layout.RAY:
+            processes.forget(folder, name)
+    supervision.forget(folder)
+
+
+def _await_supervisor(folder: Path, pause: ray_node.Pause) -> ProcessRecord:
+    """The record of Ray once it runs and has joined; a supervisor that is bringing it back gets to do so."""
+    ends = time.monotonic() + deadlines.JOIN_SECONDS
+    failures: int | None = None
+    while True:
+        word, record = supervision.read(folder), processes.read_record(folder, layout.RAY)
+        ray = None if record is None else processes.find_ours(folder, record)
+        if record is not None and ray is not None and word is not None and word.phase == supervision.WATCHING:
+            return record
+        if processes.find_named(folder, layout.SUPERVISOR) is None:
+            raise NodeError(word.cause if word and word.cause else "Ray's supervisor has ended", "run `up` again")
+        if word is not None:
+            failures = word.failures if failures is None else failures
+            if word.failures > failures or time.monotonic() >= ends:
+                raise NodeError(word.cause or "Ray did not come back", word.hint or "see logs/supervisor.log there")
+        elif time.monotonic() >= ends:
+            raise NodeError("Ray's supervisor does not say how it is", "run `down`, then `up`")
+        pause(deadlines.POLL_SECONDS)
+
+
+def _same(running: NodeSpec | None, wanted: NodeSpec) -> bool:
+    """Whether a node that runs is the one that is wanted; the dashboard's port is not worth a restart."""
+    return running is not None and replace(running, dashboard_port=wanted.dashboard_port) == wanted
+
+
+def _check_port_is_free(port: int) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as candidate:
+        if sys.platform == "linux":  # elsewhere this option lets two sockets share a port
+            candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            candidate.bind(("", port))
+        except OSError as error:
+            raise NodeError(
+                f"port {port} is taken on this machine ({error.strerror})",
+                "run `up` again: it picks a port that is free",
+            ) from None
+
+
+def _await_head(spec: NodeSpec, pause: ray_node.Pause) -> None:
+    """Wait until the head's port answers: both machines start at the same time."""
+    ends = time.monotonic() + deadlines.HEAD_REACHABLE_SECONDS
+    where = ray_command.join_address(spec.head_address, spec.gcs_port)
+    while silence := ray_node.head_silence(spec):
+        if time.monotonic() >= ends:
+            seconds = f"{deadlines.HEAD_REACHABLE_SECONDS:.0f} s"
+            raise NodeError(
+                f"the head's Ray at {where} could not be reached from this machine within {seconds}: {silence}",
+                f"see that the head is up and that no firewall closes port {spec.gcs_port} between the two",
+            )
+        pause(deadlines.HEAD_POLL_SECONDS)
+
+
+def _pause(folder: Path, seconds: float) -> None:
+    """Wait, and give way to a ``stop`` that waits for this machine."""
+    if layout.stop_flag(folder).exists():
+        raise NodeError("the cluster was taken down while this machine was joining it")
+    time.sleep(seconds)
+
+
+# --- Status --------------------------------------------------------------------------------------------------------
+
+
+def status(folder: Path) -> NodeReport:
+    """Whether this machine's Ray runs. Whether the cluster counts it as alive is the head's to say."""
+    spec, word = layout.read_spec(folder), supervision.read(folder)
+    report = NodeReport(
+        host=spec.host if spec else "", state="stopped", restarts=word.restarts if word else 0, spec=spec
+    )
+    match ray_state(folder):
+        case supervision.RESTARTING:
+            cause, hint = (word.cause, word.hint) if word is not None else ("", "")
+            return replace(report, state=supervision.RESTARTING, cause=cause or "Ray has just ended", hint=hint)
+        case "running":
+            process = processes.find_named(folder, layout.RAY)
+            report = replace(report, state="running", pid=process.pid if process else None)
+            if word is None or processes.find_named(folder, layout.SUPERVISOR) is not None:
+                return report  # without a word yet, it is just being started
+            return replace(report, cause="should Ray end, it stays so: its supervisor has ended", hint="run `up`")
+        case "none":
+            return replace(report, cause="Ray was not started here", hint="run `up`")
+        case _ if word is not None and word.phase == supervision.ENDED:
+            return replace(report, cause=word.cause, hint=word.hint)
+        case _:
+            record = processes.read_record(folder, layout.RAY)
+            why = ray_command.explain_end(ray_node.said(record)) if record is not None else "it left no record"
+            return replace(report, cause=f"Ray has ended on this machine: {why}", hint="run `up`")
+
+
+def head(folder: Path) -> HeadReport:
+    """Whether the head's Ray answers this machine, now: what the laptop asks when it can't reach the head itself."""
+    spec = layout.read_spec(folder)
+    if spec is None or layout.stop_flag(folder).exists():
+        return HeadReport(answers=False, silence="no node was started here")
+    silence = ray_node.head_silence(spec)
+    return HeadReport(answers=not silence, silence=silence, epoch=spec.epoch)
+
+
+def ray_state(folder: Path) -> str:
+    """``running``, ``restarting``, ``stopped`` (it has ended) or ``none``: the word of a :class:`HostSample`."""
+    word, record = supervision.read(folder), processes.read_record(folder, layout.RAY)
+    watched = processes.find_named(folder, layout.SUPERVISOR) is not None
+    if watched and word is not None and word.phase == supervision.RESTARTING:
+        return supervision.RESTARTING
+    if record is None:
+        return "none"
+    if processes.find_ours(folder, record) is not None:
+        return "running"
+    spec = layout.read_spec(folder)
+    # It ended this very moment: its supervisor is about to say so.
+    return supervision.RESTARTING if watched and spec is not None and spec.role != "head" else "stopped"
+
+
+# --- Command line --------------------------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line that the module's docstring shows; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m remote_agent.host.node", description="This machine's Ray node.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("start")
+    for name in ("status", "head", "stop"):
+        commands.add_parser(name).add_argument("--folder", required=True, type=processes.absolute_path)
+    commands.choices["stop"].add_argument("--run-grace", type=float, default=deadlines.RUN_STOP_SECONDS)
+    options = parser.parse_args(arguments)
+    if options.command == "stop":
+        stopped = teardown.stop(options.folder, options.run_grace)
+        print(encode(stopped), flush=True)
+        return 1 if stopped.leftovers else 0
+    if options.command == "head":
+        print(encode(head(options.folder)), flush=True)
+        return 0
+    report = status(options.folder) if options.command == "status" else _start_from(sys.stdin.readline())
+    print(encode(report), flush=True)
+    return 1 if report.state == "failed" else 0
+
+
+def _start_from(line: str) -> NodeReport:
+    try:
+        return start(decode(NodeSpec, line))
+    except ProtocolError as error:
+        return NodeReport(host="", state="failed", cause=f"not a node specification: {error}", hint="run `up` again")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

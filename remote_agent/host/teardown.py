@@ -1,0 +1,72 @@
+"""Ends everything of one cluster on this machine, and says what could not be ended. See ``node``."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from remote_agent import deadlines
+from remote_agent.host import layout, processes, ray_command, supervision, supervisor
+from remote_agent.protocol import Leftover, StopReport
+
+
+def stop(folder: Path, run_grace: float = deadlines.RUN_STOP_SECONDS) -> StopReport:
+    """End the runs, then the supervisor and with it Ray, then whatever else carries this cluster's mark.
+
+    What they need to run is removed. The environment, the runs' folders, the logs and the agent itself stay.
+    """
+    if not folder.is_dir():
+        stopped, left = _stop_strays(folder)
+        return _with_removals(StopReport(stopped=stopped, leftovers=left), folder)
+    layout.stop_flag(folder).touch(mode=0o600)
+    try:
+        with processes.locked(folder, deadlines.LOCK_SECONDS):
+            return _stop(folder, run_grace)
+    except TimeoutError as error:
+        return StopReport(leftovers=(Leftover(kind="process", detail=str(error)),))
+
+
+def _stop(folder: Path, run_grace: float) -> StopReport:
+    alive = {name: processes.find_named(folder, name) for name in processes.recorded_names(folder)}
+    runs = {name: process for name, process in alive.items() if process and name.startswith(layout.RUN_PREFIX)}
+    others = {name: process for name, process in alive.items() if process and name not in runs}
+    processes.stop_processes(folder, runs.values(), run_grace)
+    supervisor.stop(folder)
+    processes.stop_processes(folder, others.values(), deadlines.STOP_SECONDS)
+    strays, leftovers = _stop_strays(folder)
+    ended = [name for name in (*runs, *others) if processes.find_named(folder, name) is None]
+    return _with_removals(StopReport(stopped=(*ended, *strays), leftovers=leftovers), folder)
+
+
+def _stop_strays(folder: Path) -> tuple[tuple[str, ...], tuple[Leftover, ...]]:
+    stopped, left = processes.stop_marked(folder, deadlines.STRAY_STOP_SECONDS)
+    names = tuple(f"{process.name} (PID {process.pid})" for process in stopped)
+    return names, tuple(processes.leftover(process) for process in left)
+
+
+def _with_removals(report: StopReport, folder: Path) -> StopReport:
+    """Remove what belonged to the processes. While one of them lives, its record and token stay for the next try."""
+    if report.leftovers:
+        return report
+    removed: list[str] = []
+    leftovers: list[Leftover] = []
+    folders = (folder / "ray", ray_command.short_folder(folder), folder / "processes", folder / processes.CACHE)
+    layout.stop_flag(folder).unlink(missing_ok=True)
+    for path in folders:
+        if not ray_command.is_own_folder(path):
+            continue
+        shutil.rmtree(path, ignore_errors=True)
+        if path.exists():
+            leftovers.append(Leftover(kind="folder", detail=f"{path} could not be removed"))
+        else:
+            removed.append(str(path))
+    for path in (layout.token_path(folder), layout.spec_path(folder), supervision.path(folder)):
+        if path.exists() or path.is_symlink():
+            path.unlink(missing_ok=True)
+            removed.append(str(path))
+    processes.lock_path(folder).unlink(missing_ok=True)
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+        removed.append(str(folder))
+    return replace(report, removed=tuple(removed), leftovers=tuple(leftovers))

@@ -1,0 +1,270 @@
+"""The settings of a run, what they may be, and how they are read from ``--set key=value``.
+
+Apart from torch, so that the laptop refuses what is wrong before anything starts. The engine imports them as
+:mod:`remote_agent.training.config`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, TypeVar
+
+from remote_agent.errors import ConfigError
+from remote_agent.goals import GoalSetting
+from remote_agent.kinds import Choice, Range, convert, nearest
+from remote_agent.strategies import SPECS, spec_of
+
+STREAMS = ("auto", "network")
+"""Values of ``stream``."""
+
+OUTER_OPTIMIZERS = ("none", "nesterov")
+"""Values of ``outer``."""
+
+SCHEDULES = ("constant", "linear", "cosine")
+"""Values of ``schedule``."""
+
+REDUCTIONS = ("auto", "mean", "sum")
+"""Values of ``loss_reduction``."""
+
+PRECISIONS = ("fp32", "bf16", "fp16")
+"""Values of ``precision``."""
+
+CODECS = dict.fromkeys(("fp32", "bf16", "int8", "topk"))
+"""Values of ``codec``, in their order; see :mod:`remote_agent.training.wire.codecs`, which may have more of them."""
+
+Count = Annotated[int, Range(least=1)]
+Whole = Annotated[int, Range(least=0)]
+Positive = Annotated[float, Range(above=0)]
+NotNegative = Annotated[float, Range(least=0)]
+
+
+_Config = TypeVar("_Config")
+
+
+def _all_mistakes_at_once(config: type[_Config]) -> type[_Config]:
+    """Have the constructor read its arguments as ``--set`` does; unknown names are a mistake among others."""
+    plain = config.__init__
+
+    @functools.wraps(plain)
+    def init(self: Any, *unnamed: Any, **settings: Any) -> None:
+        values, mistakes = _read(settings, parse=False)
+        if unnamed:
+            mistakes.insert(0, f"{unnamed[0]!r}: settings are given by name, as in batch_size=64")
+        mistakes += _conflicts({**_defaults(), **values}, among=_right(settings, values))
+        if mistakes:
+            raise ConfigError(tuple(mistakes))
+        plain(self, **values)
+
+    config.__init__ = init  # type: ignore[method-assign]
+    return config
+
+
+@_all_mistakes_at_once
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """How a run trains. All fields have defaults.
+
+    A value of another kind or out of its range, and a name that is no setting, raise :class:`ConfigError`, with every
+    mistake at once. numpy's numbers are taken as plain ones.
+
+    Attributes:
+        num_iterations: optimizer steps to make; with ``local_sgd`` rounds, each of many local steps.
+        epochs: train for so many passes over the data, instead of ``num_iterations`` steps; 0: steps count.
+        batch_size: samples of one step, over all devices together; 0: the batches are those of the data loader, or 64
+            samples where the data has none.
+        micro_batch: the most samples that a device takes at a time; a larger slice is accumulated. 0: what fits.
+        learning_rate: handed to the job's ``create_optimizer``.
+        schedule: of the learning rate, from warm-up to the run's end: ``constant``, ``linear`` (to 0) or ``cosine`` (to
+            0); a job with a ``create_scheduler(optimizer, config)`` of its own brings its own.
+        warmup_steps: first steps, over which the learning rate rises to its full value.
+        clip_norm: the most that the gradient's global norm may be, as ``torch.nn.utils.clip_grad_norm_``; 0: any.
+        ema_decay: keep an exponential moving average of the weights, too, of which so much stays in each step (0.999);
+            0: none. It is in every checkpoint, and in the result's ``ema_model()``. With ``local_sgd`` a round is a
+            step; ``ssp`` and ``async`` have no common steps, and no average.
+        precision: of forward and backward: ``fp32``, or autocast to ``bf16`` or ``fp16`` (with loss scaling) on each
+            device that can; weights, gradients and optimizer stay fp32.
+        loss_reduction: what ``loss`` does with a batch's samples: ``mean`` or ``sum``; ``auto``: what the measurement
+            finds, which refuses a loss that is neither. A loss that returns ``(sum, weight)`` is a mean by weights.
+        unit: samples of a batch that one device always computes together, whatever the cut: batch normalisation, losses
+            over the batch (contrastive), padding and random numbers (dropout) then depend on the batch alone, as in
+            plain torch with gradients accumulated over these units. ``batch_size`` or more leaves the batch undivided:
+            one device computes it. 0: any, but with batch normalisation a few for each device.
+        deterministic: the same seed gives the same weights to the bit on alike devices, whatever their speeds and
+            whoever is lost: units are added up in their order, and all devices use as many threads. Slower: each unit's
+            gradient travels by itself. For ``strategy=sync``, which is carried out as ``allreduce`` then, and for that.
+        activation_checkpointing: keep no activations inside repeated blocks, compute them again in backward.
+        seed: of the initial weights, the order of the samples and each slice's randomness (dropout).
+        strategy: how the workers train together. ``sync`` is exact; so is ``allreduce``, without a server, and a model
+            that a server can't hold (batch normalisation, other numbers than float32) trains so with ``sync``, too;
+            ``ssp`` and ``async`` do not wait for each other; ``local_sgd`` exchanges weights once a round.
+        staleness: of ``ssp``: steps that a worker may be ahead of the slowest.
+        shards: parts of the parameter server, each on a host of its own; 0: as many as make a step shortest.
+        checkpoint_every: also save a checkpoint after every this many steps; 0: by time.
+        checkpoint_seconds: where it goes by time, one is saved soon after the beginning and then after so many seconds,
+            or more where that would take over 1 % of the time or wear the disk; 0 saves only the last one.
+        keep_checkpoints: newest checkpoints that are kept.
+        evaluate_every: steps from one evaluation on the validation data to the next; 0: after each epoch. The last step
+            is evaluated in any case.
+        keep_best: keep the checkpoint of the best evaluation beside the newest ones: ``val_loss``, or another metric:
+            ``min:NAME`` or ``max:NAME`` says what is better; a name that ends in loss, error, perplexity or accuracy
+            says so by itself. Empty: only the newest are kept.
+        early_stopping: end the run after so many evaluations in a row without a better one by ``keep_best``; 0: don't.
+        measure_seconds: time limit for the measurement of one device before training, without its warm-up.
+        rebalance: follow changes in the devices' speed during the run; False keeps the first cut.
+        slice_deadline_s: the most that a slice may take until it is given to another device as well. Where slices are
+            streamed that is done after twice the expected time and two seconds, if that is sooner; with ``allreduce``
+            after five times as long.
+        stream: how gradients and weights travel between workers and servers: ``auto`` through memory where they share a
+            computer, ``network`` never through memory.
+        codec: how streamed numbers travel over a network, both ways: ``fp32``, ``bf16``, ``int8`` or ``topk``. What a
+            codec loses is made up for later (error feedback). Through memory numbers go as they are.
+        topk_fraction: part of the numbers that ``topk`` sends. The others wait, for about 1 / fraction steps: the
+            learning rate has to be small beside that, or training diverges, with ``local_sgd`` above all.
+        local_steps: of the fastest device in a round of ``local_sgd``; the others make as many as take the same time.
+        local_batch: samples of one local step; 0: ``batch_size`` / devices.
+        overlap: a round of ``local_sgd`` is exchanged while the next one is computed: hides the network, and what comes
+            back is one round old.
+        outer: how a round of ``local_sgd`` ends: ``none`` (mean of the weights, by samples) or ``nesterov`` (DiLoCo).
+        outer_learning_rate: of ``nesterov``.
+        outer_momentum: of ``nesterov``.
+        num_gpu_workers: script API only: GPUs to train on; None means all when ``num_cpu_workers`` is None too, else 0.
+        num_cpu_workers: script API only: CPU workers; None means one on each node without a GPU, or 0 as above.
+    """
+
+    num_iterations: Count = 100
+    epochs: Whole = 0
+    batch_size: Whole = 0
+    micro_batch: Whole = 0
+    learning_rate: Positive = 1e-3
+    schedule: Annotated[str, Choice(SCHEDULES)] = "constant"
+    warmup_steps: Whole = 0
+    clip_norm: NotNegative = 0.0
+    ema_decay: Annotated[float, Range(least=0, below=1)] = 0.0
+    precision: Annotated[str, Choice(PRECISIONS)] = "fp32"
+    loss_reduction: Annotated[str, Choice(REDUCTIONS)] = "auto"
+    unit: Whole = 0
+    deterministic: bool = False
+    activation_checkpointing: bool = False
+    seed: Annotated[int, Range(least=0, most=2**63 - 1)] = 0
+    strategy: Annotated[str, Choice(SPECS)] = "sync"
+    staleness: Whole = 3
+    shards: Whole = 0
+    checkpoint_every: Whole = 0
+    checkpoint_seconds: NotNegative = 30.0
+    keep_checkpoints: Count = 3
+    evaluate_every: Whole = 0
+    keep_best: Annotated[str, GoalSetting()] = ""
+    early_stopping: Whole = 0
+    measure_seconds: Positive = 0.5
+    rebalance: bool = True
+    slice_deadline_s: Positive = 60.0
+    stream: Annotated[str, Choice(STREAMS)] = "auto"
+    codec: Annotated[str, Choice(CODECS)] = "fp32"
+    topk_fraction: Annotated[float, Range(above=0, most=1)] = 0.01
+    local_steps: Count = 20
+    local_batch: Whole = 0
+    overlap: bool = False
+    outer: Annotated[str, Choice(OUTER_OPTIMIZERS)] = "none"
+    outer_learning_rate: Positive = 0.7
+    outer_momentum: Annotated[float, Range(least=0, below=1)] = 0.9
+    num_gpu_workers: Annotated[int | None, Range(least=0)] = None
+    num_cpu_workers: Annotated[int | None, Range(least=0)] = None
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any], defaults: TrainingConfig | None = None) -> TrainingConfig:
+        """A configuration from values that may all be strings, as ``--set key=value`` gives them.
+
+        Args:
+            settings: field name to value; fields that are not named keep those of ``defaults``.
+            defaults: the job's own configuration.
+
+        Raises:
+            ConfigError: with every mistake: unknown names (and the nearest valid), wrong kinds, values out of range.
+        """
+        base = {field.name: getattr(defaults or cls(), field.name) for field in dataclasses.fields(cls)}
+        values, mistakes = _read(settings, parse=True)
+        mistakes += _conflicts({**base, **values}, among=_right(settings, values))
+        if mistakes:
+            raise ConfigError(tuple(mistakes))
+        return cls(**(base | values))
+
+
+def check(settings: Mapping[str, Any], *, parse: bool = True) -> tuple[str, ...]:
+    """Every mistake in some settings that shows without the job, whose own configuration has the rest.
+
+    Settings that do not go together are among them where both are given here.
+
+    Args:
+        settings: field name to value.
+        parse: values are texts, as ``--set key=value`` gives them; False: they are Python's.
+    """
+    values, mistakes = _read(settings, parse=parse)
+    return (*mistakes, *_conflicts({**_defaults(), **values}, among=values))
+
+
+def _read(settings: Mapping[str, Any], *, parse: bool) -> tuple[dict[str, Any], list[str]]:
+    """The settings that are of their kind and in their range, as plain values; a sentence for each of the others."""
+    hints = _hints()
+    values: dict[str, Any] = {}
+    mistakes: list[str] = []
+    for name, value in settings.items():
+        if name not in hints:
+            close = nearest(name, hints)
+            advice = f"did you mean {close!r}?" if close else "valid: " + ", ".join(sorted(hints))
+            mistakes.append(f"{name}: no such setting; {advice}")
+            continue
+        try:
+            values[name] = convert(hints[name], value, parse=parse)
+        except ValueError as error:
+            mistakes.append(f"{name}={value if parse else repr(value)}: {error}")
+    return values, mistakes
+
+
+@cache
+def _hints() -> dict[str, Any]:
+    return typing.get_type_hints(TrainingConfig, include_extras=True)
+
+
+@cache
+def _defaults() -> Mapping[str, Any]:
+    return {field.name: field.default for field in dataclasses.fields(TrainingConfig)}
+
+
+def _right(given: Collection[str], values: Collection[str]) -> set[str]:
+    """The settings that were not ``given`` a wrong value: ``values`` are those that were given a right one."""
+    return {name for name in _hints() if name in values or name not in given}
+
+
+def _conflicts(values: Mapping[str, Any], among: Collection[str]) -> list[str]:
+    """A sentence for each pair of settings, both ``among`` those that count, whose values do not go together."""
+    config = types.SimpleNamespace(**values)
+    return [sentence for names, sentence in _pairs(config) if all(name in among for name in names)]
+
+
+def _pairs(config: Any) -> Iterator[tuple[tuple[str, str], str]]:
+    strategy = spec_of(config.strategy)
+    if config.ema_decay and not strategy.waits:
+        yield (
+            ("ema_decay", "strategy"),
+            f"ema_decay={config.ema_decay:g}: strategy={config.strategy} has no common steps",
+        )
+    if config.early_stopping and not config.keep_best:
+        yield ("early_stopping", "keep_best"), f"early_stopping={config.early_stopping}: needs keep_best=METRIC"
+    if config.deterministic and not strategy.batches:
+        exact = " or ".join(f"strategy={spec.name}" for spec in SPECS.values() if spec.batches)
+        yield ("deterministic", "strategy"), f"strategy={config.strategy}: deterministic=true needs {exact}"
+    if config.deterministic and config.codec != "fp32":
+        yield ("deterministic", "codec"), f"codec={config.codec}: deterministic=true needs codec=fp32"
+    if config.deterministic and config.precision == "fp16":
+        yield (
+            ("deterministic", "precision"),
+            "precision=fp16: deterministic=true needs precision=fp32 or precision=bf16",
+        )
+    if config.codec != "fp32" and not strategy.servers:
+        yield ("codec", "strategy"), f"codec={config.codec}: strategy={config.strategy} sends fp32 only"

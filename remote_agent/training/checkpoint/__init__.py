@@ -1,0 +1,1 @@
+"""Checkpoints: what is in them, how they are written, and what optimizers remember."""

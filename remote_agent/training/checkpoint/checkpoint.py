@@ -1,0 +1,232 @@
+"""Checkpoints: model and optimizer state as safetensors, and beside them a JSON document that says what they are.
+
+``step-00000042.safetensors`` is the model's state dict, for anyone to load. ``step-00000042.optimizer.safetensors`` is
+what the optimizer remembers, by parameter (``optimizer_state``), so that a run can go on with other hosts, another
+number of shards, or another path. ``step-00000042.json`` holds the step, the position in the global order of samples,
+seed and configuration.
+
+All are written under another name, flushed to the disk and then renamed, the document last; an old one's document goes
+first. So a checkpoint whose document exists is whole. Nothing is pickled: it can be read anywhere without trust.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from remote_agent.goals import Watched
+from remote_agent.training.checkpoint import optimizer_state
+from remote_agent.training.checkpoint.optimizer_state import NotPortable, TrainingState
+from remote_agent.training.errors import JobError, StorageError
+
+FOLDER = "checkpoints"
+"""Their folder in a run's."""
+
+_PART = ".part"
+_HINT = "name a run's folder, or a checkpoint in it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A whole checkpoint, as its document describes it.
+
+    Attributes:
+        path: the safetensors file with the weights.
+        step: the last step that is in it.
+        position: how many samples of the global order were used up to then.
+        seed: of the order.
+        config: the whole configuration of that run.
+        dataset_size: samples of its dataset; None where nobody could know.
+        optimizer: the safetensors file with the optimizer's state; None: it remembers nothing, or ``missing`` says why.
+        missing: why there is no optimizer state.
+        watched: what came of the evaluations up to the step.
+    """
+
+    path: Path
+    step: int
+    position: int
+    seed: int
+    config: Mapping[str, Any]
+    dataset_size: int | None = None
+    optimizer: Path | None = None
+    missing: str = ""
+    watched: Watched = ()
+
+    def weights(self) -> dict[str, Tensor]:
+        """The model's state dict.
+
+        Raises:
+            JobError: the file can't be read.
+        """
+        return _read(self.path)
+
+    def training_state(self) -> TrainingState:
+        """What the optimizer remembered.
+
+        Raises:
+            JobError: the file can't be read.
+        """
+        if self.optimizer is None:
+            return TrainingState(missing=self.missing)
+        try:
+            return optimizer_state.unpack(_read(self.optimizer), self.missing)
+        except NotPortable as error:
+            raise JobError(f"{self.optimizer.name} can't be read: {error}", hint=_HINT) from error
+
+
+def portable_state(model: nn.Module) -> dict[str, Tensor]:
+    """The model's state dict on the CPU, each tensor with memory of its own (tied ones too)."""
+    return {
+        name: tensor.detach().cpu().clone().contiguous()
+        for name, tensor in model.state_dict().items()
+        if isinstance(tensor, Tensor)
+    }
+
+
+def save(
+    folder: Path, step: int, model: nn.Module, about: Mapping[str, Any], state: TrainingState | None = None
+) -> tuple[Path, int]:
+    """Write the checkpoint of ``step`` into ``folder``.
+
+    Args:
+        folder: made when it does not exist.
+        step: the last step that is in the weights.
+        model: whose state dict is written.
+        about: further fields of the JSON document: ``position``, ``config``.
+        state: what the optimizer remembers.
+
+    Returns:
+        The path of the weights, and the size of all files in bytes.
+
+    Raises:
+        StorageError: the disk is full, or the folder can't be written; nothing half-written is left, and the
+            checkpoints before are as they were.
+    """
+    state = state or TrainingState()
+    path = path_of(folder, step)
+    optimizer, document = path.with_suffix(".optimizer.safetensors"), path.with_suffix(".json")
+    remembered = optimizer_state.pack(state)
+    files = [path, *([optimizer] if remembered else []), document]
+    drafts = [file.with_name(file.name + _PART) for file in files]
+    described = {
+        "step": step,
+        "weights": path.name,
+        "optimizer": optimizer.name if remembered else None,
+        "optimizer_missing": state.missing,
+        **about,
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        safetensors.torch.save_file(portable_state(model), drafts[0], metadata={"format": "pt"})
+        if remembered:
+            safetensors.torch.save_file(remembered, drafts[1], metadata={"format": "pt"})
+        drafts[-1].write_text(json.dumps(described, indent=2) + "\n")
+        for draft in drafts:
+            _flush(draft)
+        document.unlink(missing_ok=True)  # of an older checkpoint of this step
+        for draft, final in zip(drafts, files, strict=True):
+            draft.replace(final)
+        _flush(folder)
+        return path, sum(file.stat().st_size for file in files)
+    except (OSError, SafetensorError) as error:
+        for draft in drafts:
+            _discard(draft)
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise StorageError(
+            f"can't save the checkpoint of step {step}: {reason}", hint=f"free space or correct the rights of {folder}"
+        ) from error
+
+
+def path_of(folder: Path, step: int) -> Path:
+    """Where the weights after ``step`` lie, if they were saved."""
+    return folder / f"step-{step:08d}.safetensors"
+
+
+def prune(folder: Path, keep: int, best: int | None = None) -> None:
+    """Remove all but the ``keep`` newest checkpoints and that of step ``best``, and what was left half-written.
+
+    What can't be removed stays; the next call tries again.
+    """
+    whole = sorted(folder.glob("step-*.json"))
+    kept = {document.stem for document in whole[max(0, len(whole) - keep) :]}
+    if best is not None:
+        kept.add(path_of(folder, best).stem)
+    for document in whole:
+        if document.stem not in kept:
+            _discard(document)
+    for file in folder.glob("step-*"):
+        if file.name.split(".")[0] not in kept:
+            _discard(file)
+
+
+# --- Reading ---------------------------------------------------------------------------------------------------------
+
+
+def load(path: Path) -> dict[str, Tensor]:
+    """The state dict in a checkpoint's safetensors file."""
+    return safetensors.torch.load_file(path)
+
+
+def find(place: Path) -> Checkpoint:
+    """The checkpoint at ``place``: one of its files, or a run's folder, whose newest whole one is taken.
+
+    Raises:
+        JobError: there is none, or it can't be read.
+    """
+    if place.is_dir():
+        folder = place / FOLDER if (place / FOLDER).is_dir() else place
+        documents = sorted(folder.glob("step-*.json"))
+        if not documents:
+            raise JobError(f"{place} holds no whole checkpoint", hint="start the run anew")
+        document = documents[-1]
+    else:
+        document = place.with_name(place.name.split(".")[0] + ".json")
+    try:
+        described = json.loads(document.read_text())
+        config = dict(described["config"])
+        step = int(described["step"])
+        optimizer = described.get("optimizer")
+        return Checkpoint(
+            path=document.with_name(str(described["weights"])),
+            step=step,
+            position=int(described.get("position", step * int(config["batch_size"]))),
+            seed=int(config["seed"]),
+            config=config,
+            dataset_size=described.get("dataset_size"),
+            optimizer=document.with_name(optimizer) if optimizer else None,
+            missing=str(described.get("optimizer_missing", "")),
+            watched=tuple((int(at), figure) for at, figure in described.get("watched", ())),
+        )
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
+        raise JobError(f"there is no checkpoint to read at {place}: {reason}", hint=_HINT) from error
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    try:
+        return safetensors.torch.load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise JobError(f"the checkpoint {path} can't be read: {error}", hint=_HINT) from error
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _discard(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return  # the folder itself is the problem, which whoever writes into it reports

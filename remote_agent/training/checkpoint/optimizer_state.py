@@ -1,0 +1,294 @@
+"""What an optimizer remembers, in a form that any layout, path and set of hosts can go on from.
+
+By parameter: each entry (``exp_avg``, ``momentum_buffer``) has the parameter's shape; what counts for the parameter as
+a whole (``step``) is a scalar. A shard holds pieces of the streamed flat buffer instead; :func:`assemble` and
+:func:`cut` go from one form to the other, exactly.
+
+How a run keeps it, between two steps: ``snapshot`` of an actor copies the state within its own memory, which is short;
+then training goes on, and ``snapshot_taken`` fetches the copy. A run that goes on from a checkpoint calls ``restore``
+of an actor before its weights are published or streamed (``serve``, ``begin``, ``join``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from remote_agent.training.shared import flat
+from remote_agent.training.shared.average import EMA, WeightAverage
+
+Entries = Mapping[str, Tensor | float]
+"""What is remembered about one parameter or one piece of the buffer, by name."""
+
+States = Mapping[str, Entries]
+"""What is remembered, by parameter; one that the optimizer has not stepped yet is not in it."""
+
+Shapes = Mapping[str, torch.Size]
+"""Shapes of the streamed parameters, in the order of the flat buffer."""
+
+WEIGHTS = "(weights)"
+"""In the place of an entry's name: the weights themselves, where they are kept with what the optimizer remembers."""
+
+_NUMBER = "!"  # after an entry's name: a Python number, not a tensor
+_SCALARS = frozenset({"step", "mu_product"})  # what torch's elementwise optimizers count for a whole parameter
+
+
+class NotPortable(ValueError):
+    """The state can't be kept in this form, or can't be used here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingState:
+    """What a checkpoint holds beside weights and buffers.
+
+    Attributes:
+        optimizer: of the job's optimizer; with ``local_sgd`` of the outer one.
+        inner: with ``local_sgd``: of each worker's own optimizer, in the order of the crew.
+        missing: why ``optimizer`` is empty though the optimizer remembers something; empty else.
+    """
+
+    optimizer: States = field(default_factory=dict)
+    inner: tuple[States, ...] = ()
+    missing: str = ""
+
+
+Snapshot = Callable[[], TrainingState]
+"""Fetches a state that was kept, from any thread, while training goes on; raises one of Ray's errors."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fragment:
+    """What is remembered about the numbers ``begin`` to ``end`` (exclusive) of the flat buffer.
+
+    ``entries`` have shape ``(end - begin,)``; scalars, which hold for all of these numbers, have shape ``()``.
+    """
+
+    begin: int
+    end: int
+    entries: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumption:
+    """Where a run goes on: after ``step``, with ``state``; or, for one shard, with its ``pieces``, by (begin, end)."""
+
+    step: int
+    state: TrainingState = field(default_factory=TrainingState)
+    pieces: Mapping[tuple[int, int], Mapping[str, Tensor]] = field(default_factory=dict)
+
+    def of_chunk(self, shapes: Shapes, begin: int, end: int) -> Mapping[str, Tensor]:
+        """What is remembered about the numbers ``begin`` to ``end`` of the flat buffer.
+
+        Raises:
+            NotPortable: parameters in that piece were not stepped alike, so that one piece can't stand for them.
+        """
+        if (begin, end) in self.pieces:
+            return self.pieces[begin, end]
+        return cut(self.state.optimizer, shapes, begin, end)
+
+
+# --- A torch optimizer over whole parameters -------------------------------------------------------------------------
+
+
+def of_optimizer(
+    model: nn.Module, optimizer: torch.optim.Optimizer, average: WeightAverage | None = None
+) -> dict[str, dict[str, Tensor | float]]:
+    """A copy, on the CPU, of all that ``optimizer`` remembers about the trained parameters of ``model``.
+
+    With the ``average`` of the weights, where one is kept.
+
+    Raises:
+        NotPortable: it remembers something that is neither a tensor nor a number.
+    """
+    result: dict[str, dict[str, Tensor | float]] = {}
+    for name, parameter in flat.trained(model).items():
+        entries: dict[str, Tensor | float] = dict(average.of(parameter)) if average is not None else {}
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if isinstance(value, Tensor):
+                entries[key] = value.detach().cpu().clone()
+            elif isinstance(value, int | float):
+                entries[key] = value
+            elif value is not None:
+                raise NotPortable(f"the optimizer {type(optimizer).__name__} remembers a {type(value).__name__}")
+        if entries:
+            result[name] = entries
+    return result
+
+
+def into_optimizer(
+    model: nn.Module, optimizer: torch.optim.Optimizer, states: States, average: WeightAverage | None = None
+) -> None:
+    """Let ``optimizer`` remember ``states``, on its parameters' devices; about other parameters it knows nothing.
+
+    What ``states`` have of the weights' ``average`` goes there.
+
+    Raises:
+        NotPortable: they are of another model.
+    """
+    parameters = flat.trained(model)
+    unknown = [name for name in states if name not in parameters]
+    if unknown:
+        raise NotPortable(f"the optimizer's state names {unknown[0]}, which the model does not train")
+    numbers = {
+        id(parameter): number
+        for number, parameter in enumerate(entry for group in optimizer.param_groups for entry in group["params"])
+    }
+    document = optimizer.state_dict()
+    document["state"] = {}
+    for name, entries in states.items():
+        parameter = parameters[name]
+        if average is not None:
+            average.take(parameter, entries.get(EMA))
+        own = {key: value for key, value in entries.items() if key != EMA}
+        if id(parameter) in numbers and own:
+            copies = {key: value.clone() if isinstance(value, Tensor) else value for key, value in own.items()}
+            document["state"][numbers[id(parameter)]] = copies
+    optimizer.load_state_dict(document)
+
+
+# --- Pieces of the flat buffer ---------------------------------------------------------------------------------------
+
+
+def assemble(fragments: Iterable[Fragment], shapes: Shapes) -> dict[str, dict[str, Tensor | float]]:
+    """By parameter, what ``fragments`` (in any order; together the whole buffer) hold.
+
+    An entry that not all pieces of a parameter have is left out.
+    """
+    ordered = sorted(fragments, key=lambda fragment: fragment.begin)
+    result: dict[str, dict[str, Tensor | float]] = {}
+    first, begin = 0, 0
+    for name, shape in shapes.items():
+        end = begin + shape.numel()
+        while first < len(ordered) and ordered[first].end <= begin:
+            first += 1
+        touching = []
+        for fragment in ordered[first:]:
+            if fragment.begin >= end:
+                break
+            touching.append(fragment)
+        entries: dict[str, Tensor | float] = {}
+        common = set.intersection(*(set(fragment.entries) for fragment in touching)) if touching else set()
+        for key in sorted(common):
+            values = [fragment.entries[key] for fragment in touching]
+            if all(value.dim() == 0 for value in values):
+                entries[key] = torch.stack(values).max()
+                continue
+            parts = [
+                fragment.entries[key][max(begin, fragment.begin) - fragment.begin : end - fragment.begin]
+                for fragment in touching
+            ]
+            entries[key] = torch.cat(parts).view(shape)
+        if entries:
+            result[name] = entries
+        begin = end
+    return result
+
+
+def cut(states: States, shapes: Shapes, begin: int, end: int) -> dict[str, Tensor]:
+    """The numbers ``begin`` to ``end`` of the flat buffer out of ``states``: what :class:`Fragment` holds of them.
+
+    Raises:
+        NotPortable: parameters in that piece were not stepped alike, so that one piece can't stand for them.
+    """
+    pieces: list[tuple[str, Entries, slice]] = []
+    at = 0
+    for name, shape in shapes.items():
+        last = at + shape.numel()
+        if at < end and last > begin:
+            pieces.append((name, states.get(name, {}), slice(max(begin, at) - at, min(end, last) - at)))
+        at = last
+    keys = {tuple(sorted(entries)) for _, entries, _ in pieces}
+    if len(keys) > 1:
+        raise NotPortable(f"not every parameter from {pieces[0][0]} to {pieces[-1][0]} was stepped")
+    result: dict[str, Tensor] = {}
+    for key in keys.pop() if keys else ():
+        values = [torch.as_tensor(entries[key]) for _, entries, _ in pieces]
+        if _is_scalar(key, values, [shapes[name] for name, _, _ in pieces]):
+            if any(not torch.equal(value, values[0]) for value in values):
+                raise NotPortable(f"{key} differs among the parameters from {pieces[0][0]} to {pieces[-1][0]}")
+            result[key] = values[0].clone()
+        else:
+            parts = [value.reshape(-1)[part] for value, (_, _, part) in zip(values, pieces, strict=True)]
+            result[key] = torch.cat(parts)
+    return result
+
+
+def without_weights(state: TrainingState) -> tuple[TrainingState, Tensor | None]:
+    """``state`` without :data:`WEIGHTS`, and these, of shape ``(layout.numel,)``; None: they were not kept."""
+    parts: list[Tensor] = []
+    optimizer: dict[str, Entries] = {}
+    for name, entries in state.optimizer.items():
+        parts += [torch.as_tensor(value).reshape(-1) for key, value in entries.items() if key == WEIGHTS]
+        rest = {key: value for key, value in entries.items() if key != WEIGHTS}
+        optimizer |= {name: rest} if rest else {}
+    return replace(state, optimizer=optimizer), torch.cat(parts) if parts else None
+
+
+def _is_scalar(key: str, values: list[Tensor], shapes: list[torch.Size]) -> bool:
+    """Whether an entry holds for whole parameters; a parameter without dimensions alone does not show it."""
+    telling = [value.dim() == 0 for value, shape in zip(values, shapes, strict=True) if len(shape)]
+    return all(telling) if telling else key in _SCALARS
+
+
+# --- The workers' own optimizers -------------------------------------------------------------------------------------
+
+
+def for_workers(inner: Sequence[States], workers: int) -> tuple[States, ...]:
+    """The states that ``workers`` workers start with, when ``inner`` is what as many or other ones remembered.
+
+    As many: each takes over one. Else all start with the mean, and with the largest count of steps: moments are means
+    of gradients, and the mean over more of them is as good a start.
+    """
+    if len(inner) == workers:
+        return tuple(inner)
+    mean: dict[str, dict[str, Tensor | float]] = {}
+    for name in sorted(set.intersection(*(set(states) for states in inner))):
+        entries: dict[str, Tensor | float] = {}
+        for key, first in inner[0][name].items():
+            values = [torch.as_tensor(states[name][key]) for states in inner if key in states[name]]
+            if _is_scalar(key, values[:1], [values[0].shape]) or not values[0].is_floating_point():
+                most = torch.stack(values).amax(0)
+                entries[key] = most if isinstance(first, Tensor) else most.item()
+            else:
+                entries[key] = torch.stack(values).mean(0)
+        mean[name] = entries
+    return (mean,) * workers
+
+
+# --- One flat set of tensors -----------------------------------------------------------------------------------------
+
+
+def pack(state: TrainingState) -> dict[str, Tensor]:
+    """``state`` as tensors by name, for a file: ``optimizer/exp_avg/layers.0.weight``, ``inner.1/step/...``."""
+    result: dict[str, Tensor] = {}
+    parts = {"optimizer": state.optimizer} | {f"inner.{number}": states for number, states in enumerate(state.inner)}
+    for part, states in parts.items():
+        for name, entries in states.items():
+            for key, value in entries.items():
+                mark = "" if isinstance(value, Tensor) else _NUMBER
+                result[f"{part}/{key}{mark}/{name}"] = torch.as_tensor(value).contiguous()
+    return result
+
+
+def unpack(tensors: Mapping[str, Tensor], missing: str = "") -> TrainingState:
+    """What :func:`pack` packed.
+
+    Raises:
+        NotPortable: a name is not of that form.
+    """
+    parts: dict[str, dict[str, dict[str, Tensor | float]]] = {}
+    for label, tensor in tensors.items():
+        part, _, rest = label.partition("/")
+        key, _, name = rest.partition("/")
+        if not name:
+            raise NotPortable(f"{label} does not name an entry of an optimizer's state")
+        number = key.endswith(_NUMBER)
+        entries = parts.setdefault(part, {}).setdefault(name, {})
+        entries[key.removesuffix(_NUMBER)] = tensor.item() if number else tensor
+    workers = sorted((part for part in parts if part.startswith("inner.")), key=lambda part: int(part[len("inner.") :]))
+    return TrainingState(
+        optimizer=parts.get("optimizer", {}), inner=tuple(parts[part] for part in workers), missing=missing
+    )

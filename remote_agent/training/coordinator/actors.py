@@ -1,0 +1,329 @@
+"""A run's server and workers as Ray actors on their hosts: started, opened, and ended with the run."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import safetensors.torch
+from torch import nn
+
+from remote_agent.training import job
+from remote_agent.training.checkpoint import checkpoint
+from remote_agent.training.checkpoint.optimizer_state import Resumption
+from remote_agent.training.coordinator.members import Server
+from remote_agent.training.coordinator.plan import placement
+from remote_agent.training.coordinator.plan.measure import Candidate
+from remote_agent.training.coordinator.plan.placement import Node, Placement
+from remote_agent.training.coordinator.request import Request
+from remote_agent.training.deadlines import OPEN_S, PLACEMENT_S, PULSE_S
+from remote_agent.training.errors import JobError, LostAtStart, PlacementError
+from remote_agent.training.job import Job
+from remote_agent.training.server.actor import ParameterServer
+from remote_agent.training.shared import rpc
+from remote_agent.training.shared.dataplane import OptimizerFacts
+from remote_agent.training.shared.messages import GROUPS, PING, Failed, WorkerReady
+from remote_agent.training.shared.rpc import Actor, Ref
+from remote_agent.training.user_code import job_code
+from remote_agent.training.user_code.user_errors import headline
+from remote_agent.training.worker.actor import Worker
+
+SERVER, WORKER = "server", "worker"
+"""Kinds of actors."""
+
+
+def of_name(actor: str) -> tuple[str, str]:
+    """The run that a lasting actor of this name belongs to, and its kind."""
+    run, kind, _ = actor.rsplit(":", 2)
+    return run, kind
+
+
+class WorkerInit:
+    """What servers and workers are opened with, wherever and whenever one is started.
+
+    Args:
+        trained: the job.
+        model: with the first weights.
+        dataset: as the workers index it.
+    """
+
+    def __init__(self, trained: Job, model: nn.Module, dataset: Any) -> None:
+        self._factory, self._dataset = trained.factory, dataset
+        self.job = rpc.put(job.dumps(self._factory))
+        self.state = rpc.put(safetensors.torch.save(checkpoint.portable_state(model)))
+
+    @functools.cached_property
+    def samples(self) -> Ref[Any]:
+        """The dataset, stored once somebody asks for it.
+
+        Raises:
+            JobError: it can't be sent.
+        """
+        with contextlib.suppress(TypeError, AttributeError):
+            return rpc.put(self._dataset)
+        self.job = rpc.put(job.dumps(self._factory, by_value=False))
+        try:
+            return rpc.put(self._dataset)
+        except (TypeError, AttributeError) as error:
+            said = headline(error.__cause__ or error)  # Ray's own text is a page about how it found out
+            hint = "keep open files, locks and connections out of the data: open them where a sample is read"
+            raise JobError(f"the data can't be sent to the workers: {said}", hint=hint) from error
+
+
+class Servers:
+    """A run's parameter servers: the first, and more on further hosts once it is known where they are of use.
+
+    Args:
+        request: the run.
+        nodes: the cluster's.
+        seats: the workers'.
+        given: what they are opened with.
+        there: servers that serve already, in the layout's order: those of a coordinator that was killed.
+
+    Attributes:
+        first: on the host that the request names.
+        spare: a process without a model, for a server that is lost later; None: there is none.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        nodes: Sequence[Node],
+        seats: Sequence[Placement],
+        given: WorkerInit,
+        there: Sequence[Server] = (),
+    ) -> None:
+        self._request, self._nodes, self._seats, self._given = request, nodes, seats, given
+        self._resumed: Ref[Resumption] | None = None
+        self._there = tuple(there)
+        self._started: list[tuple[Server, Ref[Any]]] = []
+        self.spare: Server | None = None
+        self.first = self._there[0] if self._there else self._start(request.server_host)
+
+    def opened(self) -> OptimizerFacts:
+        """Wait for the first; says what the job's optimizer is.
+
+        Raises:
+            PlacementError: it did not start.
+            JobError: the job's code failed there.
+        """
+        (server, opening), *_ = self._started
+        optimizer = _opened(opening, "the parameter server", server.host, time.monotonic() + PLACEMENT_S + OPEN_S)
+        assert isinstance(optimizer, OptimizerFacts)
+        return optimizer
+
+    def restore(self, resumed: Resumption) -> Ref[None]:
+        """The first, once it is :meth:`opened`, and all that are started later go on from a checkpoint."""
+        self._resumed = rpc.put(resumed)
+        return self.first.actor.call("restore", self._resumed)
+
+    def on(self, hosts: Sequence[str]) -> tuple[Server, ...]:
+        """One on each of these hosts, the first where it is and further ones started and opened; all others end.
+
+        Raises:
+            PlacementError: a host has no node, or a server did not start.
+            JobError: the job's code failed there.
+        """
+        for host in hosts:
+            if host != self.first.host:
+                self._start(host)
+        deadline = time.monotonic() + PLACEMENT_S + OPEN_S
+        for server, opening in self._started[1:]:
+            _opened(opening, "a shard of the parameter server", server.host, deadline)
+            if self._resumed is not None:
+                server.actor.call("restore", self._resumed)
+        if self.first.host not in hosts:
+            self.first.actor.kill()
+        by_host = {server.host: server for server, _ in self._started}
+        return tuple(by_host[host] for host in hosts)
+
+    def further(self, host: str, count: int) -> tuple[Server, ...]:
+        """So many more on one host, started and opened, for those that were lost.
+
+        Raises:
+            PlacementError: the host has no node, or a server did not start.
+            JobError: the job's code failed there.
+        """
+        self._nodes = placement.living_nodes()
+        known = len(self._started)
+        servers = tuple(self._start(host) for _ in range(count))
+        deadline = time.monotonic() + PLACEMENT_S + OPEN_S
+        for _, opening in self._started[known:]:
+            _opened(opening, "a shard of the parameter server", host, deadline)
+        return servers
+
+    def have_spare(self, host: str) -> None:
+        """Have a process ready on ``host``, without a model, for a server that is lost later. Waits for nothing.
+
+        To start one and to load its libraries takes longer than all else that the loss of a shard costs.
+
+        Raises:
+            PlacementError: the host has no node.
+        """
+        self._nodes = placement.living_nodes()
+        self.spare = Server(host=host, actor=self._process(host))
+        self.spare.actor.call("warm_up", self._given.job)
+
+    def kill(self) -> None:
+        """End them all."""
+        spare = () if self.spare is None else (self.spare,)
+        for server in (*self._there, *(server for server, _ in self._started), *spare):
+            server.actor.kill()
+
+    def _start(self, host: str) -> Server:
+        spare, self.spare = self.spare, None
+        useful = spare is not None and spare.host == host and not _has_ended(spare)
+        if spare is not None and not useful:
+            spare.actor.kill()
+        server = spare if spare is not None and useful else Server(host=host, actor=self._process(host))
+        opening = server.actor.call("open", self._given.job, self._given.state, self._request.config)
+        self._started.append((server, opening))
+        return server
+
+    def _process(self, host: str) -> Actor:
+        node = placement.node_of(host, self._nodes)
+        # Beside workers on the same host a server takes its part of the cores only: threads that spin cost the others.
+        sharing = sum(seat.node == node for seat in self._seats) + 1
+        # A step whose slice is overdue must not hold up the same step submitted anew; data keeps the order of the rest.
+        options = placement.actor_options(node, placement.RETURN_MEMORY) | {"allow_out_of_order_execution": True}
+        threads = max(1, int(node.cpus) // sharing)
+        name, logged = self._request.actor_name(SERVER), self._request.logged
+        return rpc.start(ParameterServer, options, threads, logged, groups=(PING,), name=name)
+
+
+class Workers:
+    """Starts a run's workers, also while it is on; :meth:`kill` ends them all.
+
+    Args:
+        request: the run.
+        given: what they are opened with.
+        there: workers that were started before, by a coordinator that was killed.
+    """
+
+    def __init__(self, request: Request, given: WorkerInit, there: Sequence[Actor] = ()) -> None:
+        self._request, self._given = request, given
+        self._lock = threading.Lock()
+        self._actors = list(there)
+        self._ended = False
+
+    def start(self, seat: Placement) -> tuple[Actor, Ref[Any]]:
+        """Start one and open it; for :meth:`opened`. It runs as soon as its host has a living node."""
+        name = self._request.actor_name(WORKER)
+        # How a sum is split over threads changes its last bits.
+        threads = 1 if self._request.config.deterministic else seat.threads
+        log = self._request.logged, seat.worker.partition("/")[2]
+        actor = rpc.start(Worker, seat.options(), seat.spec.device, threads, *log, groups=GROUPS, name=name)
+        if self._request.prints is not None:
+            self._request.prints.watch(seat.worker, actor)
+        with self._lock:
+            self._actors.append(actor)
+            ended = self._ended
+        if ended:
+            actor.kill()
+        given, config = self._given, self._request.config
+        samples = given.samples
+        if job_code.sent() is not None:
+            actor.call("warm_up", given.job)  # before it gets the data, which may need modules of the job
+        return actor, actor.call("open", given.job, samples, given.state, config, seat.spec.max_batch)
+
+    def opened(self, seat: Placement, opening: Ref[Any], deadline: float) -> WorkerReady:
+        """Wait for one, until ``deadline`` on the monotonic clock.
+
+        Raises:
+            PlacementError: it did not start in time, or died.
+            JobError: the job's code failed there, or the device is not there.
+        """
+        answer = _opened(opening, f"worker {seat.worker}", seat.spec.host, deadline)
+        assert isinstance(answer, WorkerReady)
+        return answer
+
+    def end(self, actor: Actor) -> None:
+        """End one of them."""
+        with self._lock:
+            if actor in self._actors:
+                self._actors.remove(actor)
+        if self._request.prints is not None:
+            self._request.prints.forget(actor)
+        actor.kill()
+
+    def kill(self) -> None:
+        """End them all, and any that are started later."""
+        with self._lock:
+            self._ended = True
+            actors, self._actors = self._actors, []
+        if self._request.prints is not None:
+            self._request.prints.flush()
+        for actor in actors:
+            actor.kill()
+
+
+@contextlib.contextmanager
+def started(
+    request: Request, model: nn.Module, dataset: Any
+) -> Iterator[tuple[Servers, OptimizerFacts, list[Candidate], Workers]]:
+    """Server and workers, opened on their hosts; they end when the block does.
+
+    Args:
+        request: the run.
+        model: with the first weights.
+        dataset: as the workers index it.
+
+    Yields:
+        The servers, what the job's optimizer is, the workers, and what starts more of them.
+
+    Raises:
+        PlacementError: a host has no node, there are fewer hosts than shards, or an actor did not start in time.
+        JobError: the job's code failed there, or its data can't be sent.
+    """
+    nodes = placement.living_nodes()
+    seats = placement.seats(request.devices, nodes, request.gpus)
+    placement.check_shards(request.config.shards, [request.server_host, *(spec.host for spec in request.devices)])
+    given = WorkerInit(request.job, model, dataset)
+    _ = given.samples  # what can't be sent is said before anything is started
+    servers, workers = Servers(request, nodes, seats, given), Workers(request, given)
+    try:
+        opening = [(seat, *workers.start(seat)) for seat in seats]
+        deadline = time.monotonic() + PLACEMENT_S + OPEN_S
+        optimizer = servers.opened()
+        candidates = [Candidate(seat, worker, workers.opened(seat, ref, deadline)) for seat, worker, ref in opening]
+        yield servers, optimizer, candidates, workers
+    finally:
+        servers.kill()
+        workers.kill()
+
+
+def _has_ended(server: Server) -> bool:
+    """Whether a process is gone; one that is still loading its libraries is not."""
+    try:
+        rpc.get(server.actor.call("place"), PULSE_S)
+    except rpc.Timeout:
+        return False
+    except (*rpc.Lost, rpc.CallFailed):
+        return True
+    return False
+
+
+def _opened(ref: Ref[Any], who: str, host: str, deadline: float) -> object:
+    """An ``open`` call's answer.
+
+    Raises:
+        PlacementError: the actor did not start in time, or died.
+        JobError: the job's code failed there, or the device is not there.
+    """
+    hint = "look at the host's Ray log and free memory, or leave the host out of the run"
+    try:
+        answer = rpc.get(ref, max(0.0, deadline - time.monotonic()))
+    except rpc.Timeout:
+        limit = PLACEMENT_S + OPEN_S
+        raise PlacementError(f"{who} did not start within {limit:.0f} s", hint=hint, host=host) from None
+    except rpc.Lost as error:
+        raise LostAtStart(f"{who} did not start: {rpc.describe(error)}", hint=hint, host=host) from error
+    except rpc.CallFailed as error:
+        raise PlacementError(f"{who} did not start: {rpc.describe(error)}", hint=hint, host=host) from error
+    if isinstance(answer, Failed):
+        raise answer.error(host)
+    return answer

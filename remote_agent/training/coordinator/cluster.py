@@ -1,0 +1,74 @@
+"""Connecting to Ray, from the coordinator (a named head, a deadline) or from a user's script (whatever is there)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+
+import ray
+from ray._private import worker
+
+from remote_agent.training.deadlines import CONNECT_S
+from remote_agent.training.errors import ClusterUnreachable
+
+
+def connect(address: str, node_address: str) -> None:
+    """Join the cluster at ``address`` (``host:port`` of its GCS) as a driver on the node at ``node_address``.
+
+    The token is taken by Ray from the environment (``RAY_AUTH_MODE``, ``RAY_AUTH_TOKEN_PATH``).
+
+    Raises:
+        ClusterUnreachable: nobody listens there, or it refuses this driver.
+    """
+    hint = "see `hetero-tui status`; `hetero-tui up` brings the cluster up"
+    os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # answers of lost workers that nobody waits for any more
+    host, _, port = address.rpartition(":")
+    try:
+        # Ray itself would try for a minute, and then end this process.
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
+    except (OSError, ValueError) as error:
+        raise ClusterUnreachable(f"Ray's head at {address} can't be reached: {error}", hint=hint) from error
+    try:
+        ray.init(
+            address=address,
+            _node_ip_address=node_address,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=True,
+        )
+    except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
+        first = str(error).strip().splitlines()[:1] or [type(error).__name__]
+        raise ClusterUnreachable(f"Ray's head at {address} refused the coordinator: {first[0]}", hint=hint) from error
+    _silence()
+
+
+def connect_script() -> bool:
+    """Use the Ray that a script is connected to, else a running cluster, else start one here; True if we connected.
+
+    Raises:
+        ClusterUnreachable: none of these worked.
+    """
+    if ray.is_initialized():
+        return False
+    try:
+        ray.init(log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
+        first = str(error).strip().splitlines()[:1] or [type(error).__name__]
+        raise ClusterUnreachable(f"can't connect to Ray: {first[0]}", hint="check RAY_ADDRESS, or unset it") from None
+    _silence()
+    return True
+
+
+def _silence() -> None:
+    """A worker that is lost is an event of the run; Ray would print pages about it on this process's stdout."""
+    worker.print_to_stdstream = _nothing
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """Prints nothing."""
+
+
+def disconnect() -> None:
+    """Leave the cluster; one that :func:`connect_script` started ends."""
+    ray.shutdown()

@@ -1,0 +1,197 @@
+"""One run, from a job and devices to a trained model: place, measure, plan, train, evaluate, save.
+
+The same engine serves the coordinator (``main.py``) and the script API (``trainer.py``); both connect to Ray first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from remote_agent import protocol
+from remote_agent.training import job
+from remote_agent.training.checkpoint import checkpoint
+from remote_agent.training.coordinator.journal import Journal
+from remote_agent.training.coordinator.loop import Outcome, Progress, train
+from remote_agent.training.coordinator.plan import placement
+from remote_agent.training.coordinator.recovery import restart
+from remote_agent.training.coordinator.recovery.crashes import Crashes
+from remote_agent.training.coordinator.recovery.takeover import takeover, takeover_file, worker_status
+from remote_agent.training.coordinator.reporting.callbacks import Callbacks
+from remote_agent.training.coordinator.request import Request
+from remote_agent.training.coordinator.setup import session_of
+from remote_agent.training.errors import (
+    JobError,
+    LostAtStart,
+    ServerGone,
+    TrainingError,
+    UsageChanged,
+    WeightsGone,
+    WorkersGone,
+)
+from remote_agent.training.shared import rpc
+
+LOG = logging.getLogger(__name__)
+
+
+def run(
+    request: Request,
+    journal: Journal,
+    stopping: Callable[[], bool] = lambda: False,
+    callbacks: Sequence[Any] = (),
+) -> Outcome:
+    """Carry out a run; writes every event, the final one included.
+
+    Args:
+        request: the run.
+        journal: where its events go.
+        stopping: true once the user wants it to end early.
+        callbacks: are told of its events, beside the job's own.
+
+    Raises:
+        TrainingError: it can't go on; ``run_failed`` is written already.
+    """
+    progress = Progress()
+    with contextlib.ExitStack() as told:
+        try:
+            own = job.guard("create_callbacks", request.job.create_callbacks) if request.job.create_callbacks else ()
+            told.enter_context(Callbacks([*own, *callbacks], journal, request.folder, request.host))
+            with Crashes(journal) as crashes:
+                return _run(request, journal, stopping, progress, crashes)
+        except TrainingError as error:
+            fail(journal, error, request.host, progress.step)
+            raise
+        except rpc.Unexpected as error:
+            cause = f"Ray failed: {rpc.describe(error)}"
+            known = TrainingError(cause, hint="check the cluster, then start the run again")
+            fail(journal, known, request.host, progress.step)
+            raise known from error
+
+
+def fail(journal: Journal, error: TrainingError, host: str, step: int) -> None:
+    """Write the events of a run that failed at ``step``; ``host`` is named where the error names none."""
+    where = error.host or host
+    error.step = error.step or step
+    # A journal that can't be written is the failure itself; the caller still reports it on stderr.
+    with contextlib.suppress(TrainingError):
+        if isinstance(error, ServerGone):
+            journal.write(protocol.ServerLost, host=where, step=step, cause=error.cause)
+        journal.write(
+            protocol.RunFailed, step=step, host=where, cause=error.cause, hint=error.hint, detail=error.detail
+        )
+
+
+def _run(
+    request: Request, journal: Journal, stopping: Callable[[], bool], progress: Progress, crashes: Crashes
+) -> Outcome:
+    try:
+        return _started(request, journal, stopping, progress, crashes)
+    except WorkersGone as error:
+        raise crashes.explained(error) from error
+
+
+def _started(
+    request: Request, journal: Journal, stopping: Callable[[], bool], progress: Progress, crashes: Crashes
+) -> Outcome:
+    crashes.workers = len(request.devices)
+    left = takeover_file.read(request.folder)
+    if left is not None:
+        with contextlib.ExitStack() as stack:
+            try:
+                session, model = stack.enter_context(takeover.taken_over(left, request, journal, stopping, crashes))
+            except worker_status.TakeoverRefused as reason:
+                LOG.info("the killed coordinator's workers are not taken over: %s", reason)
+                request = takeover.from_checkpoint(left, request, str(reason))
+            else:
+                return train(request, model, session, progress)
+    takeover.end_all(request.run)
+    if request.resume is not None:
+        # A host that is away just now must not keep a run from going on; where all are, it is said which.
+        request = restart.without_lost(request, (), _living()) or request
+    starts = _Starts(journal, crashes)
+    again = False
+    while True:
+        try:
+            with session_of(request, journal, stopping, crashes, again=again) as (session, model):
+                return train(request, model, session, progress)
+        except (UsageChanged, WeightsGone, LostAtStart, *rpc.Lost) as error:
+            request, again = starts.after(error, request, progress), True
+
+
+class _Starts:
+    """How a run goes on that has to be made ready once more.
+
+    Args:
+        journal: is told.
+        crashes: knows which of the user's calls killed workers.
+    """
+
+    def __init__(self, journal: Journal, crashes: Crashes) -> None:
+        self._journal, self._crashes = journal, crashes
+        self._lost: list[str] = []  # for each start that failed, the host that lost an actor
+        self._furthest = 0  # the step at which all weights were lost
+
+    def after(self, error: Exception, request: Request, progress: Progress) -> Request:
+        """The run as it is started next.
+
+        Raises:
+            Exception: it is not; ``error``, or what was to blame for it.
+        """
+        if isinstance(error, UsageChanged):
+            onward = restart.unstreamed(request)
+            if onward is None:
+                raise error
+            note = "gradients are reduced among the workers from now on: a parameter is used in some steps only"
+            self._tell_of_going_back(onward, error, note)
+        elif isinstance(error, WeightsGone):
+            blamed = self._crashes.explained(error)
+            onward = restart.without_lost(restart.from_newest(request), (), _living())
+            if progress.step <= self._furthest or onward is None or isinstance(blamed, JobError):
+                raise blamed from error
+            self._furthest = progress.step
+            self._tell_of_going_back(onward, error)
+        else:
+            if progress.step:
+                raise error
+            return self._without_lost(error, request)
+        progress.step = 0
+        return onward
+
+    def _without_lost(self, error: Exception, request: Request) -> Request:
+        """An actor was lost before the first step."""
+        known = error if isinstance(error, TrainingError) else None
+        blamed = self._crashes.explained(known) if known is not None else error
+        if isinstance(blamed, JobError):
+            raise blamed from error
+        self._lost.append(known.host if known is not None else "")
+        onward = restart.without_lost(request, self._lost, _living())
+        if onward is None:
+            raise blamed from error
+        cause = known.cause if known is not None else rpc.describe(error)
+        missed = restart.missed(request, onward, self._lost[-1])
+        for name, spec in zip(placement.names(request.devices), request.devices, strict=True):
+            if spec in missed:
+                self._journal.write(
+                    protocol.WorkerLost, worker=name, host=spec.host, device=spec.device, step=0, cause=cause
+                )
+        return onward
+
+    def _tell_of_going_back(self, request: Request, error: TrainingError, *notes: str) -> None:
+        """Write that the run goes on from its newest checkpoint, or from its beginning."""
+        found = checkpoint.find(request.resume) if request.resume is not None else None
+        self._journal.write(
+            protocol.RunResumed,
+            step=found.step if found is not None else 0,
+            host=error.host or request.host,
+            checkpoint=str(found.path) if found is not None else "",
+            samples=found.position if found is not None else 0,
+            iterations=request.config.num_iterations,
+            cause=error.cause,
+            notes=notes,
+        )
+
+
+def _living() -> frozenset[str]:
+    return frozenset(node.host for node in placement.living_nodes())

@@ -1,0 +1,194 @@
+"""Has the workers measure the validation data between two steps; the coordinator's part.
+
+The batches are handed out in pieces, large ones first and by the devices' speed, so that all are done at about the same
+time. A worker that dies, falls silent or hangs meanwhile is given no more, and what it had is done by another one; the
+strategy finds out by itself what has become of it.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Collection
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from remote_agent.training.coordinator.members import WorkerHandle
+from remote_agent.training.coordinator.recovery.heartbeat import Heartbeat
+from remote_agent.training.coordinator.session import Session
+from remote_agent.training.deadlines import LOOK_S, PING_S, SLICE_FACTOR
+from remote_agent.training.errors import JobError
+from remote_agent.training.shared import rpc
+from remote_agent.training.shared.figures import Figures, whole
+from remote_agent.training.shared.messages import EvaluationTask, Failed
+from remote_agent.training.shared.rpc import Ref
+
+AHEAD = 2
+"""Pieces that a worker has at a time: one that it computes, and the next."""
+
+WATCHED_S = 1.0
+"""Seconds without an answer from which on the workers are pinged."""
+
+
+class NobodyLeft(Exception):
+    """Every worker was lost while it was evaluating."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What came of one: the figures over all samples, and the seconds that it took."""
+
+    metrics: dict[str, float | None]
+    samples: int
+    seconds: float
+
+
+@dataclass(eq=False)
+class _Piece:
+    """Batches that a worker has been given."""
+
+    member: WorkerHandle
+    numbers: tuple[int, ...]
+    answer: Ref[Any]
+    expected_s: float
+    given: float
+
+
+class Evaluator:
+    """Evaluates the weights of a session's workers; while none of them has anything else to do.
+
+    Args:
+        session: the run's, whose validation data is sent to its workers.
+
+    Raises:
+        JobError: the data can't be sent.
+    """
+
+    def __init__(self, session: Session) -> None:
+        assert session.validation is not None, "there is something to evaluate on"
+        self._validation = session.validation
+        try:
+            self._data: Ref[Any] = rpc.put(session.validation.data)
+        except (TypeError, AttributeError) as error:
+            hint = "keep open files, locks and connections out of it"
+            raise JobError(f"the validation data can't be sent to the workers: {error}", hint=hint) from error
+
+    def evaluate(self, session: Session, numbers: Collection[int] | None = None) -> Evaluation:
+        """The figures of the weights after the last step.
+
+        Args:
+            session: the run's, as it is now.
+            numbers: of the batches that are measured; default: all.
+
+        Raises:
+            JobError: the job's metrics, model or data raised.
+            NobodyLeft: there is no worker any more that could do it.
+        """
+        began = time.monotonic()
+        batches = self._validation.batches
+        wanted = sorted(numbers) if numbers is not None else list(range(len(batches)))
+        work = _Work(session, self._task(), batches, wanted)
+        done = work.done()
+        samples = sum(len(batches[number]) for number in wanted)
+        figures = whole(done[number] for number in wanted)
+        return Evaluation(metrics=figures, samples=samples, seconds=time.monotonic() - began)
+
+    def _task(self) -> EvaluationTask:
+        return EvaluationTask(name=uuid.uuid4().hex, data=(self._data,), batches=())
+
+
+@dataclass(eq=False)
+class _Work:
+    """One evaluation under way."""
+
+    session: Session
+    task: EvaluationTask
+    batches: tuple[Any, ...]
+    waiting: list[int]
+    pieces: list[_Piece] = field(default_factory=list)
+    lost: set[WorkerHandle] = field(default_factory=set)
+    figures: dict[int, Figures] = field(default_factory=dict)
+
+    def done(self) -> dict[int, Figures]:
+        """The figures of each batch, once all are there."""
+        with ExitStack() as stack:
+            heartbeat: Heartbeat | None = None
+            heard = time.monotonic()
+            while self.waiting or self.pieces:
+                self._hand_out()
+                position = rpc.first_ready([piece.answer for piece in self.pieces], LOOK_S)
+                if position is not None:
+                    heard = time.monotonic()
+                    self._take(self.pieces.pop(position))
+                elif heartbeat is not None:
+                    self._look(heartbeat)
+                elif time.monotonic() - heard > WATCHED_S:
+                    heartbeat = stack.enter_context(Heartbeat())
+                    heartbeat.watch([member.actor for member in self.session.crew])
+        return self.figures
+
+    # --- Handing out -------------------------------------------------------------------------------------------------
+
+    def _hand_out(self) -> None:
+        """Give pieces to whoever would have done them soonest, while that is somebody with room for one."""
+        living = [member for member in self.session.crew if member not in self.lost]
+        if not living:
+            raise NobodyLeft
+        speeds = {member: member.track.current.speed for member in living}
+        total = sum(speeds.values())
+        while self.waiting:
+            size = len(self.batches[self.waiting[0]])
+            busy = {member: self._busy_s(member) + size / speeds[member] for member in living}
+            member = min(living, key=lambda each: busy[each])
+            if sum(piece.member is member for piece in self.pieces) >= AHEAD:
+                return
+            # Half of its part of what is left: the rest follows what turns out.
+            count = max(1, int(len(self.waiting) * speeds[member] / total / 2))
+            numbers, self.waiting = tuple(self.waiting[:count]), self.waiting[count:]
+            self._give(member, numbers)
+
+    def _busy_s(self, member: WorkerHandle) -> float:
+        now = time.monotonic()
+        own = [piece for piece in self.pieces if piece.member is member]
+        return max(0.0, sum(piece.expected_s for piece in own) - (now - own[0].given if own else 0.0))
+
+    def _give(self, member: WorkerHandle, numbers: tuple[int, ...]) -> None:
+        task = self.task.of([(number, self.batches[number]) for number in numbers])
+        expected_s = sum(len(self.batches[number]) for number in numbers) / member.track.current.speed
+        answer = member.actor.call("evaluate", task)
+        self.pieces.append(_Piece(member, numbers, answer, expected_s, time.monotonic()))
+
+    # --- Taking in ---------------------------------------------------------------------------------------------------
+
+    def _take(self, piece: _Piece) -> None:
+        try:
+            answer: dict[int, Figures] | Failed = rpc.get(piece.answer, PING_S)
+        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
+            self._again(piece)
+            self._lose(piece.member)
+            return
+        if isinstance(answer, Failed):
+            raise answer.error(piece.member.host)
+        self.figures |= answer
+        for other in self.pieces:
+            if other.member is piece.member:
+                other.given = time.monotonic()  # it is begun now
+
+    def _look(self, heartbeat: Heartbeat) -> None:
+        """Who does not answer, or takes far too long, is given nothing more, unless there is nobody else."""
+        for member in {piece.member for piece in self.pieces}:
+            beat = heartbeat.of(member.actor)
+            own = next(piece for piece in self.pieces if piece.member is member)
+            patience = self.session.config.slice_deadline_s + SLICE_FACTOR * own.expected_s
+            if beat.ended or beat.is_silent or time.monotonic() - own.given > patience:
+                self._lose(member)
+
+    def _lose(self, member: WorkerHandle) -> None:
+        self.lost.add(member)
+        for piece in [piece for piece in self.pieces if piece.member is member]:
+            self.pieces.remove(piece)
+            self._again(piece)
+
+    def _again(self, piece: _Piece) -> None:
+        self.waiting = sorted({*self.waiting, *piece.numbers})

@@ -1,0 +1,170 @@
+"""Evaluates a run's steps when it is time for that, and says what follows: the best one, and when to stop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from remote_agent import protocol
+from remote_agent.goals import Goal, Watched
+from remote_agent.strategies import spec_of
+from remote_agent.training.coordinator.evaluation.evaluator import Evaluation, Evaluator, NobodyLeft
+from remote_agent.training.coordinator.recovery.liveness import server_gone
+from remote_agent.training.coordinator.session import Session
+from remote_agent.training.data import record
+from remote_agent.training.deadlines import SERVER_S
+from remote_agent.training.errors import JobError
+from remote_agent.training.shared import rpc
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What followed from a step: it was evaluated, and it is the best so far by ``keep_best``."""
+
+    evaluated: bool = False
+    best: bool = False
+
+
+class Judge:
+    """See the module. The figures that are watched are the session's: checkpoints and successors get them from there.
+
+    Args:
+        session: the run's, before its first step.
+        host: the coordinator's, for events.
+
+    Attributes:
+        figures: the finite ones of the newest evaluation.
+        reason: why the run is to end early; empty: it is not.
+
+    Raises:
+        JobError: the job's validation fails on its first batch, or does not measure what is watched.
+    """
+
+    def __init__(self, session: Session, host: str) -> None:
+        self._host = host
+        self._goal = Goal.of(session.config.keep_best)
+        self._evaluator = Evaluator(session) if session.validation is not None else None
+        self._evaluated = session.order.done
+        self._extra: Watched = ()
+        self.figures: dict[str, float] = {}
+        self.reason = ""
+        if self._evaluator is not None and not session.coordinator:
+            self._check(session, self._evaluator)
+        self.tell_servers(session)
+
+    def after(self, session: Session, step: int, begin: int, end: int) -> Verdict:
+        """A step was made: evaluate it if it is due.
+
+        Args:
+            session: the run's.
+            step: which.
+            begin: the position of its first sample.
+            end: the position after its last one.
+
+        Raises:
+            JobError: the job's metrics, model or data raised.
+        """
+        if self._evaluator is None or not session.is_evaluated(step, begin, end):
+            return Verdict()
+        return self._evaluate(session, self._evaluator, step, end)
+
+    def catch_up(self, session: Session, folder: Path) -> None:
+        """Evaluate the last step of a coordinator that was killed, if it was due and had not come about.
+
+        Args:
+            session: the one that was taken over.
+            folder: the run's, with the record of its slices.
+        """
+        step = session.order.done
+        if not session.coordinator or session.open_step is not None or step in dict(session.watched):
+            return
+        spans = record.read_last(folder / record.FILE, 1).get(step)
+        if spans:
+            self.after(session, step, min(span.begin for span in spans), max(span.end for span in spans))
+
+    def last(self, session: Session, step: int, end: int) -> Verdict:
+        """The run has ended with ``step``: evaluate it unless that is done; as :meth:`after`.
+
+        A run that goes on from here is not to know of it: one that had never ended would not have made it.
+        """
+        if self._evaluator is None or self._evaluated == step:
+            return Verdict()
+        regular = session.watched
+        verdict = self._evaluate(session, self._evaluator, step, end)
+        self._extra, session.watched = session.watched[len(regular) :], regular
+        return verdict
+
+    def tell_servers(self, session: Session) -> None:
+        """Let the servers' scheduler go by what came of the evaluations so far; before the next step.
+
+        Where the workers have the optimizer their tasks tell it.
+
+        Raises:
+            ServerGone: one can't be told.
+        """
+        if not session.plateau or spec_of(session.config.strategy).steps_on_workers:
+            return
+        calls = [(server, server.actor.call("watch", session.watched)) for server in session.servers]
+        for server, call in calls:
+            try:
+                rpc.get(call, SERVER_S)
+            except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+                raise server_gone(session, server.host, rpc.describe(error)) from error
+
+    def best_step(self, session: Session) -> int | None:
+        """The step whose checkpoint is kept as the best one; None: none is."""
+        best = self._goal.best((*session.watched, *self._extra)) if session.config.keep_best else None
+        return best[0] if best is not None else None
+
+    def _check(self, session: Session, evaluator: Evaluator) -> None:
+        """Measure one batch with the first weights: what fails there would fail after many steps."""
+        try:
+            first = evaluator.evaluate(session, numbers=(0,))
+        except NobodyLeft:
+            return  # the first step says more
+        wanted = session.config.keep_best or session.plateau
+        if wanted and self._goal.metric not in first.metrics:
+            measured = ", ".join(first.metrics) or "nothing"
+            raise JobError(
+                f"the validation measures {measured}, and not {self._goal.metric}",
+                hint="name one of these in keep_best, or have metrics(model, batch) return it",
+            )
+
+    def _evaluate(self, session: Session, evaluator: Evaluator, step: int, end: int) -> Verdict:
+        try:
+            evaluation = evaluator.evaluate(session)
+        except NobodyLeft:
+            text = f"step {step} was not evaluated: every worker was lost meanwhile"
+            session.journal.write(protocol.Notice, step=step, host=self._host, text=text)
+            return Verdict()
+        self._evaluated = step
+        self.figures = {name: figure for name, figure in evaluation.metrics.items() if figure is not None}
+        if self._goal.metric in evaluation.metrics:
+            earlier = tuple(entry for entry in session.watched if entry[0] < step)
+            session.watched = (*earlier, (step, evaluation.metrics[self._goal.metric]))
+        best = self._goal.best(session.watched)
+        is_best = best is not None and best[0] == step
+        self._tell(session, step, end, evaluation, is_best)
+        self.tell_servers(session)
+        patience = session.config.early_stopping
+        if patience and self._goal.failed_attempts(session.watched) >= patience:
+            self.reason = self._why(patience, best)
+        return Verdict(evaluated=True, best=is_best and bool(session.config.keep_best))
+
+    def _tell(self, session: Session, step: int, end: int, evaluation: Evaluation, is_best: bool) -> None:
+        size = session.source.size
+        session.journal.write(
+            protocol.Evaluated,
+            step=step,
+            epoch=round(end / session.order.size, 4) if size else None,
+            metrics=evaluation.metrics,
+            samples=evaluation.samples,
+            seconds=evaluation.seconds,
+            best=is_best,
+        )
+
+    def _why(self, patience: int, best: tuple[int, float] | None) -> str:
+        times, metric = f"{patience} evaluations" if patience > 1 else "1 evaluation", self._goal.metric
+        if best is None:
+            return f"early stopping: {metric} was no finite number in {times}"
+        return f"early stopping: {metric} did not get better in {times}; best {best[1]:.4g} at step {best[0]}"

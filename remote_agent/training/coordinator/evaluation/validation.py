@@ -1,0 +1,140 @@
+"""The samples that a run is validated on, cut into batches that stay the same for the whole run.
+
+Each batch is computed whole by one worker, whichever is free, and the figures are added up in the batches' order. So
+they do not depend on who computed what, or on who was lost meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+from remote_agent.goals import Goal
+from remote_agent.training import job
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator.request import Request
+from remote_agent.training.data import datasets, ray_data
+from remote_agent.training.errors import JobError
+from remote_agent.training.shared.slices import Indices
+
+PARTS = 16
+"""Batches that each device gets at least, where there are samples enough: unlike devices end at about the same time."""
+
+MIN = 16
+"""Samples of a batch that are not divided further for that."""
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What a run is validated on.
+
+    Attributes:
+        data: what ``datasets.fetch`` takes batches from.
+        batches: the samples' indices of each batch, int64 of shape ``(samples of the batch,)``.
+    """
+
+    data: Any
+    batches: tuple[Indices, ...]
+
+    @property
+    def samples(self) -> int:
+        """Samples of all batches."""
+        return sum(map(len, self.batches))
+
+
+def of_job(request: Request, config: TrainingConfig) -> Validation | None:
+    """What the run is validated on; None: the job has no validation data.
+
+    Raises:
+        JobError: it can't be used, or there is none and the configuration asks for what needs it.
+    """
+    if request.job.create_validation is None:
+        wanted = [name for name in ("evaluate_every", "keep_best", "early_stopping") if getattr(config, name)]
+        if wanted:
+            raise JobError(
+                f"{wanted[0]}={getattr(config, wanted[0])}: the job has no validation data",
+                hint="give the trainer validation_data, the job a create_validation_data(), or leave the setting out",
+            )
+        return None
+    given = job.guard("create_validation_data", request.job.create_validation)
+    limits = [spec.max_batch for spec in request.devices if spec.max_batch]
+    return validation_of(given, config, max(1, len(request.devices)), min(limits, default=None))
+
+
+def check_plateau(plateau: str, keep_best: str, validation: Validation | None) -> None:
+    """Raise a ``JobError`` where a scheduler goes by a validation that is not made, or that is to be better elsewhere.
+
+    Args:
+        plateau: what is better to the scheduler: ``min`` or ``max``; empty: it does not go by the validation.
+        keep_best: the setting.
+        validation: the run's.
+    """
+    if not plateau:
+        return
+    if validation is None:
+        raise JobError(
+            "create_scheduler gave a ReduceLROnPlateau, which goes by the validation, and there is no validation data",
+            hint="give validation_data, or use a scheduler that goes by the number of steps, as CosineAnnealingLR",
+        )
+    goal = Goal.of(keep_best)
+    if (plateau == "min") != (goal.sign == 1):
+        named = f"keep_best={keep_best}" if keep_best else f"{goal.metric}, which it goes by,"
+        better = "less" if goal.sign == 1 else "more"
+        raise JobError(
+            f"the ReduceLROnPlateau has mode={plateau}, and {named} says that {better} is better",
+            hint="give it the other mode, or name the metric that it is to go by in keep_best",
+        )
+
+
+def validation_of(given: object, config: TrainingConfig, devices: int, most: int | None = None) -> Validation:
+    """The user's validation data, ready to be used.
+
+    A ``DataLoader`` is taken as it is: the batches are those that it would yield, so its sampler, batch size and
+    ``drop_last`` hold; an order that it shuffles is drawn once, from the run's seed. All other data is used in its own
+    order, in batches of at most ``batch_size`` samples.
+
+    Args:
+        given: what ``create_validation_data`` returned, or the script API's ``validation_data``.
+        config: the run's.
+        devices: how many devices the run begins with.
+        most: samples that the smallest of them takes at a time; None: any.
+
+    Raises:
+        JobError: it can't be indexed, or holds no sample.
+    """
+    if ray_data.is_ray_dataset(given):
+        given = ray_data.materialized(given)
+    if datasets.as_stream(given) is not None:
+        raise JobError(
+            "the validation data can only be read from its beginning",
+            hint="give validation data with a length that can be indexed: a torch Dataset, a list, a tuple of tensors",
+        )
+    try:
+        data = datasets.as_dataset(given)
+    except JobError as error:
+        raise JobError(f"validation: {error.cause}", hint=error.hint) from error
+    if isinstance(given, DataLoader) and given.batch_sampler is not None:
+        batches = job.guard("the validation data's sampler", _batches_of, given, config.seed)
+    else:
+        batches = _cut(len(data), config, devices, most)
+    if not batches:
+        raise JobError("the validation data has no sample", hint="bring some, or leave validation_data out")
+    return Validation(data, batches)
+
+
+def _batches_of(loader: DataLoader[Any], seed: int) -> tuple[Indices, ...]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        drawn = [np.asarray(list(batch), dtype=np.int64) for batch in loader.batch_sampler or ()]
+    return tuple(batch for batch in drawn if len(batch))
+
+
+def _cut(samples: int, config: TrainingConfig, devices: int, most: int | None) -> tuple[Indices, ...]:
+    limits = [limit for limit in (config.batch_size, config.micro_batch, most) if limit]
+    size = min(*limits, max(MIN, math.ceil(samples / (PARTS * devices))), max(1, samples))
+    return tuple(np.arange(begin, min(begin + size, samples)) for begin in range(0, samples, size))

@@ -1,0 +1,116 @@
+"""``events.jsonl``: the run's single source of truth, one protocol event a line, numbered from 1 without gaps.
+
+Events that tell of a decision are logged as well, so that they stand in the coordinator's log among its other lines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from remote_agent import reopening
+from remote_agent.protocol import FINAL_KINDS, Evaluated, Event, ProtocolError, Share, Step, encode
+from remote_agent.training.errors import StorageError
+
+LOG = logging.getLogger(__name__)
+
+_NO_DECISION = (Step, Evaluated)
+"""Events of steps: a long run has millions of them."""
+
+
+class Journal:
+    """Appends events to a file, from any thread. After the first final event nothing more is written.
+
+    A file that is there is continued: its numbers go on, and a final event in it is taken back (``reopening``).
+
+    Attributes:
+        path: the file.
+        continued: whether it has events from before.
+        ended: how the run in it had ended, in words; empty when it had not, or there was none.
+        step: the last step that it told of when it was opened; 0: none.
+        closed: a final event was written.
+        listeners: are called with each event that was written, by whoever writes it: they may not wait for anything.
+
+    Raises:
+        StorageError: the file can't be written, or it is no file of events.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.closed = False
+        self.listeners: list[Callable[[Event], None]] = []
+        self._lock = threading.Lock()
+        try:
+            self._file = path.open("ab", buffering=0)
+            found = reopening.reopen(path)
+        except OSError as error:
+            raise _storage(path, error) from error
+        except ProtocolError as error:
+            raise StorageError(f"{path} is no file of events: {error}", hint="choose another folder") from error
+        self.continued, self.ended, self.step = found.seq > 0, found.ended, found.step
+        self._next, self._whole = found.seq + 1, found.size
+
+    def write(self, kind: type[Event], **fields: Any) -> None:
+        """Number, stamp and append one event.
+
+        Raises:
+            StorageError: it can't be written; what was written of the line is taken back.
+        """
+        with self._lock:
+            self._write(kind, fields)
+
+    def _write(self, kind: type[Event], fields: dict[str, Any]) -> None:
+        if self.closed:
+            return
+        event = kind(seq=self._next, time=time.time(), **fields)
+        line = encode(event).encode() + b"\n"
+        try:
+            if self._file.write(line) != len(line):
+                raise OSError("no space left on device")
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.truncate(self._whole)
+            raise _storage(self.path, error) from error
+        self._whole += len(line)
+        self._next += 1
+        self.closed = kind.kind in FINAL_KINDS
+        if kind not in _NO_DECISION:
+            LOG.info("%s", in_words(event))
+        for listener in self.listeners:
+            listener(event)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def in_words(event: Event) -> str:
+    """An event as a line of the log: its kind, and each field that says something; then its detail, line by line."""
+    fields = {entry.name: getattr(event, entry.name) for entry in dataclasses.fields(event)}
+    detail = fields.pop("detail", "")
+    said = [f"{name}={_value(value)}" for name, value in fields.items() if name not in _UNSAID and value not in _EMPTY]
+    return "\n  ".join([" ".join([event.kind, *said]), *str(detail).splitlines()])
+
+
+_UNSAID = ("seq", "time", "config")
+_EMPTY: tuple[object, ...] = ("", (), {}, None)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{'; '.join(_value(entry) for entry in value)}]"
+    if isinstance(value, Share):
+        return f"{value.worker} {value.samples}"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _storage(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"can't write {path.name}: {error.strerror or error}", hint=f"free space or correct the rights of {path.parent}"
+    )

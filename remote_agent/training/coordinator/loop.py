@@ -1,0 +1,248 @@
+"""The loop over applied steps, and what comes after it: events, the record of slices, checkpoints, evaluation."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from remote_agent import protocol
+from remote_agent.goals import up_to
+from remote_agent.strategies import spec_of
+from remote_agent.training import job
+from remote_agent.training.checkpoint import checkpoint
+from remote_agent.training.checkpoint.optimizer_state import Snapshot
+from remote_agent.training.checkpoint.saver import Saved, Saver, load_payload
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator.evaluation.judge import Judge, Verdict
+from remote_agent.training.coordinator.recovery import rollback
+from remote_agent.training.coordinator.recovery.backups import Copies
+from remote_agent.training.coordinator.recovery.checkpoint_timer import CheckpointTimer
+from remote_agent.training.coordinator.recovery.liveness import check_servers
+from remote_agent.training.coordinator.recovery.rollback import Restorer
+from remote_agent.training.coordinator.recovery.takeover.takeover_file import TakeoverFile
+from remote_agent.training.coordinator.request import Request
+from remote_agent.training.coordinator.session import Session, StepReport
+from remote_agent.training.coordinator.snapshots import Once
+from remote_agent.training.data import record
+from remote_agent.training.data.record import SliceRecord
+from remote_agent.training.errors import JobError, ServerGone, TrainingError, WeightsGone
+from remote_agent.training.shared import rpc
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """A run that ended well: the model has the trained weights.
+
+    ``best`` is the checkpoint of the best evaluation, where one is kept, ``evaluation`` the figures at the end, and
+    ``reason`` why it ended before its last step; ``stopped``: the user wanted it to.
+    """
+
+    model: nn.Module
+    final_loss: float
+    checkpoint: Path
+    best: Path | None
+    evaluation: dict[str, float]
+    reason: str
+    stopped: bool
+
+
+@dataclass
+class Progress:
+    """The step that is under way, for the event of a failure; 0 before the first."""
+
+    step: int = 0
+
+
+def train(request: Request, model: nn.Module, session: Session, progress: Progress) -> Outcome:
+    """The loop over applied steps, then the end: last checkpoint, evaluation, final event."""
+    with TakeoverFile(request) as testament:
+        return _train(request, model, session, progress, testament)
+
+
+def _train(
+    request: Request, model: nn.Module, session: Session, progress: Progress, testament: TakeoverFile
+) -> Outcome:
+    config, journal, order = session.config, session.journal, session.order
+    begun = time.monotonic()
+    progress.step = order.done + 1
+    samples = order.start
+    last: StepReport | None = None
+    saved = order.done
+    judge, asked = Judge(session, request.host), session.stopping
+    session.stopping = lambda: asked() or bool(judge.reason)
+    about = {
+        "run": request.run,
+        "job": request.job.name,
+        "dataset_size": session.source.size,
+        "config": dataclasses.asdict(config),
+    }
+    with (
+        contextlib.closing(SliceRecord(request.folder / record.FILE, order.done or None)) as slices,
+        Saver(request.folder / checkpoint.FOLDER, config.keep_checkpoints, about) as saver,
+        Copies(session) as copies,
+    ):
+        judge.catch_up(session, request.folder)
+        restorer, safeguard = Restorer(request.host), CheckpointTimer(session, saver)
+        while True:
+            try:
+                for report in spec_of(config.strategy).strategy()().steps(session):
+                    slices.write(report.step, report.slices)
+                    if report.step > session.told:
+                        rate = session.rates.at(report.step, session.watched) if session.rates is not None else None
+                        journal.write(protocol.Step, **report.fields(), learning_rate=rate)
+                    testament.keep(session)
+                    samples += report.samples
+                    last = report
+                    judged = judge.after(session, report.step, samples - report.samples, samples)
+                    if judged.evaluated:
+                        testament.keep(session)
+                    progress.step = report.step + 1
+                    restorer.made(report.step)
+                    _announce(request, session, saver.poll)
+                    snapshot, stall_s = None, None
+                    if session.is_checkpoint(report.step) or judged.best:
+                        began = time.monotonic()
+                        saver.best = judge.best_step(session)
+                        snapshot = _save(request, model, session, saver, slices, report, samples)
+                        saved, stall_s = report.step, time.monotonic() - began
+                    safeguard.after(session, report, stall_s)
+                    _copy(session, copies, report, samples, snapshot)
+                assert last is not None, "a strategy makes at least one step"
+                progress.step = last.step
+                judged = judge.last(session, last.step, samples) if not asked() else Verdict()
+                if saved != last.step or judged.evaluated:
+                    saver.best = judge.best_step(session)
+                    _save(request, model, session, saver, slices, last, samples)
+                _announce(request, session, saver.finish)
+                break
+            except ServerGone as lost:
+                session, copy = restorer.restore(session, copies.newest, lost, progress.step)
+                copies.forget()
+                slices.go_back(copy.step)
+                samples, progress.step = copy.position, copy.step + 1
+                session.watched = up_to(session.watched, copy.step)
+                judge.tell_servers(session)
+                testament.keep(session)
+        seconds = time.monotonic() - begun
+    assert saver.newest is not None, "the last one was waited for"
+    evaluation = judge.figures | _evaluate(request, model)
+    best, stopped = saver.path_of_best(), asked() and last.step < config.num_iterations
+    reason = judge.reason or ("" if stopped else why_over(config, last.step))
+    journal.write(
+        protocol.RunFinished,
+        steps=last.step,
+        samples=samples,
+        final_loss=last.loss,
+        samples_per_second=(samples - order.start) / seconds,
+        checkpoint=str(saver.newest.path),
+        evaluation=evaluation,
+        stopped=stopped,
+        best=str(best or ""),
+        reason=reason,
+    )
+    return Outcome(
+        model=model,
+        final_loss=last.loss,
+        checkpoint=saver.newest.path,
+        best=best,
+        evaluation=evaluation,
+        reason=reason,
+        stopped=stopped,
+    )
+
+
+def why_over(config: TrainingConfig, step: int) -> str:
+    """Why nothing came after ``step``: empty where it was the last; by epochs the data decides which one is."""
+    if config.epochs or step >= config.num_iterations:
+        return ""
+    return f"the data was used up before step {config.num_iterations:,}"
+
+
+def _save(
+    request: Request,
+    model: nn.Module,
+    session: Session,
+    saver: Saver,
+    slices: SliceRecord,
+    report: StepReport,
+    samples: int,
+) -> Snapshot | None:
+    """Bring the weights after ``report.step`` to the coordinator's model, and begin to write them.
+
+    Training waits for a copy of the optimizer's state where it lies, and for the weights to come here. Returns what
+    fetches that state, which the checkpoint's writer does too.
+    """
+    _announce(request, session, saver.finish)
+    try:
+        snapshot = Once(report.snapshot()) if report.snapshot is not None else None
+        payload = report.weights()
+    except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+        raise _not_fetched(session, report.step, error) from error
+    load_payload(model, payload, session.buffer_names)
+    slices.flush()
+    saver.save(report.step, model, samples, snapshot, session.watched)
+    return snapshot
+
+
+def _copy(session: Session, copies: Copies, report: StepReport, samples: int, snapshot: Snapshot | None) -> None:
+    """Copy the shards' state, if that is due."""
+    before = copies.newest
+    try:
+        copies.after(session, report, samples, snapshot)
+    except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+        raise _not_fetched(session, None, error) from error
+    if copies.newest is not before:
+        rollback.prepare(session)
+
+
+def _announce(request: Request, session: Session, ask: Callable[[], Saved | None]) -> None:
+    """Write the event of a checkpoint that has become whole."""
+    try:
+        saved = ask()
+    except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+        raise _not_fetched(session, None, error) from error
+    if saved is not None:
+        session.journal.write(
+            protocol.CheckpointSaved,
+            step=saved.step,
+            path=str(saved.path),
+            host=request.host,
+            size=saved.size,
+            hosts=(request.host,),
+        )
+
+
+def _not_fetched(session: Session, step: int | None, error: Exception) -> TrainingError:
+    what = "the optimizer's state" if step is None else f"the weights of step {step}"
+    cause = f"{what} can't be fetched: {rpc.describe(error)}"
+    if not session.servers:
+        return WeightsGone(cause, hint="look at the workers' hosts, then resume the run")
+    host = session.servers[0].host
+    if rpc.gone(error):  # a process ended: it is known at once which one
+        try:
+            check_servers(session)
+        except ServerGone as gone:
+            host = gone.host
+    return ServerGone(cause, hint="look at the server's host, then resume the run", host=host)
+
+
+def _evaluate(request: Request, model: nn.Module) -> dict[str, float]:
+    """The job's own figures, on this host's CPU, without those that are not finite; empty when it has none."""
+    if request.job.evaluate is None:
+        return {}
+    model.eval()
+    with torch.no_grad():
+        figures = job.guard("evaluate", request.job.evaluate, model)
+    model.train()
+    if not isinstance(figures, dict):
+        raise JobError(f"evaluate gave a {type(figures).__name__}", hint="return a dict of names to numbers")
+    numbers = {str(name): job.guard("evaluate", float, value) for name, value in figures.items()}
+    return {name: number for name, number in numbers.items() if math.isfinite(number)}

@@ -1,0 +1,172 @@
+"""The coordinator: ``python -m remote_agent.training.coordinator.main RUN_DIR``, a Ray driver on the head host.
+
+Reads ``run.json`` (:class:`~remote_agent.protocol.RunSpec`) from the run's folder and writes ``events.jsonl``,
+``slices.jsonl`` and ``checkpoints/`` there; with ``resume`` in it, the run goes on from a checkpoint. SIGTERM (or
+SIGINT) ends the run early: the step is finished and a checkpoint saved. Exit code 0: the run finished or was stopped;
+1: it failed, and ``run_failed`` says why; 2: called wrongly. Ray's token comes from the environment.
+
+What coordinates is a child of this process (``overseer``). If it is killed, the next one takes over workers and servers
+(``takeover.takeover``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import traceback
+from pathlib import Path
+
+from remote_agent.protocol import ProtocolError, RunSpec, decode
+from remote_agent.training.coordinator.overseer import Overseer, stop_on_signals
+
+COORDINATOR = "coordinator"
+"""Name of the page that says what the coordinator was at; see :mod:`remote_agent.whereabouts`."""
+
+RUN_FILE, EVENTS_FILE = "run.json", "events.jsonl"
+
+
+def main(arguments: list[str]) -> int:
+    """Carry out the run in the folder named by the one argument; returns the exit code."""
+    if len(arguments) != 1:
+        print("usage: python -m remote_agent.training.coordinator.main RUN_DIR", file=sys.stderr)
+        return 2
+    folder = Path(arguments[0]).resolve()
+    # From the first moment: a run that is stopped while torch loads must end, too.
+    overseer = Overseer(coordinate, folder, _Progress(folder))
+    from remote_agent.training.coordinator import (
+        engine,  # noqa: F401 - each child has what is loaded now
+        history,  # noqa: F401
+    )
+
+    code = overseer.oversee()
+    if code:
+        _blame(folder)
+    return code
+
+
+def _blame(folder: Path) -> None:
+    """Write that the run failed where the user's own code ended the coordinator's process: it could not any more."""
+    from remote_agent.training.coordinator import engine
+    from remote_agent.training.coordinator.journal import Journal
+    from remote_agent.training.coordinator.recovery.crashes import of_coordinator
+    from remote_agent.training.errors import TrainingError
+    from remote_agent.whereabouts import last_words
+
+    words = last_words(folder, COORDINATOR)
+    error = of_coordinator(words) if words is not None else None
+    if error is None:
+        return
+    print(f"the run failed: {error}", file=sys.stderr)
+    with contextlib.suppress(TrainingError, OSError, ProtocolError):
+        spec = decode(RunSpec, (folder / RUN_FILE).read_text())
+        with contextlib.closing(Journal(folder / EVENTS_FILE)) as journal:
+            engine.fail(journal, error, spec.host, journal.step)
+
+
+MAX_WITHOUT_PROGRESS = 2
+"""Coordinators in a row that may be killed without a step of theirs on record, before no other follows."""
+
+
+class _Progress:
+    """Whether another coordinator may follow: where several got no further, the next would fare no better.
+
+    One alone may have been killed a moment after it took over.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._size, self._without = folder, -1, 0
+
+    def __call__(self) -> bool:
+        from remote_agent.training.coordinator.recovery.takeover import takeover_file
+        from remote_agent.training.data import record
+
+        try:
+            size = (self._folder / record.FILE).stat().st_size
+        except OSError:
+            return False
+        self._without = 0 if size > self._size else self._without + 1
+        self._size = size
+        return self._without < MAX_WITHOUT_PROGRESS and (self._folder / takeover_file.FILE).exists()
+
+
+def coordinate(folder: Path, stop: threading.Event) -> int:
+    """Carry out the run in ``folder``; returns the exit code."""
+    from remote_agent.training.errors import TrainingError
+
+    try:
+        return _coordinate(folder, stop)
+    except TrainingError as error:
+        print(f"the run failed: {error}", file=sys.stderr)
+        return 1
+
+
+def _coordinate(folder: Path, stop: threading.Event) -> int:
+    from remote_agent.strategies import spec_of
+    from remote_agent.training import job
+    from remote_agent.training.config import TrainingConfig
+    from remote_agent.training.coordinator import cluster, engine
+    from remote_agent.training.coordinator.history import History
+    from remote_agent.training.coordinator.journal import Journal
+    from remote_agent.training.coordinator.request import Request
+    from remote_agent.training.errors import JobError, TrainingError
+    from remote_agent.training.shared.output import OUTPUT
+    from remote_agent.training.user_code import inert
+    from remote_agent.whereabouts import HERE
+
+    journal = Journal(folder / EVENTS_FILE)
+    host = ""
+    HERE.open(folder, COORDINATOR)
+    OUTPUT.install(folder / f"{COORDINATOR}.log")
+    try:
+        try:
+            spec = decode(RunSpec, (folder / RUN_FILE).read_text())
+        except (OSError, ProtocolError) as error:
+            raise JobError(f"can't read {RUN_FILE}: {error}", hint="start the run again") from error
+        host = spec.host
+        journal.ended = journal.ended or spec.ended
+        os.environ["RAY_ADDRESS"] = spec.ray_address  # for a job's file that connects to Ray by itself
+        loaded = job.load(spec.job, folder)
+        inert.from_now_on()
+        config = TrainingConfig.from_settings(spec.config, loaded.config)
+        cluster.connect(spec.ray_address, spec.node_address)
+    except TrainingError as error:
+        engine.fail(journal, error, host, 0)
+        raise
+    stop_on_signals(stop)  # connecting to Ray put its own handler in place
+    request = Request(
+        run=spec.run,
+        job=loaded,
+        config=config,
+        devices=spec.devices,
+        server_host=spec.server_host,
+        host=spec.host,
+        folder=folder,
+        resume=Path(spec.resume) if spec.resume else None,
+        logs=True,
+        lasting=spec_of(config.strategy).outlives and not config.overlap,
+    )
+    try:
+        with History(spec.run, folder, spec.host, config.keep_checkpoints, journal):
+            engine.run(request, journal, stop.is_set)
+    except TrainingError:
+        raise
+    except Exception as error:
+        # Nothing of the user's or the machines' making ends here; even so the run must end with its event.
+        lines = "".join(traceback.format_exception(error)).splitlines()
+        unexpected = TrainingError(
+            f"the engine failed: {type(error).__name__}: {error}",
+            hint="please report this with the detail of this event",
+            detail="\n".join(lines[-job.DETAIL_LINES :]),
+        )
+        engine.fail(journal, unexpected, spec.host, 0)
+        raise unexpected from error
+    finally:
+        journal.close()
+        cluster.disconnect()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,94 @@
+"""The run's actors as the coordinator knows them: parameter servers and workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from remote_agent.protocol import Share, WorkerStep
+from remote_agent.training.coordinator.plan.balance import SpeedTrack
+from remote_agent.training.coordinator.plan.placement import Placement
+from remote_agent.training.shared.clock import ClockOffset
+from remote_agent.training.shared.rpc import Actor, Ref
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A parameter server's actor on ``host``: all of the parameter server, or one shard."""
+
+    host: str
+    actor: Actor
+
+
+@dataclass(eq=False)
+class WorkerHandle:
+    """A living worker: its actor, how fast it is now, and its clock.
+
+    ``attempts`` is how often it failed since it last worked well; ``steady`` is the steps that it has made since then.
+    ``entered`` is the first step that it has a part in.
+    """
+
+    seat: Placement
+    actor: Actor
+    track: SpeedTrack
+    simulated_speed: float | None = None
+    clock: ClockOffset = field(default_factory=ClockOffset)
+    usual_call_s: float = 0.0
+    attempts: int = 0
+    steady: int = 0
+    entered: int = 0
+
+    @property
+    def name(self) -> str:
+        """The worker's name."""
+        return self.seat.worker
+
+    @property
+    def host(self) -> str:
+        """The host that it runs on."""
+        return self.seat.spec.host
+
+    @property
+    def device(self) -> str:
+        """Its device, as the plan named it."""
+        return self.seat.spec.device
+
+    def call(self, method: str, *arguments: Any) -> Ref[Any]:
+        """Call a method of its engine, the strategy's other half."""
+        return self.actor.call("engine", method, *arguments)
+
+    def call_in(self, group: str, method: str, *arguments: Any) -> Ref[Any]:
+        """The same in a group of calls of its own, beside others."""
+        return self.actor.call_in(group, "engine", method, *arguments)
+
+    def share(self, samples: int) -> Share:
+        """Its share of a step, with its profile as it is now."""
+        profile = self.track.current
+        return Share(
+            worker=self.name,
+            host=self.host,
+            device=self.device,
+            samples=samples,
+            speed=profile.speed,
+            overhead_s=profile.overhead_s,
+            simulated_speed=self.simulated_speed,
+        )
+
+    def times(
+        self, samples: int, seconds: float, *, compute_s: float, push_s: float = 0.0, pull_s: float = 0.0
+    ) -> WorkerStep:
+        """Where its time went in a step of ``seconds`` in which it did ``samples``: what is left, it waited."""
+        return WorkerStep(
+            worker=self.name,
+            host=self.host,
+            device=self.device,
+            samples=samples,
+            compute_s=compute_s,
+            push_s=push_s,
+            pull_s=pull_s,
+            wait_s=max(0.0, seconds - compute_s - push_s - pull_s),
+        )
+
+    def observe(self, samples: int, seconds: float, rested: bool = False) -> None:
+        """Take one slice's compute time into account, of a device that had none for a while if it ``rested``."""
+        self.track = self.track.anew(samples, seconds) if rested else self.track.observe(samples, seconds)

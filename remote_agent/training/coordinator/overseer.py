@@ -1,0 +1,115 @@
+"""Carries the coordinator out in a child process, and again in a new one if a signal ends it.
+
+The overseer loads what a coordinator needs and then only waits: where the system can fork, the next child is there at
+once, while loading torch and Ray takes seconds. Whoever is to know this run's process knows the overseer: it hands
+SIGTERM and SIGINT on, and a child whose overseer is gone ends.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.context import ForkProcess, SpawnProcess
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import FrameType
+
+from remote_agent.log_lines import stamp
+
+Coordinate = Callable[[Path, threading.Event], int]
+"""Carries out the run in a folder until it ends, or the event is set; returns the exit code."""
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Overseer:
+    """Oversees one run.
+
+    Args:
+        coordinate: a function that a new process can import.
+        folder: the run's.
+        may_go_on: whether another child may follow one that was killed; asked then.
+        forks: whether a child is a fork. macOS's own libraries do not stand that; there it loads everything anew.
+    """
+
+    def __init__(
+        self,
+        coordinate: Coordinate,
+        folder: Path,
+        may_go_on: Callable[[], bool],
+        *,
+        forks: bool = sys.platform == "linux",
+    ) -> None:
+        self._coordinate, self._folder, self._may_go_on = coordinate, folder, may_go_on
+        self._process: type[BaseProcess] = ForkProcess if forks else SpawnProcess
+        self._stopped = False
+        self._child: BaseProcess | None = None
+        for number in SIGNALS:
+            signal.signal(number, self._hand_on)
+
+    def oversee(self) -> int:
+        """Returns the exit code of the last child; 1 for one that was killed."""
+        gc.freeze()  # the children share these pages: a collection would write to them
+        while True:
+            child = self._start()
+            child.join()
+            code = child.exitcode
+            if code is not None and code >= 0:
+                return code
+            if self._stopped or not self._may_go_on():
+                return 1
+            said = f"{stamp(time.time())} the coordinator was ended by signal {-(code or 0)}: a new one begins"
+            print(said, file=sys.stderr, flush=True)
+
+    def _start(self) -> BaseProcess:
+        # A signal between the fork and the child's own handlers would be lost: it waits until they are there.
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            child = self._process(target=_carry_out, args=(self._coordinate, self._folder, self._stopped))
+            child.start()
+            self._child = child
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        return child
+
+    def _hand_on(self, number: int, frame: FrameType | None) -> None:
+        self._stopped = True
+        if self._child is not None:
+            self._child.terminate()
+
+
+def stop_on_signals(stop: threading.Event) -> None:
+    """From now on SIGTERM and SIGINT set ``stop``."""
+    for number in SIGNALS:
+        signal.signal(number, lambda *_: stop.set())
+
+
+def _carry_out(coordinate: Coordinate, folder: Path, stopped: bool) -> None:
+    """The child. Never returns."""
+    stop = threading.Event()
+    if stopped:
+        stop.set()
+    stop_on_signals(stop)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    threading.Thread(target=_end_with_parent, name="overseer", daemon=True).start()
+    code = 1
+    try:
+        code = coordinate(folder, stop)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Ray's threads have nothing left to do, and must not turn a finished run into a crash at exit.
+        os._exit(code)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "this is the child"
+    parent.join()
+    os._exit(1)

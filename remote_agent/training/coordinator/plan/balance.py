@@ -1,0 +1,233 @@
+"""Decisions about shares while a run goes on: track each device's speed, cut again when it pays, name who is slow.
+
+Pure: values in, values out. A device is taken to become faster or slower as a whole, so one factor scales its fixed
+cost and its speed alike: the median of measured over predicted time in its last steps. A median does not see a hiccup.
+
+A change that lasts is a run of steps that all lie nearer to a new level than to the one before. How long a run must be
+depends on the device: hiccups begin in a step with some probability ``p`` and go on alike with some probability ``q``,
+both counted in its past, so that ``p q**(n - 1)`` is how often they alone give such a run of ``n`` steps. A run that is
+rarer than :data:`FALSE_ALARMS` is a change. This is a sequential likelihood ratio test for a change at an unknown time
+(Page 1954, "Continuous inspection schemes"), with counts where his has a normal law, which steps with hiccups do not
+follow. A smaller change, or one on a noisy device, is seen when nearly all of :data:`LASTING_STEPS` steps are far from
+the level before. After a change, what was before is forgotten, and the factor is at the new level at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from remote_agent.training.coordinator.plan.shares import split, step_seconds
+from remote_agent.training.shared.device_profile import DeviceProfile
+
+HISTORY_STEPS = 40
+"""Steps that the median is taken over."""
+
+SOONEST_STEPS = 3
+"""Steps that a change must last on the calmest device: two may always be a hiccup."""
+
+LASTING_STEPS = 8
+"""Steps of which all but one must be far off, to be a change on any device: enough to follow it within 10 steps."""
+
+LASTING_S = 0.3
+"""Seconds of computing that a change must last as well: where steps are short, a burst of another program is many."""
+
+MAX_LASTING_STEPS = 60
+"""The most steps that this can mean."""
+
+LARGE_CHANGE = 0.3
+"""A change of a device's speed by more than this is acted upon once it has lasted."""
+
+CLEAR_CHANGE = 0.5
+"""One by more than this may be seen before :data:`LASTING_STEPS`: a smaller one is not worth the risk of being none."""
+
+FALSE_ALARMS = 1e-5
+"""Changes in a step, seen so early, that may be hiccups."""
+
+NOISE_STEPS = 1000
+"""Steps that hiccups are counted in: enough to meet one of two steps on a device where one of three may come."""
+
+GOES_ON = 0.3
+"""How probably a hiccup goes on for another step, before the device has shown any: they are rather alone."""
+
+MIN_GAIN = 0.08
+"""Another cut must make a step shorter by this part; below may be rounding and noise."""
+
+MIN_GAIN_BY_CHANGE = 0.02
+"""The same where a device's speed has just changed: a weak device that is back adds little, and that little lasts."""
+
+STEPS_BETWEEN = 20
+"""Steps from one cut to the next, unless a device's speed changed by :data:`LARGE_CHANGE`."""
+
+FIRST_STEPS = 8
+"""Steps until the first cut, which was made by measurements of each device alone, is looked at."""
+
+SLOW_BELOW = 0.7
+"""A device below this fraction of what it usually does is slow ..."""
+
+BACK_ABOVE = 0.9
+"""... until it is above this one again."""
+
+SETTLE_STEPS = 10
+"""Steps until a device's usual speed beside the others (contention included) is known."""
+
+DRIFT = 0.05
+"""How far the usual speed follows the present one in a step."""
+
+
+@dataclass(frozen=True)
+class SpeedTrack:
+    """A device's measured profile and how it does now.
+
+    Attributes:
+        profile: as measured before training.
+        ratios: measured over predicted time in its last steps, the newest last; at first the profile counts as some.
+        noise: logarithms of those ratios over the factor before each; longer, since a change does not end it.
+        seconds: what its last slice took.
+        jumped: its speed was just seen to have changed by :data:`LARGE_CHANGE`, or was seen after a rest.
+        steps: how many were observed.
+        usual: the factor that it settled at; None in the first steps.
+        slow: its speed fell well below the usual one, and was not back since.
+    """
+
+    profile: DeviceProfile
+    ratios: tuple[float, ...] = (1.0,) * SOONEST_STEPS
+    noise: tuple[float, ...] = ()
+    seconds: float = 0.0
+    jumped: bool = False
+    steps: int = 0
+    usual: float | None = None
+    slow: bool = False
+
+    @property
+    def factor(self) -> float:
+        """Time now over time as measured: 2.0 means that it takes twice as long."""
+        return statistics.median(self.ratios)
+
+    @property
+    def current(self) -> DeviceProfile:
+        """The profile that predicts the next step."""
+        return DeviceProfile(
+            self.profile.speed / self.factor, self.profile.overhead_s * self.factor, self.profile.max_batch
+        )
+
+    @property
+    def speed(self) -> float:
+        """Speed now over the usual speed."""
+        return 1.0 if self.usual is None else self.usual / self.factor
+
+    def observe(self, samples: int, seconds: float) -> SpeedTrack:
+        """The track after a slice of ``samples`` took ``seconds``."""
+        predicted = self.profile.seconds(samples)
+        if samples <= 0 or seconds <= 0 or predicted <= 0:
+            return self
+        ratio = seconds / predicted
+        ratios = (*self.ratios, ratio)
+        pace = predicted * statistics.median(ratios[-SOONEST_STEPS:])
+        least = min(MAX_LASTING_STEPS, math.ceil(LASTING_S / pace))
+        ratios = ratios[-max(HISTORY_STEPS, 2 * least) :]
+        noise = (*self.noise, math.log(ratio / self.factor))[-NOISE_STEPS:]
+        changed = _changed(ratios, noise, least)
+        after = dataclasses.replace(
+            self,
+            ratios=ratios[-changed:],
+            noise=noise[: len(noise) - changed],
+            seconds=seconds,
+            jumped=changed > 0,
+            steps=self.steps + 1,
+        )
+        return after._judged()  # noqa: SLF001 - its own class
+
+    def anew(self, samples: int, seconds: float) -> SpeedTrack:
+        """The track after the first slice since a rest: how fast the device was before does not count any more."""
+        predicted = self.profile.seconds(samples)
+        if samples <= 0 or seconds <= 0 or predicted <= 0:
+            return self
+        ratios = (seconds / predicted,) * SOONEST_STEPS
+        after = dataclasses.replace(self, ratios=ratios, seconds=seconds, jumped=True, steps=self.steps + 1)
+        return after._judged()  # noqa: SLF001 - its own class
+
+    def _judged(self) -> SpeedTrack:
+        """With ``usual`` and ``slow`` as they are after this step."""
+        if self.steps < SETTLE_STEPS:
+            return self
+        if self.usual is None:
+            return dataclasses.replace(self, usual=self.factor)
+        if self.slow or self.speed < SLOW_BELOW:
+            return dataclasses.replace(self, slow=self.speed <= BACK_ABOVE)
+        return dataclasses.replace(self, usual=self.usual * self.speed**-DRIFT)
+
+    def without_limit(self) -> SpeedTrack:
+        """The track of a device that takes slices of any size, those above its memory's limit in parts."""
+        return dataclasses.replace(self, profile=dataclasses.replace(self.profile, max_batch=None))
+
+    def heeded(self) -> SpeedTrack:
+        """The track once its jump was acted upon, or was found to need no action."""
+        return dataclasses.replace(self, jumped=False)
+
+
+def _changed(ratios: Sequence[float], noise: Sequence[float], least: int) -> int:
+    """How many of the last steps are of another level than those before; 0: none.
+
+    Args:
+        ratios: see :class:`SpeedTrack`.
+        noise: see :class:`SpeedTrack`, up to the same step.
+        least: steps that a change must last.
+    """
+    far, clear = -math.log(1 - LARGE_CHANGE), -math.log(1 - CLEAR_CHANGE)
+    lasting = max(LASTING_STEPS, least)
+    for steps in range(max(SOONEST_STEPS, least), min(lasting, len(ratios) - SOONEST_STEPS) + 1):
+        level = statistics.median(ratios[:-steps])
+        run = [math.log(ratio / level) for ratio in ratios[-steps:]]
+        shift = statistics.median(run)
+        if abs(shift) > clear and all(x / shift > 0.5 for x in run) and _by_hiccups(noise[:-steps], run) < FALSE_ALARMS:
+            return steps
+        beyond = sum(abs(x) > far and x * shift > 0 for x in run)
+        if steps == lasting and beyond >= steps - steps // LASTING_STEPS:
+            return steps
+    return 0
+
+
+def _by_hiccups(noise: Sequence[float], run: Sequence[float]) -> float:
+    """How often, for a step, hiccups begin a ``run`` like this: as long, as alike, all nearer to its median than to 0.
+
+    What was seen is joined by one assumed hiccup: that it goes on with :data:`GOES_ON`, and falls anywhere, and so is
+    as alike as this run with a probability of its spread over its shift.
+    """
+    shift, spread = statistics.median(run), max(run) - min(run)
+    odd = [x / shift > 0.5 for x in noise]
+    hiccups = [x for x, is_odd in zip(noise, odd, strict=True) if is_odd]
+    on = sum(a and b for a, b in pairwise(odd))
+    alike = min(1.0, spread / abs(shift)) + sum(abs(x - y) <= spread for x, y in pairwise(hiccups))
+    begins = (1 + len(hiccups) - on) / (1 + len(odd))
+    goes_on = (GOES_ON + on) / (1 + len(hiccups)) * alike / max(1, len(hiccups))
+    return begins * goes_on ** (len(run) - 1)
+
+
+def recut(
+    batch: int, shares: Sequence[int], tracks: Sequence[SpeedTrack], steps_since: int, least: int = 1
+) -> tuple[int, ...] | None:
+    """Better shares, or None when the present ones are good enough.
+
+    Args:
+        batch: samples of one step.
+        shares: the present cut.
+        tracks: one for each share.
+        steps_since: steps since the last cut.
+        least: samples of a slice that is not empty.
+    """
+    if steps_since < STEPS_BETWEEN and not any(track.jumped for track in tracks):
+        return None
+    profiles = [track.current for track in tracks]
+    better = split(batch, profiles, least)
+    most = (1 - least_gain(tracks)) * step_seconds(shares, profiles)
+    return better if step_seconds(better, profiles) <= most else None
+
+
+def least_gain(tracks: Iterable[SpeedTrack]) -> float:
+    """The part by which another cut must make a step shorter."""
+    return MIN_GAIN_BY_CHANGE if any(track.jumped for track in tracks) else MIN_GAIN

@@ -1,0 +1,147 @@
+"""Before training: how fast is each device? Measured on the job's own model and samples, never guessed from a name.
+
+Devices of one physical computer share its cores and its memory's bandwidth, so they are measured one after the other;
+different computers at the same time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from remote_agent.training.coordinator.plan import shares
+from remote_agent.training.coordinator.plan.placement import Placement
+from remote_agent.training.coordinator.recovery.crashes import Crashes
+from remote_agent.training.deadlines import MEASURE_S
+from remote_agent.training.errors import LostAtStart, PlacementError
+from remote_agent.training.shared import rpc
+from remote_agent.training.shared.dataplane import Usage
+from remote_agent.training.shared.device_profile import SMALLEST, DeviceProfile
+from remote_agent.training.shared.findings import Findings
+from remote_agent.training.shared.messages import Failed, Measured, WorkerReady
+from remote_agent.training.shared.rpc import Actor, Ref
+from remote_agent.training.worker.device.simulation import SimulatedDevice
+
+
+@dataclass(eq=False)
+class Candidate:
+    """A worker that is open and waits to be measured."""
+
+    seat: Placement
+    actor: Actor
+    opened: WorkerReady
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """A profile for each candidate, what the model does with its tensors, and what simulated devices refer to.
+
+    ``findings`` say whether parts of a batch give what the whole does, ``loss`` is that of the first weights;
+    ``notes`` say for the plan how the devices
+    compute, and what fits into their memory.
+    """
+
+    profiles: tuple[DeviceProfile, ...]
+    usage: Usage
+    findings: Findings
+    loss: float
+    reference: DeviceProfile | None
+    notes: tuple[str, ...] = ()
+
+    def moving(self, names: Iterable[str]) -> Measurements:
+        """The same, with these buffers and frozen parameters as what the job's code changes."""
+        usage = dataclasses.replace(self.usage, buffers=self.usage.buffers | frozenset(names))
+        return dataclasses.replace(self, usage=usage)
+
+
+def sizes(batch: int, workers: int, max_batch: int | None) -> tuple[int, ...]:
+    """Two slice sizes to measure: about what the device will get, and a small one that shows the fixed cost."""
+    large = max(SMALLEST, batch // workers)
+    if max_batch is not None:
+        large = min(large, max_batch)
+    small = max(min(SMALLEST, large), large // 8)
+    return (small, large) if small < large else (large,)
+
+
+def measure(
+    candidates: Sequence[Candidate], batch: int, seconds: float, crashes: Crashes | None = None
+) -> Measurements:
+    """Measure every candidate; simulated ones share the measurement of one of them.
+
+    Args:
+        candidates: who.
+        batch: samples of a step.
+        seconds: time limit for one of them.
+        crashes: is told who dies, and knows who hangs.
+
+    Raises:
+        TrainingError: a device could not be measured, with its host.
+    """
+    simulated = [candidate for candidate in candidates if candidate.opened.simulated_speed is not None]
+    queues: dict[str, list[Candidate]] = {}
+    for candidate in candidates:
+        # The first simulated device stands for all; the others only warm up, which is the smallest measurement.
+        queues.setdefault(candidate.opened.machine, []).append(candidate)
+    running: list[tuple[Candidate, Ref[Measured | Failed]]] = []
+    results: dict[Candidate, Measured] = {}
+
+    def begin(candidate: Candidate) -> None:
+        brief = candidate in simulated[1:]
+        wanted = sizes(batch, len(candidates), candidate.seat.spec.max_batch)
+        running.append((candidate, candidate.actor.call("measure", wanted, 0.0 if brief else seconds)))
+
+    for queue in queues.values():
+        begin(queue.pop(0))
+    while running:
+        ready = rpc.first_ready([ref for _, ref in running], MEASURE_S)
+        candidate, ref = running.pop(ready or 0)
+        results[candidate] = _result(candidate, ref if ready is not None else None, crashes)
+        if queues[candidate.opened.machine]:
+            begin(queues[candidate.opened.machine].pop(0))
+
+    reference = shares.fit(results[simulated[0]].points) if simulated else None
+    profiles = []
+    for candidate in candidates:
+        limit = candidate.seat.spec.max_batch
+        speed = candidate.opened.simulated_speed
+        if speed is not None and reference is not None:
+            stretched = SimulatedDevice(speed, reference).profile
+            profiles.append(DeviceProfile(stretched.speed, stretched.overhead_s, limit))
+        else:
+            profiles.append(shares.fit(results[candidate].points, limit))
+    usage = functools.reduce(operator.or_, (result.usage for result in results.values()))
+    findings = functools.reduce(operator.or_, (result.findings for result in results.values()))
+    return Measurements(tuple(profiles), usage, findings, results[candidates[0]].loss, reference, _notes(results))
+
+
+def _notes(results: Mapping[Candidate, Measured]) -> tuple[str, ...]:
+    """What workers have to say, each sentence once, after the names of those who say it."""
+    saying: dict[str, list[str]] = {}
+    for candidate, result in results.items():
+        for note in (*candidate.opened.notes, *result.notes):
+            saying.setdefault(note, []).append(candidate.seat.worker)
+    return tuple(f"{', '.join(sorted(workers))}: {note}" for note, workers in saying.items())
+
+
+def _result(candidate: Candidate, ref: Ref[Measured | Failed] | None, crashes: Crashes | None) -> Measured:
+    host = candidate.seat.spec.host
+    hint = "look at the host, or leave its device out of the run"
+    if ref is None:
+        hung = crashes.not_measured(candidate.seat, candidate.actor) if crashes is not None else None
+        if hung is not None:
+            raise hung
+        raise PlacementError(f"{candidate.seat.worker} was not measured within {MEASURE_S:.0f} s", hint=hint, host=host)
+    try:
+        result = rpc.get(ref, MEASURE_S)
+    except (*rpc.Lost, rpc.CallFailed) as error:
+        cause = f"{candidate.seat.worker} was lost while it was measured: {rpc.describe(error)}"
+        if crashes is not None:
+            crashes.died(candidate.seat, candidate.actor, rpc.describe(error))
+        kind = PlacementError if isinstance(error, rpc.CallFailed) else LostAtStart
+        raise kind(cause, hint=hint, host=host) from error
+    if isinstance(result, Failed):
+        raise result.error(host)
+    return result

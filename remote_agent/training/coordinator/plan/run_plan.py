@@ -1,0 +1,132 @@
+"""How a run is carried out, decided from what was measured, before anything of it is opened. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from remote_agent.strategies import spec_of
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator.plan.measure import Measurements
+from remote_agent.training.coordinator.session import least_slice
+from remote_agent.training.coordinator.strategies.base import FirstCut, Strategy
+from remote_agent.training.data import extent
+from remote_agent.training.data.order import SampleOrder
+from remote_agent.training.errors import JobError, TrainingError
+from remote_agent.training.shared import dataplane, findings
+from remote_agent.training.shared.dataplane import OptimizerFacts
+from remote_agent.training.shared.device_profile import DeviceProfile
+
+SYNC_HINT = "train with strategy=sync, or use float32 and GroupNorm in the place of batch normalisation"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """What is known before the first step.
+
+    Attributes:
+        measured: of the devices.
+        optimizer: the job's.
+        dtypes: of the trained parameters, by name.
+        max_batches: the most samples that the user lets each device take at a time; None: any.
+    """
+
+    measured: Measurements
+    optimizer: OptimizerFacts
+    dtypes: Mapping[str, str]
+    max_batches: Sequence[int | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPlan:
+    """What follows from a profile.
+
+    Attributes:
+        config: the run's, with all that was left open.
+        watched: the loss is looked at in the run, too.
+        reasons: for the user: why it is so.
+    """
+
+    config: TrainingConfig
+    watched: bool
+    reasons: tuple[str, ...]
+
+
+def plan(config: TrainingConfig, profile: Profile, order: SampleOrder) -> RunPlan:
+    """Decide.
+
+    Args:
+        config: as it was set.
+        profile: what was measured.
+        order: of the samples.
+
+    Raises:
+        JobError: the job can't be trained with these settings.
+        TrainingError: a batch does not fit into the devices' memory.
+    """
+    measured, devices = profile.measured, len(profile.measured.profiles)
+    watched = findings.is_watched(config)
+    limits = (config.micro_batch, *profile.max_batches)
+    room = min((limit for limit in limits if limit), default=None)  # as it was set: what was measured may change
+    config = findings.settle(config, measured.findings, measured.usage.changed, devices, room)
+    config, otherwise = _suited(config, profile)
+    first = first_cut(config, measured.profiles, least_slice(measured.usage.buffers))
+    config = extent.in_rounds(config, order, sum(first.samples))
+    config = _strategy(config).fixed(config, devices)
+    return RunPlan(
+        config=config,
+        watched=watched,
+        reasons=(*otherwise, *measured.notes, *findings.about(config, measured.findings)),
+    )
+
+
+def first_cut(config: TrainingConfig, profiles: Sequence[DeviceProfile], least: int) -> FirstCut:
+    """The first step; see :meth:`Strategy.first_cut`.
+
+    Raises:
+        TrainingError: a batch does not fit into the devices' memory.
+    """
+    try:
+        return _strategy(config).first_cut(config, profiles, least)
+    except ValueError as error:
+        raise TrainingError(str(error), hint="lower batch_size, or raise the hosts' max_batch") from None
+
+
+def predicted_step_s(config: TrainingConfig, compute_s: float, exchange_s: float) -> float:
+    """Seconds of a step: gradients travel once they are computed; with ``overlap``, while the next is computed."""
+    return max(compute_s, exchange_s) if config.overlap else compute_s + exchange_s
+
+
+def _strategy(config: TrainingConfig) -> type[Strategy]:
+    strategy: type[Strategy] = spec_of(config.strategy).strategy()
+    return strategy
+
+
+def _suited(config: TrainingConfig, profile: Profile) -> tuple[TrainingConfig, tuple[str, ...]]:
+    """The configuration with a strategy that is exact for this model, and why it is another one than was set.
+
+    Raises:
+        JobError: the strategy needs servers, and they can't hold the model.
+    """
+    strategy, optimizer = spec_of(config.strategy), profile.optimizer
+    if not strategy.servers:
+        return config, ()
+    if strategy.rounds:
+        # The job's optimizer works on the workers, on whole parameters; what the shards step with is elementwise.
+        optimizer = dataclasses.replace(optimizer, elementwise=True)
+    found = dataplane.obstacles(config.deterministic, profile.dtypes, optimizer, profile.measured.usage)
+    if not found:
+        return config, ()
+    if not strategy.otherwise:
+        cause = f"strategy={config.strategy} needs a model that can be streamed: {'; '.join(found)}"
+        raise JobError(cause, hint=SYNC_HINT)
+    reasons = [f"without a server: {'; '.join(found)}"]
+    unused = (("codec", config.codec, "fp32"), ("shards", config.shards, 0))
+    reasons += [f"{name}={value} has no effect: it is for servers" for name, value, usual in unused if value != usual]
+    return without_servers(config), tuple(reasons)
+
+
+def without_servers(config: TrainingConfig) -> TrainingConfig:
+    """``config`` with the strategy that gives the same weights without servers, and without what is set for these."""
+    return dataclasses.replace(config, strategy=spec_of(config.strategy).otherwise, codec="fp32", shards=0)

@@ -1,0 +1,185 @@
+"""What synchronous strategies decide about their workers: who is in, who gets how much, who has become slow."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable
+
+from remote_agent.protocol import Rebalanced, WorkerLost, WorkerSlow
+from remote_agent.training.coordinator.members import WorkerHandle
+from remote_agent.training.coordinator.plan import balance, resting, shares
+from remote_agent.training.coordinator.plan.resting import Rest
+from remote_agent.training.coordinator.session import Session
+from remote_agent.training.errors import TrainingError
+from remote_agent.training.shared import units
+
+LAST_HINT = "look at the host, then start the run again"
+
+
+class ShareBalancer:
+    """The living workers of a session with the cut of the next step's batch."""
+
+    _in_units = True
+    """Whether a step is one batch, of which each device gets whole units."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._rests: dict[WorkerHandle, Rest] = {}
+        self._trial: tuple[WorkerHandle, tuple[int, ...]] | None = None  # who is tried again, and the cut for that
+        self._take(self._fresh_cut(), balance.FIRST_STEPS - balance.STEPS_BETWEEN)
+
+    @property
+    def cut(self) -> tuple[int, ...]:
+        """Samples of the next step for each living worker, in the session's order."""
+        return self._trial[1] if self._trial is not None else self._regular
+
+    def slices(self, total: int) -> list[tuple[WorkerHandle, int, int]]:
+        """(worker, begin, end) of each slice of the batch that is not empty, in order.
+
+        Args:
+            total: samples to be cut: a whole batch, fewer at an end, or more where batches are as the data has them.
+        """
+        result, begin = [], 0
+        cut = (
+            shares.scaled(self.cut, total, self._session.least_slice) if total <= sum(self.cut) else self._larger(total)
+        )
+        if self._session.config.unit and self._in_units:
+            cut = units.aligned(cut, self._session.config.unit)
+        for member, samples in zip(self._session.crew, cut, strict=True):
+            if samples:
+                result.append((member, begin, begin + samples))
+                begin += samples
+        return result
+
+    def report_lost(self, step: int, gone: WorkerHandle, cause: str) -> None:
+        """Write that a worker is lost."""
+        self._session.journal.write(
+            WorkerLost, worker=gone.name, host=gone.host, device=gone.device, step=step, cause=cause
+        )
+
+    def leave(self, step: int, gone: WorkerHandle, reason: str) -> None:
+        """Go on without a worker for now, which may have been the last one: what it had goes to the others.
+
+        Raises:
+            TrainingError: the batch does not fit into the others' memory.
+        """
+        session = self._session
+        session.crew.remove(gone)
+        if not session.crew:
+            self._take((), step)
+            return
+        room = sum(member.track.profile.max_batch or math.inf for member in session.crew)
+        if room < session.config.batch_size:
+            # A worker takes more than fits in several parts: slower than a cut within the limits, better than none.
+            for member in session.crew:
+                member.track = member.track.without_limit()
+        self._cut_anew(step, reason)
+
+    def enter(self, step: int, member: WorkerHandle, reason: str) -> None:
+        """A worker takes part from ``step`` on: it gets a share.
+
+        Raises:
+            TrainingError: the batch does not fit into the devices' memory.
+        """
+        self._session.crew.append(member)
+        self._cut_anew(step, reason)
+
+    def _cut_anew(self, step: int, reason: str) -> None:
+        self._take(self._fresh_cut(), step)
+        self.announce(step, reason)
+
+    def _take(self, cut: tuple[int, ...], step: int) -> None:
+        """Cut so from now on."""
+        self._regular, self._cut_at = cut, step
+        self._trial = None
+        idle = [member for member, samples in zip(self._session.crew, cut, strict=True) if not samples]
+        self._rests = {member: self._rests.get(member, Rest()) for member in idle}
+
+    def substitute(self, size: int, busy: dict[WorkerHandle, float], step: int) -> WorkerHandle:
+        """The living worker that will have done a lost slice of ``size`` samples soonest; one with room for it if any.
+
+        One that came later than ``step`` gets that step's weights once the step is whole: it would wait for itself.
+
+        Args:
+            size: samples of the slice.
+            busy: seconds that a worker has to do before.
+            step: the slice's.
+        """
+
+        def cost(member: WorkerHandle) -> tuple[bool, float]:
+            profile = member.track.current
+            small = profile.max_batch is not None and profile.max_batch < size
+            return small, busy.get(member, 0.0) + profile.seconds(size)
+
+        crew = self._session.crew
+        return min([member for member in crew if member.entered <= step] or crew, key=cost)
+
+    def adapt(self, step: int, observed: Iterable[tuple[WorkerHandle, int, float]]) -> None:
+        """Learn from a step: (worker, samples, compute seconds). Cut again where it pays, and name who became slow."""
+        session = self._session
+        seen = set[WorkerHandle]()
+        for member, samples, seconds in observed:
+            if member not in session.crew:
+                continue
+            seen.add(member)
+            was_slow = member.track.slow
+            member.observe(samples, seconds, rested=member in self._rests)
+            if member.track.slow is not was_slow:
+                factor = member.track.speed if member.track.slow else 1.0
+                session.journal.write(WorkerSlow, worker=member.name, host=member.host, step=step, factor=factor)
+        if not session.config.rebalance:
+            return
+        better = self._better_cut(step - self._cut_at)
+        for member in session.crew:
+            member.track = member.track.heeded()
+        if better is not None:
+            self._take(better, step)
+            self.announce(step, "the devices' speeds changed")
+        elif self._trial is not None:
+            tried, _ = self._trial
+            if tried in seen:
+                self._trial, self._rests[tried] = None, self._rests[tried].failed_attempts()
+                self.announce(step, f"{tried.name} is still too slow to take part")
+        elif self._rests:
+            self._try_again(step)
+
+    def _try_again(self, step: int) -> None:
+        """A step was made without some devices; one of them gets a slice if it is time for that."""
+        session = self._session
+        self._rests = {member: rest.after_step() for member, rest in self._rests.items()}
+        step_s = shares.step_seconds(self._regular, [track.current for track in session.tracks])
+        for member, rest in self._rests.items():
+            if rest.is_over(step_s, member.track.current.seconds(session.least_slice)):
+                cut = resting.trial_cut(self._regular, session.crew.index(member), session.least_slice)
+                if cut is not None:
+                    self._trial = member, cut
+                    self.announce(step, f"{member.name} is tried again")
+                    return
+
+    def reduced(self, step: int, member: WorkerHandle, at_most: int) -> None:
+        """A device's memory was full, and it takes ``at_most`` samples at a time: its share follows its speed."""
+        self.announce(step, f"{member.name}'s memory was full: it computes {at_most} samples at a time from now on")
+
+    def _fresh_cut(self) -> tuple[int, ...]:
+        session = self._session
+        try:
+            profiles = [member.track.current for member in session.crew]
+            return shares.split(session.config.batch_size, profiles, session.least_slice)
+        except ValueError as error:
+            raise TrainingError(str(error), hint="lower batch_size, or raise the hosts' max_batch") from None
+
+    def _larger(self, total: int) -> tuple[int, ...]:
+        """The cut of a batch larger than the configuration's, in several parts where a device has not the memory."""
+        profiles = [dataclasses.replace(track.current, max_batch=None) for track in self._session.tracks]
+        return shares.split(total, profiles, self._session.least_slice)
+
+    def _better_cut(self, steps_since: int) -> tuple[int, ...] | None:
+        """A cut that is better than the present one, which is ``steps_since`` old; None if that is good enough."""
+        session = self._session
+        return balance.recut(session.config.batch_size, self._regular, session.tracks, steps_since, session.least_slice)
+
+    def announce(self, step: int, reason: str) -> None:
+        """Write how the next steps are cut, and why."""
+        cut = tuple(member.share(samples) for member, samples in zip(self._session.crew, self.cut, strict=True))
+        self._session.journal.write(Rebalanced, step=step, shares=cut, reason=reason)

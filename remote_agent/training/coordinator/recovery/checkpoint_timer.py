@@ -1,0 +1,71 @@
+"""Checkpoints by time, where the user has not said after which steps: without any, a run is lost with its head.
+
+The first one comes soon, the others every ``checkpoint_seconds``, or less often where they would cost too much:
+training waits while weights and optimizer state are kept, and what is written keeps the head's disk busy and wears it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from remote_agent.strategies import spec_of
+from remote_agent.training.checkpoint.saver import Saver
+from remote_agent.training.coordinator.recovery.copy_interval import MAX_HELD_UP, CopyInterval
+from remote_agent.training.coordinator.session import Session, StepReport
+
+FIRST_S = 5.0
+"""Seconds of training until the first one: before, little is lost."""
+
+MAX_WRITING = 0.25
+"""Part of the time that the disk may be written to."""
+
+MAX_BYTES_S = 4e6
+"""Bytes a second that are written in the long run: 350 GB a day are enough for a disk."""
+
+
+class CheckpointTimer:
+    """When the next checkpoint of a run is due by time.
+
+    Args:
+        session: the run's, before its first step.
+        saver: writes them.
+        clock: gives seconds.
+    """
+
+    def __init__(self, session: Session, saver: Saver, clock: Callable[[], float] = time.monotonic) -> None:
+        config = session.config
+        self._is_on = config.checkpoint_every == 0 and config.checkpoint_seconds > 0
+        self._every_s = min(FIRST_S, config.checkpoint_seconds)
+        self._saver, self._clock = saver, clock
+        self._pace = CopyInterval(bursts=not spec_of(config.strategy).waits)
+        self._since = clock()
+
+    @property
+    def rest_s(self) -> float:
+        """Seconds of training from one to the next."""
+        newest = self._saver.newest
+        written_s = max(newest.seconds / MAX_WRITING, newest.size / MAX_BYTES_S) if newest is not None else 0.0
+        return max(self._every_s, self._pace.stall_s / MAX_HELD_UP, written_s)
+
+    def after(self, session: Session, report: StepReport, stall_s: float | None) -> None:
+        """A step was made: say whether one of the next is to be kept.
+
+        Args:
+            session: the run's.
+            report: of the step.
+            stall_s: seconds that training waited for the step to be kept; None: it was not.
+        """
+        if not self._is_on:
+            return
+        barrier_s = self._pace.over(report.seconds)
+        self._pace = self._pace.after_step(report.seconds)
+        if stall_s is not None:
+            self._pace = self._pace.after_copy(barrier_s + stall_s)
+            self._since, self._every_s = self._clock(), session.config.checkpoint_seconds
+        elif session.checkpoint_due <= report.step and self._is_time:
+            session.checkpoint_due = session.soonest(report.step)
+
+    @property
+    def _is_time(self) -> bool:
+        return not self._saver.is_writing and self._clock() - self._since >= self.rest_s

@@ -1,0 +1,240 @@
+"""Which call of the user's code killed workers, or holds them up: found out beside the run, which ends for it.
+
+The slice of a worker that died is issued again at once, so a sample that kills its process kills the next worker too,
+and the one after that. What a worker was at lies in a page on its host (``whereabouts``), which is read there once the
+worker is known to have ended; what a living one has been at for long comes with its answers to pings. The
+``policy`` says when that is enough: the run ends with the sample, the function and the line, and its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Self
+
+from remote_agent.protocol import Notice
+from remote_agent.training.coordinator.journal import Journal
+from remote_agent.training.coordinator.members import WorkerHandle
+from remote_agent.training.coordinator.plan import placement
+from remote_agent.training.coordinator.plan.placement import Placement
+from remote_agent.training.coordinator.recovery import policy
+from remote_agent.training.coordinator.recovery.heartbeat import Heartbeat
+from remote_agent.training.coordinator.recovery.policy import Crash
+from remote_agent.training.deadlines import CLOSE_S, LAST_WORDS_S, LOOK_S, PING_S, SLICE_FACTOR
+from remote_agent.training.errors import JobError, TrainingError
+from remote_agent.training.shared import rpc
+from remote_agent.training.shared.messages import PING, Busy, Pulse
+from remote_agent.training.shared.rpc import Actor
+from remote_agent.training.user_code.user_errors import Frame, clean, is_users_own, lines_of
+from remote_agent.whereabouts import LastWords, last_words_here
+
+
+class Crashes:
+    """Of one run; a context manager, which ends the reading.
+
+    Args:
+        journal: is told of each.
+
+    Attributes:
+        workers: that the run began with.
+    """
+
+    def __init__(self, journal: Journal | None = None) -> None:
+        self._journal = journal
+        self.workers = 0
+        self._lock = threading.Lock()
+        self._known: list[Crash] = []
+        self._held_up: set[tuple[Actor, object]] = set()
+        self._reading: list[threading.Thread] = []
+        self._stop = threading.Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._await(CLOSE_S)
+
+    def died(self, seat: Placement, actor: Actor, cause: str) -> None:
+        """A worker's process ended: see on its host what it was at. Waits for nothing."""
+
+        def read() -> None:
+            words = self._last_words(seat.spec.host, actor.key)
+            if words is not None and words.place is not None:
+                self._add(_crash(seat, words, cause))
+
+        self._reading = [thread for thread in self._reading if thread.is_alive()]
+        self._reading.append(threading.Thread(target=read, name="last words", daemon=True))
+        self._reading[-1].start()
+
+    def hung(self, seat: Placement, actor: Actor, busy: Busy | None) -> None:
+        """A worker has been ``busy`` with one call for so long that it will not end by itself."""
+        if busy is not None and (actor, busy.place) not in self._held_up:
+            self._held_up.add((actor, busy.place))
+            self._add(_hang(seat, busy))
+
+    def is_held_up(self, actor: Actor) -> bool:
+        """Whether a worker was found to hang."""
+        return any(known is actor for known, _ in self._held_up)
+
+    def look(self, members: Iterable[WorkerHandle], heartbeat: Heartbeat, deadline_s: float) -> None:
+        """See whether one of these hangs, by the heartbeat, and whether the run has to end.
+
+        Args:
+            members: who.
+            heartbeat: pings them.
+            deadline_s: of a slice, beyond ten times what its samples are expected to take.
+
+        Raises:
+            JobError: a call of the user's code has killed workers, or held them up, too often.
+        """
+        for member in members:
+            busy = heartbeat.of(member.actor).pulse.busy
+            if busy is not None:
+                expected = member.track.current.seconds(max(1, busy.place.samples))
+                if busy.seconds > deadline_s + SLICE_FACTOR * expected:
+                    self.hung(member.seat, member.actor, busy)
+        error = self._verdict()
+        if error is not None:
+            raise error
+
+    def not_measured(self, seat: Placement, actor: Actor) -> JobError | None:
+        """Why a worker was not measured in time, if a call of the user's code does not return."""
+        try:
+            pulse: Pulse = rpc.get(actor.call_in(PING, "ping"), PING_S)
+        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
+            words = self._last_words(seat.spec.host, actor.key)  # it may hold Python's own lock
+            busy = Busy(place=words.place, seconds=words.seconds) if words is not None and words.place else None
+        else:
+            busy = pulse.busy
+        return _error([_hang(seat, busy)]) if busy is not None else None
+
+    def explained(self, error: TrainingError) -> TrainingError:
+        """``error``, or what the user's code has to do with it; waits until that is known, for a while at most."""
+        self._await(LAST_WORDS_S)
+        found = self._verdict()
+        if found is not None:
+            return found
+        with self._lock:
+            mine = [crash for crash in self._known if crash.host == error.host]
+        if not mine:
+            return error
+        known = _error(mine[-1:])
+        cause = f"{error.cause}; {known.cause}"
+        return type(error)(cause, hint=known.hint, host=error.host, detail=known.detail)
+
+    def _verdict(self) -> JobError | None:
+        with self._lock:
+            found = policy.culprit(self._known, self.workers)
+        return _error(found) if found else None
+
+    def _add(self, crash: Crash) -> None:
+        with self._lock:
+            self._known.append(crash)
+        if self._journal is not None:
+            with contextlib.suppress(TrainingError):  # whoever writes next hears of that
+                self._journal.write(Notice, step=crash.place.step, host=crash.host, text=_error([crash]).cause)
+
+    def _await(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        for thread in self._reading:
+            thread.join(max(0.0, end - time.monotonic()))
+
+    def _last_words(self, host: str, key: str) -> LastWords | None:
+        here = last_words_here(key)
+        if here is not None:
+            return here
+        try:
+            node = placement.node_of(host, placement.living_nodes())
+            answer = rpc.run(last_words_here, placement.task_options(node), key)
+            end = time.monotonic() + LAST_WORDS_S
+            while not self._stop.is_set() and time.monotonic() < end:
+                if rpc.first_ready([answer], LOOK_S) is not None:
+                    return rpc.get(answer, PING_S)
+        except (TrainingError, rpc.Unexpected):
+            return None  # the host is gone, too: that was no fault of the job's
+        return None
+
+
+def _crash(seat: Placement, words: LastWords, cause: str) -> Crash:
+    assert words.place is not None, "it was in the user's code"
+    frames = [frame for call in words.calls if is_users_own((frame := Frame(*call)).file)]
+    said = [clean(line) for line in words.output]
+    how = words.how or cause
+    return Crash(
+        worker=seat.worker,
+        host=seat.spec.host,
+        place=words.place,
+        how=f"{how} in {_function(words.place.function, frames)}",
+        certain=bool(words.how),
+        detail="\n".join([*lines_of(frames), how, *said]),
+    )
+
+
+def of_coordinator(words: LastWords) -> JobError | None:
+    """The error where the user's code ended the coordinator's process; None: it did not."""
+    if words.place is None or not words.how:
+        return None
+    frames = [frame for call in words.calls if is_users_own((frame := Frame(*call)).file)]
+    where = _function(words.place.function, frames)
+    return JobError(
+        f"{words.place.function} ended the coordinator's process ({words.how} in {where})",
+        hint="a job's code must not end its process",
+        detail="\n".join([*lines_of(frames), words.how]),
+    )
+
+
+def _hang(seat: Placement, busy: Busy) -> Crash:
+    return Crash(
+        worker=seat.worker,
+        host=seat.spec.host,
+        place=busy.place,
+        how=f"no return for {busy.seconds:.0f} s from {_function(busy.place.function, busy.frames)}",
+        certain=True,
+        hung=True,
+        detail="\n".join(lines_of(list(busy.frames))),
+    )
+
+
+def _function(function: str, frames: Sequence[Frame]) -> str:
+    """The user's innermost function with its line, where that is known."""
+    own = [frame for frame in frames if is_users_own(frame.file)]
+    if not own:
+        return function
+    name = own[-1].words
+    return f"{name or function}, {own[-1].place}"
+
+
+def _error(crashes: Sequence[Crash]) -> JobError:
+    """The error that says so; the crashes are of one call."""
+    last = crashes[-1]
+    place = last.place
+    sample = policy.one_sample(crashes)
+    what = f"sample {sample}" if sample is not None else place.function
+    verb = "held its worker up" if last.hung else "crashed its worker"
+    times = {1: "", 2: " twice"}.get(len(crashes), f" {len(crashes)} times")
+    when = f" in step {place.step}" if place.step else " before the first step"
+    at = f", with the {place.samples} samples from {place.sample} on" if place.samples > 1 else ""
+    workers = ", ".join(dict.fromkeys(crash.worker for crash in crashes))
+    return JobError(
+        f"{what} {verb}{times}{when} ({last.how}{at}): {workers}",
+        hint=_hint(last, sample),
+        host=last.host,
+        detail=last.detail,
+    )
+
+
+def _hint(crash: Crash, sample: int | None) -> str:
+    look = f"look at sample {sample}" if sample is not None else "look at the code that is named here"
+    if crash.hung:
+        return f"{look} and at what it waits for; if it is only slow, raise slice_deadline_s"
+    if not crash.certain:
+        return f"{look}; if the host's memory was full, lower batch_size, or set max_batch for the host"
+    if crash.how.startswith("os._exit"):
+        return f"{look}: a job's code must not end its process; raise an exception that says what is wrong"
+    return f"{look}: the code that it calls ends the process, and so it does in a process of its own"

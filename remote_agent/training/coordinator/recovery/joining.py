@@ -1,0 +1,161 @@
+"""Workers that are started while a run is on: again after a failure, or on a host that is new. All in the background.
+
+A worker is opened as those of the run's beginning were, on its host by label: where the host is away, Ray starts it
+once the host is back. Then it joins the shards, and from there on it follows the run (``Streaming.follow``) until it is
+let in, at the beginning of a step. Nobody waits for it; but where there are no shards, the others wait at that moment
+while it takes over what they have (``recovery.state_transfer``).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Self
+
+from remote_agent.protocol import DeviceSpec
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator.actors import Workers
+from remote_agent.training.coordinator.background import Background
+from remote_agent.training.coordinator.members import WorkerHandle
+from remote_agent.training.coordinator.plan import placement
+from remote_agent.training.coordinator.plan.balance import SpeedTrack
+from remote_agent.training.coordinator.plan.measure import Candidate, measure
+from remote_agent.training.coordinator.plan.placement import Placement
+from remote_agent.training.deadlines import CLOSE_S, NODES_S, OPEN_S, PLACEMENT_S, TRANSFER_S
+from remote_agent.training.errors import PlacementError, TrainingError
+from remote_agent.training.shared import rpc
+from remote_agent.training.shared.device_profile import DeviceProfile
+from remote_agent.training.shared.messages import Failed
+from remote_agent.training.shared.rpc import Actor
+from remote_agent.training.wire.endpoint import StreamInfo
+
+LOG = logging.getLogger(__name__)
+
+
+class Joining:
+    """Starts workers of a run; a context manager.
+
+    Args:
+        workers: starts them.
+        entry: to the shards; None: there are none, and whoever comes takes the weights over from another worker.
+        buffers: names of the model's buffers that training changes.
+        reference: of simulated devices.
+        config: the run's.
+
+    Attributes:
+        entry: as above; whoever moves the shards sets the new one.
+        reference: as above.
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        entry: StreamInfo | None,
+        *,
+        buffers: Sequence[str],
+        reference: DeviceProfile | None,
+        config: TrainingConfig,
+    ) -> None:
+        self.entry = entry
+        self.reference = reference
+        self._workers, self._buffers, self._config = workers, list(buffers), config
+        self._hosts: frozenset[str] = frozenset()
+        self._stop = threading.Event()
+        self._watching = Background("nodes", self._watch)
+        self._opening: list[threading.Thread] = []
+
+    def __enter__(self) -> Self:
+        self._watching.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._workers.kill()
+        # Whoever is disconnected from Ray must not be asking it for something still: Ray would connect anew by itself.
+        deadline = time.monotonic() + CLOSE_S
+        self._watching.join(CLOSE_S)
+        for thread in self._opening:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """Those with a living node, as Ray knew it a moment ago."""
+        self._watching.check()
+        return self._hosts
+
+    def again(self, member: WorkerHandle) -> Future[WorkerHandle]:
+        """The same worker in a new process, with the speed that it had; what it fails of is a TrainingError."""
+        profile = member.track.current
+        return self._in_background(lambda: self._open(member.seat, profile))
+
+    def new(self, spec: DeviceSpec) -> Future[WorkerHandle]:
+        """A worker on a device that had none, measured first; what it fails of is a TrainingError."""
+        return self._in_background(lambda: self._open(placement.seats([spec], placement.living_nodes())[0], None))
+
+    def end(self, member: WorkerHandle) -> None:
+        """End a worker's process."""
+        self._workers.end(member.actor)
+
+    # --- In the background -------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        while not self._stop.is_set():
+            # While Ray's head does not answer nothing is known, and nothing can be started either.
+            try:
+                self._hosts = frozenset(node.host for node in placement.living_nodes())
+            except rpc.Unexpected:
+                self._hosts = frozenset()
+            self._stop.wait(NODES_S)
+
+    def _in_background(self, work: Callable[[], WorkerHandle]) -> Future[WorkerHandle]:
+        future: Future[WorkerHandle] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(work())
+            except TrainingError as error:
+                future.set_exception(error)
+            except rpc.Unexpected as error:
+                future.set_exception(PlacementError(rpc.describe(error)))
+            except Exception as error:  # whatever it is, the run goes on without this worker, and it is tried again
+                LOG.exception("a worker can't be started")
+                future.set_exception(PlacementError(f"{type(error).__name__}: {error}"))
+
+        self._opening = [thread for thread in self._opening if thread.is_alive()]
+        self._opening.append(threading.Thread(target=run, name="joining", daemon=True))
+        self._opening[-1].start()
+        return future
+
+    def _open(self, seat: Placement, profile: DeviceProfile | None) -> WorkerHandle:
+        actor, opening = self._workers.start(seat)
+        try:
+            opened = self._workers.opened(seat, opening, time.monotonic() + PLACEMENT_S + OPEN_S)
+            reference = self.reference
+            if profile is None:
+                config = self._config
+                found = measure([Candidate(seat, actor, opened)], config.batch_size, config.measure_seconds)
+                profile, reference = found.profiles[0], reference or found.reference
+            actor.call("prepare", self._buffers, reference, self._config)
+            self._join(seat, actor)
+        except Exception:
+            self._workers.end(actor)
+            raise
+        return WorkerHandle(seat, actor, SpeedTrack(profile), opened.simulated_speed)
+
+    def _join(self, seat: Placement, actor: Actor) -> None:
+        entry, host = self.entry, seat.spec.host
+        if entry is None:
+            return
+        call = actor.call("engine", "join", entry, True)
+        try:
+            kind: str | Failed = rpc.get(call, TRANSFER_S)
+        except rpc.Timeout:
+            raise PlacementError(f"{seat.worker} did not join within {TRANSFER_S:.0f} s", host=host) from None
+        if isinstance(kind, Failed):
+            raise kind.error(host)

@@ -1,0 +1,231 @@
+"""What follows from a worker's failure: evidence and how the run stands in, a decision out. Pure.
+
+Evidence is what was seen, never what it may mean: a process ended, nothing was heard for a while, a slice is late. The
+policy decides; ``recovery.membership`` carries it out. Whatever is decided, the slices that the worker had not
+delivered are issued again to others at once (a shard counts each slice once, so at worst some work was done twice): a
+decision is about the worker.
+
+A worker that was seen to end is started again, after a pause that doubles each time that this did not help, up to
+:data:`LONGEST_PAUSE_S`: a device whose driver is broken must not be tried all the time, and one whose host is repaired
+overnight is to take part in the morning. A worker that is silent or late may come back, and is not ended: its host may
+be cut off for a while only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from remote_agent.whereabouts import Place
+
+MAX_ATTEMPTS = 3
+"""Times that the last worker is started again, without having worked well in between, until the run fails."""
+
+STEADY_STEPS = 50
+"""Steps that a worker has to make until its earlier failures are forgotten."""
+
+FIRST_PAUSE_S = 0.0
+NEXT_PAUSE_S = 2.0
+"""Before the first attempt to start a worker again, and before the second; doubled for each further one."""
+
+LONGEST_PAUSE_S = 300.0
+"""A worker that can't be started is tried again at least so often."""
+
+
+@dataclass(frozen=True)
+class Died:
+    """The worker's process ended."""
+
+    cause: str
+
+
+@dataclass(frozen=True)
+class Silent:
+    """Its process has not answered for ``seconds``."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Late:
+    """Its process answers, and its slice is not done after ``seconds``, well beyond what was expected."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Hung:
+    """As :class:`Late`, for so long that it will not end by itself."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ShardLinkDown:
+    """Its process answers, and it can't exchange gradients and weights with a shard."""
+
+    cause: str
+
+
+@dataclass(frozen=True)
+class Drained:
+    """The user wants its host to leave."""
+
+
+Evidence = Died | Silent | Late | Hung | ShardLinkDown | Drained
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStatus:
+    """How the run stands when a worker fails.
+
+    Attributes:
+        others: workers that take part, without this one.
+        coming: workers that may take part again, without this one: silent, late, or being started.
+        attempts: times that this worker was started again, or failed otherwise, since it last worked well.
+        on_server: the weights outlive the workers, and one that missed a step gets up to date by itself; else a new
+            process takes its place, and has the weights from another worker.
+    """
+
+    others: int
+    coming: int
+    attempts: int = 0
+    on_server: bool = True
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """It takes no part until it has caught up by itself; ``lost``: to the user it is gone until then."""
+
+    cause: str
+    lost: bool
+
+
+@dataclass(frozen=True)
+class Restart:
+    """End its process if there is one, and start another on the same host, after a pause."""
+
+    cause: str
+    after_s: float
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Go on without it for good."""
+
+    cause: str
+
+
+@dataclass(frozen=True)
+class Fail:
+    """The run can't go on; ``weights_lost``: from a checkpoint it can."""
+
+    cause: str
+    weights_lost: bool = False
+
+
+MAX_CRASHES = 2
+"""Times that one call of the user's code may kill its worker, or hang in it."""
+
+MAX_KILLS = 3
+"""The same where workers were ended from outside, or nobody knows by what: that can be a coincidence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crash:
+    """A worker died in a call of the user's code, or hangs in it.
+
+    Attributes:
+        worker: its name.
+        host: where it was.
+        place: the call.
+        how: what happened, in words, with the function.
+        certain: it was the call's own doing.
+        hung: it hangs.
+        detail: the user's calls, and what was written before.
+    """
+
+    worker: str
+    host: str
+    place: Place
+    how: str
+    certain: bool
+    hung: bool = False
+    detail: str = ""
+
+    @property
+    def call(self) -> tuple[int, int, str]:
+        """The step, the slice and the function: whoever does the slice again makes the same call."""
+        return self.place.step, self.place.slice, self.place.function
+
+
+Decision = SetAside | Restart | Drop | Fail
+
+
+def decide(evidence: Evidence, standing: RunStatus) -> Decision:
+    """What is done about the worker."""
+    decision = _about(evidence, standing)
+    if isinstance(decision, Drop) and not standing.others and not standing.coming:
+        return Fail(f"the last worker was lost: {decision.cause}")
+    if not isinstance(decision, Fail) and not standing.others and not standing.on_server:
+        return Fail(f"the last worker was lost, and the weights with it: {decision.cause}", weights_lost=True)
+    return decision
+
+
+def pause_s(attempts: int) -> float:
+    """Seconds before a worker is started again that was so often before."""
+    return FIRST_PAUSE_S if not attempts else min(LONGEST_PAUSE_S, NEXT_PAUSE_S * 2.0 ** min(attempts - 1, 30))
+
+
+def culprit(crashes: Sequence[Crash], workers: int) -> tuple[Crash, ...]:
+    """The crashes of the one call that a run has to end for; empty: there is none yet.
+
+    In a step only the same slice makes the same call again, and another worker is given it at once. Before the first
+    step all workers make the same calls: where it is always the same one that dies, it may be its host's fault, and the
+    run goes on without that.
+
+    Args:
+        crashes: in the order in which they were found.
+        workers: that the run began with.
+    """
+    for call in dict.fromkeys(crash.call for crash in reversed(crashes)):
+        same = tuple(crash for crash in crashes if crash.call == call)
+        certain = any(crash.certain for crash in same) or one_sample(same) is not None
+        distinct = len({crash.worker for crash in same})
+        if len(same) >= (MAX_CRASHES if certain else MAX_KILLS) and (call[0] or distinct > 1 or workers == 1):
+            return same
+    return ()
+
+
+def one_sample(crashes: Sequence[Crash]) -> int | None:
+    """The sample that all of these were at, if the call was for one alone.
+
+    Where a signal meets another thread, the one that the user's code is in may have come to the next.
+    """
+    known = {crash.place.sample if crash.place.samples == 1 else None for crash in crashes}
+    return known.pop() if len(known) == 1 else None
+
+
+def _about(evidence: Evidence, standing: RunStatus) -> Decision:
+    match evidence:
+        case Drained():
+            return Drop("drained")
+        case Silent(seconds):
+            cause = f"no answer for {seconds:.1f} s"
+            return SetAside(cause, lost=True) if standing.on_server else _again(cause, standing)
+        case Late():
+            cause = "its slice is late"
+            return SetAside(cause, lost=False) if standing.on_server else _again(cause, standing)
+        case ShardLinkDown(cause) if not standing.attempts and standing.on_server:
+            return SetAside(cause, lost=True)
+        case ShardLinkDown(cause) | Died(cause):
+            return _again(cause, standing)
+        case Hung(seconds):
+            return _again(f"its slice was not done after {seconds:.0f} s, though its process answers", standing)
+
+
+def _again(cause: str, standing: RunStatus) -> Decision:
+    if standing.attempts >= MAX_ATTEMPTS and not standing.others and not standing.coming:
+        return Drop(f"{cause} (after {standing.attempts} attempts)")
+    after_s = pause_s(standing.attempts)
+    return Restart(f"{cause} (tried again in {after_s:.0f} s)" if after_s else cause, after_s)

@@ -1,0 +1,72 @@
+"""What makes a run start over: an actor that is lost before the first step; a model that can't be streamed after all.
+
+A worker or server that ends while the run is being made ready leaves nobody to take its place: shares, shards and the
+way of the gradients are being decided with it. What has been done until then takes seconds, so all actors end, and the
+run is made ready once more, with the hosts that have a living node; without one that is lost a second time, too. Who is
+left out because its host has no node now takes part once it has one (``Request.away``). So it is for a run that goes on
+from a checkpoint while one of its hosts is away.
+
+A model may leave out a parameter in the measurement and use it later (a branch, an expert). Such a step can't be
+streamed: the run goes back to its newest checkpoint, or to its beginning, and reduces gradients among the workers from
+then on, which say for each parameter whether there is a gradient. The run goes back as well when all workers were lost
+that had the weights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from remote_agent.protocol import DeviceSpec
+from remote_agent.strategies import spec_of
+from remote_agent.training.checkpoint import checkpoint
+from remote_agent.training.coordinator.plan.run_plan import without_servers
+from remote_agent.training.coordinator.request import Request
+
+MAX_STARTS = 3
+"""Times that a run is made ready."""
+
+MAX_OF_A_HOST = 2
+"""Times that an actor on the same host may be lost, until the run goes on without that host."""
+
+
+def without_lost(request: Request, lost: Sequence[str], living: Collection[str]) -> Request | None:
+    """The run with the devices that another start is made with; None: there is no other start. Pure.
+
+    Args:
+        request: the run as it was started.
+        lost: for each start that failed, the host that lost an actor; empty where that is not known.
+        living: hosts that have a living node.
+    """
+    times = Counter(lost)
+
+    def is_fit(host: str) -> bool:
+        return host in living and times[host] < MAX_OF_A_HOST
+
+    fleet = (*request.devices, *request.away)
+    devices = tuple(spec for spec in fleet if is_fit(spec.host))
+    away = tuple(spec for spec in fleet if spec.host not in living and times[spec.host] < MAX_OF_A_HOST)
+    if not devices or len(lost) >= MAX_STARTS:
+        return None
+    hosts = (request.server_host, request.host, *(spec.host for spec in devices))
+    server = next(host for host in hosts if is_fit(host))
+    return dataclasses.replace(request, devices=devices, away=away, server_host=server)
+
+
+def missed(request: Request, onward: Request, lost: str) -> tuple[DeviceSpec, ...]:
+    """Devices that the user is told about: those of the host that lost an actor, and those that are left out now."""
+    return tuple(spec for spec in request.devices if spec.host == lost or spec not in onward.devices)
+
+
+def unstreamed(request: Request) -> Request | None:
+    """The run as it is started over when its model turned out to be none that can be streamed; None: it can't be."""
+    if not spec_of(request.config.strategy).otherwise:
+        return None
+    return from_newest(dataclasses.replace(request, config=without_servers(request.config)))
+
+
+def from_newest(request: Request) -> Request:
+    """The run as it goes on from its newest checkpoint; without one, as it began."""
+    saved = any((request.folder / checkpoint.FOLDER).glob("step-*.json"))
+    return dataclasses.replace(request, resume=request.folder if saved else request.resume)

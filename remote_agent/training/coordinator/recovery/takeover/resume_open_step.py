@@ -1,0 +1,46 @@
+"""A step that a coordinator which was killed had issued: its successor issues what is missing of it, and ends it."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+from remote_agent.training.coordinator.session import OpenStep, Session
+from remote_agent.training.coordinator.strategies.step_in_flight import SliceAssignment, StepInFlight
+from remote_agent.training.shared.messages import Slice, StreamedTask
+
+
+def turn_of(session: Session, open_step: OpenStep) -> tuple[StepInFlight, dict[str, StreamedTask]]:
+    """The step as it goes on: whoever has begun it is asked what came of it, and the others are given their parts.
+
+    The cut is the one that it was begun with. So a slice that is done twice, since its first worker had sent a part of
+    it when it was lost, is the same slice.
+
+    Returns:
+        The step, and the tasks of slices whose workers are gone, by their names: to be issued to somebody.
+    """
+    now = time.monotonic()
+    common = dataclasses.replace(open_step.common, coordinator=session.coordinator)
+    turn = StepInFlight(common, common.spans[-1].end, inherited=True)
+    begun = {task.own.index for task in open_step.begun.values() if task.own is not None}
+    missing = {
+        span.worker: Slice(
+            index=index,
+            indices=session.order.take(span.begin, span.end),
+            begin=span.begin,
+            first=common.spans[0].begin,
+            total=common.samples,
+        )
+        for index, span in enumerate(common.spans)
+        if index not in begun
+    }
+    for member in session.crew:
+        if member.name in open_step.begun:
+            task, answer = open_step.begun[member.name], member.call("outcome", common.step)
+        else:
+            for earlier in open_step.earlier.get(member.name, ()):
+                member.call("step", dataclasses.replace(earlier, coordinator=session.coordinator))
+            task = turn.task(missing.pop(member.name, None))
+            answer = member.call("step", task)
+        turn.parts.append(SliceAssignment(task, member, answer, now))
+    return turn, {owner: turn.task(own) for owner, own in missing.items()}

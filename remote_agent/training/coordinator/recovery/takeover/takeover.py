@@ -1,0 +1,361 @@
+"""A coordinator that takes the place of one that was killed: workers and servers go on as they are.
+
+They have outlived it (``rpc.start`` with a name), and are at most two steps ahead of what it had written. Each is asked
+where it stands, and from then on does nothing more of what the killed one had issued (``Worker.account``). Together
+they know which steps are whole, and which slices of the newest one were given to whom (``worker_status``): the strategy
+ends that step first, as one that it had issued itself, whether it was given to all workers or not. So nothing is made
+again, no sample is left out, and weights and optimizers stay where they are. A worker that ended with the coordinator
+is lost as it would be at any other time.
+
+Where a shard is gone, or it is not known what a worker does that can't be asked, nothing is changed: all actors end,
+and the run goes on from its newest checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from torch import nn
+
+from remote_agent.host.processes import find_named
+from remote_agent.protocol import (
+    CLUSTER_MARK,
+    CONTROL_FILE,
+    DeviceSpec,
+    RunResumed,
+    Step,
+    WorkerLost,
+    run_process_name,
+)
+from remote_agent.runs import newest_checkpoint
+from remote_agent.training import job
+from remote_agent.training.coordinator import lazy, sources
+from remote_agent.training.coordinator.actors import WORKER, Servers, WorkerInit, Workers, of_name
+from remote_agent.training.coordinator.control import Control
+from remote_agent.training.coordinator.evaluation import validation
+from remote_agent.training.coordinator.journal import Journal
+from remote_agent.training.coordinator.members import Server, WorkerHandle
+from remote_agent.training.coordinator.plan import placement
+from remote_agent.training.coordinator.plan.balance import SpeedTrack
+from remote_agent.training.coordinator.plan.placement import Placement
+from remote_agent.training.coordinator.recovery.crashes import Crashes
+from remote_agent.training.coordinator.recovery.joining import Joining
+from remote_agent.training.coordinator.recovery.rejoining import Rejoining
+from remote_agent.training.coordinator.recovery.takeover.takeover_file import TakeoverState
+from remote_agent.training.coordinator.recovery.takeover.worker_status import (
+    TakeoverPoint,
+    TakeoverRefused,
+    UnreportedStep,
+    standing,
+)
+from remote_agent.training.coordinator.request import Request
+from remote_agent.training.coordinator.session import Session
+from remote_agent.training.data import record
+from remote_agent.training.data.extent import Begin
+from remote_agent.training.data.record import SliceRecord
+from remote_agent.training.deadlines import ACCOUNT_S, PULSE_S
+from remote_agent.training.errors import TrainingError
+from remote_agent.training.shared import rpc
+from remote_agent.training.shared.messages import PING, Failed, WorkerStatus
+from remote_agent.training.shared.schedule import rates_of
+from remote_agent.training.shared.slices import SliceSpan
+
+LOG = logging.getLogger(__name__)
+
+RECORDED_STEPS = 16
+"""Of the last so many the slices are looked up: workers that take part are fewer steps apart."""
+
+
+def end_all(run: str, but: Collection[str] = ()) -> None:
+    """End the lasting actors of ``run``, and of all other runs of our cluster that have no coordinator any more.
+
+    Args:
+        run: this coordinator's.
+        but: names of actors that stay.
+    """
+    ended: dict[str, bool] = {run: True}
+    folder = os.environ.get(CLUSTER_MARK)  # without it this is no cluster of ours, and others' runs are not on record
+    for name in rpc.lasting():
+        other, _ = of_name(name)
+        if other not in ended:
+            ended[other] = folder is not None and find_named(Path(folder), run_process_name(other)) is None
+        if ended[other] and name not in but and (actor := rpc.find(name)) is not None:
+            LOG.info("actor %s of an earlier coordinator is ended", name)
+            actor.kill()
+
+
+def from_checkpoint(estate: TakeoverState, request: Request, reason: str) -> Request:
+    """The run as it can go on all the same: with all devices that it had, from its newest checkpoint.
+
+    Raises:
+        TrainingError: it has none.
+    """
+    if newest_checkpoint(request.folder) is not None:
+        request = dataclasses.replace(request, resume=request.folder)
+    elif request.resume is None:
+        raise TrainingError(
+            f"the coordinator was killed, the run has no checkpoint, and a new one can't take over: {reason}",
+            hint="start the run again; once it has a checkpoint, after some seconds, it can go on from there",
+        )
+    if request.devices != estate.asked[0]:
+        return request  # what is to be run was decided anew since then
+    seats = [worker.seat for worker in estate.workers]
+    devices = (*(seat.spec for seat in seats), *_missing(estate, request, seats))
+    return dataclasses.replace(request, devices=tuple(spec for spec in devices if spec.host not in estate.draining))
+
+
+@contextlib.contextmanager
+def taken_over(
+    estate: TakeoverState, request: Request, journal: Journal, stopping: Callable[[], bool], crashes: Crashes
+) -> Iterator[tuple[Session, nn.Module]]:
+    """The session of the killed coordinator, to go on with; its actors end when the block does.
+
+    Args:
+        estate: what it left.
+        request: the run.
+        journal: where its events are.
+        stopping: true once the user wants it to end early.
+        crashes: is told of workers that die.
+
+    Yields:
+        The session for a strategy, and a model for its weights, on the CPU.
+
+    Raises:
+        TakeoverRefused: before the block, and nothing was changed.
+        JobError: the job's code fails now, and did not before.
+    """
+    began = time.monotonic()
+    if not _is_as_asked(estate, request):
+        raise TakeoverRefused("it is to go on in another way")
+    coordinator = uuid.uuid4().hex
+    accounts, lost = _accounts(estate, request.run, coordinator)
+    at = standing(accounts, _on_record(request.folder / record.FILE))
+    servers = _servers(estate, at)
+    crew = [member for member, _ in accounts if member not in at.behind]
+    lost += [(member.seat, "it was behind when its coordinator was killed") for member in at.behind]
+    model = job.create_model(request.job.factory, estate.config.seed)
+    with contextlib.closing(sources.source_of(job.guard("create_data", request.job.create_data))) as source:
+        try:
+            # What was set: a loader's own batches are the steps where no other batch was asked for.
+            asked = dataclasses.replace(estate.config, batch_size=request.config.batch_size)
+            begin = Begin(
+                folder=request.folder,
+                done=at.step,
+                start=at.position,
+                batch=estate.config.batch_size,
+                earlier=request.folder,
+            )
+            _, order = source.open(asked, begin)
+        except TrainingError as error:
+            raise TakeoverRefused(error.cause) from error
+        spare = _spare(estate)
+        kept = (*(member.actor for member in crew), *(server.actor for server in servers))
+        lazy.give_shapes(model, request.job.factory, source)
+        # Whoever was on its way back begins anew.
+        end_all(request.run, but={actor.name for actor in (*kept, *([] if spare is None else [spare.actor]))})
+        nodes = placement.living_nodes()
+        given = WorkerInit(request.job, model, source.for_workers())
+        pool = Servers(request, nodes, [member.seat for member in crew], given, servers)
+        pool.spare = spare
+        workers = Workers(request, given, [member.actor for member in crew])
+        joining = Joining(
+            workers, estate.entry, buffers=estate.buffers, reference=estate.reference, config=estate.config
+        )
+        try:
+            _tell(estate, request, journal, at, lost, time.monotonic() - began)
+            with joining:
+                yield (
+                    Session(
+                        config=estate.config,
+                        crew=crew,
+                        servers=servers,
+                        order=order,
+                        source=source,
+                        payload_bytes=estate.payload_bytes,
+                        buffer_names=estate.buffers,
+                        journal=journal,
+                        stopping=stopping,
+                        shapes=estate.shapes,
+                        stream=estate.stream,
+                        first_state=None,
+                        pool=pool,
+                        joining=joining,
+                        away=[
+                            Rejoining.new(spec) for spec in _missing(estate, request, [member.seat for member in crew])
+                        ],
+                        draining=set(estate.draining),
+                        control=Control(request.folder / CONTROL_FILE, estate.heeded),
+                        coordinator=coordinator,
+                        open_step=at.open_step,
+                        told=at.told(journal.step)[0],
+                        news="a new coordinator took over",
+                        validation=validation.of_job(request, estate.config),
+                        watched=estate.watched,
+                        crashes=crashes,
+                        plateau=estate.plateau,
+                        rates=rates_of(request.job.factory, model, estate.config),
+                    ),
+                    model,
+                )
+        finally:
+            pool.kill()
+            workers.kill()
+
+
+# --- Who is there, and where they stand ------------------------------------------------------------------------------
+
+
+def _is_as_asked(estate: TakeoverState, request: Request) -> bool:
+    """Whether what is to be run is what was run: with the same settings, and all workers that take part."""
+    devices, config = estate.asked
+    wanted = request.devices == devices or {worker.seat.spec for worker in estate.workers} <= {*request.devices}
+    return wanted and request.config == config
+
+
+def _accounts(
+    estate: TakeoverState, run: str, coordinator: str
+) -> tuple[list[tuple[WorkerHandle, WorkerStatus]], list[tuple[Placement, str]]]:
+    """Where the workers stand, which heed ``coordinator`` from now on; and those that have ended, each with the cause.
+
+    Raises:
+        TakeoverRefused: one can't be asked, and may be at work all the same.
+    """
+    deadline = time.monotonic() + ACCOUNT_S
+    strangers = [name for name in rpc.lasting() if of_name(name) == (run, WORKER) and name not in estate.actors]
+    # They were to take part soon, or do since a moment ago: whoever does answers at once, and ends with the others.
+    told = [actor.call_in(PING, "account", coordinator) for actor in map(rpc.find, strangers) if actor is not None]
+    asked, lost = [], []
+    for worker in estate.workers:
+        actor = rpc.find(worker.actor)
+        if actor is None:
+            lost.append((worker.seat, "its process ended"))
+            continue
+        member = WorkerHandle(worker.seat, actor, SpeedTrack(worker.profile), worker.simulated_speed, worker.clock)
+        asked.append((member, actor.call_in(PING, "account", coordinator)))
+    accounts = []
+    for member, call in asked:
+        try:
+            account: WorkerStatus | None = rpc.get(call, max(0.0, deadline - time.monotonic()))
+        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+            if not rpc.gone(error):
+                raise TakeoverRefused(f"{member.name}: {rpc.describe(error)}") from error
+            lost.append((member.seat, rpc.describe(error)))
+            continue
+        if account is None:
+            raise TakeoverRefused(f"{member.name} takes no part")
+        accounts.append((member, account))
+    if not accounts:
+        raise TakeoverRefused("no worker is left")
+    if told:
+        rpc.wait_all(told, PULSE_S)
+    return accounts, lost
+
+
+def _servers(estate: TakeoverState, at: TakeoverPoint) -> tuple[Server, ...]:
+    """The shards, which must have no slice of a step that no worker knows of: only one that is gone can have sent it.
+
+    Raises:
+        TakeoverRefused: they have, or one is gone.
+    """
+    servers, asked = [], []
+    for host, name in estate.servers:
+        actor = rpc.find(name)
+        if actor is None:
+            raise TakeoverRefused(f"the parameter server on {host} is gone")
+        servers.append(Server(host=host, actor=actor))
+        asked.append(actor.call("begun_step"))
+    try:
+        for server, answer in zip(servers, rpc.get_all(asked, ACCOUNT_S), strict=True):
+            if isinstance(answer, Failed):
+                raise TakeoverRefused(f"the parameter server on {server.host}: {answer.cause}")
+            if answer > at.newest:
+                raise TakeoverRefused(f"nobody knows how step {answer} was cut")
+    except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+        raise TakeoverRefused(f"the parameter server: {rpc.describe(error)}") from error
+    return tuple(servers)
+
+
+def _spare(estate: TakeoverState) -> Server | None:
+    if estate.spare is None:
+        return None
+    host, name = estate.spare
+    actor = rpc.find(name)
+    return Server(host=host, actor=actor) if actor is not None else None
+
+
+def _on_record(file: Path) -> Mapping[int, Sequence[SliceSpan]]:
+    try:
+        return record.read_last(file, RECORDED_STEPS)
+    except (OSError, ValueError) as error:
+        raise TakeoverRefused(f"the record of slices can't be read: {error}") from error
+
+
+def _missing(estate: TakeoverState, request: Request, seats: Sequence[Placement]) -> list[DeviceSpec]:
+    """Devices of the run that have no worker on these seats; those of hosts that are to leave get none."""
+    there = {(seat.spec.host, seat.spec.device) for seat in seats}
+    lost = (worker.seat.spec for worker in estate.workers)
+    wanted = {(spec.host, spec.device): spec for spec in (*estate.away, *lost, *request.devices)}
+    return [spec for key, spec in wanted.items() if key not in there and spec.host not in estate.draining]
+
+
+# --- What the killed one did not write -------------------------------------------------------------------------------
+
+
+def _tell(
+    estate: TakeoverState,
+    request: Request,
+    journal: Journal,
+    at: TakeoverPoint,
+    lost: Sequence[tuple[Placement, str]],
+    seconds: float,
+) -> None:
+    with contextlib.closing(SliceRecord(request.folder / record.FILE)) as slices:
+        for step, untold in at.untold.items():
+            slices.write(step, untold.counted)
+    for step, untold in at.untold.items():
+        if step > journal.step:
+            journal.write(Step, **step_fields(step, untold))
+    told, samples = at.told(journal.step)
+    whom = f"{len(estate.workers) - len(lost)} workers and {len(estate.servers)} shards"
+    journal.write(
+        RunResumed,
+        step=told,
+        host=request.host,
+        checkpoint="",
+        samples=samples,
+        iterations=estate.config.num_iterations,
+        cause=journal.ended or "lost its coordinator",
+        notes=(f"a new coordinator took over {whom} in {seconds:.1f} s, and nothing is made again",),
+    )
+    for seat, cause in lost:
+        spec = seat.spec
+        journal.write(WorkerLost, worker=seat.worker, host=spec.host, device=spec.device, step=told, cause=cause)
+
+
+def step_fields(step: int, untold: UnreportedStep) -> dict[str, object]:
+    """The fields of the event of a step that nobody watched: what it took is what its slowest worker took."""
+    results = [
+        (member, untold.spans[index].end - untold.spans[index].begin, result)
+        for index, (member, result) in sorted(untold.results.items())
+    ]
+    known = sum(result.weight for _, _, result in results)
+    seconds = max(result.stamps.left - result.stamps.entered for _, _, result in results)
+    return {
+        "step": step,
+        "loss": sum(result.weight * result.loss for _, _, result in results) / known if known else 0.0,
+        "samples": untold.spans[-1].end - untold.spans[0].begin,
+        "seconds": seconds,
+        "bytes_pushed": sum(result.bytes_out for _, _, result in results),
+        "bytes_pulled": sum(result.bytes_in for _, _, result in results),
+        "workers": tuple(
+            member.times(count, seconds, compute_s=result.compute_s, push_s=result.push_s)
+            for member, count, result in results
+        ),
+    }

@@ -1,0 +1,179 @@
+"""What a coordinator leaves to a successor, should it be killed: who its actors are, and what it knew of them.
+
+A file in the run's folder, private, written whenever somebody comes or goes. It is a pickle: only this host's user can
+have written it, and nothing of it ever leaves the host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+
+from remote_agent.goals import Watched
+from remote_agent.host.processes import write_private
+from remote_agent.protocol import DeviceSpec
+from remote_agent.training.checkpoint.optimizer_state import Shapes
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator.members import WorkerHandle
+from remote_agent.training.coordinator.plan.placement import Placement
+from remote_agent.training.coordinator.request import Request
+from remote_agent.training.coordinator.session import Session
+from remote_agent.training.coordinator.sources import Indexed
+from remote_agent.training.coordinator.transfer import Stream
+from remote_agent.training.shared.clock import ClockOffset
+from remote_agent.training.shared.device_profile import DeviceProfile
+from remote_agent.training.wire.endpoint import StreamInfo
+
+FILE = "estate.pickle"
+"""The file's name in a run's folder."""
+
+NOTICED = 0.2
+"""A change of a device's speed that is worth writing down."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerRecord:
+    """A worker that takes part; ``actor`` is its name for ``rpc.find``, ``clock`` its offset against this host's."""
+
+    actor: str
+    seat: Placement
+    profile: DeviceProfile
+    simulated_speed: float | None
+    clock: ClockOffset
+
+
+@dataclass(frozen=True, kw_only=True)
+class TakeoverState:
+    """See the module.
+
+    Attributes:
+        asked: what was to be run: devices and configuration.
+        config: the run's, as it was resolved.
+        workers: those that take part.
+        servers: host and actor of each shard, in the layout's order.
+        spare: host and actor of a process for a shard that is lost; None: there is none.
+        away: devices whose workers take no part now, and may again.
+        draining: hosts that are to leave.
+        heeded: bytes of what the user wanted that were read; what is read again changes nothing.
+        stream: what is streamed.
+        entry: to the shards.
+        payload_bytes: as the session's.
+        buffers: names of the model's buffers that training changes.
+        shapes: of the streamed parameters.
+        reference: of simulated devices.
+        watched: what came of the evaluations.
+        plateau: as the session's.
+    """
+
+    asked: tuple[tuple[DeviceSpec, ...], TrainingConfig]
+    config: TrainingConfig
+    workers: tuple[WorkerRecord, ...]
+    servers: tuple[tuple[str, str], ...]
+    spare: tuple[str, str] | None
+    away: tuple[DeviceSpec, ...]
+    draining: frozenset[str]
+    heeded: int
+    stream: Stream
+    entry: StreamInfo
+    payload_bytes: int
+    buffers: tuple[str, ...]
+    shapes: Shapes
+    reference: DeviceProfile | None
+    watched: Watched = ()
+    plateau: str = ""
+
+    @property
+    def actors(self) -> frozenset[str]:
+        """The names of all."""
+        servers = (*self.servers, *([] if self.spare is None else [self.spare]))
+        return frozenset((*(worker.actor for worker in self.workers), *(name for _, name in servers)))
+
+
+def read(folder: Path) -> TakeoverState | None:
+    """What was left in a run's folder; None: nothing, or nothing that this version understands."""
+    try:
+        found = pickle.loads((folder / FILE).read_bytes())  # noqa: S301 - this user's own, see the module
+    except Exception:  # noqa: BLE001 - no file, or whatever a pickle of another version makes of itself
+        return None
+    return found if isinstance(found, TakeoverState) else None
+
+
+class TakeoverFile:
+    """Keeps the estate of a session up to date; where nothing could be taken over it is no file. A context manager.
+
+    Args:
+        request: what is run.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self._path, self._request = request.folder / FILE, request
+        self._written: TakeoverState | None = None
+
+    def __enter__(self) -> TakeoverFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._path.unlink(missing_ok=True)
+
+    def keep(self, session: Session) -> None:
+        """Write down how it stands, if that changed.
+
+        A disk that is full costs the successor, and not the run.
+        """
+        if not self._request.lasting:
+            return
+        estate = _of(session, self._request)
+        if estate is None or not _differs(estate, self._written):
+            return
+        with contextlib.suppress(OSError):
+            write_private(self._path, pickle.dumps(estate))
+            self._written = estate
+
+
+def _of(session: Session, request: Request) -> TakeoverState | None:
+    """The estate of a session; None: nobody could take it over."""
+    config, joining = session.config, session.joining
+    spare = session.pool.spare if session.pool is not None else None
+    if not isinstance(session.source, Indexed) or session.stream is None or joining.entry is None:
+        return None
+    return TakeoverState(
+        asked=(request.devices, request.config),
+        config=config,
+        workers=tuple(_employed(member) for member in session.crew),
+        servers=tuple((server.host, server.actor.name) for server in session.servers),
+        spare=(spare.host, spare.actor.name) if spare is not None else None,
+        away=tuple(away.spec for away in session.away),
+        draining=frozenset(session.draining),
+        heeded=session.control.offset if session.control is not None else 0,
+        stream=session.stream,
+        entry=joining.entry,
+        payload_bytes=session.payload_bytes,
+        buffers=session.buffer_names,
+        shapes=session.shapes,
+        reference=joining.reference,
+        watched=session.watched,
+        plateau=session.plateau,
+    )
+
+
+def _employed(member: WorkerHandle) -> WorkerRecord:
+    return WorkerRecord(
+        actor=member.actor.name,
+        seat=member.seat,
+        profile=member.track.current,
+        simulated_speed=member.simulated_speed,
+        clock=member.clock,
+    )
+
+
+def _differs(new: TakeoverState, old: TakeoverState | None) -> bool:
+    """Whether somebody came or went, or a device became faster or slower by :data:`NOTICED`."""
+    if old is None or new.actors != old.actors:
+        return True
+    before = {worker.actor: worker.profile.speed for worker in old.workers}
+    if any(abs(worker.profile.speed / before[worker.actor] - 1) > NOTICED for worker in new.workers):
+        return True
+    others = ("servers", "away", "draining", "entry", "watched")
+    return any(getattr(new, name) != getattr(old, name) for name in others)

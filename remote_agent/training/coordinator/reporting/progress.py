@@ -1,0 +1,128 @@
+"""How a script's run is coming along, on stderr: one line that renews itself, or a line now and then.
+
+On a terminal, and in a notebook, the line is written over with a carriage return and blanks: notebooks understand that,
+and no escape codes.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections import deque
+from typing import TextIO
+
+from remote_agent import protocol
+from remote_agent.protocol import Event
+from remote_agent.training.coordinator.prints import output_lines
+from remote_agent.training.coordinator.reporting.callbacks import Callback
+
+RENEWED_S, PLAIN_S = 0.1, 10.0
+"""Seconds of the run between two looks of the line, and between two lines where it can't be renewed."""
+
+RECENT = 50
+"""Steps that the speed is the mean of."""
+
+
+class ProgressLine(Callback):
+    """Writes the line; a callback among others.
+
+    Args:
+        stream: where to; default: stderr.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        notebook = type(self._stream).__module__.startswith("ipykernel")
+        self._renews = notebook or self._stream.isatty()
+        self._width = 100 if notebook or not self._renews else shutil.get_terminal_size().columns - 1
+        self._iterations = 0
+        self._times: deque[tuple[float, int]] = deque(maxlen=RECENT + 1)  # when a step was made, and its samples
+        self._evaluated = ""
+        self._reasons: set[str] = set()  # those that were shown
+        self._written = float("-inf")
+        self._shown = 0  # characters of the line that is written over
+
+    def show_output(self, worker: str, lines: tuple[str, ...], left_out: int) -> None:
+        """What a worker printed, above the line; see :mod:`~remote_agent.training.coordinator.prints`."""
+        for line in output_lines(worker, lines, left_out):
+            self._say(line)
+
+    def on_event(self, event: Event) -> None:
+        match event:
+            case protocol.RunStarted():
+                self._iterations = event.iterations
+            case protocol.PlanMade():
+                self._iterations = event.iterations or self._iterations
+                for reason in event.reasons:
+                    if reason not in self._reasons:
+                        self._say(reason)
+                self._reasons.update(event.reasons)
+            case protocol.RunResumed():
+                self._iterations = event.iterations or self._iterations
+                self._times.clear()
+                self._say(f"resumed after step {event.step:,}")
+            case protocol.WorkerLost():
+                self._say(f"{event.host} lost at step {event.step:,}: {event.cause}")
+            case protocol.Notice():
+                self._say(event.text)
+
+    def on_evaluate(self, event: protocol.Evaluated) -> None:
+        figures = (f"{name} {_number(figure)}" for name, figure in event.metrics.items())
+        self._evaluated = "  ".join(figures) + (" (best)" if event.best else "")
+
+    def on_step(self, event: protocol.Step) -> None:
+        self._times.append((event.time, event.samples))
+        every = RENEWED_S if self._renews else PLAIN_S
+        if event.time - self._written < every and event.step != self._iterations:
+            return
+        self._written = event.time
+        line = self._line(event)
+        if self._renews:
+            self._renew(line)
+        else:
+            self._say(line)
+
+    def on_end(self, event: protocol.RunFinished | protocol.RunFailed) -> None:
+        if isinstance(event, protocol.RunFinished):
+            why = f" ({event.reason})" if event.reason else ""
+            word = "stopped" if event.stopped else "finished"
+            figures = "".join(f", {name} {_number(figure)}" for name, figure in event.evaluation.items())
+            loss = _number(event.final_loss)
+            self._say(f"{word} after {event.steps:,} steps{why}: loss {loss}{figures}; {event.checkpoint}")
+        elif self._shown:
+            self._say("")
+
+    def _line(self, event: protocol.Step) -> str:
+        parts = [f"step {event.step:,}/{self._iterations:,}", f"loss {_number(event.loss)}"]
+        parts += [self._evaluated] if self._evaluated else []
+        passed = self._times[-1][0] - self._times[0][0]
+        if passed > 0:
+            made = len(self._times) - 1
+            rate = sum(samples for _, samples in self._times) * made / len(self._times) / passed
+            left = max(0, self._iterations - event.step) * passed / made
+            parts += [f"{rate:,.0f} samples/s", f"{duration(left)} left"]
+        return "  ".join(parts)
+
+    def _renew(self, line: str) -> None:
+        line = line[: self._width]
+        self._stream.write("\r" + line.ljust(self._shown))
+        self._stream.flush()
+        self._shown = len(line)
+
+    def _say(self, text: str) -> None:
+        """A line that stays; the one that is renewed goes on below it."""
+        over = "\r" + " " * self._shown + "\r" if self._shown else ""
+        self._stream.write(f"{over}{text}\n" if text else "\n")
+        self._stream.flush()
+        self._shown = 0
+
+
+def duration(seconds: float) -> str:
+    """``0:07``, ``12:03`` or ``3:00:00``."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+def _number(figure: float | None) -> str:
+    return "n/a" if figure is None else f"{figure:.4g}"

@@ -1,0 +1,57 @@
+"""What the coordinator is asked to do."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from remote_agent.protocol import DeviceSpec
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator.prints import Prints
+from remote_agent.training.job import Job
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is to be run, and where its files go.
+
+    Attributes:
+        run: the run's id.
+        job: what is trained.
+        config: how.
+        devices: on which devices.
+        away: devices of hosts that have no living node now; each takes part once its host has one.
+        server_host: host of the parameter server.
+        host: the coordinator's own host, for events.
+        folder: the run's folder; ``checkpoints/`` is made in it.
+        resume: a checkpoint, or a run's folder, that the run goes on from; None: it begins.
+        gpus: GPU slots that a worker on a GPU asks Ray for; see
+            :class:`~remote_agent.training.coordinator.plan.placement.Placement`.
+        prints: brings what the workers print to the user; None: nobody wants to see it.
+        logs: workers and servers write logs, in the run's folder on their hosts.
+        lasting: server and workers outlive the coordinator, for a successor that takes them over (``takeover``).
+    """
+
+    run: str
+    job: Job
+    config: TrainingConfig
+    devices: tuple[DeviceSpec, ...]
+    server_host: str
+    host: str
+    folder: Path
+    resume: Path | None = None
+    gpus: int = 0
+    away: tuple[DeviceSpec, ...] = ()
+    lasting: bool = False
+    prints: Prints | None = None
+    logs: bool = False
+
+    @property
+    def logged(self) -> str:
+        """The run whose logs workers and servers write; empty: they write none."""
+        return self.run if self.logs else ""
+
+    def actor_name(self, kind: str) -> str:
+        """For an actor of this kind that is to be started; empty where it is not to outlive the coordinator."""
+        return f"{self.run}:{kind}:{uuid.uuid4().hex}" if self.lasting else ""

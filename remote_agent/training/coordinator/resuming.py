@@ -1,0 +1,117 @@
+"""Going on from a checkpoint: what has to fit, and what is brought back before the first step."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from torch import nn
+
+from remote_agent.strategies import SPECS
+from remote_agent.training.checkpoint import checkpoint
+from remote_agent.training.checkpoint.checkpoint import Checkpoint
+from remote_agent.training.checkpoint.optimizer_state import TrainingState
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.data.extent import Begin
+from remote_agent.training.errors import JobError
+
+_OTHER = "resume with the job that the checkpoint was made with, or start a new run"
+
+
+def find(place: Path | None, folder: Path) -> Checkpoint | None:
+    """The checkpoint to go on from; None for a run that begins.
+
+    Args:
+        place: a checkpoint, or a run's folder; None: the run begins.
+        folder: that the run will write to.
+
+    Raises:
+        JobError: there is no checkpoint, or ``folder`` holds newer ones, which the run would contradict.
+    """
+    if place is None:
+        return None
+    found = checkpoint.find(place)
+    newer = [file.name for file in (folder / checkpoint.FOLDER).glob("step-*.json") if file.stem > found.path.stem]
+    if newer:
+        raise JobError(
+            f"{folder} holds checkpoints after step {found.step}, the newest {max(newer)}",
+            hint="resume from the newest, or choose another folder for the run",
+        )
+    return found
+
+
+def begin(found: Checkpoint | None, folder: Path) -> Begin:
+    """Where the run in ``folder`` begins, or goes on from the checkpoint ``found``."""
+    if found is None:
+        return Begin(folder=folder)
+    batch, run = int(found.config.get("batch_size", 0)), found.path.parent.parent
+    return Begin(folder=folder, done=found.step, start=found.position, batch=batch, earlier=run)
+
+
+def settings(config: TrainingConfig, found: Checkpoint | None, size: int | None) -> TrainingConfig:
+    """``config`` with the checkpoint's seed, so that the order of the samples is the one that was begun, and its units.
+
+    Raises:
+        JobError: the checkpoint's run had another dataset than one of ``size`` samples.
+    """
+    if found is None:
+        return config
+    if found.dataset_size != size:
+        raise JobError(
+            f"the dataset has {_samples(size)}, and the checkpoint's had {_samples(found.dataset_size)}", hint=_OTHER
+        )
+    return dataclasses.replace(config, seed=found.seed, unit=config.unit or int(found.config.get("unit", 0)))
+
+
+def into_model(found: Checkpoint, model: nn.Module) -> None:
+    """Bring the checkpoint's weights and buffers into ``model``.
+
+    Raises:
+        JobError: they are of another model, or can't be read.
+    """
+    weights = found.weights()
+    wanted = checkpoint.portable_state(model).keys()
+    different = sorted(wanted ^ weights.keys())
+    cause = f"the checkpoint of step {found.step} is of another model"
+    if different:
+        raise JobError(f"{cause}: {different[0]} is in one of them only", hint=_OTHER)
+    try:
+        model.load_state_dict(weights, strict=False)
+    except RuntimeError as error:
+        raise JobError(f"{cause}: {str(error).splitlines()[-1].strip()}", hint=_OTHER) from error
+
+
+def usable(config: TrainingConfig, found: Checkpoint) -> TrainingState:
+    """What this run's optimizers can take over; ``missing`` says why it is nothing, where it is.
+
+    With ``local_sgd`` the workers' optimizers are the job's and the server's is another one: its state does not fit
+    together with the other strategies.
+
+    Raises:
+        JobError: the checkpoint can't be read.
+    """
+    state, before = found.training_state(), found.config.get("strategy")
+    rounds = {name for name, spec in SPECS.items() if spec.rounds}
+    if config.strategy != before and rounds & {config.strategy, before}:
+        return TrainingState(missing=f"strategy={before} made the checkpoint")
+    if config.strategy in rounds and config.outer != found.config.get("outer"):
+        return dataclasses.replace(
+            state, optimizer={}, missing=f"outer={found.config.get('outer')} made the checkpoint"
+        )
+    return state
+
+
+def notes(found: Checkpoint, state: TrainingState, workers: int) -> tuple[str, ...]:
+    """What will not be as it was, in words: ``state`` is what :func:`usable` gave."""
+    said = []
+    if state.missing:
+        said.append(f"the optimizer starts afresh: {state.missing}")
+    if state.inner and len(state.inner) != workers:
+        said.append(f"{workers} workers start with the mean of what {len(state.inner)} optimizers remembered")
+    if found.config.get("codec", "fp32") != "fp32":
+        said.append("what the codec had put off for later is left out")
+    return tuple(said)
+
+
+def _samples(size: int | None) -> str:
+    return "no known number of samples" if size is None else f"{size} samples"

@@ -1,0 +1,200 @@
+"""What a strategy works with: the crew of workers, the server, the order of samples, and the journal."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from remote_agent.goals import Watched
+from remote_agent.protocol import WorkerStep
+from remote_agent.training.checkpoint.optimizer_state import Shapes, Snapshot, TrainingState
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator.actors import Servers
+from remote_agent.training.coordinator.control import Control
+from remote_agent.training.coordinator.evaluation.validation import Validation
+from remote_agent.training.coordinator.journal import Journal
+from remote_agent.training.coordinator.members import Server, WorkerHandle
+from remote_agent.training.coordinator.plan.balance import SpeedTrack
+from remote_agent.training.coordinator.recovery.crashes import Crashes
+from remote_agent.training.coordinator.recovery.joining import Joining
+from remote_agent.training.coordinator.recovery.rejoining import Rejoining
+from remote_agent.training.coordinator.sources import Source
+from remote_agent.training.coordinator.transfer import Stream
+from remote_agent.training.data.order import SampleOrder
+from remote_agent.training.shared.clock import ClockOffset
+from remote_agent.training.shared.flat import Payload
+from remote_agent.training.shared.messages import StreamedTask
+from remote_agent.training.shared.schedule import Rates
+from remote_agent.training.shared.slices import SliceSpan
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenStep:
+    """A step that a coordinator had issued, to some workers at least, when it was killed.
+
+    Attributes:
+        common: its task, without a slice.
+        begun: what each worker was given that has begun it, or done it, by the worker's name.
+        earlier: the steps that each of the others was not given, and has to go through first.
+    """
+
+    common: StreamedTask
+    begun: Mapping[str, StreamedTask]
+    earlier: Mapping[str, tuple[StreamedTask, ...]]
+
+
+_OVERLAP = 3
+"""With ``overlap`` a round is issued this many reports before its own."""
+
+
+def least_slice(buffers: Collection[str]) -> int:
+    """Samples of the smallest slice of a model with these changing ``buffers``: one sample alone has no statistics."""
+    return 2 if buffers else 1
+
+
+@dataclass
+class Session:
+    """One run's moving parts. ``crew`` holds the living; a strategy removes those that it lost.
+
+    ``order`` says which samples are next, where the run ends, and how many steps were made before, by the run that this
+    one goes on from: the first step is ``order.done + 1``.
+    ``source`` is where the samples come from.
+    ``crashes`` knows which of the user's calls killed workers.
+    ``servers`` are the shards, in the layout's order; none where the workers reduce gradients among themselves.
+    ``shapes`` are those of the streamed parameters, in the order of the flat buffer; empty when nothing is streamed.
+    ``reasons`` say which way weights and gradients go, and why.
+    ``first_loss`` is the measured one: that of a step whose only worker died before it told the loss, where no other
+    step's is known.
+    ``first_state`` is what the optimizer remembers before the first step; None: only the shards know it.
+    ``copy_due`` is the step after which the shards' state is copied next (``backups``); 0: it is not.
+    ``checkpoint_due`` is the next one that is kept as it is time for that (``checkpoint_timer``); 0: none is.
+    ``stream`` and ``pool`` are what lost shards are started again with (``rollback``).
+    ``joining`` starts workers while the run is on.
+    ``control`` tells what the user wants of the run while it is on.
+    ``away`` are workers that take no part now and may again, ``draining`` the hosts that are to leave (both are the
+    ``membership``'s).
+    ``coordinator`` is whom the workers heed: not empty where this one took them over from one that was killed;
+    ``open_step`` is what it has to end first, then, ``told`` the last step that has an event already, and ``news`` why
+    the batch may be cut in another way than it was.
+    ``validation`` is what the run is validated on (None: nothing), and ``watched`` what came of that so far.
+    ``rates`` knows each step's learning rate.
+    ``plateau`` says what is better, ``min`` or ``max``, to a scheduler that goes by it; empty: none does.
+    """
+
+    config: TrainingConfig
+    crew: list[WorkerHandle]
+    servers: tuple[Server, ...]
+    order: SampleOrder
+    source: Source
+    payload_bytes: int
+    buffer_names: tuple[str, ...]
+    journal: Journal
+    stopping: Callable[[], bool]
+    joining: Joining
+    reasons: tuple[str, ...] = ()
+    shapes: Shapes = field(default_factory=dict)
+    server_clock: ClockOffset = field(default_factory=ClockOffset)
+    first_state: TrainingState | None = field(default_factory=TrainingState)
+    copy_due: int = 0
+    checkpoint_due: int = 0
+    stream: Stream | None = None
+    pool: Servers | None = None
+    control: Control | None = None
+    away: list[Rejoining] = field(default_factory=list)
+    draining: set[str] = field(default_factory=set)
+    coordinator: str = ""
+    open_step: OpenStep | None = None
+    told: int = 0
+    news: str = ""
+    first_loss: float = 0.0
+    validation: Validation | None = None
+    watched: Watched = ()
+    crashes: Crashes = field(default_factory=Crashes)
+    plateau: str = ""
+    rates: Rates | None = None
+
+    def goes_on(self, step: int, taken: int) -> bool:
+        """Whether another step follows ``step``, when the positions of the order up to ``taken`` have been used."""
+        if self.stopping() or (self.order.limit is None and step >= self.config.num_iterations):
+            return False
+        return self.order.until(taken + 1) > taken
+
+    def saves(self, step: int, begin: int, end: int) -> bool:
+        """Whether a checkpoint, copy or evaluation is made of ``step``, which stays as it is until it was reported.
+
+        Args:
+            step: which.
+            begin: the position of its first sample.
+            end: the position after its last one.
+        """
+        return self.is_checkpoint(step) or step == self.copy_due or self.is_evaluated(step, begin, end)
+
+    def is_evaluated(self, step: int, begin: int, end: int) -> bool:
+        """Whether the weights after ``step`` are evaluated; for arguments as those of :meth:`saves`."""
+        if self.validation is None:
+            return False
+        if self.config.evaluate_every:
+            return step % self.config.evaluate_every == 0
+        return self.order.epoch_end(begin) <= end
+
+    def next_evaluation(self, after: int) -> int:
+        """The next step that is evaluated after step ``after``, in steps of one batch; 0: none."""
+        if self.validation is None or (self.source.size is None and not self.config.evaluate_every):
+            return 0
+        if self.config.evaluate_every:
+            return (after // self.config.evaluate_every + 1) * self.config.evaluate_every
+        order = self.order
+        end = order.epoch_end(order.span(after + 1)[0])
+        return order.done - (order.start - end) // order.batch
+
+    def is_checkpoint(self, step: int) -> bool:
+        """Whether a checkpoint is made after ``step``."""
+        every = self.config.checkpoint_every
+        return step % every == 0 if every else step == self.checkpoint_due
+
+    def soonest(self, step: int) -> int:
+        """The next step that can be kept, once ``step`` was made: those before are under way in another manner."""
+        return step + (_OVERLAP if self.config.overlap else 1)
+
+    @property
+    def least_slice(self) -> int:
+        """Samples of the smallest slice; see :func:`least_slice`."""
+        return least_slice(self.buffer_names)
+
+    @property
+    def tracks(self) -> list[SpeedTrack]:
+        """The living workers' tracks, in the crew's order."""
+        return [member.track for member in self.crew]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepReport:
+    """A step that is applied. Times in seconds, sizes in bytes.
+
+    ``gradient_norm`` is that of the mean gradient, before it was clipped; None: the strategy does not know it.
+    ``scalars`` are the figures that the job's loss gave beside the loss.
+    ``weights`` fetches the weights after the step, until the next report is asked for; it raises one of Ray's errors.
+    ``slices`` are the slices that were counted in the step, for the run's record (``record.SliceSpan``): together they
+    are the step's samples, each once. ``snapshot`` has what the optimizer remembers kept as it is after the step (see
+    ``optimizer_state.Snapshot``), also until the next report is asked for, and raises one of Ray's errors; None: the
+    strategy can't, and a run that goes on from its checkpoints starts with a fresh optimizer.
+    """
+
+    step: int
+    loss: float
+    samples: int
+    seconds: float
+    bytes_pushed: int
+    bytes_pulled: int
+    workers: tuple[WorkerStep, ...]
+    weights: Callable[[], Payload]
+    slices: tuple[SliceSpan, ...] = ()
+    snapshot: Callable[[], Snapshot] | None = None
+    gradient_norm: float | None = None
+    scalars: Mapping[str, float | None] = field(default_factory=dict)
+
+    def fields(self) -> dict[str, object]:
+        """The fields of the protocol's ``Step`` event."""
+        ours = ("weights", "slices", "snapshot")
+        return {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self) if entry.name not in ours}

@@ -1,0 +1,104 @@
+"""Keeping and bringing back what optimizers remember, on all actors of a run; the coordinator's part.
+
+To keep it takes as long as a copy within the actors' memory. It is fetched later, while training goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Sequence
+from itertools import chain
+from typing import TypeVar
+
+from remote_agent.training.checkpoint import optimizer_state
+from remote_agent.training.checkpoint.optimizer_state import Resumption, Snapshot, TrainingState
+from remote_agent.training.coordinator.actors import Servers
+from remote_agent.training.coordinator.members import WorkerHandle
+from remote_agent.training.coordinator.session import Session
+from remote_agent.training.deadlines import SERVER_S, TRANSFER_S
+from remote_agent.training.shared import rpc
+from remote_agent.training.shared.rpc import Ref
+
+T = TypeVar("T")
+
+
+def of_shards(session: Session, *, inner: bool = False, weights: bool = False) -> Snapshot:
+    """Keep the state of all shards; and of each living worker's own optimizer (``inner``).
+
+    With ``weights`` the shards keep those too, each parameter's under the name
+    :data:`~remote_agent.training.checkpoint.optimizer_state.WEIGHTS`.
+    """
+    shards, members = [server.actor for server in session.servers], list(session.crew) if inner else []
+    keeping = [shard.call("snapshot", weights) for shard in shards]
+    keeping += [member.call("snapshot") for member in members]
+    rpc.get_all(keeping, SERVER_S)
+    taken = [shard.call("snapshot_taken") for shard in shards]
+    taken += [member.call("snapshot_taken") for member in members]
+    shapes = session.shapes
+
+    def fetch() -> TrainingState:
+        fragments = chain.from_iterable(rpc.get_all(taken[: len(shards)], TRANSFER_S))
+        own: list[TrainingState] = []
+        for ref in taken[len(shards) :]:
+            with contextlib.suppress(*rpc.Lost):  # its host was lost meanwhile, and its optimizer with it
+                own.append(rpc.get(ref, TRANSFER_S))
+        return TrainingState(
+            optimizer=optimizer_state.assemble(fragments, shapes),
+            inner=tuple(state.optimizer for state in own),
+            missing="".join(sorted({state.missing for state in own})),
+        )
+
+    return fetch
+
+
+def of_worker(crew: Sequence[WorkerHandle]) -> Snapshot:
+    """Keep the state of the workers' optimizers where all have the same: of one, and of one on another host.
+
+    The second is for the case that the first is lost before its state has been fetched.
+    """
+    keepers = [crew[0], *[member for member in crew if member.host != crew[0].host][:1]]
+    keeping = [member.call("snapshot") for member in keepers]
+    taken: list[Ref[TrainingState]] = [member.call("snapshot_taken") for member in keepers]
+    _first(keeping, SERVER_S)
+    return lambda: _first(taken, TRANSFER_S)
+
+
+def _first(refs: Sequence[Ref[T]], seconds: float) -> T:
+    """The first of these that can be had.
+
+    Raises:
+        Timeout, or an error of Ray's: none of them.
+    """
+    for ref in refs[:-1]:
+        with contextlib.suppress(*rpc.Lost, rpc.CallFailed, rpc.Timeout):
+            return rpc.get(ref, seconds)
+    return rpc.get(refs[-1], seconds)
+
+
+def restore(servers: Servers, crew: Sequence[WorkerHandle], resumed: Resumption) -> None:
+    """Tell servers and workers where the run goes on; before weights are streamed."""
+    state = resumed.state
+    inner = optimizer_state.for_workers(state.inner, len(crew)) if state.inner else (state.optimizer,) * len(crew)
+    calls = [servers.restore(resumed)]
+    for member, states in zip(crew, inner, strict=True):
+        own = Resumption(step=resumed.step, state=TrainingState(optimizer=states))
+        calls.append(member.call("restore", rpc.put(own)))
+    rpc.get_all(calls, TRANSFER_S)
+
+
+class Once:
+    """A :data:`Snapshot` that several may call, from any threads: what is kept is fetched once."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot: Snapshot | None = snapshot
+        self._state: TrainingState | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self) -> TrainingState:
+        with self._lock:
+            if self._state is None:
+                assert self._snapshot is not None, "it is let go with the state"
+                self._state = self._snapshot()
+                self._snapshot = None
+            return self._state

@@ -1,0 +1,6 @@
+"""How the workers train together; each strategy is one file behind one small interface (``base.Strategy``).
+
+Which there are, and what each needs, is in the table :mod:`remote_agent.strategies`. ``sync`` is ``streamed`` wherever
+``dataplane`` allows it, else ``allreduce``, which gives the same weights (``transfer.suited``). ``ssp`` and ``async``
+are both ``stale``, with and without a bound.
+"""

@@ -1,0 +1,400 @@
+"""Synchronous training without a server, exact: the workers add their gradients up among themselves.
+
+The samples of step ``t`` are cut into slices as in ``sync``. Each worker computes the gradient sum of its slice, all
+reduce these sums in a group (gloo's ring), and each makes the same optimizer step on its own copy of the model. Since
+an optimizer sees whole parameters, any will do, and so will any dtype. What a worker does is told in ``reduction``.
+
+A reduction is not applied before the coordinator has heard from all that it was whole. The word rides on the call of
+step ``t + 1``; after the last step, and after one that is saved, it has a call of its own.
+
+When a worker is lost, the reduction breaks for some of the others, or for all. They are freed at once, keep their own
+sums, and form a new group; a slice that was lost is issued again, whole, to one of them: same samples, same weights,
+same random numbers. Then the reduction is repeated. If it was whole for all who live, the lost worker's slice is in it.
+
+With ``deterministic`` each unit of the batch is a slice, and its gradient is reduced by itself: all add them up in the
+order of the batch, and the sum has the same bits whoever computed what.
+
+A lost worker is started again, as in the other strategies. Who has missed a step has other weights than the others, so
+at the beginning of a step it takes over those of one of them, with the buffers and the optimizer's state
+(``state_transfer``); then the group is formed anew with it. So it is with a host that is added.
+
+A ring carries ``2 (n - 1) / n`` times the gradient over each worker's link, each way, whichever links are slow: it
+waits for the slowest. Half of a reduction (sums to those who add them) is told as push, half (sums to all) as pull.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import time
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import ray
+
+from remote_agent.protocol import SliceReissued
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator import snapshots
+from remote_agent.training.coordinator.members import WorkerHandle
+from remote_agent.training.coordinator.plan.share_balancer import ShareBalancer
+from remote_agent.training.coordinator.recovery import policy
+from remote_agent.training.coordinator.recovery.heartbeat import Heartbeat
+from remote_agent.training.coordinator.recovery.liveness import answer_of, newest_weights
+from remote_agent.training.coordinator.recovery.membership import Membership
+from remote_agent.training.coordinator.recovery.state_transfer import hand_over
+from remote_agent.training.coordinator.session import Session, StepReport
+from remote_agent.training.coordinator.strategies.allreduce_step import (
+    Answer,
+    Call,
+    Group,
+    ReductionInFlight,
+    Share,
+    worker_times,
+)
+from remote_agent.training.coordinator.strategies.base import FirstCut, Strategy
+from remote_agent.training.deadlines import (
+    HUNG_DEADLINES,
+    LATE_FACTOR,
+    LATE_S,
+    LOOK_S,
+    PING_S,
+    SLICE_FACTOR,
+)
+from remote_agent.training.errors import PlacementError, TrainingError, WorkersGone
+from remote_agent.training.shared import rpc, units
+from remote_agent.training.shared.device_profile import DeviceProfile
+from remote_agent.training.shared.figures import whole
+from remote_agent.training.shared.flat import Payload
+from remote_agent.training.shared.messages import PING, Broken, Failed, Reduced, ReductionTask, Slice
+from remote_agent.training.worker.process_group import MeetingPlace
+
+LOG = logging.getLogger(__name__)
+
+MAX_BROKEN = 3
+"""Times in a row that a reduction may break though nobody was lost."""
+
+NETWORK_HINT = (
+    "open the hosts' firewalls to each other, or train with strategy=sync, where workers need only the server"
+)
+
+
+class AllReduce(Strategy):
+    """See the module."""
+
+    @classmethod
+    def first_cut(cls, config: TrainingConfig, profiles: Sequence[DeviceProfile], least: int) -> FirstCut:
+        about = "one worker computes all, and makes the optimizer's step: nothing is exchanged"
+        if len(profiles) > 1:
+            about = (
+                f"{len(profiles)} workers reduce gradients among themselves (gloo), and each makes the optimizer's step"
+            )
+        return dataclasses.replace(super().first_cut(config, profiles, least), about=(about,))
+
+    def steps(self, session: Session) -> Iterator[StepReport]:
+        """Train; see :class:`~remote_agent.training.coordinator.strategies.Strategy`."""
+        self._session, self._crew = session, ShareBalancer(session)
+        self._group: Group | None = None
+        address = ray.util.get_node_ip_address()
+        try:
+            self._meeting = MeetingPlace(address)
+        except OSError as error:
+            cause = f"the coordinator can't listen on {address}: {error}"
+            raise PlacementError(cause, hint="look at the head host's addresses and free ports") from error
+        self._committed = session.order.done
+        self._ended, self._looked = time.monotonic(), 0.0
+        with Heartbeat() as self._heartbeat:
+            self._roster = Membership(session, self._crew, self._heartbeat, on_server=False)
+            yield from self._reports()
+
+    def _reports(self) -> Iterator[StepReport]:
+        session = self._session
+        turn: ReductionInFlight | None = self._issue(self._committed + 1)
+        while turn is not None:
+            results = self._settle(turn)
+            computed = [(member, each) for member, result in results.items() for each in result.computed]
+            self._crew.adapt(turn.step, ((member, each.samples, each.compute_s) for member, each in computed))
+            for member, result in results.items():
+                self._roster.worked(member)
+                if result.at_most:
+                    self._crew.reduced(turn.step, member, result.at_most)
+            goes_on = session.goes_on(turn.step, turn.end)
+            self._committed = turn.step
+            saved = session.saves(turn.step, turn.end - turn.samples, turn.end)
+            first = turn.step == session.order.done + 1  # what the optimizer refuses is said before a step counts
+            if not goes_on or saved or first:
+                self._commit(turn.step)
+            ahead = self._issue(turn.step + 1) if goes_on and not saved else None
+            yield self._report(turn, results)
+            if ahead is None and session.goes_on(turn.step, turn.end):
+                self._ended = time.monotonic()
+                ahead = self._issue(turn.step + 1)
+            turn = ahead
+
+    # --- Submitting --------------------------------------------------------------------------------------------------
+
+    def _issue(self, step: int) -> ReductionInFlight:
+        """Submit a step to all workers: those without a share take part to get the sums."""
+        self._change_crew(step)
+        order = self._session.order
+        first, last = order.span(step)
+        indices = order.take(first, last)
+        slices = self._crew.slices(last - first)
+        if self._session.config.deterministic:
+            # A sum depends on the order of its parts: each unit is a slice, whoever computes it.
+            ends = units.bounds(last - first, self._session.config.unit)
+            slices = [
+                (member, *each) for member, begin, end in slices for each in pairwise(ends) if begin <= each[0] < end
+            ]
+        shares = [
+            Share(
+                Slice(index=index, indices=indices[begin:end], begin=first + begin, first=first, total=last - first),
+                member,
+            )
+            for index, (member, begin, end) in enumerate(slices)
+        ]
+        turn = ReductionInFlight(step, last - first, last, shares, due=list(shares))
+        self._submit(turn)
+        return turn
+
+    def _change_crew(self, step: int) -> None:
+        """Before ``step`` is issued: let those leave who are to leave, and those in who are there again."""
+        leaving = self._roster.leaving()
+        self._roster.dismiss(step, leaving)
+        for member in leaving:
+            self._roster.dismissed(member)
+        newcomers = self._roster.ready()
+        if newcomers:
+            self._commit(self._committed)
+            failed = hand_over(self._committed, self._session.crew[0], newcomers, self._heartbeat)
+            self._roster.refuse(step, failed)
+            self._roster.readmit(step, [member for member in newcomers if member not in failed])
+
+    def _submit(self, turn: ReductionInFlight) -> None:
+        """Have all living workers compute what is due and reduce."""
+        crew = self._session.crew
+        if self._group is None or list(self._group.places) != crew:
+            self._group = None
+            if len(crew) > 1:
+                self._group = Group(dict(zip(crew, self._meeting.invite(len(crew)), strict=True)))
+        for member in crew:
+            parts = tuple(share.part for share in turn.due if share.member is member)
+            place = self._group.places[member] if self._group is not None else None
+            task = ReductionTask(
+                step=turn.step,
+                committed=self._committed,
+                slices=parts,
+                group=place,
+                ordered=len(turn.shares) if self._session.config.deterministic else 0,
+                watched=self._session.watched if self._session.plateau else (),
+            )
+            predicted = sum(member.track.current.seconds(len(part.indices)) for part in parts)
+            turn.submitted[member] = time.monotonic()
+            turn.calls[member] = Call(member.call("reduce", task), predicted)
+        turn.due.clear()
+
+    # --- Waiting, and what to do when something is lost --------------------------------------------------------------
+
+    def _settle(self, turn: ReductionInFlight) -> dict[WorkerHandle, Reduced]:
+        """Wait until the reduction is whole for every living worker.
+
+        Raises:
+            TrainingError: it can't be: the job failed, or the workers are gone or don't reach each other.
+        """
+        broken = 0
+        while True:
+            before = len(self._session.crew)
+            answers = self._answers(turn)
+            causes = [answer.cause for answer in answers.values() if isinstance(answer, Broken)]
+            if not causes:
+                return self._counted(turn, answers)
+            broken = broken + 1 if len(self._session.crew) == before else 0
+            if broken >= MAX_BROKEN:
+                cause = f"step {turn.step} could not be reduced in {broken} tries: {causes[0]}"
+                raise TrainingError(cause, hint=NETWORK_HINT)
+            self._call_off(turn)
+            self._reissue(turn)
+            self._submit(turn)
+
+    def _answers(self, turn: ReductionInFlight) -> dict[WorkerHandle, Answer]:
+        """What the living answer. Who does not is lost, and then the others are freed."""
+        answers: dict[WorkerHandle, Answer] = {}
+        began = time.monotonic()
+        while turn.calls:
+            if time.monotonic() - self._looked >= LOOK_S:
+                self._looked = time.monotonic()
+                self._look(turn)
+                self._roster.look(turn.step)
+                continue
+            members = list(turn.calls)
+            position = rpc.first_ready([turn.calls[member].answer for member in members], LOOK_S)
+            if position is None:
+                if time.monotonic() - began > self._patience(turn):
+                    self._overdue(turn)
+                    began = time.monotonic()
+                continue
+            member = members[position]
+            try:
+                answer = rpc.get(turn.calls[member].answer, PING_S)
+            except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+                self._lose(turn, member, policy.Died(rpc.describe(error)))
+                continue
+            if isinstance(answer, Failed):
+                raise answer.error(member.host)
+            if isinstance(answer, Broken):
+                self._call_off(turn)
+            del turn.calls[member]
+            answers[member] = answer
+        return answers
+
+    def _patience(self, turn: ReductionInFlight) -> float:
+        expected = max(max(member.usual_call_s, call.predicted_s) for member, call in turn.calls.items())
+        return self._session.config.slice_deadline_s + SLICE_FACTOR * expected
+
+    def _look(self, turn: ReductionInFlight) -> None:
+        """See who does not answer, and who has a slice for so long that it will not end by itself.
+
+        Nobody can be set aside for a while: who misses a step has other weights than the others.
+        """
+        for member, call in list(turn.calls.items()):
+            beat = self._heartbeat.of(member.actor)
+            waited = beat.asked - turn.submitted[member]
+            if beat.ended:
+                self._lose(turn, member, policy.Died(beat.ended))
+            elif beat.is_silent:
+                self._lose(turn, member, policy.Silent(beat.silent_s))
+            elif beat.pulse.done < turn.step and waited > self._longest(member, call):
+                self._lose(turn, member, policy.Hung(waited))
+
+    def _longest(self, member: WorkerHandle, call: Call) -> float:
+        """Seconds after which a worker is taken to hang that has not computed what it was given."""
+        config, expected = self._session.config, max(member.track.seconds, call.predicted_s)
+        if len(self._session.crew) == 1:
+            return config.slice_deadline_s + SLICE_FACTOR * expected
+        return HUNG_DEADLINES * min(config.slice_deadline_s, LATE_FACTOR * expected + LATE_S)
+
+    def _overdue(self, turn: ReductionInFlight) -> None:
+        """All have computed and answer pings, and no reduction has ended for very long: is anything moving?
+
+        If not it is the network: the reduction is tried again in a new group.
+        """
+        calls = {member: member.call_in(PING, "progress") for member in turn.calls}
+        total = 0
+        for member, call in calls.items():
+            try:
+                total += answer_of(member, call, self._heartbeat, PING_S)[1]
+            except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
+                return  # the next look says more
+        if total == turn.moved:
+            self._call_off(turn)
+        turn.moved = total
+
+    def _lose(self, turn: ReductionInFlight, gone: WorkerHandle, evidence: policy.Evidence) -> None:
+        """Go on without a worker; the others stop waiting for it."""
+        turn.calls.pop(gone, None)
+        self._roster.handle_failure(turn.step, gone, evidence, newest=turn.step)
+        self._call_off(turn)
+
+    def _call_off(self, turn: ReductionInFlight) -> None:
+        """The group is no more: whoever waits in it is freed, and answers that the reduction is broken, or whole."""
+        group, self._group = self._group, None
+        if group is None:
+            return
+        LOG.info("step %d: reduction group %d is called off", turn.step, group.number)
+        self._meeting.give_up(next(iter(group.places.values())))
+        for member in turn.calls:
+            member.call_in(PING, "give_up", group.number)
+
+    def _reissue(self, turn: ReductionInFlight) -> None:
+        """Give slices of lost workers to living ones."""
+        busy: dict[WorkerHandle, float] = {}
+        for share in turn.shares:
+            if share.member in self._session.crew:
+                continue
+            size = len(share.part.indices)
+            share.lost_by = share.lost_by or share.member.name
+            share.member = self._crew.substitute(size, busy, turn.step)
+            share.issued = time.monotonic()
+            LOG.info("step %d: %d samples of %s are reissued to %s", turn.step, size, share.lost_by, share.member.name)
+            busy[share.member] = busy.get(share.member, 0.0) + share.member.track.current.seconds(size)
+            turn.due.append(share)
+
+    def _counted(self, turn: ReductionInFlight, answers: dict[WorkerHandle, Answer]) -> dict[WorkerHandle, Reduced]:
+        """The answers of a reduction that was whole.
+
+        Raises:
+            TrainingError: it does not hold each of the step's samples once.
+        """
+        results: dict[WorkerHandle, Reduced] = {}
+        for member in self._session.crew:
+            result = answers[member]
+            assert isinstance(result, Reduced), "no reduction was broken"
+            results[member] = result
+            if result.samples != turn.samples:
+                cause = f"step {turn.step} counted {result.samples} of {turn.samples} samples"
+                raise TrainingError(cause, hint="start the run again from its last checkpoint", host=member.host)
+        return results
+
+    def _commit(self, step: int) -> None:
+        """Have ``step`` applied now, since no call comes that would say so, or the weights are asked for first.
+
+        Raises:
+            TrainingError: the optimizer failed, or nobody is left.
+        """
+        calls = {member: member.call("commit", step) for member in self._session.crew}
+        for member, call in calls.items():
+            try:
+                patience = self._session.config.slice_deadline_s + SLICE_FACTOR * member.usual_call_s
+                failed = answer_of(member, call, self._heartbeat, patience)
+            except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+                self._roster.handle_failure(step, member, policy.Died(rpc.describe(error)), newest=step)
+            else:
+                if isinstance(failed, Failed):
+                    raise failed.error(member.host)
+
+    # --- Accounting --------------------------------------------------------------------------------------------------
+
+    def _weights(self) -> Payload:
+        """The weights after the last step that is committed, from whichever living worker gives them first."""
+        try:
+            return newest_weights(self._session.crew, self._heartbeat)
+        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+            cause = f"no worker gave the weights: {rpc.describe(error)}"
+            raise WorkersGone(cause, hint="look at the hosts, then start the run again") from error
+
+    def _report(self, turn: ReductionInFlight, results: dict[WorkerHandle, Reduced]) -> StepReport:
+        """The step's event, on one clock, from one step's end to the next."""
+        begun, now = self._ended, time.monotonic()
+        for member, result in results.items():
+            stamps = result.stamps
+            member.clock.bound(turn.submitted[member], stamps.entered, stamps.left, now)
+            member.usual_call_s = max(0.9 * member.usual_call_s, stamps.left - stamps.entered)
+        for share in turn.shares:
+            if share.lost_by and share.member in results:
+                self._session.journal.write(
+                    SliceReissued,
+                    step=turn.step,
+                    worker=share.lost_by,
+                    to=share.member.name,
+                    samples=len(share.part.indices),
+                    stall_s=max(0.0, now - share.issued),
+                )
+        self._ended = max(member.clock.here(result.stamps.left) for member, result in results.items())
+        gathered = max(member.clock.here(result.ready) for member, result in results.items())
+        seconds = max(self._ended - begun, 1e-9)
+        norm = next(iter(results.values())).norm
+        one_way = (len(results) - 1) * self._session.payload_bytes
+        return StepReport(
+            step=turn.step,
+            loss=next(iter(results.values())).loss,
+            samples=turn.samples,
+            seconds=seconds,
+            bytes_pushed=one_way,
+            bytes_pulled=one_way,
+            workers=tuple(worker_times(results, seconds, gathered)),
+            weights=self._weights,
+            slices=turn.spans,
+            snapshot=lambda: snapshots.of_worker(self._session.crew),
+            scalars=whole(result.scalars for result in results.values()),
+            gradient_norm=norm if math.isfinite(norm) else None,
+        )

@@ -1,0 +1,145 @@
+"""Local SGD: the workers make many steps on their own, and exchange weights once a round. For slow links.
+
+A round takes the place of a step: ``num_iterations`` counts rounds, and each has one ``step`` event (its loss is the
+mean over the samples of all local steps). A local step on one device uses ``b = batch_size / devices`` samples, at
+least one, fixed for the run. The fastest device makes ``local_steps`` of them in a round; a slower one makes as many as
+fit into the same time, at least one. So all finish together, and a round takes the next ``sum(H_i * b)`` samples of the
+global order. Each sample is still used once an epoch. What is exchanged is told in ``local_rounds``.
+
+With ``overlap`` a round's exchange is hidden behind the next round's computation: what comes back is one round old. The
+last round, and one that a checkpoint is made of, are waited for as without.
+
+With ``outer=none``, ``local_steps=1`` and plain SGD a round is a step of ``sync``.
+
+A round that a worker is lost in is not cut short: its slice is issued again, whole, to a living worker, which makes the
+same local steps from the same weights (with its own optimizer's moments, as those of the lost worker are gone with it).
+So no sample is left out; the price is that this round lasts up to twice as long.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+
+from remote_agent.training.checkpoint.optimizer_state import Snapshot
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator import snapshots
+from remote_agent.training.coordinator.members import WorkerHandle
+from remote_agent.training.coordinator.plan import balance
+from remote_agent.training.coordinator.plan.balance import SpeedTrack
+from remote_agent.training.coordinator.plan.share_balancer import ShareBalancer
+from remote_agent.training.coordinator.session import OpenStep, Session
+from remote_agent.training.coordinator.strategies.base import FirstCut
+from remote_agent.training.coordinator.strategies.step_in_flight import StepInFlight
+from remote_agent.training.coordinator.strategies.streamed import Streamed
+from remote_agent.training.shared.device_profile import DeviceProfile
+
+ROUNDS_BETWEEN = 4
+"""Rounds from one cut to the next, unless a device's speed changed by :data:`~balance.LARGE_CHANGE`."""
+
+
+def local_batch(config: TrainingConfig, devices: int) -> int:
+    """Samples of one local step on one of so many devices."""
+    return config.local_batch or max(1, config.batch_size // devices)
+
+
+def local_steps(most: int, batch: int, profiles: Sequence[DeviceProfile]) -> tuple[int, ...]:
+    """Local steps of each device in a round, so that all finish at about the same time.
+
+    Args:
+        most: those of the fastest device.
+        batch: samples of one local step.
+        profiles: of the devices.
+    """
+    times = [profile.seconds(batch) for profile in profiles]
+    return tuple(max(1, math.floor(most * min(times) / time + 0.5)) for time in times)
+
+
+def better_rounds(most: int, batch: int, cut: Sequence[int], tracks: Sequence[SpeedTrack]) -> tuple[int, ...] | None:
+    """Samples of each device in the next rounds, or None where the present ``cut`` does nearly as many a second."""
+    profiles = [track.current for track in tracks]
+    fresh = tuple(batch * steps for steps in local_steps(most, batch, profiles))
+    gain = _rate(fresh, batch, profiles) / _rate(cut, batch, profiles)
+    return fresh if gain > 1 / (1 - balance.least_gain(tracks)) else None
+
+
+def round_seconds(cut: Sequence[int], batch: int, profiles: Sequence[DeviceProfile]) -> float:
+    """Predicted compute time of a round: that of the device that ends last."""
+    return max(samples // batch * profile.seconds(batch) for samples, profile in zip(cut, profiles, strict=True))
+
+
+def _rate(cut: Sequence[int], batch: int, profiles: Sequence[DeviceProfile]) -> float:
+    return sum(cut) / round_seconds(cut, batch, profiles)
+
+
+class RoundBalancer(ShareBalancer):
+    """The living workers, with the samples of each one's next round.
+
+    Attributes:
+        batch: samples of one local step.
+    """
+
+    _in_units = False
+
+    def __init__(self, session: Session) -> None:
+        self.batch = local_batch(session.config, len(session.crew))
+        super().__init__(session)
+
+    def adapt(self, step: int, observed: Iterable[tuple[WorkerHandle, int, float]]) -> None:
+        """Learn from a round, as of a step of one local batch."""
+        super().adapt(
+            step, ((member, self.batch, seconds * self.batch / samples) for member, samples, seconds in observed)
+        )
+
+    def _fresh_cut(self) -> tuple[int, ...]:
+        most, profiles = self._session.config.local_steps, [track.current for track in self._session.tracks]
+        return tuple(self.batch * steps for steps in local_steps(most, self.batch, profiles))
+
+    def _better_cut(self, steps_since: int) -> tuple[int, ...] | None:
+        tracks = self._session.tracks
+        if steps_since < ROUNDS_BETWEEN and not any(track.jumped for track in tracks):
+            return None
+        return better_rounds(self._session.config.local_steps, self.batch, self.cut, tracks)
+
+
+class LocalSgd(Streamed):
+    """See the module."""
+
+    @classmethod
+    def fixed(cls, config: TrainingConfig, devices: int) -> TrainingConfig:
+        return dataclasses.replace(config, local_batch=local_batch(config, devices))
+
+    @classmethod
+    def first_cut(cls, config: TrainingConfig, profiles: Sequence[DeviceProfile], least: int) -> FirstCut:
+        del least
+        batch = local_batch(config, len(profiles))
+        steps = local_steps(config.local_steps, batch, profiles)
+        cut = tuple(batch * count for count in steps)
+        about = f"a round is {', '.join(map(str, steps))} local steps of {batch} samples; outer={config.outer}"
+        about += ", exchanged while the next one is computed" if config.overlap else ""
+        return FirstCut(samples=cut, seconds=round_seconds(cut, batch, profiles), about=(about,))
+
+    def _new_crew(self, session: Session) -> ShareBalancer:
+        crew = RoundBalancer(session)
+        self._local_batch = crew.batch
+        self._taken = session.order.start
+        return crew
+
+    def _span(self, step: int) -> tuple[int, int]:
+        """The next samples of the order; rounds are issued one after the other, each once; the last may be shorter."""
+        begin, self._taken = self._taken, self._session.order.until(self._taken + sum(self._crew.cut))
+        return begin, self._taken
+
+    def _take_up(self, open_step: OpenStep) -> StepInFlight:
+        turn = super()._take_up(open_step)
+        self._taken = turn.end
+        return turn
+
+    def _is_delayed(self, turn: StepInFlight) -> bool:
+        session = self._session
+        return session.config.overlap and session.goes_on(turn.step, turn.end) and not self._is_saved(turn)
+
+    def _snapshot(self) -> Snapshot:
+        """The outer optimizer's state, and that of each living worker's own."""
+        return snapshots.of_shards(self._session, inner=True)

@@ -1,0 +1,341 @@
+"""``ssp`` and ``async``: no worker waits for a whole step; each slice's gradient is applied as soon as it is there.
+
+Each worker gets slices of the global order, one after the other, as large as its part of a step of ``sync``. The shards
+apply each by itself and answer it with fresh weights (``server.stale_shard`` says how a slice counts beside others).
+With ``ssp`` no worker gets more than ``staleness`` slices ahead of the slowest (``staleness_clocks``); with ``async``
+there is no bound. While the bound allows it a worker has its next slices in its queue, so it never waits for the
+coordinator.
+
+A ``step`` event is written each time that another ``batch_size`` samples are applied on all shards; it tells of the
+slices that came since the event before. So steps count the same samples as those of ``sync``, though a slice may belong
+to the step after the one that it was issued for. Where a checkpoint or a copy of the shards is to be made, at the end,
+and where the run is told to stop, slices are issued up to that step's last sample and no further until all of them are
+applied: a checkpoint holds the samples of its steps, each once, and nothing else.
+
+When a worker is lost, silent or late, its slices are issued again, whole, to the others, before any new ones. They are
+computed with newer weights than they would have been. A shard counts each slice of a chunk once, so it does not matter
+what had been sent of them, nor what is sent later. What becomes of the worker is decided by ``policy``, and carried out
+by ``membership``: once it is back it gets slices again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+
+from remote_agent.protocol import SliceReissued
+from remote_agent.training.checkpoint.optimizer_state import Snapshot
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator import snapshots
+from remote_agent.training.coordinator.members import WorkerHandle
+from remote_agent.training.coordinator.plan.share_balancer import ShareBalancer
+from remote_agent.training.coordinator.recovery import policy
+from remote_agent.training.coordinator.recovery.heartbeat import Heartbeat
+from remote_agent.training.coordinator.recovery.liveness import check_beats, check_servers, newest_weights
+from remote_agent.training.coordinator.recovery.membership import Membership
+from remote_agent.training.coordinator.session import Session, StepReport
+from remote_agent.training.coordinator.strategies.base import FirstCut, Strategy
+from remote_agent.training.coordinator.strategies.stale_goal import Goal, next_goal
+from remote_agent.training.coordinator.strategies.stale_slices import Issued, Queue, row
+from remote_agent.training.coordinator.strategies.staleness_clocks import StalenessClocks
+from remote_agent.training.deadlines import (
+    HUNG_DEADLINES,
+    LATE_FACTOR,
+    LATE_S,
+    LOOK_S,
+    PING_S,
+    SLICE_FACTOR,
+)
+from remote_agent.training.shared import rpc
+from remote_agent.training.shared.device_profile import DeviceProfile
+from remote_agent.training.shared.figures import whole
+from remote_agent.training.shared.flat import Payload
+from remote_agent.training.shared.messages import EXCHANGE, Failed, ShardLinkDown, Slice, StaleResult, StaleTask
+from remote_agent.training.shared.slices import SliceSpan
+
+LOG = logging.getLogger(__name__)
+
+
+def about(config: TrainingConfig) -> str:
+    """For the plan: what staleness means for the user."""
+    applied = "each slice is applied as it comes, so that two runs differ a little"
+    if config.strategy == "async":
+        return f"async: no worker ever waits for another; gradients may be of any age: {applied}"
+    if not config.staleness:
+        return f"staleness=0: a worker's next slice waits until every worker's last one is applied; {applied}"
+    return (
+        f"staleness={config.staleness}: no worker gets more than {config.staleness} slices ahead of the slowest, and a"
+        f" gradient may miss as many of every worker's newest slices; {applied}"
+    )
+
+
+class Stale(Strategy):
+    """See the module; the configuration's strategy says whether there is a bound."""
+
+    @classmethod
+    def first_cut(cls, config: TrainingConfig, profiles: Sequence[DeviceProfile], least: int) -> FirstCut:
+        return dataclasses.replace(super().first_cut(config, profiles, least), about=(about(config),))
+
+    def steps(self, session: Session) -> Iterator[StepReport]:
+        """Train; see :class:`~remote_agent.training.coordinator.strategies.Strategy`."""
+        config, order = session.config, session.order
+        self._session, self._crew = session, ShareBalancer(session)
+        self._pace: StalenessClocks[WorkerHandle] = StalenessClocks(
+            config.staleness if config.strategy == "ssp" else None
+        )
+        self._queues: dict[WorkerHandle, Queue] = {}
+        self._given: Counter[WorkerHandle] = Counter()
+        self._orphans: deque[Issued] = deque()
+        self._leaving: list[WorkerHandle] = []
+        self._number = 0
+        self._taken = self._applied = order.start
+        self._step = order.done + 1
+        self._ended, self._looked = time.monotonic(), 0.0
+        with Heartbeat() as self._heartbeat:
+            self._roster = Membership(session, self._crew, self._heartbeat)
+            yield from self._reports()
+
+    def _reports(self) -> Iterator[StepReport]:
+        session, order = self._session, self._session.order
+        goal = self._goal()
+        counted: list[tuple[Issued, StaleResult]] = []
+        while True:
+            if session.stopping():
+                goal = self._goal()
+            self._issue(goal)
+            done = self._settle()
+            if done is not None:
+                counted.append(done)
+                self._applied += done[0].samples
+            if self._applied < order.span(self._step)[1]:
+                continue
+            if not counted:
+                return  # the data has ended where the step before did
+            self._adapt(counted)
+            yield self._report(counted)
+            counted = []
+            if not session.goes_on(self._step, self._taken) and self._applied == self._taken:
+                return
+            self._step += 1
+            if self._step > goal.step:
+                self._ended = time.monotonic()
+            goal = self._goal()  # when the next copy is due was said just now
+
+    def _goal(self) -> Goal:
+        session = self._session
+        goal = next_goal(
+            session.order,
+            self._step - 1,
+            self._taken,
+            session.config.num_iterations,
+            session.config.checkpoint_every,
+            (session.copy_due, session.checkpoint_due, session.next_evaluation(self._step - 1)),
+            stopping=session.stopping(),
+        )
+        # Slices of later steps are under way.
+        if self._step <= session.copy_due < goal.step:
+            session.copy_due = goal.step
+        if self._step <= session.checkpoint_due < goal.step:
+            session.checkpoint_due = goal.step
+        return goal
+
+    # --- Submitting --------------------------------------------------------------------------------------------------
+
+    def _issue(self, goal: Goal) -> None:
+        """Give slices to all who may have another one: lost ones first, and to who has the fewest."""
+        self._roster.readmit(self._step)
+        leaving = self._roster.leaving()
+        self._roster.dismiss(self._step, leaving)
+        self._leaving += leaving
+        self._dismiss()
+        sizes = dict(zip(self._session.crew, self._crew.cut, strict=True))
+        self._pace.set_workers([member for member, samples in sizes.items() if samples])
+        while self._orphans or self._taken < goal.end:
+            free = [member for member, samples in sizes.items() if samples and self._pace.may_begin(member)]
+            if not free:
+                return
+            member = min(free, key=lambda each: len(self._queue(each).slices))
+            if self._orphans:
+                orphan = self._orphans.popleft()
+                self._submit(member, orphan.task, orphan.lost_by or orphan.member.name)
+                continue
+            begin, end = self._taken, min(self._taken + sizes[member], goal.end)
+            self._number, self._taken = self._number + 1, end
+            own = Slice(
+                index=self._number,
+                indices=self._session.order.take(begin, end),
+                begin=begin,
+                first=begin,
+                total=self._session.config.batch_size,
+            )
+            self._submit(member, StaleTask(own=own))
+
+    def _submit(self, member: WorkerHandle, task: StaleTask, lost_by: str = "") -> None:
+        task = dataclasses.replace(task, needs=self._pace.give(member, task.own.index), again=bool(lost_by))
+        if lost_by:
+            LOG.info("step %d: slice %d of %s is reissued to %s", self._step, task.own.index, lost_by, member.name)
+        self._given[member] += 1
+        member.call("compute", task)
+        answer = member.call_in(EXCHANGE, "exchange", task.own.index)
+        queue = self._queue(member)
+        if not queue.slices:
+            queue.since = time.monotonic()
+        queue.slices.append(Issued(task, member, self._given[member], answer, time.monotonic(), lost_by))
+
+    def _queue(self, member: WorkerHandle) -> Queue:
+        return self._queues.setdefault(member, Queue())
+
+    def _dismiss(self) -> None:
+        """Let those go who were to leave, and have done all that they were given."""
+        for member in [member for member in self._leaving if not self._queue(member).slices]:
+            self._leaving.remove(member)
+            self._queues.pop(member)
+            self._roster.dismissed(member)
+
+    # --- Waiting, and what to do when something is lost --------------------------------------------------------------
+
+    def _settle(self) -> tuple[Issued, StaleResult] | None:
+        """Wait a moment until a slice is applied, and give it; None where none was.
+
+        Raises:
+            TrainingError: the run can't go on: the job failed, or shards or all workers are gone.
+        """
+        if time.monotonic() - self._looked >= LOOK_S:
+            self._looked = time.monotonic()
+            self._look()
+        heads = [queue.slices[0] for queue in self._queues.values() if queue.slices]
+        if not heads:
+            self._roster.wait(LOOK_S)
+            return None
+        position = rpc.first_ready([head.answer for head in heads], LOOK_S)
+        if position is None:
+            return None
+        head = heads[position]
+        try:
+            answer = rpc.get(head.answer, PING_S)
+        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+            self._lose(head.member, policy.Died(rpc.describe(error)))
+            return None
+        if isinstance(answer, Failed):
+            raise answer.error(head.member.host)
+        if isinstance(answer, ShardLinkDown):
+            check_servers(self._session)
+            self._lose(head.member, policy.ShardLinkDown(answer.cause))
+            return None
+        self._pace.applied(head.member)
+        queue = self._queues.pop(head.member)
+        self._queues[head.member] = queue  # to the end: of several that are ready, each has its turn
+        queue.slices.popleft()
+        queue.since = time.monotonic()
+        self._roster.worked(head.member)
+        return head, answer
+
+    def _look(self) -> None:
+        """See who does not answer, whose slice is late, and who is back."""
+        for queue in [queue for queue in self._queues.values() if queue.slices]:
+            evidence = self._evidence(queue)
+            if evidence is not None:
+                self._lose(queue.slices[0].member, evidence)
+        check_beats(self._session, self._heartbeat)
+        self._roster.look(self._step)
+
+    def _evidence(self, queue: Queue) -> policy.Evidence | None:
+        """What speaks against a worker that has slices."""
+        head = queue.slices[0]
+        beat = self._heartbeat.of(head.member.actor)
+        if beat.ended:
+            return policy.Died(beat.ended)
+        if beat.is_silent:
+            return policy.Silent(beat.silent_s)
+        waited, patience = beat.asked - queue.since, self._patience(head)
+        if beat.pulse.done >= head.turn:  # its gradient is on its way
+            if waited <= patience:
+                return None
+            check_servers(self._session)
+            return policy.ShardLinkDown(
+                f"its gradient was not exchanged within {waited:.0f} s, though its process answers"
+            )
+        if self._session.crew == [head.member]:
+            # There is nobody who could do it in its place.
+            return policy.Hung(waited) if waited > patience else None
+        return policy.Late(waited) if waited > self._deadline(head) else None
+
+    def _patience(self, head: Issued) -> float:
+        return self._session.config.slice_deadline_s + SLICE_FACTOR * head.expected_s
+
+    def _deadline(self, head: Issued) -> float:
+        """Seconds after which a worker is late with a slice; how long weights take to come is not known at first."""
+        if not head.member.usual_call_s:
+            return self._patience(head)
+        return min(self._session.config.slice_deadline_s, LATE_FACTOR * head.expected_s + LATE_S)
+
+    def _lose(self, gone: WorkerHandle, evidence: policy.Evidence) -> None:
+        """Go on without a worker; its slices are the next to be issued."""
+        slices = self._queues.pop(gone).slices
+        if gone in self._leaving:
+            self._leaving.remove(gone)
+            self._roster.dismissed(gone)
+        else:
+            head = slices[0]
+            patience = HUNG_DEADLINES * self._deadline(head)
+            late = (head.samples, head.answer) if isinstance(evidence, policy.Late) else None
+            self._roster.handle_failure(self._step, gone, evidence, newest=self._step, patience_s=patience, late=late)
+        self._orphans.extend(slices)
+
+    # --- Accounting --------------------------------------------------------------------------------------------------
+
+    def _adapt(self, counted: list[tuple[Issued, StaleResult]]) -> None:
+        self._crew.adapt(self._step, ((issued.member, issued.samples, result.compute_s) for issued, result in counted))
+        for issued, result in counted:
+            if result.at_most:
+                self._crew.reduced(self._step, issued.member, result.at_most)
+
+    def _report(self, counted: list[tuple[Issued, StaleResult]]) -> StepReport:
+        """The step's event, of the slices that were applied since the last one."""
+        begun, now = self._ended, time.monotonic()
+        for issued, result in counted:
+            member, stamps = issued.member, result.stamps
+            member.clock.bound(issued.submitted, stamps.entered, stamps.left, now)
+            member.usual_call_s = max(0.9 * member.usual_call_s, stamps.left - stamps.entered)
+            if issued.lost_by:
+                self._session.journal.write(
+                    SliceReissued,
+                    step=self._step,
+                    worker=issued.lost_by,
+                    to=member.name,
+                    samples=issued.samples,
+                    stall_s=max(0.0, member.clock.here(stamps.left) - issued.submitted),
+                )
+        self._ended = max(begun, *(issued.member.clock.here(result.stamps.left) for issued, result in counted))
+        seconds = max(self._ended - begun, 1e-9)
+        samples = sum(issued.samples for issued, _ in counted)
+        members = dict.fromkeys(issued.member for issued, _ in counted)
+        return StepReport(
+            step=self._step,
+            loss=sum(result.loss * issued.samples for issued, result in counted) / samples,
+            samples=samples,
+            seconds=seconds,
+            bytes_pushed=sum(result.bytes_out for _, result in counted),
+            bytes_pulled=sum(result.bytes_in for _, result in counted),
+            workers=tuple(
+                row(member, [each for each in counted if each[0].member is member], seconds) for member in members
+            ),
+            weights=self._weights,
+            slices=tuple(
+                SliceSpan(issued.member.name, issued.task.own.begin, issued.task.own.begin + issued.samples)
+                for issued, _ in counted
+            ),
+            snapshot=self._snapshot,
+            scalars=whole(result.scalars for _, result in counted),
+        )
+
+    def _weights(self) -> Payload:
+        """The shards' weights, through whichever living worker gives them first."""
+        return newest_weights(self._session.crew, self._heartbeat)
+
+    def _snapshot(self) -> Snapshot:
+        """Have the shards keep what the optimizer remembers."""
+        return snapshots.of_shards(self._session)

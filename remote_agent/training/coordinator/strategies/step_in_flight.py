@@ -1,0 +1,116 @@
+"""A step under way: who has which slice, and, once it is done, whose slices counted and where the time went."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from remote_agent.protocol import WorkerStep
+from remote_agent.training.coordinator.members import WorkerHandle
+from remote_agent.training.shared.messages import Counted, Slice, StreamedAnswer, StreamedResult, StreamedTask
+from remote_agent.training.shared.rpc import Ref
+from remote_agent.training.shared.slices import SliceSpan
+
+
+def samples_of(task: StreamedTask) -> int:
+    """Of a task's slice; 0 without one."""
+    return len(task.own.indices) if task.own is not None else 0
+
+
+@dataclass(eq=False)
+class SliceAssignment:
+    """A worker's part in a step.
+
+    ``lost_by`` names who had the slice before; a ``repair`` is done beside the worker's own part in the step.
+    """
+
+    task: StreamedTask
+    member: WorkerHandle
+    answer: Ref[StreamedAnswer]
+    submitted: float
+    lost_by: str = ""
+    result: StreamedResult | Counted | None = None
+    repair: bool = False
+
+    @property
+    def samples(self) -> int:
+        """Of the slice; 0 without one."""
+        return samples_of(self.task)
+
+    @property
+    def owner(self) -> str:
+        """The worker that the slice was cut for."""
+        return self.lost_by or self.member.name
+
+    @property
+    def predicted_s(self) -> float:
+        """How long the slice takes its worker, as far as is known."""
+        return max(self.member.usual_call_s, self.member.track.current.seconds(self.samples))
+
+    @property
+    def computing_s(self) -> float:
+        """How long its worker is expected to compute it."""
+        return max(self.member.track.seconds, self.member.track.current.seconds(self.samples))
+
+
+@dataclass(eq=False)
+class StepInFlight:
+    """One step under way."""
+
+    common: StreamedTask  # the workers' task, without a slice
+    end: int = 0  # of the positions that were used with it
+    delayed: bool = False  # its workers have answered before it is whole; that is waited for in the next one
+    parts: list[SliceAssignment] = field(default_factory=list)
+    earlier: list[SliceAssignment] = field(default_factory=list)  # lost slices of the delayed step before, issued again
+    orphans: list[SliceAssignment] = field(default_factory=list)  # lost slices that there is nobody for
+    begun: float = 0.0  # when its slices could be computed, at the latest
+    inherited: bool = False  # it was issued by a coordinator that was killed
+
+    def task(self, own: Slice | None) -> StreamedTask:
+        """A worker's task with this slice."""
+        return dataclasses.replace(self.common, own=own)
+
+    @property
+    def step(self) -> int:
+        """Which."""
+        return self.common.step
+
+    @property
+    def awaited(self) -> list[SliceAssignment]:
+        """What is not done yet."""
+        return [part for part in (*self.parts, *self.earlier) if part.result is None]
+
+    def streamed(self) -> list[tuple[SliceAssignment, StreamedResult]]:
+        """The parts that were done in this step, with what came of them."""
+        return [(part, part.result) for part in self.parts if isinstance(part.result, StreamedResult)]
+
+    def times(self, seconds: float, now: float) -> tuple[WorkerStep, ...]:
+        """Where the time went of each worker that had a slice; ``seconds`` is the step's, ``now`` on our clock.
+
+        Push: from the gradient's computation until it was on its way. Pull: from the moment that the last worker's
+        gradient was on its way until the new weights were here. Wait: the rest (slower workers, the step before).
+        """
+        results = self.streamed()
+        gathered = max((part.member.clock.here(result.pushed) for part, result in results), default=now)
+        times = []
+        for part, result in results:
+            if not part.samples:
+                continue
+            pull = max(0.0, part.member.clock.here(result.stamps.left) - gathered)
+            spent = part.member.times(
+                part.samples, seconds, compute_s=result.compute_s, push_s=result.push_s, pull_s=pull
+            )
+            times.append(spent)
+        return tuple(times)
+
+    def counted(self) -> tuple[SliceSpan, ...]:
+        """Whose slices are in the step: one that was counted before its worker was lost is that worker's."""
+        return tuple(
+            SliceSpan(
+                part.lost_by if isinstance(part.result, Counted) else part.member.name,
+                part.task.own.begin,
+                part.task.own.begin + part.samples,
+            )
+            for part in self.parts
+            if part.task.own is not None
+        )

@@ -1,0 +1,198 @@
+"""Opens the way that gradients and weights will go in a run; ``dataplane`` says whether servers can hold them."""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from torch import nn
+
+from remote_agent.strategies import spec_of
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator.actors import Servers
+from remote_agent.training.coordinator.members import Server, WorkerHandle
+from remote_agent.training.coordinator.plan import siting
+from remote_agent.training.deadlines import TRANSFER_S
+from remote_agent.training.errors import PlacementError, ServerGone
+from remote_agent.training.shared import dataplane, flat, rpc
+from remote_agent.training.shared.dataplane import OptimizerFacts, StreamPlan, Usage
+from remote_agent.training.shared.messages import Failed
+from remote_agent.training.shared.rpc import Ref
+from remote_agent.training.wire import codecs
+from remote_agent.training.wire.agreement import EXACT, Codecs
+from remote_agent.training.wire.codecs import BFloat16
+from remote_agent.training.wire.endpoint import ShardEndpoint, StreamInfo
+from remote_agent.training.wire.layout import Layout, plan_layout
+from remote_agent.training.wire.shared_memory.client import SharedMemoryChannel
+
+T = TypeVar("T")
+
+SECRET_BYTES = 32
+
+MEMORY = SharedMemoryChannel.kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """What is streamed, and how it is cut: it stays the same when a shard goes to another host.
+
+    Attributes:
+        plan: which parameters.
+        layout: onto which shards.
+        codecs: for the network.
+        memory: workers may use shared memory where a shard is on their computer.
+    """
+
+    plan: StreamPlan
+    layout: Layout
+    codecs: Codecs
+    memory: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Path:
+    """An open way.
+
+    Attributes:
+        servers: the shards, in the layout's order; none where the workers reduce gradients among themselves.
+        payload_bytes: what a worker gets and gives in a step.
+        reasons: for the plan: which way it is, and why.
+        exchange_s: predicted seconds of a step's exchange; 0 where the links were not measured.
+        names: of the streamed parameters, in the order of the flat buffer.
+        stream: what is streamed and how, to open the way again; None when nothing is.
+        entry: for a worker that joins while the run is on; None when nothing is streamed.
+    """
+
+    servers: tuple[Server, ...]
+    payload_bytes: int
+    reasons: tuple[str, ...] = ()
+    exchange_s: float = 0.0
+    names: tuple[str, ...] = ()
+    stream: Stream | None = None
+    entry: StreamInfo | None = None
+
+
+def open_transport(
+    config: TrainingConfig,
+    model: nn.Module,
+    optimizer: OptimizerFacts,
+    usage: Usage,
+    servers: Servers,
+    crew: Sequence[WorkerHandle],
+) -> Path:
+    """Connect, before the first step, as it was planned.
+
+    Raises:
+        ServerGone: the server was lost.
+        PlacementError: a worker was lost, or can't reach the server.
+    """
+    if not spec_of(config.strategy).servers:
+        return _among_workers(model, usage, servers, crew)
+    numels = {name: parameter.numel() for name, parameter in flat.trained(model).items()}
+    return _stream(config, dataplane.plan(numels, optimizer, usage), servers, crew)
+
+
+def _stream(config: TrainingConfig, plan: StreamPlan, servers: Servers, crew: Sequence[WorkerHandle]) -> Path:
+    stale = not spec_of(config.strategy).waits
+    memory = config.stream == "auto" and not stale
+    chosen = codecs.create(config.codec, topk_fraction=config.topk_fraction)
+    # Without common steps there are no differences between them to send: weights go whole, rounded at most.
+    wanted = Codecs(chosen, chosen) if not stale else Codecs(chosen, BFloat16() if chosen.lossy else chosen)
+    numel = sum(plan.groups)
+    found = siting.surroundings(config, numel, servers.first, crew)
+    where = siting.site(config, numel, wanted, found)
+    shards = servers.on(where.hosts)
+    agreed = EXACT if config.stream == "auto" and where.together else wanted
+    layout = plan_layout(plan.groups, where.parts, siting.chunk_numbers(numel, len(where.parts)))
+    stream = Stream(plan=plan, layout=layout, codecs=agreed, memory=memory)
+    door = serve(stream, shards)
+    joined = [(member, member.call("join", door)) for member in crew]
+    kinds: Counter[str] = Counter()
+    for member, answer in joined:
+        kind = _from_worker(answer, member)
+        if isinstance(kind, Failed):
+            raise kind.error(member.host)
+        kinds[str(kind)] += 1
+    ways = ", ".join(f"{count} over {kind}" for kind, count in sorted(kinds.items()))
+    reasons = (f"streamed to workers: {ways}", *_about_codec(config, kinds, agreed), *where.reasons)
+    return Path(
+        servers=shards,
+        payload_bytes=4 * layout.numel,
+        reasons=reasons,
+        exchange_s=where.exchange_s,
+        names=plan.names,
+        stream=stream,
+        entry=door,
+    )
+
+
+def serve(stream: Stream, servers: Sequence[Server], kept: Ref[Any] | None = None) -> StreamInfo:
+    """Have the shards serve from now on, with a new secret; one that did before forgets what it held.
+
+    Args:
+        stream: what.
+        servers: the shards, in the layout's order.
+        kept: the weights to begin with, as a worker kept them; None: those of the run's beginning.
+
+    Raises:
+        ServerGone: a shard was lost, or can't serve.
+    """
+    secret = secrets.token_bytes(SECRET_BYTES)
+    calls = [
+        server.actor.call("serve", stream.plan, stream.layout, number, secret, stream.memory, stream.codecs, kept)
+        for number, server in enumerate(servers)
+    ]
+    doors = []
+    for server, call in zip(servers, calls, strict=True):
+        door = _from_server(call, server.host)
+        if isinstance(door, Failed):
+            raise ServerGone(door.cause, hint=door.hint, host=server.host)
+        assert isinstance(door, ShardEndpoint)
+        doors.append(door)
+    return StreamInfo(plan=stream.plan, layout=stream.layout, doors=tuple(doors), secret=secret, codecs=stream.codecs)
+
+
+def _among_workers(model: nn.Module, usage: Usage, servers: Servers, crew: Sequence[WorkerHandle]) -> Path:
+    """The weights are with the workers alone: the parameter server has said what it knows, and ends."""
+    buffers = rpc.put(flat.gather(flat.buffers(model, sorted(usage.buffers))))
+    calls = [(member, member.call("join", buffers)) for member in crew]
+    for member, call in calls:
+        answer: str | Failed = _from_worker(call, member)
+        if isinstance(answer, Failed):
+            raise answer.error(member.host)
+    servers.kill()
+    size = sum(parameter.numel() * parameter.element_size() for parameter in flat.trained(model).values())
+    return Path(servers=(), payload_bytes=size)
+
+
+def _about_codec(config: TrainingConfig, kinds: Counter[str], agreed: Codecs) -> tuple[str, ...]:
+    """What a codec that was asked for is used for."""
+    if config.codec == "fp32":
+        return ()
+    if set(kinds) == {MEMORY}:
+        return (f"codec={config.codec} has no effect: through shared memory numbers go as they are, fp32",)
+    if agreed is EXACT:
+        return (f"codec={config.codec} has no effect: no network lies between workers and shard, numbers go as fp32",)
+    if not spec_of(config.strategy).waits:
+        return (f"codec={config.codec} over the network for gradients; weights go as {agreed.weights.name}",)
+    exact = "; gradients through shared memory stay fp32" if MEMORY in kinds else ""
+    return (f"codec={config.codec} over the network, gradients and weights{exact}",)
+
+
+def _from_worker(call: Ref[T], member: WorkerHandle) -> T:
+    try:
+        return rpc.get(call, TRANSFER_S)
+    except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+        cause = f"{member.name} was lost before the first step: {rpc.describe(error)}"
+        raise PlacementError(cause, hint="look at the host's memory", host=member.host) from error
+
+
+def _from_server(call: Ref[T], host: str) -> T:
+    try:
+        return rpc.get(call, TRANSFER_S)
+    except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+        cause = f"the parameter server was lost: {rpc.describe(error)}"
+        raise ServerGone(cause, hint="look at the host's memory", host=host) from error

@@ -1,9 +1,0 @@
-"""Every wait of the lane has one of these deadlines, in seconds."""
-
-from __future__ import annotations
-
-JOIN_S = 20.0
-"""For a process on the same, busy computer to answer."""
-
-CLOSE_S = 5.0
-"""For a thread to end once its connection is closed."""

@@ -1,0 +1,140 @@
+"""What a script gets back from a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from remote_agent import protocol
+from remote_agent.training import job
+from remote_agent.training.checkpoint import checkpoint
+from remote_agent.training.errors import JobError
+from remote_agent.training.shared.average import EMA
+
+Rows = tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TrainingResult:
+    """What a run gave.
+
+    Attributes:
+        state_dict: the trained weights, on the CPU, for ``model.load_state_dict``.
+        metrics: one row a step: ``step, loss, samples, seconds, bytes_pushed, bytes_pulled, workers``; and ``metrics``
+            with the validation's figures where the step was evaluated.
+        evaluations: one row an evaluation: ``step, epoch, samples, seconds, best``, and each metric by its name.
+        evaluation: the figures at the end: those of the last evaluation, and what the factory's ``evaluate`` gave.
+        final_loss: mean loss of the last step's samples, before its update.
+        checkpoint: the safetensors file with these weights.
+        best: that of the best evaluation, where ``config.keep_best`` has one kept.
+        stopped: Ctrl-C ended the run; ``train(resume=...)`` with its folder goes on from there.
+        reason: why the run ended before its last step: early stopping, or data that was used up; empty: it did not, or
+            Ctrl-C ended it.
+        events: the run's ``events.jsonl``.
+        factory: makes the model.
+    """
+
+    state_dict: dict[str, Tensor]
+    metrics: Rows
+    final_loss: float
+    checkpoint: Path
+    events: Path
+    evaluations: Rows = ()
+    evaluation: Mapping[str, float] = field(default_factory=dict)
+    best: Path | None = None
+    stopped: bool = False
+    reason: str = ""
+    factory: Any = None
+
+    def model(self, *, best: bool = False) -> nn.Module:
+        """A new model from the factory with the trained weights, or those of the best evaluation; in eval mode.
+
+        Raises:
+            JobError: the factory raised, or no best checkpoint was kept.
+        """
+        if not best:
+            return self._with(self.state_dict)
+        if self.best is None:
+            raise JobError("no best checkpoint was kept", hint="set keep_best, for example keep_best='val_loss'")
+        return self._with(checkpoint.load(self.best))
+
+    def ema_model(self) -> nn.Module:
+        """A new model with the exponential moving average of the weights; in eval mode.
+
+        Raises:
+            JobError: none was kept, or its checkpoint can't be read.
+        """
+        remembered = checkpoint.find(self.checkpoint).training_state().optimizer
+        averages = {name: torch.as_tensor(known[EMA]) for name, known in remembered.items() if EMA in known}
+        if not averages:
+            raise JobError("no average of the weights was kept", hint="set ema_decay, for example ema_decay=0.999")
+        return self._with({**self.state_dict, **averages})
+
+    def plot(self) -> Any:
+        """A matplotlib figure: the loss of each step, and below it each metric of the validation.
+
+        Raises:
+            JobError: matplotlib is not installed.
+        """
+        if importlib.util.find_spec("matplotlib") is None:
+            raise JobError("plot needs matplotlib, which is not installed here", hint="pip install matplotlib")
+        from matplotlib import pyplot
+
+        names = list(dict.fromkeys(name for row in self.evaluations for name in row if name not in _OF_EVALUATION))
+        figure, axes = pyplot.subplots(1 + len(names), 1, sharex=True, squeeze=False, figsize=(8, 3 + 2 * len(names)))
+        for axis, name in zip(axes[:, 0], ["loss", *names], strict=True):
+            rows = self.metrics if axis is axes[0, 0] else self.evaluations
+            known = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
+            axis.plot([step for step, _ in known], [value for _, value in known], marker="" if name == "loss" else ".")
+            axis.set_ylabel(name)
+            axis.grid(alpha=0.3)
+        axes[-1, 0].set_xlabel("step")
+        figure.tight_layout()
+        return figure
+
+    def __repr__(self) -> str:
+        parts = [f"{len(self.metrics):,} steps", f"loss {self.final_loss:.4g}"]
+        parts += [f"{name} {value:.4g}" for name, value in self.evaluation.items()]
+        parts += [f"{sum(tensor.numel() for tensor in self.state_dict.values()):,} numbers", str(self.checkpoint)]
+        parts += [f"best {self.best}"] if self.best is not None else []
+        parts += [self.reason] if self.reason else []
+        return f"TrainingResult({', '.join(parts)})"
+
+    def _with(self, state: Mapping[str, Tensor]) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            model = job.create_model(self.factory, 0)
+        model.load_state_dict(state, strict=False)  # what is no tensor is as the factory made it
+        return model.eval()
+
+
+_OF_EVALUATION = frozenset({"seq", "time", "step", "epoch", "samples", "seconds", "best"})
+
+
+def rows_of(path: Path) -> tuple[Rows, Rows]:
+    """The steps of a run and its evaluations as rows; those of steps that were made again after a resume are left out.
+
+    Args:
+        path: of its ``events.jsonl``.
+    """
+    steps: dict[int, dict[str, Any]] = {}
+    evaluations: dict[int, dict[str, Any]] = {}
+    for line in path.read_text().splitlines():
+        match protocol.decode_event(line):
+            case protocol.Step() as event:
+                steps[event.step] = dataclasses.asdict(event)
+            case protocol.Evaluated() as event:
+                row = dataclasses.asdict(event)
+                evaluations[event.step] = row | row.pop("metrics")
+                if event.step in steps:
+                    steps[event.step]["metrics"] = dict(event.metrics)
+            case protocol.RunResumed() as event:
+                steps = {step: row for step, row in steps.items() if step <= event.step}
+                evaluations = {step: row for step, row in evaluations.items() if step <= event.step}
+    return tuple(steps.values()), tuple(evaluations.values())

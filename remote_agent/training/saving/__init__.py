@@ -1,1 +1,0 @@
-"""What outlives a process: checkpoints, optimizers' state, the run's folder on other hosts; and going on from it."""

@@ -1,0 +1,229 @@
+"""The parameter server: a Ray actor with the weights and the job's optimizer.
+
+It serves a shard of them (:meth:`ParameterServer.serve`): workers stream gradients to it and weights from it, and the
+coordinator calls it no more in a step. See Li et al., "Scaling Distributed Machine Learning with the Parameter Server"
+(OSDI 2014), in its synchronous form.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import logging
+import mmap
+import os
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+import ray
+import torch
+from numpy.typing import NDArray
+
+from remote_agent.goals import Watched
+from remote_agent.strategies import spec_of
+from remote_agent.training import job
+from remote_agent.training.checkpoint.optimizer_state import WEIGHTS, Fragment, NotPortable, Resumption
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.errors import TrainingError
+from remote_agent.training.server.outer_optimizer import outer_optimizer
+from remote_agent.training.server.shard import Shard
+from remote_agent.training.server.shard_server import ShardServer
+from remote_agent.training.server.shared_memory_server import SharedMemoryServer, SharedWeights
+from remote_agent.training.server.stale_server import StaleServer
+from remote_agent.training.server.stale_shard import StaleShard
+from remote_agent.training.server.update import OptimizerUpdate
+from remote_agent.training.shared import dataplane, flat, log_file, schedule, without_compiler
+from remote_agent.training.shared.coordinator_watchdog import CoordinatorWatchdog
+from remote_agent.training.shared.dataplane import OptimizerFacts, StreamPlan
+from remote_agent.training.shared.link_speed import LinkEnd
+from remote_agent.training.shared.messages import Failed
+from remote_agent.training.shared.output import OUTPUT
+from remote_agent.training.user_code import checks
+from remote_agent.training.wire.agreement import Codecs
+from remote_agent.training.wire.endpoint import ShardEndpoint, place
+from remote_agent.training.wire.layout import Layout
+from remote_agent.training.wire.shared_memory.messages import available
+
+LOG = logging.getLogger(__name__)
+
+
+class ParameterServer(LinkEnd):
+    """A shard of the weights on this host's CPU; the optimizer steps it chunk by chunk."""
+
+    def __init__(self, threads: int, run: str = "") -> None:
+        without_compiler.install()
+        if run:
+            OUTPUT.install(log_file.place(run, "server"))
+        torch.set_num_threads(max(1, threads))
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        self._orphan: CoordinatorWatchdog | None = None
+
+    def open(self, blob: bytes, state: bytes, config: TrainingConfig) -> Failed | OptimizerFacts:
+        """Build model and optimizer, with the run's initial ``state`` (safetensors)."""
+        self._orphan = CoordinatorWatchdog()
+        try:
+            factory = job.guard("loading the job", job.loads, blob)
+            self._model = job.create_model(factory, config.seed)
+            checks.load(self._model, state)
+            self._optimizer = job.create_optimizer(factory, self._model, config)
+            self._schedule = schedule.create(factory, self._optimizer, config)
+        except TrainingError as error:
+            return Failed.of(error)
+        self._config = config
+        self._streams: list[ShardServer | StaleServer | SharedMemoryServer] = []
+        self._resumed = Resumption(step=0)
+        self._shapes: dict[str, torch.Size] = {}
+        self._held: tuple[Fragment, ...] = ()
+        plateau = self._schedule.plateau if self._schedule is not None else ""
+        return dataclasses.replace(dataplane.facts(self._model, self._optimizer), plateau=plateau)
+
+    def warm_up(self, blob: bytes) -> None:
+        """Load what :meth:`open` will need, and build nothing."""
+        with contextlib.suppress(TrainingError):  # whoever opens it hears of that
+            job.guard("loading the job", job.loads, blob)
+
+    def ping(self) -> Failed | None:
+        """Answer, and say why the streams ended, if they did."""
+        if self._orphan is not None:
+            self._orphan.heard()
+        failures = [stream.failure for stream in self._streams if stream.failure is not None]
+        return Failed.of(failures[0]) if failures else None
+
+    def watch(self, watched: Watched) -> None:
+        """What came of the evaluations so far, for a scheduler that goes by it; between two steps."""
+        if self._schedule is not None:
+            self._schedule.watch(watched)
+
+    def begun_step(self) -> int | Failed:
+        """The newest step that this shard has got any gradient of; or why the streams ended."""
+        failure = self.ping()
+        if failure is not None:
+            return failure
+        assert isinstance(self._shard, Shard), "its strategy has common steps"
+        return self._shard.begun_step()
+
+    def place(self) -> str:
+        """Where this process is; see :func:`~remote_agent.training.wire.endpoint.place`."""
+        return place()
+
+    def serve(
+        self,
+        plan: StreamPlan,
+        layout: Layout,
+        number: int,
+        secret: bytes,
+        memory: bool,
+        codecs: Codecs,
+        kept: NDArray[np.float32] | None = None,
+    ) -> ShardEndpoint | Failed:
+        """Serve shard ``number`` of the streamed buffer from now on, in the background; and through ``memory``?
+
+        A shard that is served already ends: the run goes on from an earlier step, with the weights that a worker has
+        ``kept`` (shape ``(layout.numel,)``), and without them with those that came with :meth:`open`.
+        """
+        for stream in self._streams:
+            stream.close()
+        self._streams.clear()
+        parameters = flat.trained(self._model)
+        self._shapes = self._shapes or {name: parameters[name].shape for name in plan.names}
+        weights = _moved([parameters[name] for name in plan.names], kept)
+        local = spec_of(self._config.strategy).rounds  # the workers clip, and follow the schedule
+        options = self._schedule.options if self._schedule is not None and not local else None
+        update = OptimizerUpdate(layout, self._optimizer_of, options, self._config.ema_decay)
+        most_norm = self._config.clip_norm or None if not local else None
+        shares_memory = memory and available() and layout.shards == 1
+        try:
+            done = self._resumed.step
+            board = SharedWeights(layout, weights, done) if shares_memory else None
+            keep = board.keep if board else None
+            shard: Shard | StaleShard
+            if not spec_of(self._config.strategy).waits:
+                shard = StaleShard(layout, number, weights, update, codecs, batch=self._config.batch_size, step=done)
+            else:
+                shard = Shard(layout, number, weights, update, codecs, most_norm=most_norm, step=done, keep=keep)
+            for chunk in shard.chunks:
+                part = layout.chunks[chunk]
+                update.load_state(chunk, self._resumed.of_chunk(self._shapes, part.begin, part.end))
+            self._shard, self._update = shard, update
+            here = ray.util.get_node_ip_address()
+            network = ShardServer(shard, secret, here) if isinstance(shard, Shard) else StaleServer(shard, secret, here)
+            self._streams.append(network)
+            LOG.info("serves shard %d of %d from step %d on, process %d", number + 1, layout.shards, done, os.getpid())
+            if board is not None and isinstance(shard, Shard):
+                self._streams.append(SharedMemoryServer(shard, board))
+        except OSError as error:
+            cause = f"the parameter server can't listen: {error}"
+            return Failed(cause=cause, hint="look at the host's memory and addresses")
+        except NotPortable as error:
+            return _not_resumed(error)
+        self._resumed = Resumption(step=done)
+        del weights
+        _give_back_memory()
+        for stream in self._streams:
+            stream.start()
+        lanes = [stream.address for stream in self._streams if isinstance(stream, SharedMemoryServer)]
+        return ShardEndpoint(address=network.address, place=place(), lane="".join(lanes))
+
+    def _optimizer_of(self, group: int, part: torch.nn.Parameter) -> torch.optim.Optimizer:
+        """What changes a part of parameter group ``group``."""
+        if spec_of(self._config.strategy).rounds:
+            return outer_optimizer(self._config, part)
+        return dataplane.part_of(self._optimizer, group, part)
+
+    # --- For checkpoints, and going on from one ----------------------------------------------------------------------
+
+    def restore(self, resumed: Resumption) -> None:
+        """Go on after ``resumed.step``; before :meth:`serve`, which gets the weights."""
+        self._resumed = resumed
+
+    def snapshot(self, weights: bool = False) -> None:
+        """Keep what the optimizer remembers as it is now, between two steps; see :mod:`.optimizer_state`.
+
+        Args:
+            weights: keep the weights with it; of a shard that does not wait.
+        """
+        held = []
+        for number in self._shard.chunks:
+            chunk, entries = self._shard.layout.chunks[number], self._update.state(number)
+            if weights and isinstance(self._shard, StaleShard):
+                entries = {**entries, WEIGHTS: self._shard.weights(number)}
+            held.append(Fragment(begin=chunk.begin, end=chunk.end, entries=entries))
+        self._held = tuple(held)
+
+    def snapshot_taken(self) -> tuple[Fragment, ...]:
+        """What :meth:`snapshot` kept, once: the pieces that the shard holds."""
+        held, self._held = self._held, ()
+        return held
+
+
+def _not_resumed(error: Exception) -> Failed:
+    return Failed(
+        cause=f"the checkpoint's optimizer state can't be used: {error}",
+        hint="resume with the model, the optimizer and the strategy that the checkpoint was made with",
+    )
+
+
+def _give_back_memory() -> None:
+    """The whole model was needed for a moment only; malloc, which is told to keep what was freed, lets it go once."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library than glibc does so by itself
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+@torch.no_grad()
+def _moved(parameters: Sequence[torch.nn.Parameter], kept: NDArray[np.float32] | None) -> torch.Tensor:
+    """The parameters one after the other, or what was ``kept`` of them; each lets its own memory go at once.
+
+    They lie in pages that go back to the system.
+    """
+    if kept is not None:
+        for parameter in parameters:
+            parameter.data = torch.empty(0)
+        return torch.from_numpy(kept)
+    numel = sum(parameter.numel() for parameter in parameters)
+    buffer = torch.frombuffer(mmap.mmap(-1, 4 * numel), dtype=torch.float32)
+    for parameter, part in zip(parameters, torch.split(buffer, [each.numel() for each in parameters]), strict=True):
+        part.copy_(parameter.reshape(-1))
+        parameter.data = torch.empty(0)
+    return buffer

@@ -1,0 +1,294 @@
+"""One shard: its chunks' weights and optimizer, and the sums of the gradients that stream in. No network here.
+
+A chunk's life in a step: gradients of all slices are added up (``sums``) -> divided by what these weigh -> the
+optimizer's step (``update``) -> encoded once -> the same bytes to every worker. With a codec that loses something, what
+is sent is the difference between the weights and the *replica*, the copy that all workers hold; both sides add the
+decoded difference to it. So all workers hold bit-identical weights, and what a difference lost is part of the next one
+(error feedback; see Richtárik et al., "EF21", NeurIPS 2021).
+
+With ``most_norm`` the gradient is clipped by its global norm, as ``torch.nn.utils.clip_grad_norm_`` does: a shard's
+chunks then wait for each other, and for the norms of the other shards. The only shard knows the norm by itself.
+
+Memory: weights, sums, the last payload of each chunk, and the replica if the codec loses something; never more for more
+workers.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from remote_agent.training.server.sums import ChunkSum
+from remote_agent.training.server.update import Update
+from remote_agent.training.wire import frames
+from remote_agent.training.wire.agreement import EXACT, Codecs
+from remote_agent.training.wire.errors import ConnectionRefused, ExchangeError, FellBehind, MalformedFrame
+from remote_agent.training.wire.frames import Header, Kind
+from remote_agent.training.wire.layout import Layout
+from remote_agent.training.wire.outbox import AllFetched, Frame, Item, WholeChunk
+
+_CLIP_EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """A copy in pages of its own: they go back to the system as soon as the last worker has them.
+
+    The allocator would keep them for the thread that made them; with a thread for each worker, that adds up.
+    """
+    pages = mmap.mmap(-1, tensor.nbytes)
+    return torch.frombuffer(pages, dtype=tensor.dtype).copy_(tensor)
+
+
+class Listener(Protocol):
+    """A worker's outbox."""
+
+    def put(self, item: Item) -> None:
+        """Send this, after what was put before."""
+
+
+class Shard:
+    """The chunks of one shard; every method may be called from any thread.
+
+    Args:
+        layout: the run's.
+        number: which shard this is.
+        weights: the whole flat buffer after ``step`` (float32, shape ``(layout.numel,)``); own chunks are copied.
+        update: what is done with a mean gradient; its chunks are bound here.
+        codecs: the run's, for what travels over a network; a gradient that comes through memory may be exact as well.
+        most_norm: clip the gradient to this global norm.
+        step: how many steps are in the weights.
+        keep: from (chunk, step, weights as all workers hold them) to a copy that stays as it is until the chunk's next
+            step but one; default: in memory of its own.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        number: int,
+        weights: Tensor,
+        update: Update,
+        codecs: Codecs,
+        *,
+        most_norm: float | None = None,
+        step: int = 0,
+        keep: Callable[[int, int, Tensor], Tensor] | None = None,
+    ) -> None:
+        self._keep = keep
+        self.layout, self.number, self.codecs = layout, number, codecs
+        self.chunks = layout.by_shard[number]
+        self._places = {chunk: place for place, chunk in enumerate(self.chunks)}
+        self._update = update
+        self._most_norm = most_norm
+        self._weights: dict[int, Tensor] = {}
+        self._replicas: dict[int, Tensor] = {}
+        self._sums: dict[int, ChunkSum] = {}
+        self._latest: dict[int, Frame] = {}
+        self._published = dict.fromkeys(self.chunks, step)
+        self._listeners: list[Listener] = []
+        self._publishing = threading.Lock()
+        self._norm_parts: dict[int, float] = {}
+        self._norm_lock = threading.Lock()
+        self._norm_frame: Frame | None = None
+        for chunk in self.chunks:
+            part = layout.chunks[chunk]
+            self._weights[chunk] = weights[part.begin : part.end].detach().to("cpu", torch.float32, copy=True)
+            lossy = codecs.weights.lossy
+            self._replicas[chunk] = self._weights[chunk].clone() if lossy else self._weights[chunk]
+            self._sums[chunk] = ChunkSum(torch.zeros(part.numel, dtype=torch.float32), step)
+            update.bind(chunk, self._weights[chunk])
+
+    # --- Gradients in ------------------------------------------------------------------------------------------------
+
+    def payload_size(self, header: Header) -> int:
+        """Bytes that a GRADIENT frame's payload must have.
+
+        Raises:
+            MalformedFrame: this shard has no such chunk, or the codec is not the run's.
+        """
+        if header.chunk not in self._sums:
+            raise MalformedFrame(f"shard {self.number} does not hold chunk {header.chunk}")
+        if header.codec != self.codecs.gradients.code:
+            raise MalformedFrame(f"a gradient in codec {header.codec}, not {self.codecs.gradients.name}")
+        return self.codecs.gradients.size(self.layout.chunks[header.chunk].numel)
+
+    def contribute(self, header: Header, payload: Tensor, scratch: Tensor) -> bool:
+        """Count a GRADIENT frame; the last slice of a chunk makes its step and publishes it.
+
+        Args:
+            header: the frame's.
+            payload: of :meth:`payload_size` bytes (uint8).
+            scratch: float32, as long as the longest chunk; overwritten.
+
+        Returns:
+            Whether it counted; not if it was counted before, or its step is over.
+
+        Raises:
+            MalformedFrame: it does not fit to the step.
+            ExchangeError: the optimizer failed.
+        """
+        chunk = header.chunk
+        codec = self.codecs.gradients if header.codec == self.codecs.gradients.code else EXACT.gradients
+        entry = self._sums[chunk]
+        with entry.lock:
+            new = entry.add(header, codec, payload, scratch)
+            if not new or not entry.whole:
+                return new
+            gradient = entry.mean()
+            if self._most_norm is None:
+                self._apply(chunk, gradient)
+                return True
+        self._add_norm(chunk, header.step, gradient)
+        return True
+
+    def counted(self, step: int, index: int) -> list[bool]:
+        """For each chunk of the shard, whether slice ``index`` of ``step`` is in."""
+        return [self._sums[chunk].step >= step or index in self._sums[chunk].counted for chunk in self.chunks]
+
+    # --- Clipping ----------------------------------------------------------------------------------------------------
+
+    def _add_norm(self, chunk: int, step: int, gradient: Tensor) -> None:
+        """Once all chunks are whole, tell the squared norm of this shard's gradient."""
+        square = float(torch.linalg.vector_norm(gradient, dtype=torch.float64)) ** 2
+        with self._norm_lock:
+            self._norm_parts[chunk] = square
+            if len(self._norm_parts) < len(self.chunks):
+                return
+            part = math.fsum(self._norm_parts[own] for own in self.chunks)
+            if self.layout.shards == 1:
+                self._clip_and_apply(part)
+                return
+            payload = frames.pack_number(part)
+            with self._publishing:
+                self._norm_frame = Frame(Header(Kind.NORM_PART, step=step, length=len(payload)), payload)
+                for listener in self._listeners:
+                    listener.put(self._norm_frame)
+
+    def apply_clipped(self, step: int, total: float) -> None:
+        """Make the step with the gradient clipped, once: whichever worker tells the norm first.
+
+        Args:
+            step: the step.
+            total: the squared norm of the mean gradient, over all shards.
+
+        Raises:
+            MalformedFrame: not all of this shard's chunks are whole.
+            ExchangeError: the optimizer failed.
+        """
+        if self._most_norm is None:
+            raise MalformedFrame("this run does not clip gradients")
+        with self._norm_lock:
+            if all(self._sums[chunk].step >= step for chunk in self.chunks):
+                return
+            if self._norm_frame is None or self._norm_frame.header.step != step:
+                raise MalformedFrame(f"the norm of step {step} came before its gradients")
+            self._clip_and_apply(total)
+
+    def _clip_and_apply(self, total: float) -> None:
+        """Make the step of all chunks by the squared norm ``total``; the norms' lock is held."""
+        assert self._most_norm is not None, "this run clips gradients"
+        self._norm_parts.clear()
+        factor = self._most_norm / (math.sqrt(total) + _CLIP_EPSILON)
+        for chunk in self.chunks:
+            with self._sums[chunk].lock:
+                gradient = self._sums[chunk].total
+                if not factor >= 1:  # NaN clips too: it has to stay visible
+                    gradient.mul_(factor)
+                self._apply(chunk, gradient)
+
+    # --- Weights out -------------------------------------------------------------------------------------------------
+
+    def _apply(self, chunk: int, gradient: Tensor) -> None:
+        """Make the chunk's step and publish it; the chunk's lock is held."""
+        entry = self._sums[chunk]
+        step = entry.step + 1
+        try:
+            self._update.apply(chunk, step, gradient)
+        except Exception as error:  # the user's optimizer can raise anything, and has changed who knows what
+            cause = f"the optimizer's step {step} failed on chunk {chunk}: {type(error).__name__}: {error}"
+            raise ExchangeError(cause, hint="correct the job's create_optimizer") from error
+        codec = self.codecs.weights
+        weights, replica = self._weights[chunk], self._replicas[chunk]
+        if codec.lossy:
+            difference = weights - replica
+            payload = codec.encode(difference)
+            codec.decode(payload, difference)
+            replica.add_(difference)
+            if self._keep is not None:
+                self._keep(chunk, step, replica)
+        else:  # the next step must not change what is on its way
+            payload = codec.encode(_copy(weights) if self._keep is None else self._keep(chunk, step, weights))
+        entry.applied()
+        header = Header(Kind.WEIGHTS, step=step, chunk=chunk, codec=codec.code, length=len(payload))
+        frame = Frame(header, payload.numpy().data)
+        with self._publishing:
+            self._latest[chunk] = frame
+            self._published[chunk] = step
+            for listener in self._listeners:
+                listener.put(frame)
+
+    def subscribe(self, listener: Listener, step: int, held: Sequence[bool]) -> None:
+        """From now on ``listener`` gets what is published, after what the worker lacks of it.
+
+        Args:
+            listener: the worker's outbox.
+            step: the newest step of which the worker holds any chunk.
+            held: for each chunk of the shard, whether the worker holds it at ``step``; else it does at ``step - 1``.
+
+        Raises:
+            FellBehind: the shard no longer has the weights in between.
+            ConnectionRefused: the worker is ahead of the shard.
+        """
+        with self._publishing:
+            for chunk, has in zip(self.chunks, held, strict=True):
+                at = step if has else step - 1
+                now = self._published[chunk]
+                if at > now:
+                    raise ConnectionRefused(
+                        f"the worker has step {at} of a chunk that is at step {now} on shard {self.number}",
+                        hint="the shard was restored from an older state: fetch the weights again",
+                    )
+                if at < now - 1:
+                    raise FellBehind(f"the worker has step {at} of a chunk that is at step {now}")
+                if at == now - 1:
+                    if chunk not in self._latest:  # restored at this step
+                        raise FellBehind(f"step {now} of a chunk is there as a whole only")
+                    listener.put(self._latest[chunk])
+            if self._norm_frame is not None:
+                listener.put(self._norm_frame)  # of an older step it does no harm
+            self._listeners.append(listener)
+
+    def send_whole(self, listener: Listener) -> None:
+        """Send all chunks whole, then what is published after each of them."""
+        with self._publishing:
+            if listener not in self._listeners:
+                self._listeners.append(listener)
+            for chunk in self.chunks:
+                listener.put(WholeChunk(chunk))
+            listener.put(AllFetched())
+
+    def unsubscribe(self, listener: Listener) -> None:
+        """Nothing more for ``listener``."""
+        with self._publishing:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+    def whole(self, chunk: int) -> Frame:
+        """The chunk as every worker holds it, as it is now."""
+        with self._sums[chunk].lock:
+            payload = self._replicas[chunk].clone().view(torch.uint8)
+            header = Header(Kind.WHOLE, step=self._sums[chunk].step, chunk=chunk, length=len(payload))
+        return Frame(header, payload.numpy().data)
+
+    def newest_step(self) -> int:
+        """The newest step of any chunk."""
+        return max((entry.step for entry in self._sums.values()), default=0)
+
+    def begun_step(self) -> int:
+        """The newest step that any gradient is in of, or was."""
+        return max((entry.step + bool(entry.counted) for entry in self._sums.values()), default=0)

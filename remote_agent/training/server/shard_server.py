@@ -1,0 +1,75 @@
+"""A synchronous shard on the network."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from remote_agent.training.server.service import Service
+from remote_agent.training.server.shard import Shard
+from remote_agent.training.wire import frames
+from remote_agent.training.wire.connection import Connection
+from remote_agent.training.wire.errors import MalformedFrame
+from remote_agent.training.wire.frames import Header, Kind
+from remote_agent.training.wire.outbox import AllFetched, Answer, Frame, Outbox, WholeChunk
+
+
+class ShardServer(Service):
+    """Serves a :class:`Shard`; see :class:`Service`.
+
+    Args:
+        shard: what is served.
+        token: the cluster's secret.
+        host: the address to listen on.
+        port: 0: any free one.
+    """
+
+    def __init__(self, shard: Shard, token: bytes, host: str, port: int = 0) -> None:
+        longest = max((shard.layout.chunks[chunk].numel for chunk in shard.chunks), default=0)
+        super().__init__(shard.number, len(shard.chunks), longest, token, host, port)
+        self.shard = shard
+
+    def _signature(self) -> bytes:
+        return self.shard.codecs.signature(self.shard.layout)
+
+    def _joined(self, header: Header, held: bytes, outbox: Outbox) -> None:
+        if held:
+            self.shard.subscribe(outbox, header.step, frames.unpack_bits(held, len(self.shard.chunks)))
+
+    def _left(self, outbox: Outbox) -> None:
+        self.shard.unsubscribe(outbox)
+
+    def _size(self, header: Header) -> int:
+        return self.shard.payload_size(header)
+
+    def _contribute(self, header: Header, payload: Tensor, scratch: Tensor, outbox: Outbox) -> None:
+        self.shard.contribute(header, payload, scratch)
+
+    def _answer(self, header: Header, payload: bytes, outbox: Outbox) -> None:
+        match header.kind:
+            case Kind.FETCH:
+                self.shard.send_whole(outbox)
+            case Kind.ASK:
+                bits = frames.pack_bits(self.shard.counted(header.step, header.slice))
+                answer = Header(Kind.COUNTED, step=header.step, slice=header.slice, length=len(bits))
+                outbox.put(Frame(answer, bits))
+            case Kind.NORM_TOTAL:
+                self.shard.apply_clipped(header.step, frames.unpack_number(payload))
+            case _:
+                raise MalformedFrame(f"a worker sent a {header.kind.name} frame")
+
+    def _send(self, connection: Connection, outbox: Outbox) -> None:
+        whole_at: dict[int, int] = {}
+        while (item := outbox.get()) is not None:
+            match item:
+                case WholeChunk(chunk):
+                    frame = self.shard.whole(chunk)
+                    whole_at[chunk] = frame.header.step
+                case AllFetched():
+                    frame = Frame(Header(Kind.FETCHED, step=self.shard.newest_step()))
+                case Answer():
+                    raise AssertionError("a synchronous shard publishes; it answers nobody alone")
+                case Frame():
+                    frame = item
+                    if frame.header.kind is Kind.WEIGHTS and frame.header.step <= whole_at.get(frame.header.chunk, -1):
+                        continue  # it is in what was sent whole
+            connection.send(frame.header, frame.payload)

@@ -1,0 +1,237 @@
+"""The shard's end of the lane: one thread for each worker, and one board with the weights for all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+from remote_agent.training.server.shard import Shard
+from remote_agent.training.wire.agreement import EXACT
+from remote_agent.training.wire.errors import ExchangeError, MalformedFrame
+from remote_agent.training.wire.frames import Header
+from remote_agent.training.wire.frames import Kind as FrameKind
+from remote_agent.training.wire.layout import Layout
+from remote_agent.training.wire.outbox import Frame, Item
+from remote_agent.training.wire.shared_memory import memory, messages
+from remote_agent.training.wire.shared_memory.deadlines import ACCEPT_PAUSE_S, CLOSE_S, JOIN_S
+from remote_agent.training.wire.shared_memory.messages import Kind, Message, SharedMemoryError
+
+_BACKLOG = 64
+_MAX_THREADS = 4
+_NO_SCRATCH = torch.empty(0, dtype=torch.float32)  # only decoding a lossy codec needs some
+
+
+class SharedWeights:
+    """The weights of the last two steps, in memory that all workers on this computer share; a shard's listener.
+
+    A shard trains on its own copy: what a worker's code does to the shared one is overwritten and has no effect.
+
+    Args:
+        layout: the run's.
+        weights: the first weights, float32, shape ``(layout.numel,)``.
+        step: how many steps are in them.
+
+    Raises:
+        OSError: there is not enough memory.
+    """
+
+    def __init__(self, layout: Layout, weights: Tensor, step: int = 0) -> None:
+        self._layout = layout
+        self._missing = len(layout.chunks)
+        self._step = step
+        self._lock = threading.Lock()
+        self._readers: list[socket.socket] = []
+        pairs = [memory.allocate(layout.numel) for _ in range(2)]
+        self.descriptors: tuple[int, ...] = tuple(descriptor for descriptor, _ in pairs)
+        self._sides = [side for _, side in pairs]
+        self._sides[step % 2].copy_(weights)
+
+    def keep(self, number: int, step: int, weights: Tensor) -> Tensor:
+        """Write a chunk's weights after ``step`` where the workers read them; what a shard's ``keep`` is to be."""
+        chunk = self._layout.chunks[number]
+        return self._sides[step % 2][chunk.begin : chunk.end].copy_(weights)
+
+    def put(self, item: Item) -> None:
+        """A shard has published a chunk, which is :meth:`kept <keep>`; the last of a step tells all workers."""
+        if not isinstance(item, Frame) or item.header.kind is not FrameKind.WEIGHTS:
+            return
+        with self._lock:
+            self._missing -= 1
+            if self._missing:
+                return
+            self._missing = len(self._layout.chunks)
+            self._step = item.header.step
+            for reader in self._readers:
+                # Who is gone is seen by the thread that receives from it; who does not read misses a step's message.
+                with contextlib.suppress(OSError):
+                    messages.send(reader, Message(Kind.WHOLE, item.header.step))
+
+    def add(self, reader: socket.socket) -> None:
+        """From now on ``reader`` is told of each whole step; before that, it is welcomed at the newest one."""
+        with self._lock:
+            messages.send(reader, Message(Kind.WELCOME, self._step), self.descriptors)
+            self._readers.append(reader)
+
+    def remove(self, reader: socket.socket) -> None:
+        """Nothing more to ``reader``."""
+        with self._lock:
+            if reader in self._readers:
+                self._readers.remove(reader)
+
+    def close(self) -> None:
+        """Let the memory go; workers that have it keep it."""
+        messages.close(list(self.descriptors))
+        self.descriptors = ()
+
+
+class SharedMemoryServer:
+    """Serves a shard that holds the whole buffer to workers on this computer, from :meth:`start` to :meth:`close`.
+
+    Args:
+        shard: what is served. Its codecs are for the network: through memory numbers go as they are.
+        board: where the shard keeps its weights.
+
+    Attributes:
+        address: where :class:`~remote_agent.training.wire.shared_memory.client.SharedMemoryChannel` finds it.
+        failure: why the shard can't go on, or None.
+    """
+
+    def __init__(self, shard: Shard, board: SharedWeights) -> None:
+        if len(shard.chunks) != len(shard.layout.chunks):
+            raise ValueError("a lane serves a shard that holds all chunks")
+        self.shard = shard
+        self.failure: ExchangeError | None = None
+        self.address = f"hetero-tui-{secrets.token_hex(16)}"
+        self._signature = EXACT.signature(shard.layout)
+        self._board = board
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind("\0" + self.address)
+        self._closed = threading.Event()
+        # While the last slice is counted the workers wait, so that their cores are free.
+        self._helpers = min(_MAX_THREADS, os.cpu_count() or 1, len(shard.chunks)) - 1
+        self._pool = ThreadPoolExecutor(max(1, self._helpers), thread_name_prefix="lane-chunks")
+        self._threads: dict[socket.socket, threading.Thread] = {}
+        self._accepting = threading.Thread(target=self._accept, name="lane-accept", daemon=True)
+
+    def start(self) -> None:
+        """Serve."""
+        self.shard.subscribe(self._board, self.shard.newest_step(), [True] * len(self.shard.chunks))
+        self._listener.listen(_BACKLOG)
+        self._accepting.start()
+
+    def close(self) -> None:
+        """End all connections and wait for their threads, at most :data:`CLOSE_S` each. Idempotent."""
+        self._closed.set()
+        self.shard.unsubscribe(self._board)
+        for sock in (self._listener, *self._threads):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        for thread in (self._accepting, *self._threads.values()):
+            thread.join(CLOSE_S)
+        self._pool.shutdown()
+        self._listener.close()
+        self._board.close()
+
+    def _accept(self) -> None:
+        while not self._closed.is_set():
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                # The caller hung up before we answered, or no descriptor is left, and none may be for long.
+                self._closed.wait(ACCEPT_PAUSE_S)
+                continue
+            thread = threading.Thread(target=self._serve, args=(sock,), name="lane-worker", daemon=True)
+            self._threads[sock] = thread
+            thread.start()
+
+    def _serve(self, sock: socket.socket) -> None:
+        """One worker, until its connection ends."""
+        try:
+            with sock:
+                try:
+                    self._converse(sock, self._join(sock))
+                except ExchangeError as error:
+                    _tell(sock, error)
+                    raise
+        except (SharedMemoryError, OSError):
+            pass  # this worker's connection is over; the others go on
+        except ExchangeError as error:
+            if not isinstance(error, MalformedFrame):
+                self._fail(error)
+        finally:
+            self._board.remove(sock)
+            self._threads.pop(sock, None)
+
+    def _join(self, sock: socket.socket) -> Tensor:
+        """Check who is there and welcome it; returns its gradient's memory."""
+        sock.settimeout(JOIN_S)
+        messages.check_peer(sock)
+        message, descriptors = messages.receive(sock)
+        try:
+            if message.kind is not Kind.JOIN or message.text != self._signature or len(descriptors) != 1:
+                raise SharedMemoryError("the worker has another cut of the buffer")
+            gradient = memory.attach(descriptors[0], self.shard.layout.numel)
+        finally:
+            messages.close(descriptors)
+        sock.settimeout(None)
+        self._board.add(sock)
+        return gradient
+
+    def _converse(self, sock: socket.socket, own: Tensor) -> None:
+        """Count the worker's slices as they are there."""
+        while True:
+            message, descriptors = messages.receive(sock)
+            gradient = own
+            try:
+                if message.kind is not Kind.GRADIENT:
+                    raise SharedMemoryError("a worker sent a message that only shards send")
+                if descriptors:
+                    gradient = memory.attach(descriptors[0], self.shard.layout.numel)
+            finally:
+                messages.close(descriptors)
+            self._count(message, gradient.view(torch.uint8))
+
+    def _count(self, message: Message, payload: Tensor) -> None:
+        """Contribute all chunks of a slice; this thread and those of the pool take one after the other."""
+        numbers = iter(self.shard.chunks)
+        helping = [self._pool.submit(self._contribute, message, payload, numbers) for _ in range(self._helpers)]
+        self._contribute(message, payload, numbers)
+        for helper in helping:
+            if not helper.cancel():
+                helper.result()
+
+    def _contribute(self, message: Message, payload: Tensor, numbers: Iterator[int]) -> None:
+        for number in numbers:
+            chunk = self.shard.layout.chunks[number]
+            header = Header(
+                FrameKind.GRADIENT,
+                step=message.step,
+                slice=message.slice,
+                slices=message.slices,
+                samples=message.samples,
+                weight=message.weight,
+                chunk=number,
+            )
+            self.shard.contribute(header, payload[4 * chunk.begin : 4 * chunk.end], _NO_SCRATCH)
+
+    def _fail(self, error: ExchangeError) -> None:
+        """The shard's state is not to be trusted any more: tell all workers why, and end."""
+        self.failure = error
+        for sock in list(self._threads):
+            _tell(sock, error)
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+
+def _tell(sock: socket.socket, error: ExchangeError) -> None:
+    """Say why the connection ends, if the worker still listens."""
+    with contextlib.suppress(OSError):
+        messages.send(sock, Message(Kind.FAILURE, text=str(error).encode()))

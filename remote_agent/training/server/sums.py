@@ -1,0 +1,93 @@
+"""Sums of one chunk's gradients for one step: each slice counts once, whoever sends it and however often."""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from remote_agent.training.wire.agreement import decode
+from remote_agent.training.wire.codecs import Codec
+from remote_agent.training.wire.errors import MalformedFrame, NothingCounts
+from remote_agent.training.wire.frames import Header
+
+
+@dataclass
+class ChunkSum:
+    """What is in for the step after ``step``. Memory: one buffer of the chunk, however many slices there are.
+
+    Attributes:
+        total: float32, shape ``(chunk,)``: the sum so far; meaningless while nothing is counted.
+        step: last step that was applied to the chunk.
+        counted: slices of the next step that are in ``total``.
+        lock: held while any of this changes.
+    """
+
+    total: Tensor
+    step: int
+    counted: set[int] = field(default_factory=set)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    _expected: tuple[int, int] = (0, 0)
+    _weight: float = 0.0
+
+    def add(self, header: Header, codec: Codec, payload: Tensor, scratch: Tensor) -> bool:
+        """Count a slice's GRADIENT frame; False if it was counted already, or its step is over.
+
+        Args:
+            header: step, slice, weight, and how many slices and samples the step has.
+            codec: of the payload.
+            payload: the gradient sum.
+            scratch: float32, at least the chunk's length; overwritten.
+
+        Raises:
+            MalformedFrame: the step is not the next one, or what is said about it is not what others said.
+        """
+        step, index, slices, samples = header.step, header.slice, header.slices, header.samples
+        if step <= self.step or index in self.counted:
+            return False
+        if step != self.step + 1:
+            raise MalformedFrame(f"a gradient of step {step} came before step {self.step + 1} was applied")
+        if not index < slices or not samples:
+            raise MalformedFrame(f"slice {index} of {slices} slices with {samples} samples")
+        if not 0 <= header.weight < math.inf:
+            raise MalformedFrame(f"a slice that weighs {header.weight}")
+        if not self.counted:
+            self._expected, self._weight = (slices, samples), 0.0
+            decode(codec, payload, self.total)
+        elif self._expected != (slices, samples):
+            raise MalformedFrame(
+                f"step {step} has {slices} slices with {samples} samples for one worker, and"
+                f" {self._expected[0]} with {self._expected[1]} for another"
+            )
+        elif codec.lossy:
+            part = scratch[: len(self.total)]
+            decode(codec, payload, part)
+            self.total.add_(part)
+        else:
+            self.total.add_(payload.view(torch.float32))
+        self.counted.add(index)
+        self._weight += header.weight
+        return True
+
+    @property
+    def whole(self) -> bool:
+        """Every slice of the next step is in."""
+        return bool(self.counted) and len(self.counted) == self._expected[0]
+
+    def mean(self) -> Tensor:
+        """Divide the sum by what the step's slices weigh and give it; once, when it is :attr:`whole`.
+
+        Raises:
+            NothingCounts: they weigh nothing.
+        """
+        if not self._weight:
+            raise NothingCounts.of(self.step + 1)
+        return self.total.div_(self._weight)
+
+    def applied(self) -> None:
+        """The step was made: the next one starts from nothing."""
+        self.step += 1
+        self.counted.clear()

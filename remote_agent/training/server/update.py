@@ -1,0 +1,97 @@
+"""What a shard does with a chunk's mean gradient: the optimizer's step, one chunk at a time.
+
+An optimizer whose rule is elementwise (SGD, Adam, AdamW, RMSprop, Adagrad, Lion, ...) gives the same numbers chunk by
+chunk as for the whole model. One that looks at a parameter's shape or at all of it (LBFGS, Shampoo, LAMB, Adafactor,
+Muon) does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from remote_agent.training.shared.average import EMA, WeightAverage
+from remote_agent.training.wire.layout import Layout
+
+MakeOptimizer = Callable[[int, nn.Parameter], torch.optim.Optimizer]
+"""From a parameter group's number and one chunk of it to an optimizer over that chunk."""
+
+OptionsOf = Callable[[int, int], Mapping[str, Any]]
+"""From a parameter group's number and a step to the options that a schedule has set by then."""
+
+
+class Update(Protocol):
+    """Changes weights. A shard calls it for one chunk from one thread at a time, for several chunks at once."""
+
+    def bind(self, chunk: int, weights: Tensor) -> None:
+        """``weights`` (float32, flat) is where the chunk lies from now on; before the first step."""
+
+    def apply(self, chunk: int, step: int, gradient: Tensor, weight: float = 1.0) -> None:
+        """Change the chunk's weights in place by its mean ``gradient`` (float32, flat; may be overwritten).
+
+        ``weight`` is the part of a whole step that this one is: what the learning rate is multiplied by.
+        """
+
+    def state(self, chunk: int) -> Mapping[str, Tensor]:
+        """All that :meth:`apply` remembers about the chunk, by name."""
+
+    def load_state(self, chunk: int, state: Mapping[str, Tensor]) -> None:
+        """Remember what :meth:`state` gave elsewhere."""
+
+
+class OptimizerUpdate:
+    """A torch optimizer for each chunk.
+
+    Args:
+        layout: how the buffer is cut.
+        make: makes an optimizer for a chunk of a parameter group.
+        decay: of the weights' moving average; 0: none is kept.
+        options: for a schedule: what it sets among the parameter group's options (``lr``, ``betas``, ...) in (group,
+            step), steps counted from 1; default: they stay as they are.
+    """
+
+    def __init__(
+        self, layout: Layout, make: MakeOptimizer, options: OptionsOf | None = None, decay: float = 0.0
+    ) -> None:
+        self._layout = layout
+        self._make = make
+        self._options = options
+        self._average = WeightAverage(decay)
+        self._chunks: dict[int, tuple[nn.Parameter, torch.optim.Optimizer]] = {}
+
+    def bind(self, chunk: int, weights: Tensor) -> None:
+        parameter = nn.Parameter(weights)
+        self._chunks[chunk] = (parameter, self._make(self._layout.chunks[chunk].group, parameter))
+
+    def apply(self, chunk: int, step: int, gradient: Tensor, weight: float = 1.0) -> None:
+        parameter, optimizer = self._chunks[chunk]
+        if self._options is not None:
+            changed = self._options(self._layout.chunks[chunk].group, step)
+            for group in optimizer.param_groups:
+                group.update(changed)
+        usual = [group["lr"] for group in optimizer.param_groups] if weight != 1 else []
+        for group, rate in zip(optimizer.param_groups, usual, strict=False):
+            group["lr"] = rate * weight
+        parameter.grad = gradient
+        optimizer.step()
+        parameter.grad = None
+        self._average.update((parameter,))
+        for group, rate in zip(optimizer.param_groups, usual, strict=False):
+            group["lr"] = rate
+
+    def state(self, chunk: int) -> Mapping[str, Tensor]:
+        parameter, optimizer = self._chunks[chunk]
+        entries: Mapping[str, Any] = optimizer.state_dict()["state"].get(0, {})
+        kept = {name: torch.as_tensor(value).detach().clone() for name, value in entries.items() if value is not None}
+        return kept | self._average.of(parameter)
+
+    def load_state(self, chunk: int, state: Mapping[str, Tensor]) -> None:
+        parameter, optimizer = self._chunks[chunk]
+        self._average.take(parameter, state.get(EMA))
+        document = optimizer.state_dict()
+        own = {name: tensor.clone() for name, tensor in state.items() if name != EMA}
+        document["state"] = {0: own} if own else {}
+        optimizer.load_state_dict(document)

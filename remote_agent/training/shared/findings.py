@@ -1,0 +1,119 @@
+"""Whether parts of a batch can be put together to what the whole batch gives, and what becomes of a run where not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.errors import JobError
+from remote_agent.training.shared import units
+
+LATER_HINT = (
+    "what was trained up to here may not be what plain torch trains: return (sum, weight) from loss where it is a mean"
+    " over something else, or set unit to the batch size, and start anew; loss_reduction=mean takes the loss as it is"
+)
+
+UNIT_HINT = "set unit={batch} (the batch size): one device then computes a whole batch, as in plain torch"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What was found.
+
+    Attributes:
+        summed: the loss adds its samples up, it is no mean.
+        together: why parts of a batch do not give what it gives; empty when they do.
+        state: why parts do not give what the whole makes of the model's state; empty when they do.
+        hidden: what the code changes outside of the model's state; empty when nothing was seen.
+        batch_statistics: the model normalises by the statistics of the samples that are together.
+        moved: the model's buffers and frozen parameters that the code changes.
+        notes: for the plan.
+    """
+
+    summed: bool = False
+    together: str = ""
+    state: str = ""
+    hidden: str = ""
+    batch_statistics: bool = False
+    moved: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
+
+    def __or__(self, other: Findings) -> Findings:
+        return Findings(
+            summed=self.summed or other.summed,
+            together=self.together or other.together,
+            state=self.state or other.state,
+            hidden=self.hidden or other.hidden,
+            batch_statistics=self.batch_statistics or other.batch_statistics,
+            moved=self.moved | other.moved,
+            notes=tuple(dict.fromkeys((*self.notes, *other.notes))),
+        )
+
+
+def settle(
+    config: TrainingConfig, findings: Findings, changed: Iterable[str], devices: int, room: int | None = None
+) -> TrainingConfig:
+    """``config`` with the unit and the loss's kind as they will be.
+
+    Args:
+        config: as it was set.
+        findings: of all devices.
+        changed: trained parameters that forward or backward themselves change.
+        devices: how many there are.
+        room: samples that each of them may take at a time, as it was set; None: any.
+
+    Raises:
+        JobError: the batch can't be cut without changing the result.
+    """
+    batch = config.batch_size
+    moved = sorted(changed)
+    if moved:
+        raise JobError(
+            f"forward or loss itself changes the trained parameter {moved[0]}, and such a change would be lost",
+            hint="leave changes to the optimizer, or express them in forward (torch.nn.utils.parametrize); of an"
+            " Embedding with max_norm, normalise its output",
+        )
+    if findings.hidden:
+        raise JobError(
+            f"{findings.hidden} changes with every call of loss, and each worker would have its own",
+            hint="make it a buffer of the model (register_buffer): it then starts each step the same everywhere, and"
+            " afterwards is the mean over the parts (of whole numbers the largest)",
+        )
+    if findings.state and config.unit < batch:
+        raise JobError(findings.state, hint=UNIT_HINT.format(batch=batch))
+    if findings.together and not config.unit and config.loss_reduction == "auto":
+        raise JobError(
+            findings.together,
+            hint="return (sum, weight) from loss where it is a mean over something else; or "
+            + UNIT_HINT.format(batch=batch),
+        )
+    reduction = ("sum" if findings.summed else "mean") if config.loss_reduction == "auto" else config.loss_reduction
+    unit = config.unit
+    if not unit and (findings.batch_statistics or config.deterministic):
+        unit = min(units.default_unit(batch, devices), room or batch)
+    return dataclasses.replace(config, loss_reduction=reduction, unit=unit)
+
+
+def is_watched(config: TrainingConfig) -> bool:
+    """Whether the loss is looked at in the run, too: not where the user has said what it is."""
+    return config.loss_reduction == "auto" and not config.unit and not config.deterministic
+
+
+def about(config: TrainingConfig, findings: Findings) -> tuple[str, ...]:
+    """What the plan says of the settled ``config``."""
+    said = list(findings.notes)
+    if config.loss_reduction == "sum":
+        said.append("the loss adds its samples up: gradients are added up, not averaged")
+    if config.unit >= config.batch_size:
+        said.append("unit=batch_size: each step's batch is undivided, and one device computes it")
+    elif config.unit:
+        why = "batch normalisation" if findings.batch_statistics else "all that depends on which samples are together"
+        said.append(
+            f"unit={config.unit}: {why} sees groups of {config.unit} samples, as in plain torch with gradients"
+            " accumulated over them; running statistics are averaged by samples"
+        )
+    if config.deterministic:
+        said.append("deterministic: each unit's gradient travels by itself, and they are added up in order")
+    return tuple(said)

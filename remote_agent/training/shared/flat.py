@@ -1,0 +1,147 @@
+"""One flat buffer per dtype: the model's tensors are views into it, so a step moves one array, not hundreds.
+
+What travels is a :data:`Payload`: a tuple of byte arrays, one per group, in the groups' order. Bytes, because NumPy
+does not know bfloat16; Ray hands such arrays from its object store to a reader on the same host without a copy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+Payload = tuple[NDArray[np.uint8], ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Tensors of one dtype, laid out one after the other.
+
+    Attributes:
+        dtype: of all of them.
+        names: in the order of the model.
+        shapes: one for each name.
+    """
+
+    dtype: torch.dtype
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+
+    @property
+    def numel(self) -> int:
+        """Elements of the group."""
+        return sum(shape.numel() for shape in self.shapes)
+
+    def allocate(self, device: torch.device | str = "cpu") -> Tensor:
+        """A flat buffer of zeros for the group, shape ``(numel,)``."""
+        return torch.zeros(self.numel, dtype=self.dtype, device=device)
+
+    def views(self, flat: Tensor) -> list[Tensor]:
+        """Views into ``flat`` with the group's shapes."""
+        parts = torch.split(flat, [shape.numel() for shape in self.shapes])
+        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+
+def group(tensors: Mapping[str, Tensor]) -> tuple[Group, ...]:
+    """``tensors`` by dtype, in the order in which the dtypes first occur."""
+    by_dtype: dict[torch.dtype, list[str]] = {}
+    for name, tensor in tensors.items():
+        by_dtype.setdefault(tensor.dtype, []).append(name)
+    return tuple(
+        Group(dtype, tuple(names), tuple(tensors[name].shape for name in names)) for dtype, names in by_dtype.items()
+    )
+
+
+def trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that training changes; a tied one counts once, a frozen one not at all."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def state(model: nn.Module) -> dict[str, Tensor]:
+    """What is not trained: buffers and frozen parameters. The job's code may change them all the same."""
+    frozen = {name: parameter for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    return {**dict(model.named_buffers()), **frozen}
+
+
+def buffers(model: nn.Module, names: Sequence[str]) -> dict[str, Tensor]:
+    """The model's buffers and frozen parameters of these names, as they are now."""
+    everything = state(model)
+    return {name: everything[name] for name in names}
+
+
+def digest(tensor: Tensor) -> tuple[object, ...]:
+    """Shape, sum and sum of squares: what tells in little memory whether a tensor was changed."""
+    numbers = tensor.detach().cpu()
+    numbers = (torch.view_as_real(numbers) if numbers.is_complex() else numbers).double()
+    return tuple(tensor.shape), float(numbers.sum()), float((numbers * numbers).sum())
+
+
+class Bystanders:
+    """What is neither trained nor travels with the weights: whoever changes it would change it in one process only.
+
+    Args:
+        model: the model.
+        travels: names of buffers and frozen parameters that do.
+    """
+
+    def __init__(self, model: nn.Module, travels: Sequence[str]) -> None:
+        self._tensors = {name: tensor for name, tensor in state(model).items() if name not in travels}
+        self._digests = {name: digest(tensor) for name, tensor in self._tensors.items()}
+
+    def changed(self) -> str:
+        """The name of one that is not what it was; empty: all are."""
+        return next((name for name, tensor in self._tensors.items() if digest(tensor) != self._digests[name]), "")
+
+
+class FlatTensors:
+    """The trained parameters of a model, moved into one flat buffer per dtype; the parameters become views into it."""
+
+    def __init__(self, model: nn.Module, device: torch.device | str = "cpu") -> None:
+        parameters = trained(model)
+        self.groups = group(parameters)
+        self.flats = [entry.allocate(device) for entry in self.groups]
+        self.parameters = [[parameters[name] for name in entry.names] for entry in self.groups]
+        with torch.no_grad():
+            for entry, flat, members in zip(self.groups, self.flats, self.parameters, strict=True):
+                for parameter, view in zip(members, entry.views(flat), strict=True):
+                    view.copy_(parameter)
+                    parameter.data = view
+
+    @torch.no_grad()
+    def load(self, payload: Payload) -> None:
+        """Copy weights that arrived into the model; ``payload`` may hold more after them."""
+        for flat, entry, array in zip(self.flats, self.groups, payload, strict=False):
+            flat.copy_(from_bytes(array, entry.dtype))
+
+
+def norm(flats: Sequence[Tensor]) -> float:
+    """The norm of all the flat tensors' numbers together; their memory is read once more."""
+    return math.sqrt(sum(float(torch.linalg.vector_norm(flat, dtype=_wide(flat))) ** 2 for flat in flats))
+
+
+def _wide(flat: Tensor) -> torch.dtype:
+    """What squares are added up in: half precision would overflow."""
+    if flat.is_complex():
+        return torch.complex64
+    return torch.float32 if flat.dtype in (torch.float16, torch.bfloat16) else flat.dtype
+
+
+def to_bytes(flat: Tensor) -> NDArray[np.uint8]:
+    """``flat``'s memory as bytes, without a copy when it is on the CPU."""
+    return flat.detach().cpu().view(torch.uint8).numpy()
+
+
+def from_bytes(array: NDArray[np.uint8], dtype: torch.dtype) -> Tensor:
+    """A tensor over ``array``'s memory, shape ``(numel,)``; read it only: the object store's arrays are shared."""
+    return torch.from_numpy(array).view(dtype)
+
+
+def gather(tensors: Mapping[str, Tensor]) -> Payload:
+    """``tensors`` as one array per dtype, in the layout of :func:`group`."""
+    groups = group(tensors)
+    return tuple(to_bytes(torch.cat([tensors[name].reshape(-1) for name in entry.names])) for entry in groups)

@@ -1,0 +1,385 @@
+"""What coordinator, workers and server tell each other: small frozen values; tensors travel beside them as refs.
+
+Failures of the user's code come back as a value, :class:`Failed`, so that what reaches the coordinator as an exception
+is always the machinery's: a dead process, a lost object.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from remote_agent.goals import Watched
+from remote_agent.training.errors import JobError, LossNotFinite, TrainingError, UsageChanged
+from remote_agent.training.shared.dataplane import Usage
+from remote_agent.training.shared.figures import Figures
+from remote_agent.training.shared.findings import Findings
+from remote_agent.training.shared.rpc import Ref
+from remote_agent.training.shared.slices import Indices, SliceSpan
+from remote_agent.training.user_code.user_errors import Frame
+from remote_agent.whereabouts import Place
+
+REPAIR, PING, EXCHANGE = "repair", "ping", "exchange"
+"""Groups of calls that an actor carries out while a step or slice is under way: slices that others have lost, pings and
+what belongs to them, and exchanges of slices that wait for no others."""
+
+GROUPS = (REPAIR, PING, EXCHANGE)
+"""Those of a worker."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed:
+    """Something that the user can do something about went wrong in the actor."""
+
+    cause: str
+    hint: str = ""
+    detail: str = ""
+    kind: type[TrainingError] = JobError
+
+    @classmethod
+    def of(cls, error: TrainingError) -> Failed:
+        """The failure that ``error`` describes."""
+        kept = (LossNotFinite, UsageChanged)
+        kind = next((kind for kind in kept if isinstance(error, kind)), JobError)
+        return cls(cause=error.cause, hint=error.hint, detail=error.detail, kind=kind)
+
+    def error(self, host: str) -> TrainingError:
+        """The failure as an error of ``host``."""
+        return self.kind(self.cause, hint=self.hint, host=host, detail=self.detail)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerReady:
+    """A worker is ready: ``machine`` names the physical computer, ``simulated_speed`` labels a simulated device.
+
+    ``cores`` are those of the computer. ``notes`` say how the device computes, for the plan.
+    """
+
+    machine: str
+    cores: int
+    device: str
+    simulated_speed: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Measured ``(samples, seconds)``, what the model did with its parameters and buffers, and notes for the plan.
+
+    ``findings`` say whether parts of a batch give what the whole batch gives; ``loss`` is that of the samples that were
+    measured, 0 where it is not finite.
+    """
+
+    points: tuple[tuple[int, float], ...]
+    usage: Usage
+    findings: Findings = field(default_factory=Findings)
+    loss: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slice:
+    """The part of a step's batch that one worker computes.
+
+    Attributes:
+        index: numbers the step's slices.
+        indices: of its samples in the dataset, shape ``(samples,)``.
+        begin: position of its first sample in the run's global order.
+        first: position of the first sample of the whole batch.
+        total: samples of the whole batch.
+    """
+
+    index: int
+    indices: Indices
+    total: int
+    begin: int = 0
+    first: int = 0
+
+    @classmethod
+    def whole(cls, indices: Indices, index: int = 0, begin: int = 0) -> Slice:
+        """A batch that is not cut."""
+        return cls(index=index, indices=indices, total=len(indices), begin=begin, first=begin)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stamps:
+    """When a call was entered and left, on the monotonic clock of the process that handled it, in seconds."""
+
+    entered: float = 0.0
+    left: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamedTask:
+    """A worker's part in a streamed step whose batch is cut into ``spans``, in the order of the slices' numbers.
+
+    ``own`` is what the worker computes; None: it only takes the new weights. In a round of local SGD ``local_batch`` is
+    how many of its samples the worker uses in each of its own steps; 0: the slice is one gradient. The new weights of a
+    ``delayed`` round are waited for in the next one. ``coordinator`` is who says so: a worker heeds one at a time.
+    ``watched`` is what came of the evaluations, for a scheduler that goes by it.
+    """
+
+    step: int
+    spans: tuple[SliceSpan, ...]
+    own: Slice | None
+    local_batch: int = 0
+    delayed: bool = False
+    coordinator: str = ""
+    watched: Watched = ()
+
+    @property
+    def slices(self) -> int:
+        """How many slices the step has."""
+        return len(self.spans)
+
+    @property
+    def samples(self) -> int:
+        """How many samples they have together."""
+        return sum(span.end - span.begin for span in self.spans)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamedResult:
+    """A worker's part in a streamed step is done; the new weights are with it.
+
+    Attributes:
+        step: as in the task.
+        loss: mean over the slice's samples, as the loss weighs them; 0 without a slice.
+        weight: what they weigh in the step's mean; 0 without a slice.
+        compute_s: fetching the samples, forward, backward.
+        pushed: when the gradient was on its way, on the worker's monotonic clock, in seconds.
+        bytes_out: of gradients, sent or handed over.
+        bytes_in: of weights.
+        stamps: from the beginning until all weights were here.
+        at_most: samples that the device computes at a time from now on, since its memory was full; 0: as before.
+        scalars: the figures that the job's loss gave beside the loss.
+    """
+
+    step: int
+    loss: float
+    weight: float
+    compute_s: float
+    pushed: float
+    bytes_out: int
+    bytes_in: int
+    stamps: Stamps
+    at_most: int = 0
+    scalars: Figures = field(default_factory=dict)
+
+    @property
+    def push_s(self) -> float:
+        """From the gradient's computation until it was on its way."""
+        return max(0.0, self.pushed - self.stamps.entered - self.compute_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaleTask:
+    """A slice that waits for no others; ``own.index`` is its number in the run, from 1.
+
+    Weights that hold all slices up to ``needs`` are fresh enough for it, and so are any that are fetched after it was
+    issued (see ``strategies.staleness_clocks``). It is issued ``again`` if another worker may have sent a part of its
+    gradient.
+    """
+
+    own: Slice
+    needs: int = 0
+    again: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaleResult:
+    """A slice that waited for no others is applied on all shards.
+
+    Attributes:
+        number: of the slice.
+        loss: mean over its samples.
+        compute_s: fetching the samples, forward, backward.
+        push_s: until its gradient was on its way.
+        pull_s: from then until all fresh weights were here, and before it, where it had to wait for fresher weights.
+        bytes_out: sent since the result before.
+        bytes_in: received since then.
+        stamps: from the beginning until all fresh weights were here.
+        at_most: as in :class:`StreamedResult`.
+        scalars: as in :class:`StreamedResult`.
+    """
+
+    number: int
+    loss: float
+    compute_s: float
+    push_s: float
+    pull_s: float
+    bytes_out: int
+    bytes_in: int
+    stamps: Stamps
+    at_most: int = 0
+    scalars: Figures = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """A slice that was to be repaired had been counted before its worker was lost."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Busy:
+    """A call of the user's code is under way for ``seconds``; ``frames`` are the user's calls, the outermost first."""
+
+    place: Place
+    seconds: float
+    frames: tuple[Frame, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pulse:
+    """A worker lives.
+
+    Attributes:
+        done: the last streamed step that it has done its part of.
+        following: it takes no part, and has the newest weights: it may enter with any step from now on.
+        busy: with a call of the user's code that takes long.
+    """
+
+    done: int = 0
+    following: bool = False
+    busy: Busy | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardLinkDown:
+    """The worker can't exchange gradients and weights with a shard."""
+
+    cause: str
+
+
+StreamedAnswer = StreamedResult | Counted | Failed | ShardLinkDown
+"""What becomes of a worker's part in a streamed step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerStatus:
+    """What a worker tells a coordinator that takes the place of one that was killed.
+
+    Attributes:
+        step: the last step whose new weights it has.
+        under_way: its part in the step that it is in now; None: it is in none.
+        done: its parts in the last steps, with what came of each.
+        repaired: others' slices that it was given, with what came of each.
+        following: it takes no part in the steps.
+    """
+
+    step: int
+    under_way: StreamedTask | None = None
+    done: tuple[tuple[StreamedTask, StreamedAnswer], ...] = ()
+    repaired: tuple[tuple[StreamedTask, StreamedAnswer], ...] = ()
+    following: bool = False
+
+
+# --- Evaluation ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationTask:
+    """Batches of the validation data that a worker measures with the weights after the last step.
+
+    ``name`` is the evaluation's, which may have several tasks. ``data`` is the ref of the data, in a tuple: so it is
+    fetched by a worker that does not have it, and once.
+    """
+
+    name: str
+    data: tuple[Ref[Any]]
+    batches: Sequence[tuple[int, Indices]]
+
+    def of(self, batches: Sequence[tuple[int, Indices]]) -> EvaluationTask:
+        """The task with these ``batches``, each with its number."""
+        return dataclasses.replace(self, batches=batches)
+
+
+# --- All-reduce ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupMembership:
+    """A worker's place in one group of ``size`` workers, which find each other through a store of the coordinator's.
+
+    Attributes:
+        number: of the group, among those of this coordinator.
+        run: keeps apart coordinators that had the same address and port one after the other.
+        address: of the store.
+        port: of the store.
+        rank: of the worker, from 0.
+        size: workers of the group.
+    """
+
+    number: int
+    run: str
+    address: str
+    port: int
+    rank: int
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReductionTask:
+    """A worker's part in a step: commit the step before, compute, and reduce with the others of the group.
+
+    Attributes:
+        step: which; the same one again when its reduction was broken: what was computed for it counts still.
+        committed: the step whose reduction was whole everywhere: it is applied now, where it is not yet.
+        slices: what the worker computes, beside what it has computed for this step before.
+        group: with whom it reduces; None: it is alone.
+        ordered: the step's slices, which are reduced one by one and added in their order, so that the sum has the same
+            bits whoever computed them; 0: each worker adds its own up first.
+        watched: what came of the evaluations, for a scheduler that goes by it.
+    """
+
+    step: int
+    committed: int
+    slices: tuple[Slice, ...]
+    group: GroupMembership | None
+    ordered: int = 0
+    watched: Watched = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Computed:
+    """A slice that a worker has computed, and the seconds for fetching its samples, forward and backward."""
+
+    index: int
+    samples: int
+    compute_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reduced:
+    """The gradient of all slices is with the worker; nothing is applied yet.
+
+    Attributes:
+        step: as in the task.
+        samples: of all slices of all workers.
+        loss: mean over these samples.
+        computed: the slices that this worker has added.
+        ready: when it was ready to reduce, on its monotonic clock, in seconds.
+        stamps: of the call.
+        norm: of the mean gradient, before it is clipped.
+        at_most: as in :class:`StreamedResult`.
+        scalars: the figures that the job's loss gave beside the loss, of this worker's slices.
+    """
+
+    step: int
+    samples: int
+    loss: float
+    computed: tuple[Computed, ...]
+    ready: float
+    stamps: Stamps
+    norm: float = 0.0
+    at_most: int = 0
+    scalars: Figures = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broken:
+    """The reduction did not come about; what the worker has computed for the step it keeps."""
+
+    cause: str

@@ -1,0 +1,22 @@
+"""Which samples a slice holds: indices into the dataset, and positions in the run's order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class SliceSpan:
+    """A slice that was counted in a step: positions ``begin`` to ``end`` (exclusive), by ``worker``.
+
+    Where a slice was issued again after a loss, ``worker`` is whoever delivered it in the end.
+    """
+
+    worker: str
+    begin: int
+    end: int

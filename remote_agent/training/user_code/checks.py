@@ -1,0 +1,145 @@
+"""What is wrong with a job's model and optimizer, found before any process is started.
+
+The optimizers that a run can step are those whose ``step`` needs nothing but gradients: it is made on a server, or on
+each worker, which have no batch at hand.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from remote_agent.strategies import spec_of
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.errors import JobError
+from remote_agent.training.shared.flat import Bystanders
+
+_ONE = (
+    "return one optimizer, with a parameter group for each part of the model:"
+    " torch.optim.Adam([{'params': a.parameters()}, {'params': b.parameters(), 'lr': 1e-4}]); a job that steps several"
+    " optimizers in turns, as a GAN does, can't be trained by this engine"
+)
+_SAME = "create_model must build the same layers wherever it is called: draw sizes from nothing but the seed"
+
+
+def check_model(model: nn.Module) -> None:
+    """Refuse a model that can't be trained.
+
+    Raises:
+        JobError: it has no parameter to train, or one without values.
+    """
+    parameters = dict(model.named_parameters())
+    for name, parameter in parameters.items():
+        if parameter.is_meta:
+            hint = "build the model where its values are, or call model.to_empty(device='cpu') and initialise it"
+            raise JobError(f"the parameter {name} is on the meta device and has no values", hint=hint)
+    if not any(parameter.requires_grad for parameter in parameters.values()):
+        raise JobError("the model has no parameter to train", hint="leave requires_grad on for at least one parameter")
+
+
+def check_optimizer(made: object, model: nn.Module) -> torch.optim.Optimizer:
+    """What ``create_optimizer`` gave, when a run can step it.
+
+    Raises:
+        JobError: it is no optimizer, several, one that calls the loss itself, or one over other parameters.
+    """
+    if isinstance(made, list | tuple | Mapping):
+        raise JobError(f"create_optimizer gave a {_kind(made)}, where a run has one optimizer", hint=_ONE)
+    if not isinstance(made, torch.optim.Optimizer):
+        raise JobError(f"create_optimizer gave a {_kind(made)}", hint="return a torch.optim.Optimizer over the model")
+    if _needs_closure(made.step):
+        raise JobError(
+            f"{_kind(made)} calls the loss again within a step (a closure), which one of many workers can't answer",
+            hint="use an optimizer whose step() needs gradients alone: SGD, Adam, AdamW, Adafactor or one of your own",
+        )
+    known = {id(parameter) for parameter in model.parameters()}
+    given = [parameter for group in made.param_groups for parameter in group["params"]]
+    foreign = [parameter for parameter in given if id(parameter) not in known]
+    if len(foreign) == len(given):
+        hint = "build it over the parameters of the model that create_optimizer gets, not of another copy"
+        raise JobError("the optimizer has none of the model's parameters", hint=hint)
+    if foreign:
+        shapes = ", ".join(str(tuple(parameter.shape)) for parameter in foreign[:3])
+        raise JobError(
+            f"the optimizer has parameters that are not the model's: {len(foreign)}, of shape {shapes}",
+            hint="make them a part of the model (self.loss = ..., nn.Parameter), so that every worker has them",
+        )
+    return made
+
+
+def refuse_hooks(model: nn.Module, config: TrainingConfig) -> None:
+    """Refuse hooks on gradients where they would see those of a part of the batch only.
+
+    Raises:
+        JobError: there is one, and the batch may be cut.
+    """
+    whole = config.unit >= config.batch_size or spec_of(config.strategy).rounds
+    if whole and config.precision != "fp16":
+        return
+    found = [f"the parameter {name}" for name, parameter in model.named_parameters() if _has_hooks(parameter)]
+    found += [f"the module {name or 'itself'}" for name, module in model.named_modules() if _has_hooks(module)]
+    if found:
+        cause = f"{found[0]} has a gradient hook, which would see the gradient of a part of the batch only"
+        raise JobError(
+            cause,
+            hint="use clip_norm, or do it in the optimizer or in loss; with unit set to the batch size one device"
+            " computes the whole batch, and hooks see what they see in plain torch",
+        )
+
+
+def _has_hooks(owner: nn.Module | nn.Parameter) -> bool:
+    names = ("_backward_hooks", "_backward_pre_hooks", "_post_accumulate_grad_hooks")
+    return any(getattr(owner, name, None) for name in names)
+
+
+def refuse_changes(bystanders: Bystanders) -> None:
+    """Refuse an optimizer whose step changed what it does not train.
+
+    Raises:
+        JobError: it did.
+    """
+    name = bystanders.changed()
+    if name:
+        raise JobError(
+            f"the optimizer's step changes {name}, which is not trained: the change would be lost",
+            hint="change it in loss or forward: it is then kept the same on all devices",
+        )
+
+
+def _kind(made: object) -> str:
+    return type(made).__name__
+
+
+def _needs_closure(step: Callable[..., Any]) -> bool:
+    """Whether ``step`` has an argument that must be given."""
+    try:
+        parameters = inspect.signature(step).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(entry.kind in positional and entry.default is inspect.Parameter.empty for entry in parameters)
+
+
+def load(model: nn.Module, state: bytes) -> None:
+    """Bring the run's first weights (safetensors) into a model that ``create_model`` gave in another process.
+
+    Lazy layers (:mod:`~remote_agent.training.coordinator.lazy`) get their shapes from it.
+
+    Raises:
+        JobError: it is another model than the one that they are of.
+    """
+    weights = safetensors.torch.load(state)
+    own = {name for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    different = sorted(own ^ weights.keys())
+    cause = "create_model gave another model on this host than on the coordinator's"
+    if different:
+        raise JobError(f"{cause}: {different[0]} is in one of them only", hint=_SAME)
+    try:
+        model.load_state_dict(weights, strict=False)
+    except RuntimeError as error:
+        raise JobError(f"{cause}: {str(error).splitlines()[-1].strip()}", hint=_SAME) from error

@@ -1,0 +1,234 @@
+"""What a job's ``loss`` gave for a part of a batch, and what that weighs in the mean over the whole batch.
+
+A mean over samples is the usual case: a part of ``n`` samples weighs ``n``. Two kinds of losses are means over
+something else, and say what a part weighs by themselves:
+
+- ``loss`` returns ``(sum, weight)``: the mean over a batch is the sum of its parts' sums by the sum of their weights.
+- ``loss`` returns what ``torch.nn.functional.cross_entropy`` or ``nll_loss`` gave with ``reduction="mean"``, as the
+  default loss, ``torch.nn.CrossEntropyLoss`` and Hugging Face's models do. These divide by the number of labels that
+  are not ``ignore_index``, or by the sum of the labels' class weights; :func:`install` notes it.
+
+A loss that adds its samples up (``reduction="sum"``) is told by ``summed``, which the measurement found out
+(:mod:`~remote_agent.training.worker.device.additivity`).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from remote_agent.training.errors import JobError
+
+WATCHED = ("cross_entropy", "nll_loss")
+"""Functions of ``torch.nn.functional`` whose mean is over labels that count, with the weights of their classes."""
+
+WEIGHT_HINT = (
+    "return (sum, weight) from loss: the sum over samples or labels, and what it is to be divided by, for example"
+    " (cross_entropy(..., reduction='sum'), (labels != -100).sum())"
+)
+
+
+_UNKNOWN = (
+    "a cross entropy in the loss is a mean over some of the labels, or by class weights, and the loss is more than"
+    " that: what a part of a batch weighs in its mean is not known"
+)
+
+
+@dataclass(frozen=True)
+class PartLoss:
+    """The loss of one part of a batch.
+
+    Attributes:
+        value: what ``loss`` gave, a scalar with a gradient.
+        factor: ``value`` times this is the part's sum.
+        weight: what the part weighs: the loss of a batch is the sum of its parts' sums by the sum of their weights.
+        unknown: why that is not so, as far as can be seen; empty where it is.
+    """
+
+    value: Tensor
+    factor: float
+    weight: float
+    unknown: str = ""
+
+
+def mean_of(parts: Sequence[tuple[float, float]]) -> float:
+    """The loss of a batch whose parts have these sums and weights; 0 where they weigh nothing."""
+    weight = sum(each for _, each in parts)
+    return sum(total for total, _ in parts) / weight if weight else 0.0
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of a watched function that gave a mean."""
+
+    result: Tensor
+    function: Callable[..., Tensor]
+    arguments: inspect.BoundArguments
+
+    def weight(self) -> float:
+        """What the result was divided by."""
+        target, input_ = self.arguments.arguments["target"], self.arguments.arguments["input"]
+        if target.is_floating_point():  # probabilities of classes: the mean is over samples and positions
+            return float(input_.numel() / input_.shape[min(1, input_.dim() - 1)])
+        counts = target != self.arguments.arguments["ignore_index"]
+        weight = self.arguments.arguments["weight"]
+        if weight is None:
+            return float(counts.sum())
+        return float(weight[target[counts]].double().sum())
+
+    def is_plain(self) -> bool:
+        """Whether the mean is over all labels alike."""
+        arguments = self.arguments.arguments
+        if arguments["weight"] is not None:
+            return False
+        target = arguments["target"]
+        return target.is_floating_point() or not bool((target == arguments["ignore_index"]).any())
+
+    def sum(self) -> Tensor:
+        """The same, added up: 0, with gradients of 0, where no label counts."""
+        arguments = dict(self.arguments.arguments) | {"reduction": "sum", "size_average": None, "reduce": None}
+        return self.function(**arguments)
+
+
+class _Noted(threading.local):
+    """The calls of this thread since the loss was begun; None: nobody wants to know."""
+
+    def __init__(self) -> None:
+        self.calls: list[_Call] | None = None
+
+
+_thread = _Noted()
+_noted: dict[str, Callable[..., Tensor]] = {}
+
+
+def install() -> None:
+    """Note what the watched functions divide by, in this process from now on; before the job's code is loaded."""
+    for name in WATCHED:
+        if name not in _noted:
+            original = getattr(functional, name)
+            _noted[name] = original
+            setattr(functional, name, _noting(original))
+
+
+def _noting(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if not torch.compiler.is_compiling() and _thread.calls is not None:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            arguments = bound.arguments
+            old_style = arguments["size_average"] is not None or arguments["reduce"] is not None
+            if arguments["reduction"] == "mean" and not old_style:
+                _thread.calls.append(_Call(result, original, bound))
+        return result
+
+    return noting
+
+
+def of_part(
+    loss: Callable[[nn.Module, Any], Any], model: nn.Module, batch: Any, samples: int, summed_over: int = 0
+) -> PartLoss:
+    """The loss of a part of ``samples`` samples.
+
+    Args:
+        loss: the job's.
+        model: what it is called with.
+        batch: the part, on the model's device.
+        samples: in the part.
+        summed_over: samples of the whole batch, for a loss that adds its samples up; 0: a mean.
+
+    Raises:
+        JobError: it is not a scalar with a gradient, nor one with its weight.
+    """
+    calls: list[_Call] = []
+    _thread.calls = calls
+    try:
+        given = loss(model, batch)
+    finally:
+        _thread.calls = None
+    if isinstance(given, tuple) and len(given) == 2:
+        return PartLoss(_scalar(given[0]), 1.0, _weight(given[1]))
+    value = _scalar(given)
+    if summed_over:
+        return PartLoss(value, float(summed_over), float(samples))
+    for call in calls:
+        if value.data_ptr() == call.result.data_ptr():
+            weight = call.weight()
+            return PartLoss(value, weight, weight) if weight else PartLoss(call.sum(), 1.0, 0.0)
+    unknown = "" if all(call.is_plain() for call in calls) else _UNKNOWN
+    return PartLoss(value, float(samples), float(samples), unknown)
+
+
+def _scalar(value: object) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise JobError(f"loss gave a {type(value).__name__}", hint="return a scalar tensor: the mean over the batch")
+    if value.numel() != 1:
+        raise JobError(
+            f"loss gave a tensor of shape {tuple(value.shape)}", hint="return a scalar: for example loss.mean()"
+        )
+    if torch.is_grad_enabled() and not value.requires_grad:
+        raise JobError(
+            "the loss does not depend on a trained parameter",
+            hint="look for detach(), item(), no_grad() or argmax() on the way from the model's output to the loss",
+        )
+    return value.reshape(())
+
+
+def _weight(value: object) -> float:
+    if isinstance(value, Tensor) and value.numel() == 1:
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise JobError(
+            f"loss gave the weight {value!r}", hint="return (sum, weight) with a weight that is a number, 0 or more"
+        )
+    return float(value)
+
+
+def function_of(own: Any) -> Callable[[nn.Module, Any], Any]:
+    """``loss(model, batch)`` of what a job calls its loss.
+
+    Args:
+        own: such a function; a criterion of ``(outputs, targets)`` such as ``torch.nn.CrossEntropyLoss(weight=...)``;
+            or None, which is cross entropy.
+    """
+    if own is None:
+        return functools.partial(_of_criterion, functional_cross_entropy)
+    return functools.partial(_of_criterion, own) if isinstance(own, nn.Module) else own
+
+
+def functional_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The default criterion, as the process has it now: see :func:`install`."""
+    return functional.cross_entropy(outputs, targets)
+
+
+def _of_criterion(criterion: Callable[[Any, Any], Any], model: nn.Module, batch: Any) -> Any:
+    """The criterion of ``(inputs, targets)``; of a batch with ``labels``, the loss that the model itself gives.
+
+    Raises:
+        JobError: the batch is something else.
+    """
+    hint = "give the job a loss(model, batch) of its own"
+    if isinstance(batch, Mapping) and "labels" in batch:
+        output = model(**batch)
+        loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+        if isinstance(loss, Tensor):
+            return loss
+        raise JobError("the model gave no loss for a batch with labels", hint=hint)
+    parts = tuple(batch.values()) if isinstance(batch, Mapping) else batch
+    if not isinstance(parts, tuple | list) or len(parts) != 2:
+        kind = f"{len(parts)} parts" if isinstance(parts, tuple | list) else f"a {type(parts).__name__}"
+        cause = f"without a loss of the job's own a batch is (inputs, targets); this one has {kind}"
+        raise JobError(cause, hint=hint)
+    inputs, targets = parts
+    return criterion(model(inputs), targets)

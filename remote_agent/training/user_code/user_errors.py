@@ -1,0 +1,208 @@
+"""An exception of the user's code as a :class:`JobError`: which function of theirs, in which line, and what it says.
+
+What a user looks for is a line of their own. A traceback ends in torch's or Python's code as a rule, so only frames of
+the user's own files are shown; where there are none (the default loss, a model of a library's), the last others are.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import sysconfig
+import traceback
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+
+import torch
+
+import remote_agent
+from remote_agent.training.errors import JobError, TrainingError
+from remote_agent.training.user_code import job_code
+
+LOSS = "loss"
+"""The place of whatever happens while a slice is computed: the data, the model and the loss are the user's there."""
+
+MAX_FRAMES = 6
+"""Of one exception that are shown: the innermost."""
+
+MAX_CHAINED = 3
+"""Exceptions of a chain, and of a group, that are shown."""
+
+MAX_TEXT = 300
+"""Characters of an exception's first line that are shown."""
+
+MAX_LINES = 12
+"""Of one exception's text that are shown in the detail."""
+
+HINT = "correct the job's code"
+
+_LIBRARIES = tuple(
+    dict.fromkeys(
+        os.path.realpath(path) + os.sep
+        for path in (
+            *(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
+            str(Path(remote_agent.__file__).parent),
+        )
+    )
+)
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One call: ``function`` as Python qualifies it, ``Net.forward``; ``file`` as a path, or a notebook's cell."""
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def place(self) -> str:
+        """``my_job.py:31``."""
+        return f"{Path(self.file).name}:{self.line}"
+
+    @property
+    def name(self) -> str:
+        """The function's own name."""
+        return self.function.rpartition(".")[2]
+
+    @property
+    def words(self) -> str:
+        """The function as it is told: ``forward of Net``; empty for a module's own lines."""
+        owner = self.function.rpartition("<locals>.")[2].rpartition(".")[0]
+        if self.name == "<module>":
+            return ""
+        return f"{self.name} of {owner}" if owner else self.name
+
+    @property
+    def source(self) -> str:
+        """The line itself; empty where the file can't be read here."""
+        return linecache.getline(self.file, self.line).strip()
+
+
+def is_users_own(file: str) -> bool:
+    """Whether a file of code is neither ours nor Python's nor an installed library's."""
+    if file.startswith("<") and not file.startswith("<ipython"):
+        return False
+    return not os.path.realpath(file).startswith(_LIBRARIES)
+
+
+def frames_of(trace: TracebackType | None) -> list[Frame]:
+    """The calls of a traceback, the outermost first."""
+    return _frames(traceback.walk_tb(trace))
+
+
+def frames_of_stack(frame: FrameType | None) -> list[Frame]:
+    """The calls that a thread is in, the outermost first."""
+    return _frames(traceback.walk_stack(frame))[::-1]
+
+
+def _frames(calls: Iterable[tuple[FrameType, int]]) -> list[Frame]:
+    return [Frame(frame.f_code.co_filename, line, frame.f_code.co_qualname) for frame, line in calls]
+
+
+def lines_of(frames: list[Frame]) -> list[str]:
+    """The user's own calls among ``frames``, each with its line; else the last others."""
+    own = [frame for frame in frames if is_users_own(frame.file)] or frames[-3:]
+    lines = []
+    for frame in own[-MAX_FRAMES:]:
+        lines.append(f"{frame.place} in {frame.function.rpartition('<locals>.')[2]}")
+        lines += [f"    {frame.source}"] if frame.source else []
+    return lines
+
+
+_MIXED = re.compile(r"\bfloat\b.*\bdouble\b|\bdouble\b.*\bfloat\b", re.IGNORECASE)
+"""What torch says where float32 meets float64."""
+
+
+def as_job_error(where: str, error: BaseException) -> JobError:
+    """``error`` of the user's code, called for ``where``, with the lines that the user wrote.
+
+    Args:
+        where: the job's function that was called, or what was done, in words; :data:`LOSS`: computing a slice, and the
+            function is the user's outermost one.
+        error: what it raised; a ``JobError`` stays as it is.
+    """
+    if isinstance(error, JobError):
+        return error
+    own = [frame for frame in frames_of(error.__traceback__) if is_users_own(frame.file)]
+    hint = job_code.advice(error) or HINT
+    if isinstance(error, torch.OutOfMemoryError):
+        hint = "the device's memory is full: lower batch_size, or set max_batch for the host"
+    elif isinstance(error, RuntimeError) and _MIXED.search(str(error)):
+        hint = "the data is float64, as numpy has it, and the model float32: x.astype('float32') makes them alike"
+    elif isinstance(error, SystemExit):
+        hint = "a job's code must not end its process: raise an exception that says what is wrong"
+    return JobError(f"{_place(where, own)}: {headline(error)}", hint=hint, detail="\n".join(_detail(error)))
+
+
+def headline(error: BaseException) -> str:
+    """``RuntimeError: mat1 and mat2 shapes cannot be multiplied``, in one line."""
+    if isinstance(error, SystemExit):
+        return f"it called sys.exit({'' if error.code is None else repr(error.code)[:MAX_TEXT]})"
+    text = _text(error).splitlines()
+    said = type(error).__name__ + (f": {text[0][:MAX_TEXT]}" if text else "")
+    if isinstance(error, BaseExceptionGroup):
+        said += ": " + "; ".join(headline(each) for each in error.exceptions[:MAX_CHAINED])
+    return said
+
+
+def clean(text: str) -> str:
+    """``text`` without escape sequences and control characters: it may come from a file that the job reads."""
+    return "".join(each if each.isprintable() or each in "\n\t" else " " for each in _ESCAPES.sub("", text))
+
+
+def _place(where: str, own: list[Frame]) -> str:
+    """``loss, in forward of Net (my_job.py:12)``."""
+    if not own:
+        return where
+    outer, inner = own[0], own[-1]
+    if where == LOSS:
+        where = LOSS if outer.name == LOSS else outer.words or where
+    within = f", in {inner.words}" if len(own) > 1 and inner.words and inner.function != outer.function else ""
+    return f"{where}{within} ({inner.place})"
+
+
+def _detail(error: BaseException) -> Iterator[str]:
+    """The user's calls and the text of the exception, after those that led to it."""
+    for number, each in enumerate(_chain(error)):
+        if number:
+            yield "which led to:"
+        yield from lines_of(frames_of(each.__traceback__))
+        yield from _said(each)
+        if isinstance(each, BaseExceptionGroup):
+            for member in each.exceptions[:MAX_CHAINED]:
+                yield "of which:"
+                yield from lines_of(frames_of(member.__traceback__))
+                yield from _said(member)
+
+
+def _said(error: BaseException) -> list[str]:
+    if isinstance(error, SyntaxError):
+        lines = clean("".join(traceback.format_exception_only(error))).splitlines()
+    else:
+        lines = [f"{type(error).__name__}: {_text(error)}".rstrip(": ")]
+        lines = lines[0].splitlines()
+    return [line[:MAX_TEXT] for line in lines[:MAX_LINES]]
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """The exception and those that it was raised from, the first one first; ours are left out."""
+    chain: list[BaseException] = []
+    each: BaseException | None = error
+    while each is not None and each not in chain and len(chain) < MAX_CHAINED:
+        if not isinstance(each, TrainingError):
+            chain.append(each)
+        each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
+    return chain[::-1]
+
+
+def _text(error: BaseException) -> str:
+    """What the exception says; its own code may fail at that."""
+    try:
+        return clean(str(error)).strip()
+    except Exception as failure:  # noqa: BLE001 - the user's code can raise anything
+        return f"(its text can't be shown: {type(failure).__name__})"

@@ -1,0 +1,46 @@
+"""What all workers and shards of a run must have in common; they compare it before anything else travels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from remote_agent.training.wire.codecs import Codec, Float32
+from remote_agent.training.wire.errors import MalformedFrame
+from remote_agent.training.wire.layout import Layout
+
+MARK = b"|stale"
+"""What the signature of both ends has at its end: a worker of a synchronous run is refused."""
+
+
+_PROBE = 1 << 12  # numbers; tells different fractions of topk apart
+
+
+@dataclass(frozen=True)
+class Codecs:
+    """How gradients travel to the shards, and weights back."""
+
+    gradients: Codec
+    weights: Codec
+
+    def signature(self, layout: Layout) -> bytes:
+        """Bytes that are the same at both ends of a connection if they agree on the cut and the codecs."""
+        sizes = f"{self.gradients.size(_PROBE)},{self.weights.size(_PROBE)}"
+        return layout.digest + f"{self.gradients.name},{self.weights.name},{sizes}".encode()
+
+
+EXACT = Codecs(Float32(), Float32())
+"""Numbers travel as they are."""
+
+
+def decode(codec: Codec, payload: Tensor, out: Tensor) -> None:
+    """:meth:`Codec.decode` of what came over the network.
+
+    Raises:
+        MalformedFrame: no encoder gives such a payload.
+    """
+    try:
+        codec.decode(payload, out)
+    except ValueError as error:
+        raise MalformedFrame(f"a payload that is not {codec.name}: {error}") from error

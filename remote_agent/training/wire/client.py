@@ -1,0 +1,262 @@
+"""The worker's end of the exchange: gradients to all shards, and the new weights back, at the same time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from remote_agent.training.wire import frames
+from remote_agent.training.wire.agreement import Codecs
+from remote_agent.training.wire.deadlines import FETCH_S
+from remote_agent.training.wire.errors import ExchangeError, FellBehind, StepIncomplete
+from remote_agent.training.wire.exchanging import Exchanging
+from remote_agent.training.wire.fetching import Fetching
+from remote_agent.training.wire.frames import Header, Kind
+from remote_agent.training.wire.layout import Layout
+from remote_agent.training.wire.outbox import Frame
+from remote_agent.training.wire.shard_links import ShardLinks
+from remote_agent.training.wire.steps import Contribution, NewWeights, Timings
+
+MAX_EARLY = 2
+"""Steps beyond the one that is whole here of which weights are kept: a worker without a slice holds up nobody, and has
+its next step submitted ahead, so that the others can be done with both before it begins the first."""
+
+_FETCH_AGAIN = "fetch the weights again, then go on with the step after them"
+
+
+class ExchangeClient(ShardLinks):
+    """A worker's connections to all shards; a context manager. One thread uses it (and may share its steps).
+
+    Args:
+        layout: the run's.
+        addresses: (host, port) of each shard, in the layout's order.
+        token: the cluster's secret.
+        codecs: the run's.
+        residual: error feedback that was kept from before: float32, shape ``(layout.numel,)``, on the gradients'
+            device.
+        step: the step whose weights this worker has already, the same to the bit as the shards; None: it has to
+            :meth:`fetch`.
+
+    Attributes:
+        step: the newest step whose weights are here as a whole; None before :meth:`fetch`.
+        residual: what the gradient codec has left out so far; None while nothing was, or with a codec without feedback.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        addresses: Sequence[tuple[str, int]],
+        token: bytes,
+        codecs: Codecs,
+        residual: Tensor | None = None,
+        step: int | None = None,
+    ) -> None:
+        super().__init__(layout, addresses, token, codecs, residual)
+        self.step = step
+        self._now: Exchanging[NewWeights] | None = None
+        self._fetching: Fetching | None = None
+        self._early: list[tuple[Header, Tensor]] = []
+        self._norms: dict[int, dict[int, float]] = {}
+
+    # --- For the trainer ---------------------------------------------------------------------------------------------
+
+    def fetch(self, out: Tensor, deadline: float = FETCH_S) -> int:
+        """Get the whole weights of the newest step: to begin with, to join later, or after falling behind.
+
+        Args:
+            out: float32, shape ``(layout.numel,)``: where they go.
+            deadline: seconds.
+
+        Returns:
+            The step; the next to :meth:`begin` is the one after it.
+
+        Raises:
+            ExchangeError: a shard can't be reached, or it takes longer.
+        """
+        with self._changed:
+            self.step = self._now = None
+            self._early.clear()
+            self._fetching = fetching = Fetching(self.layout, self._codecs.weights, out)
+            for link in self._links:
+                link.control(Frame(Header(Kind.FETCH)))
+            done = self._changed.wait_for(lambda: fetching.whole or self._failure is not None, deadline)
+            if self._failure is not None:
+                raise self._failure
+            if not done:
+                raise StepIncomplete(
+                    f"the weights were not here within {deadline:g} s", hint="look at the shards' hosts"
+                )
+            self._fetching, self.step = None, fetching.step
+            assert self.step is not None, "whole weights have a step"
+            for _, header, payload in fetching.later:
+                self._keep(header, payload)
+            return fetching.step or 0
+
+    def begin(self, step: int, slices: int, samples: int, weights: Tensor, out: Tensor) -> Exchanging[NewWeights]:
+        """Open the exchange of ``step``, which is the one after :attr:`step`. New weights come in from now on.
+
+        Args:
+            step: the step.
+            slices: how many slices with samples it has, over all workers.
+            samples: how many samples these have together.
+            weights: the weights before the step: float32, shape ``(layout.numel,)``, as the last step (or fetch) left
+                them.
+            out: where the new weights go; another buffer of the same shape and device.
+
+        Raises:
+            ExchangeError: the step does not follow, the worker has fallen behind, or a shard can't be reached.
+        """
+        with self._changed:
+            self._check()
+            if self.step is None:
+                raise FellBehind("this worker has no weights", hint=_FETCH_AGAIN)
+            if self._now is not None and self._now.incoming.step == step and self._now.incoming.goes_to(out):
+                # So far this worker has only followed the step, or had left it.
+                again = Exchanging(self, self._now.incoming, slices, samples)
+                again.contributed = self._now.contributed
+                self._now = again
+                return again
+            if self._now is not None or step != self.step + 1:
+                raise ExchangeError(f"step {step} can't begin: step {self.step} is the last one that is whole here")
+            incoming = NewWeights(self.layout, step, self._codecs.weights, weights, out)
+            self._now = Exchanging(self, incoming, slices, samples)
+            early, self._early = self._early, []
+            for header, payload in early:
+                self._keep(header, payload)
+            return self._now
+
+    def push_pull(
+        self, step: int, index: int, slices: int, samples: int, gradient: Tensor, weights: Tensor, out: Tensor
+    ) -> Timings:
+        """A whole step's exchange of one slice that is ready: :meth:`begin`, contribute, offer, finish.
+
+        Args:
+            step: as for :meth:`begin`.
+            index: the slice's number.
+            slices: as for :meth:`begin`.
+            samples: as for :meth:`begin`.
+            gradient: the gradient SUM over the slice's samples: float32, shape ``(layout.numel,)``.
+            weights: as for :meth:`begin`.
+            out: as for :meth:`begin`.
+
+        Raises:
+            ExchangeError: as for :meth:`begin` and :meth:`Exchanging.finish`.
+        """
+        exchanging = self.begin(step, slices, samples, weights, out)
+        exchanging.contribute(index, gradient).offer(0, self.layout.numel)
+        return exchanging.finish()
+
+    # --- For a step's exchange ---------------------------------------------------------------------------------------
+
+    def wait(self, incoming: NewWeights, deadline: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: incoming.whole or self._failure is not None or self.step is None, deadline)
+            if not incoming.whole:
+                self._check()
+                if self.step is None:
+                    self._now = None
+                    raise FellBehind(f"step {incoming.step} went on without this worker", hint=_FETCH_AGAIN)
+                missing = f"{incoming.has.count(False)} of {len(incoming.has)} chunks of step {incoming.step}"
+                raise StepIncomplete(
+                    f"{missing} are not here after {deadline:g} s", hint="a worker has not sent its slice"
+                )
+            self.step, self._now = incoming.step, None
+        for link in self._links:
+            link.forget_gradients()
+
+    # --- For the links -----------------------------------------------------------------------------------------------
+
+    def hello(self, shard: int) -> tuple[Frame, bool]:
+        signature = self._codecs.signature(self.layout)
+        with self._changed:
+            if self.step is None or self._fetching is not None:
+                return Frame(Header(Kind.HELLO, length=len(signature)), signature), False
+            step, chunks = self.step, self.layout.by_shard[shard]
+            held = [True] * len(chunks)
+            if self._now is not None:
+                step, held = step + 1, [self._now.incoming.has[chunk] for chunk in chunks]
+            payload = signature + frames.pack_bits(held)
+            return Frame(Header(Kind.HELLO, step=step, length=len(payload)), payload), True
+
+    def request(self, held: bool) -> Frame | None:
+        wanted = self._fetching is not None or (self.step is not None and not held)
+        return Frame(Header(Kind.FETCH)) if wanted else None
+
+    def contributions(self) -> Sequence[Contribution]:
+        with self._changed:
+            return () if self._now is None else self._now.contributed
+
+    def has(self, step: int, chunk: int) -> bool:
+        now = self._now
+        return now is None or now.incoming.step != step or now.incoming.has[chunk]
+
+    def memory(self, header: Header) -> memoryview | None:
+        now = self._now
+        if header.kind is not Kind.WEIGHTS or now is None or now.incoming.step != header.step:
+            return None
+        return now.incoming.memory(header.chunk)
+
+    def arrived(self, header: Header) -> None:
+        now = self._now
+        if now is not None and now.incoming.step == header.step:
+            now.incoming.arrived(header.chunk)
+            self._wake_if_whole(now)
+
+    def take(self, shard: int, header: Header, payload: Tensor) -> None:
+        now = self._now
+        if now is not None and now.incoming.step == header.step:
+            now.incoming.decode(header, payload)  # without the lock: each link has chunks of its own
+            self._wake_if_whole(now)
+            return
+        with self._changed:
+            if self._fetching is not None:
+                if header.kind is Kind.WHOLE:
+                    self._fetching.take_whole(header, payload)
+                else:
+                    self._fetching.take_weights(shard, header, payload.clone())
+                self._changed.notify_all()
+            elif self.step is not None:
+                self._keep(header, payload.clone())
+
+    def _keep(self, header: Header, payload: Tensor) -> None:
+        """Weights of a step that may not have begun here; the lock is held."""
+        assert self.step is not None, "weights are kept once there are some"
+        newest = self.step if self._now is None else self._now.incoming.step
+        if self._now is not None and header.step == newest:
+            self._now.incoming.decode(header, payload)
+            self._wake_if_whole(self._now)
+        elif newest < header.step <= self.step + MAX_EARLY:
+            self._early.append((header, payload))
+        elif header.step > newest:
+            self.fell_behind()
+
+    def _wake_if_whole(self, now: Exchanging[NewWeights]) -> None:
+        if now.incoming.whole:
+            with self._changed:
+                self._changed.notify_all()
+
+    def take_newest(self, shard: int, step: int) -> None:
+        with self._changed:
+            if self._fetching is not None:
+                self._fetching.take_newest(shard, step)
+                self._changed.notify_all()
+
+    def take_norm(self, shard: int, step: int, part: float) -> None:
+        """Tell all shards the sum, once every shard has told its part. Any worker's sum is the same to the bit."""
+        with self._changed:
+            self._norms = {known: parts for known, parts in self._norms.items() if known >= step - 1}
+            parts = self._norms.setdefault(step, {})
+            parts[shard] = part
+            if len(parts) < len(self._links):
+                return
+            payload = frames.pack_number(math.fsum(parts[number] for number in sorted(parts)))
+        for link in self._links:
+            link.control(Frame(Header(Kind.NORM_TOTAL, step=step, length=len(payload)), payload))
+
+    def fell_behind(self) -> None:
+        with self._changed:
+            self.step = None
+            self._early.clear()
+            self._changed.notify_all()

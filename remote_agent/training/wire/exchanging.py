@@ -1,0 +1,128 @@
+"""One step's exchange, as the trainer holds it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from remote_agent.training.wire.codecs import Codec
+from remote_agent.training.wire.deadlines import STEP_S
+from remote_agent.training.wire.frames import Header, Kind
+from remote_agent.training.wire.layout import Layout
+from remote_agent.training.wire.steps import Contribution, Timings
+
+
+class Incoming(Protocol):
+    """The weights that are awaited, as a step's exchange knows them."""
+
+    @property
+    def step(self) -> int:
+        """What they belong to: the number of the step, or of the slice that they answer."""
+
+
+Awaited = TypeVar("Awaited", bound=Incoming)
+AwaitedBy = TypeVar("AwaitedBy", bound=Incoming, contravariant=True)
+
+
+class Carrier(Protocol[AwaitedBy]):
+    """The client, as a step's exchange uses it."""
+
+    @property
+    def layout(self) -> Layout:
+        """The run's."""
+
+    @property
+    def gradient_codec(self) -> Codec:
+        """The run's."""
+
+    def feedback_for(self, gradient: Tensor) -> Tensor:
+        """The residual that belongs to gradients like this one."""
+
+    def push(self, contribution: Contribution, chunks: Sequence[int]) -> None:
+        """Send these chunks."""
+
+    def wait(self, incoming: AwaitedBy, deadline: float) -> None:
+        """Until the weights are whole; raises ExchangeError."""
+
+    def bytes_moved(self) -> tuple[int, int]:
+        """Bytes (out, in) so far."""
+
+    def last_sent(self) -> float:
+        """When the last chunk of a gradient was on its way, on the monotonic clock."""
+
+
+class Exchanging(Generic[Awaited]):
+    """From a client's ``begin`` until :meth:`finish` returns.
+
+    Attributes:
+        contributed: the slices that this worker sends.
+        incoming: the new weights.
+    """
+
+    def __init__(self, carrier: Carrier[Awaited], incoming: Awaited, slices: int, samples: int) -> None:
+        self.contributed: tuple[Contribution, ...] = ()
+        self.incoming = incoming
+        self._carrier, self._slices, self._samples = carrier, slices, samples
+        self._begun = time.monotonic()
+        self._bytes = carrier.bytes_moved()
+
+    def contribute(
+        self, index: int, gradient: Tensor, weight: float | None = None, *, feedback: bool = True
+    ) -> Contribution:
+        """Send a slice's gradient, as it is offered. Any number of slices; none is a worker that only listens.
+
+        Args:
+            index: the slice's number, from 0.
+            gradient: the SUM of the gradients of its samples: float32, shape ``(layout.numel,)``; not to be changed
+                before :meth:`finish` has returned.
+            weight: what its samples weigh in the step's mean; None: as much as those of every other slice.
+            feedback: False for a slice that another worker may have sent in part: what of this gradient is not
+                counted must not leave an error behind to be made up for.
+        """
+        layout, codec = self._carrier.layout, self._carrier.gradient_codec
+        if gradient.shape != (layout.numel,) or gradient.dtype != torch.float32:
+            raise ValueError(f"a gradient is one flat float32 buffer of {layout.numel} numbers")
+        residual = self._carrier.feedback_for(gradient) if codec.feedback and feedback else None
+        about = Header(
+            Kind.GRADIENT,
+            step=self.incoming.step,
+            slice=index,
+            slices=self._slices,
+            samples=self._samples,
+            weight=equal_weight(self._samples, self._slices) if weight is None else weight,
+        )
+        contribution = Contribution(layout, about, gradient, codec, residual)
+        contribution.ready = partial(self._carrier.push, contribution)
+        self.contributed = (*self.contributed, contribution)
+        return contribution
+
+    def finish(self, deadline: float = STEP_S) -> Timings:
+        """Wait until all new weights are here.
+
+        Raises:
+            StepIncomplete: they are not within ``deadline`` seconds; the exchange stays open, to contribute the slice
+                that is missing and to wait again.
+            FellBehind: the shards went on without this worker.
+            ShardUnreachable: a shard is gone.
+        """
+        self._carrier.wait(self.incoming, deadline)
+        now = time.monotonic()
+        begun = min((one.begun for one in self.contributed if one.begun is not None), default=None)
+        pushed = self._begun if begun is None else min(max(self._carrier.last_sent(), begun), now)
+        before, after = self._bytes, self._carrier.bytes_moved()
+        return Timings(
+            push_s=0.0 if begun is None else pushed - begun,
+            pull_s=now - pushed,
+            bytes_out=after[0] - before[0],
+            bytes_in=after[1] - before[1],
+        )
+
+
+def equal_weight(samples: int, slices: int) -> float:
+    """What each of a step's slices weighs when all weigh the same: together as much as the samples."""
+    return samples / max(1, slices)

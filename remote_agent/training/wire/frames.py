@@ -1,0 +1,160 @@
+"""The bytes on a connection, after the handshake: frames of a fixed header and a payload, in network byte order.
+
+=========== ======== =================================================================================================
+kind        from     meaning
+=========== ======== =================================================================================================
+HELLO       worker   first frame: layout, codecs and, when it has weights, ``step`` and which of the shard's chunks it
+                     holds at ``step`` (of the others it holds those of ``step - 1``)
+WELCOME     shard    answer; the weights that the worker lacks follow
+GRADIENT    worker   sum of the gradients of the ``slice``'s samples for one chunk, which weigh ``weight`` in the mean;
+                     the step has ``slices`` slices with ``samples`` samples together
+WEIGHTS     shard    one chunk's change from ``step - 1`` to ``step`` (its new value, when the codec loses nothing)
+FETCH       worker   asks for WHOLE frames of all chunks of the shard
+WHOLE       shard    one chunk as every worker holds it at ``step``, in fp32
+FETCHED     shard    the last WHOLE is through; ``step`` is the newest step of any chunk of the shard
+ASK         worker   asks which chunks of (``step``, ``slice``) are counted
+COUNTED     shard    the answer, one bit a chunk of the shard
+NORM_PART   shard    all mean gradients of ``step`` are whole; float64: their squared norm
+NORM_TOTAL  worker   float64: the sum of all shards' parts, always added in the shards' order
+FAILURE     shard    why it closes the connection: a :class:`Reason` (one byte), then UTF-8 text
+=========== ======== =================================================================================================
+
+Bits are packed with the lowest first. A frame that is anything else is a :class:`MalformedFrame`.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from remote_agent.training.wire.errors import MalformedFrame
+
+VERSION = 2
+_MAGIC = 0x4854
+_HEADER = struct.Struct("!HBBB3xQIIQIId")
+HEADER_BYTES = _HEADER.size
+MAX_CONTROL_BYTES = 1 << 16
+"""The longest payload of a frame that carries no numbers: the bits of half a million chunks."""
+
+_NUMBER = struct.Struct("!d")
+
+
+class Kind(enum.IntEnum):
+    """See the module."""
+
+    HELLO = 1
+    WELCOME = 2
+    GRADIENT = 3
+    WEIGHTS = 4
+    FETCH = 5
+    WHOLE = 6
+    FETCHED = 7
+    ASK = 8
+    COUNTED = 9
+    NORM_PART = 10
+    NORM_TOTAL = 11
+    FAILURE = 12
+
+
+class Reason(enum.IntEnum):
+    """What a worker can do about a FAILURE: nothing by itself, or fetch the weights whole."""
+
+    OTHER = 0
+    FELL_BEHIND = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What stands before a payload of ``length`` bytes; fields without meaning for a kind are 0."""
+
+    kind: Kind
+    step: int = 0
+    slice: int = 0
+    slices: int = 0
+    samples: int = 0
+    chunk: int = 0
+    codec: int = 0
+    length: int = 0
+    weight: float = 0.0
+
+    def pack(self) -> bytes:
+        """The header's bytes."""
+        return _HEADER.pack(
+            _MAGIC,
+            VERSION,
+            self.kind,
+            self.codec,
+            self.step,
+            self.slice,
+            self.slices,
+            self.samples,
+            self.chunk,
+            self.length,
+            self.weight,
+        )
+
+
+def unpack(data: bytes | bytearray) -> Header:
+    """The header in :data:`HEADER_BYTES` bytes.
+
+    Raises:
+        MalformedFrame: it is none, or of another version.
+    """
+    magic, version, kind, codec, step, index, slices, samples, chunk, length, weight = _HEADER.unpack(data)
+    if magic != _MAGIC:
+        raise MalformedFrame("what arrived is not a frame", hint="something else uses this port")
+    if version != VERSION:
+        raise MalformedFrame(f"the other side speaks version {version} of the exchange, this one {VERSION}")
+    try:
+        return Header(Kind(kind), step, index, slices, samples, chunk, codec, length, weight)
+    except ValueError:
+        raise MalformedFrame(f"a frame of the unknown kind {kind}") from None
+
+
+def pack_number(number: float) -> bytes:
+    """A float64 payload."""
+    return _NUMBER.pack(number)
+
+
+def unpack_number(payload: bytes) -> float:
+    """The number in a float64 payload.
+
+    Raises:
+        MalformedFrame: it has another length.
+    """
+    if len(payload) != _NUMBER.size:
+        raise MalformedFrame(f"a number of {len(payload)} bytes")
+    number: float = _NUMBER.unpack(payload)[0]
+    return number
+
+
+def pack_bits(bits: Iterable[bool]) -> bytes:
+    """Bits as bytes."""
+    positions = list(bits)
+    number = sum(1 << position for position, bit in enumerate(positions) if bit)
+    return number.to_bytes(-(-len(positions) // 8), "little")
+
+
+def unpack_bits(payload: bytes, count: int) -> list[bool]:
+    """``count`` bits.
+
+    Raises:
+        MalformedFrame: the payload holds another number of them.
+    """
+    if len(payload) != -(-count // 8):
+        raise MalformedFrame(f"{len(payload)} bytes instead of one bit for each of {count} chunks")
+    number = int.from_bytes(payload, "little")
+    return [bool(number >> position & 1) for position in range(count)]
+
+
+def pack_failure(reason: Reason, text: str) -> bytes:
+    """The payload of a FAILURE frame; a long text is cut."""
+    return bytes([reason]) + text.encode()[: MAX_CONTROL_BYTES - 1]
+
+
+def unpack_failure(payload: bytes) -> tuple[Reason, str]:
+    """Reason and text; a reason that this version does not know is OTHER."""
+    known = payload[:1] == bytes([Reason.FELL_BEHIND])
+    return (Reason.FELL_BEHIND if known else Reason.OTHER), payload[1:].decode(errors="replace")

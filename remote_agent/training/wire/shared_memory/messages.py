@@ -1,0 +1,112 @@
+"""What goes over the lane's socket: one message a packet, a fixed part of which the rest is text or nothing."""
+
+from __future__ import annotations
+
+import enum
+import os
+import socket
+import struct
+import sys
+from dataclasses import dataclass
+
+from remote_agent.training.errors import TrainingError
+
+MAX_BYTES = 4096
+"""The longest message."""
+
+_FIXED = struct.Struct("=BQIIId")
+_CREDENTIALS = struct.Struct("=iII")
+
+
+class SharedMemoryError(TrainingError):
+    """Shared memory can't be used, or whoever is at its other end is gone."""
+
+
+class Kind(enum.IntEnum):
+    """See :class:`Message`."""
+
+    JOIN = 1
+    WELCOME = 2
+    GRADIENT = 3
+    WHOLE = 4
+    FAILURE = 5
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message.
+
+    Attributes:
+        kind: JOIN (from a worker; with its gradient's memory, and the cut's signature as text), WELCOME (with the
+            memory of the even and of the odd steps' weights), GRADIENT (with memory where it is not in the worker's
+            own), WHOLE (all weights of ``step`` are there), FAILURE (why the connection ends).
+        step: the step.
+        slice: number of the slice.
+        slices: how many the step has.
+        samples: how many samples these have together.
+        weight: what the slice weighs in the mean.
+        text: see ``kind``.
+    """
+
+    kind: Kind
+    step: int = 0
+    slice: int = 0
+    slices: int = 0
+    samples: int = 0
+    weight: float = 0.0
+    text: bytes = b""
+
+
+def available() -> bool:
+    """Whether this operating system has what a lane needs."""
+    return sys.platform == "linux" and hasattr(os, "memfd_create")
+
+
+def send(sock: socket.socket, message: Message, descriptors: tuple[int, ...] = ()) -> None:
+    """Send one message, and memory with it. It never waits.
+
+    Raises:
+        OSError: the other side is gone, or has not read what was sent for long.
+    """
+    fixed = _FIXED.pack(message.kind, message.step, message.slice, message.slices, message.samples, message.weight)
+    packet = fixed + message.text[: MAX_BYTES - _FIXED.size]
+    if descriptors:
+        socket.send_fds(sock, [packet], list(descriptors), socket.MSG_DONTWAIT)
+    else:
+        sock.send(packet, socket.MSG_DONTWAIT)
+
+
+def receive(sock: socket.socket) -> tuple[Message, list[int]]:
+    """The next message and its descriptors, which the caller closes.
+
+    Raises:
+        SharedMemoryError: the other side is gone, or sent something else.
+        OSError: as the socket's.
+    """
+    packet, descriptors, _, _ = socket.recv_fds(sock, MAX_BYTES, 2)
+    try:
+        if not packet:
+            raise SharedMemoryError("the process at the other end of the shared memory is gone")
+        kind, step, index, slices, samples, weight = _FIXED.unpack_from(packet)
+        return Message(Kind(kind), step, index, slices, samples, weight, packet[_FIXED.size :]), descriptors
+    except (struct.error, ValueError):
+        close(descriptors)
+        raise SharedMemoryError("a message that is none of the lane's") from None
+
+
+def close(descriptors: list[int]) -> None:
+    """Close them all."""
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def check_peer(sock: socket.socket) -> None:
+    """Go on only with a process of our own user; the kernel knows whose it is (unix(7), ``SO_PEERCRED``).
+
+    Raises:
+        SharedMemoryError: it is another user's.
+    """
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, user, _ = _CREDENTIALS.unpack(raw)
+    if user != os.geteuid():
+        raise SharedMemoryError(f"a process of user {user} is at the other end of the lane")

@@ -1,0 +1,231 @@
+"""The worker's end of the exchange without waiting: a slice's gradient to all shards, and fresh weights in return."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from remote_agent.training.wire.agreement import MARK, Codecs, decode
+from remote_agent.training.wire.codecs import Codec
+from remote_agent.training.wire.deadlines import FETCH_S
+from remote_agent.training.wire.errors import ExchangeError, MalformedFrame, StepIncomplete
+from remote_agent.training.wire.exchanging import Exchanging
+from remote_agent.training.wire.frames import Header, Kind
+from remote_agent.training.wire.layout import Layout
+from remote_agent.training.wire.outbox import Frame
+from remote_agent.training.wire.shard_links import ShardLinks
+from remote_agent.training.wire.steps import Contribution
+
+
+class FreshWeights:
+    """Weights that were asked for, as they come in; each chunk counts once. No network here.
+
+    Args:
+        layout: the run's.
+        kind: of the frames that bring them: WEIGHTS for a slice, WHOLE for a pull.
+        step: the number of the slice, or of the pull.
+        codec: of weights.
+        out: where they go: float32, shape ``(layout.numel,)``.
+
+    Attributes:
+        has: for each chunk, whether it is here.
+        watermark: all slices up to this one are in every chunk that is here.
+    """
+
+    def __init__(self, layout: Layout, kind: Kind, step: int, codec: Codec, out: Tensor) -> None:
+        if out.shape != (layout.numel,) or out.dtype != torch.float32 or not out.is_contiguous():
+            raise ValueError(f"weights are one flat float32 buffer of {layout.numel} numbers")
+        self.kind, self.step = kind, step
+        self.has = [False] * len(layout.chunks)
+        self.watermark: int | None = None
+        self._layout, self._codec, self._out = layout, codec, out
+        self._missing = len(layout.chunks)
+        self._lock = threading.Lock()
+
+    @property
+    def whole(self) -> bool:
+        """All chunks are there."""
+        return not self._missing
+
+    def awaits(self, header: Header) -> bool:
+        """Whether the frame is what is missing here."""
+        return header.kind is self.kind and header.step == self.step and not self.has[header.chunk]
+
+    def memory(self, header: Header) -> memoryview | None:
+        """Where the payload can be received as it is; None if it has to be decoded, or is not awaited."""
+        if not self.awaits(header) or self._out.device.type != "cpu":
+            return None
+        if self._codec.lossy and header.kind is Kind.WEIGHTS:
+            return None
+        chunk = self._layout.chunks[header.chunk]
+        return self._out[chunk.begin : chunk.end].view(torch.uint8).numpy().data
+
+    def decode(self, header: Header, payload: Tensor) -> None:
+        """Take a payload in (uint8, on the CPU); nothing happens when it is not awaited."""
+        if not self.awaits(header):
+            return
+        chunk = self._layout.chunks[header.chunk]
+        target = self._out[chunk.begin : chunk.end]
+        payload = payload.to(target.device)
+        if header.kind is Kind.WHOLE:
+            target.copy_(payload.view(torch.float32))
+        else:
+            decode(self._codec, payload, target)
+        self.arrived(header)
+
+    def arrived(self, header: Header) -> None:
+        """The frame's chunk is in its place."""
+        with self._lock:
+            if not self.has[header.chunk]:
+                self.has[header.chunk] = True
+                self._missing -= 1
+                self.watermark = header.slice if self.watermark is None else min(self.watermark, header.slice)
+
+
+class StaleClient(ShardLinks):
+    """A worker's connections to all shards; a context manager. One thread uses it.
+
+    Args:
+        layout: the run's.
+        addresses: (host, port) of each shard, in the layout's order.
+        token: the cluster's secret.
+        codecs: the run's.
+
+    Attributes:
+        watermark: all slices up to this one are in the weights that came last.
+        residual: what the gradient codec has left out so far: float32, shape ``(layout.numel,)``; None while nothing
+            was, or with a codec without feedback.
+    """
+
+    def __init__(self, layout: Layout, addresses: Sequence[tuple[str, int]], token: bytes, codecs: Codecs) -> None:
+        super().__init__(layout, addresses, token, codecs)
+        self.watermark = 0
+        self._pulls = 0
+        self._incoming: FreshWeights | None = None
+        self._now: Exchanging[FreshWeights] | None = None
+
+    # --- For the trainer ---------------------------------------------------------------------------------------------
+
+    def exchange(
+        self,
+        number: int,
+        samples: int,
+        gradient: Tensor,
+        out: Tensor,
+        weight: float | None = None,
+        *,
+        feedback: bool = True,
+    ) -> Exchanging[FreshWeights]:
+        """Send a slice's gradient; the weights with it applied come in from now on, until ``finish``.
+
+        Args:
+            number: the slice's, from 1; unique in the run.
+            samples: of the slice.
+            gradient: the SUM of their gradients: float32, shape ``(layout.numel,)``; not to be changed before
+                ``finish`` has returned.
+            out: where the new weights go: another buffer of the same shape and device, which nobody reads meanwhile.
+            weight: what the samples weigh in their mean; None: each the same.
+            feedback: as for :meth:`Exchanging.contribute`.
+
+        Raises:
+            ExchangeError: another slice is on its way, or a shard can't be reached.
+        """
+        with self._changed:
+            incoming = self._await(Kind.WEIGHTS, number, out)
+            exchanging = self._now = Exchanging(self, incoming, 0, samples)
+        exchanging.contribute(0, gradient, weight, feedback=feedback).offer(0, self.layout.numel)
+        return exchanging
+
+    def pull(self, out: Tensor, deadline: float = FETCH_S) -> None:
+        """Get the weights as they are, in fp32.
+
+        Every slice that was counted on all shards before the call is in them; of others, maybe a part.
+
+        Args:
+            out: float32, shape ``(layout.numel,)``: where they go.
+            deadline: seconds.
+
+        Raises:
+            ExchangeError: a slice is on its way, a shard can't be reached, or it takes longer.
+        """
+        with self._changed:
+            self._pulls += 1
+            incoming = self._await(Kind.WHOLE, self._pulls, out)
+        for link in self._links:
+            link.control(Frame(Header(Kind.FETCH, step=incoming.step)))
+        self.wait(incoming, deadline)
+
+    def _await(self, kind: Kind, number: int, out: Tensor) -> FreshWeights:
+        """Take in the weights that come for ``number`` from now on; the lock is held."""
+        self._check()
+        if self._incoming is not None:
+            raise ExchangeError("one exchange can't begin while another one is open")
+        self._incoming = FreshWeights(self.layout, kind, number, self._codecs.weights, out)
+        return self._incoming
+
+    # --- For a slice's exchange --------------------------------------------------------------------------------------
+
+    def wait(self, incoming: FreshWeights, deadline: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: incoming.whole or self._failure is not None, deadline)
+            if not incoming.whole:
+                self._check()
+                missing = f"{incoming.has.count(False)} of {len(incoming.has)} chunks of the weights"
+                raise StepIncomplete(f"{missing} are not here after {deadline:g} s", hint="look at the shards' hosts")
+            self._incoming = self._now = None
+            self.watermark = incoming.watermark or 0
+        for link in self._links:
+            link.forget_gradients()
+
+    # --- For the links -----------------------------------------------------------------------------------------------
+
+    def hello(self, shard: int) -> tuple[Frame, bool]:
+        signature = self._codecs.signature(self.layout) + MARK
+        return Frame(Header(Kind.HELLO, length=len(signature)), signature), False
+
+    def request(self, held: bool) -> Frame | None:
+        incoming = self._incoming
+        if incoming is None or incoming.kind is not Kind.WHOLE:
+            return None
+        return Frame(Header(Kind.FETCH, step=incoming.step))
+
+    def contributions(self) -> Sequence[Contribution]:
+        with self._changed:
+            return () if self._now is None else self._now.contributed
+
+    def has(self, step: int, chunk: int) -> bool:
+        incoming = self._incoming
+        return incoming is None or incoming.step != step or incoming.has[chunk]
+
+    def memory(self, header: Header) -> memoryview | None:
+        incoming = self._incoming
+        return None if incoming is None else incoming.memory(header)
+
+    def arrived(self, header: Header) -> None:
+        incoming = self._incoming
+        if incoming is not None and incoming.awaits(header):
+            incoming.arrived(header)
+            self._wake_if_whole(incoming)
+
+    def take(self, shard: int, header: Header, payload: Tensor) -> None:
+        incoming = self._incoming
+        if incoming is not None:
+            incoming.decode(header, payload)  # without the lock: each link has chunks of its own
+            self._wake_if_whole(incoming)
+
+    def _wake_if_whole(self, incoming: FreshWeights) -> None:
+        if incoming.whole:
+            with self._changed:
+                self._changed.notify_all()
+
+    def take_newest(self, shard: int, step: int) -> None:
+        """The WHOLE frames before it say it all."""
+
+    def take_norm(self, shard: int, step: int, part: float) -> None:
+        raise MalformedFrame("a shard that does not wait knows no norm of all gradients")
+
+    def fell_behind(self) -> None:
+        """A shard that keeps no steps sends no such thing; if one did, the next answer would bring all weights."""

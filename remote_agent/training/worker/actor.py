@@ -1,0 +1,229 @@
+"""The worker: a Ray actor that owns one device, measures it, and turns slices into gradient sums."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import uuid
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+
+from remote_agent.strategies import spec_of
+from remote_agent.training import job
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.data.datasets import to_measure
+from remote_agent.training.deadlines import BUSY_S, TRANSFER_S
+from remote_agent.training.errors import TrainingError
+from remote_agent.training.shared import flat, log_file, rpc, without_compiler
+from remote_agent.training.shared.coordinator_watchdog import CoordinatorWatchdog
+from remote_agent.training.shared.device_profile import DeviceProfile
+from remote_agent.training.shared.figures import Figures
+from remote_agent.training.shared.link_speed import LinkEnd
+from remote_agent.training.shared.messages import (
+    Busy,
+    EvaluationTask,
+    Failed,
+    Measured,
+    Pulse,
+    WorkerReady,
+    WorkerStatus,
+)
+from remote_agent.training.shared.output import OUTPUT, Printed
+from remote_agent.training.user_code import checks, losses
+from remote_agent.training.user_code.user_errors import frames_of_stack, is_users_own
+from remote_agent.training.wire.endpoint import place
+from remote_agent.training.worker.device import device as devices
+from remote_agent.training.worker.device import recompute
+from remote_agent.training.worker.device.compute import SliceComputer
+from remote_agent.training.worker.device.profiling import Profiler
+from remote_agent.training.worker.device.simulation import SimulatedDevice, simulated_speed
+from remote_agent.training.worker.device.trained import TrainedParameters
+from remote_agent.training.worker.engine import Engine, Parts
+from remote_agent.training.worker.evaluation import BatchMeter
+from remote_agent.training.worker.metrics import metrics_of
+from remote_agent.whereabouts import HERE, rays_logs
+
+LOG = logging.getLogger(__name__)
+
+_LOGGED = frozenset({"join", "rejoin", "take_over", "follow", "enter", "set_aside", "abandon"})
+"""Calls of an engine that come when something happened, not in each step."""
+
+
+class Worker(LinkEnd):
+    """One device's worker.
+
+    Its part in the run's steps is the strategy's (``engine``), which it has from :meth:`prepare` on.
+    """
+
+    def __init__(self, device: str, threads: int, run: str = "", name: str = "") -> None:
+        without_compiler.install()
+        OUTPUT.install(log_file.place(run, name))
+        HERE.open(rays_logs(), ray.get_runtime_context().get_actor_id())
+        torch.set_num_threads(max(1, threads))
+        # The object store's arrays are read-only, and so are our uses of them.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        self._wanted = device
+        self._engine: Engine | None = None
+        self._orphan = CoordinatorWatchdog()
+        self._validated_on: tuple[Any, Any] | None = None  # the ref of the validation data, and the data
+        self._evaluation = ""  # the one whose weights are here
+
+    def warm_up(self, blob: bytes) -> None:
+        """Load what :meth:`open` will need, and build nothing."""
+        with contextlib.suppress(TrainingError):  # whoever opens it hears of that
+            job.guard("loading the job", job.loads, blob)
+
+    def open(
+        self, blob: bytes, data: Any, state: bytes, config: TrainingConfig, max_batch: int | None
+    ) -> WorkerReady | Failed:
+        """Build the job's model on the device, with the run's initial ``state`` (safetensors)."""
+        losses.install()
+        if config.deterministic:
+            devices.be_deterministic()
+        try:
+            self._device = devices.find(self._wanted)
+            factory = job.guard("loading the job", job.loads, blob)
+            model = job.create_model(factory, config.seed)
+            checks.load(model, state)
+            self._model = model.to(self._device).train()
+            self._factory = factory
+            speed = simulated_speed()
+        except TrainingError as error:
+            return Failed.of(error)
+        except ValueError as error:
+            return Failed(cause=str(error))
+        self._config = config
+        self._weights = flat.FlatTensors(self._model, self._device)
+        loss = TrainedParameters(self._model).watching(job.loss_function(factory))
+        dtype, note = devices.autocast_dtype(self._device, config.precision)
+        limits = [limit for limit in (config.micro_batch, max_batch) if limit]
+        most = min(limits, default=None)
+        self._compute_slice = SliceComputer(self._model, loss, data, self._device, config.seed, most, dtype)
+        self._meter = BatchMeter(self._model, metrics_of(factory), self._device, config.seed, dtype)
+        measured_with = to_measure(data)
+        self._profiler = Profiler(self._compute_slice, self._model, self._weights, self._device, measured_with, factory)
+        notes = [note] if note else []
+        if config.activation_checkpointing:
+            notes.append(f"activation checkpointing of {recompute.apply(self._model)} blocks")
+        LOG.info("open on %s, process %d", self._device, os.getpid())
+        return WorkerReady(
+            machine=machine_id(),
+            cores=os.cpu_count() or 1,
+            device=str(self._device),
+            simulated_speed=speed,
+            notes=tuple(notes),
+        )
+
+    def use_threads(self, count: int) -> None:
+        """Compute with so many threads from now on."""
+        torch.set_num_threads(count)
+
+    def measure(self, sizes: Sequence[int], seconds: float) -> Measured | Failed:
+        """See :meth:`~remote_agent.training.worker.device.profiling.Profiler.measure`."""
+        try:
+            return self._profiler.measure(sizes, seconds, self._config.batch_size)
+        except TrainingError as error:
+            return Failed.of(error)
+
+    def ping(self) -> Pulse:
+        """Answer, and say how far this worker is."""
+        self._orphan.heard()
+        engine = self._engine
+        if engine is None:
+            return Pulse(busy=_busy())
+        return Pulse(done=engine.computed, following=engine.following, busy=_busy())
+
+    def printed(self) -> Printed:
+        """What the user's code printed here since this was called before."""
+        return OUTPUT.take()
+
+    def prepare(
+        self,
+        buffer_names: Sequence[str],
+        reference: DeviceProfile | None,
+        config: TrainingConfig,
+        watched: bool = False,
+    ) -> None:
+        """What the measurement of all devices showed, before the first slice.
+
+        Args:
+            buffer_names: the buffers and frozen parameters that travel with the weights.
+            reference: of a simulated device.
+            config: the run's, as it is settled now.
+            watched: the loss is looked at in the run, too.
+        """
+        self._config = config
+        self._compute_slice.unit, self._compute_slice.summed = config.unit, config.loss_reduction == "sum"
+        speed = simulated_speed()
+        if speed is not None and reference is not None:
+            self._compute_slice.simulated = SimulatedDevice(speed, reference)
+        self._compute_slice.changing = tuple(buffer_names)
+        self._compute_slice.watch = self._profiler.watch if watched else None
+        self._compute_slice.scalars.take()  # those of the measurement
+        self._meter.changing = self._compute_slice.changing
+        parts = Parts(
+            model=self._model,
+            weights=self._weights,
+            compute=self._compute_slice,
+            factory=self._factory,
+            config=config,
+            buffers=tuple(buffer_names),
+        )
+        self._engine = spec_of(config.strategy).engine()(parts)
+
+    # --- Streamed ----------------------------------------------------------------------------------------------------
+
+    def place(self) -> str:
+        """Where this process is; see :func:`~remote_agent.training.wire.endpoint.place`."""
+        return place()
+
+    def account(self, coordinator: str) -> WorkerStatus | None:
+        """Heed this coordinator alone from now on; see :meth:`Engine.account`."""
+        self._orphan.heard()
+        return self._engine.account(coordinator) if self._engine is not None else None
+
+    def engine(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the strategy's engine: one that is not private."""
+        assert self._engine is not None, "the worker is prepared"
+        assert not method.startswith("_"), "it is for the strategy's other half"
+        if method in _LOGGED:
+            steps = [str(each) for each in arguments if type(each) is int]
+            LOG.info("is told to %s", " ".join((method, *steps)))
+        return getattr(self._engine, method)(*arguments)
+
+    # --- Evaluation --------------------------------------------------------------------------------------------------
+
+    def evaluate(self, task: EvaluationTask) -> dict[int, Figures] | Failed:
+        """Measure the task's batches of the validation data, by their numbers; between two steps."""
+        if self._validated_on is None or self._validated_on[0] != task.data[0].raw:
+            self._validated_on = task.data[0].raw, rpc.get(task.data[0], TRANSFER_S)
+        if self._evaluation != task.name:
+            if self._engine is not None:
+                self._engine.renew()
+            self._evaluation = task.name
+        try:
+            return self._meter(self._validated_on[1], task.batches)
+        except TrainingError as error:
+            return Failed.of(error)
+
+
+def _busy() -> Busy | None:
+    """The call of the user's code that is under way for long, if there is one."""
+    now = HERE.now()
+    if now is None or now[1] < BUSY_S:
+        return None
+    place, seconds, frame = now
+    own = [each for each in frames_of_stack(frame) if is_users_own(each.file)]
+    return Busy(place=place, seconds=seconds, frames=tuple(own))
+
+
+def machine_id() -> str:
+    """Names the physical computer: machines that share it share its cores, so they are measured one after the other."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return boot.read_text().strip() if boot.exists() else f"{uuid.getnode():x}"

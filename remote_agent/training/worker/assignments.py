@@ -1,0 +1,87 @@
+"""Whom a worker heeds, and what it was given to do: a coordinator that takes a killed one's place asks for both."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Protocol
+
+from remote_agent.training.shared.messages import StreamedAnswer, StreamedTask, WorkerStatus
+
+MAX_TASKS = 8
+"""Of which a worker tells a new coordinator: it is two steps ahead at most, and may do others' slices too."""
+
+
+class Place(Protocol):
+    """Where a worker is in the run's steps."""
+
+    @property
+    def finished(self) -> int:
+        """The last step that it has gone through."""
+        ...
+
+    @property
+    def following(self) -> bool:
+        """Whether it gets up to date, and takes no part."""
+        ...
+
+
+class Assignments:
+    """The streamed steps and repairs of one worker. Several threads call it: an account is given while a step is on.
+
+    Whoever gives the worker its first step is heeded, until another one asks for an account. What the one before has
+    issued, and is not under way by then, is not done any more: so it is known who does what.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._coordinator: str | None = None
+        self._under_way: StreamedTask | None = None
+        self._done: deque[tuple[StreamedTask, StreamedAnswer]] = deque(maxlen=MAX_TASKS)
+        self._repaired: deque[tuple[StreamedTask, StreamedAnswer]] = deque(maxlen=MAX_TASKS)
+
+    def begin(self, task: StreamedTask) -> bool:
+        """Whether ``task`` is to be done: it is not, where it comes from a coordinator that is not heeded any more."""
+        with self._lock:
+            if self._coordinator is None:
+                self._coordinator = task.coordinator
+            if task.coordinator != self._coordinator:
+                return False
+            self._under_way = task
+            return True
+
+    def end(self, task: StreamedTask, answer: StreamedAnswer) -> None:
+        """The step that was begun is done, with ``answer``."""
+        with self._lock:
+            self._done.append((task, answer))
+            self._under_way = None
+
+    def repaired(self, task: StreamedTask, answer: StreamedAnswer) -> None:
+        """Another worker's slice was done, with ``answer``."""
+        with self._lock:
+            self._repaired.append((task, answer))
+
+    def account(self, coordinator: str, place: Place | None) -> WorkerStatus | None:
+        """Heed ``coordinator`` alone from now on; None: there are no streamed steps, so no ``place`` in them."""
+        with self._lock:
+            self._coordinator = coordinator
+            if place is None:
+                return None
+            return WorkerStatus(
+                step=place.finished,
+                under_way=self._under_way,
+                done=tuple(self._done),
+                repaired=tuple(self._repaired),
+                following=place.following,
+            )
+
+    def outcome(self, step: int) -> StreamedAnswer:
+        """What came of the worker's part in ``step``, which it has ended, and not long ago."""
+        with self._lock:
+            return next(answer for task, answer in reversed(self._done) if task.step == step)
+
+    def forget(self) -> None:
+        """The run goes back: what was done does not count any more."""
+        with self._lock:
+            self._done.clear()
+            self._repaired.clear()

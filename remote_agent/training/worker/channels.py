@@ -1,0 +1,204 @@
+"""How a worker's gradients get to the shards and new weights back: over the network, or through shared memory.
+
+Both ways are one interface, :class:`Channel`, so that a worker does not care where the shards are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from remote_agent.training.wire.agreement import EXACT, Codecs
+from remote_agent.training.wire.client import ExchangeClient
+from remote_agent.training.wire.endpoint import ShardEndpoint, place
+from remote_agent.training.wire.exchanging import Exchanging
+from remote_agent.training.wire.layout import Layout
+from remote_agent.training.wire.shared_memory.client import SharedMemoryChannel
+from remote_agent.training.wire.steps import NewWeights, Timings
+from remote_agent.training.worker.gradients import Offer
+
+
+class Channel(Protocol):
+    """A worker's way to all shards. One thread begins and finishes steps; another may contribute spares meanwhile.
+
+    Attributes:
+        kind: in words.
+        step: the newest step whose weights are here as a whole.
+        gradient: float32, shape ``(numel,)``, on the worker's device: where a gradient SUM is put to be contributed.
+        weights: float32, shape ``(numel,)`` each: those of step t are in ``weights[t % 2]`` until step t + 1 is whole.
+    """
+
+    kind: str
+    step: int
+    gradient: Tensor
+    weights: tuple[Tensor, Tensor]
+
+    @property
+    def offering(self) -> Callable[[int, float | None], Offer] | None:
+        """From a slice's number and weight to what is told which parts of :attr:`gradient` are final, meanwhile.
+
+        None: slices go whole, by :meth:`contribute`. A slice that is offered is not contributed as well.
+        """
+
+    def begin(self, step: int, slices: int, samples: int) -> None:
+        """Open ``step``, the one after :attr:`step`, with this many slices and samples over all workers."""
+
+    def contribute(self, index: int, weight: float | None = None) -> None:
+        """Slice ``index`` is in :attr:`gradient`, which stays as it is until the step is whole.
+
+        ``weight`` is what its samples weigh in the step's mean; None: as much as those of every other slice.
+        """
+
+    def spare(self) -> Tensor:
+        """Memory like :attr:`gradient` for a slice that another worker should have done."""
+
+    def contribute_spare(self, index: int, gradient: Tensor, weight: float | None = None) -> None:
+        """Slice ``index`` is in ``gradient``, which :meth:`spare` gave."""
+
+    def ready(self) -> bool:
+        """Whether :meth:`finish` would not have to wait."""
+
+    def finish(self, deadline: float) -> Timings:
+        """Wait, at most ``deadline`` seconds, until all weights of the step are here.
+
+        What it returns counts ``push_s`` from the moment when all of this worker's own gradient was there.
+
+        Raises:
+            TrainingError: a shard is gone, or has failed.
+        """
+
+    def abandon(self) -> None:
+        """Free whoever waits in :meth:`finish`, from any thread: the run goes on with other shards."""
+
+    def fetch(self) -> Tensor | None:
+        """Get the whole weights of the newest step, after some were missed; None: they are in :attr:`weights` already.
+
+        Until :meth:`fetched` is called with them the weights that are here stay as they are.
+
+        Raises:
+            TrainingError: a shard is gone, or has failed.
+        """
+
+    def fetched(self, newest: Tensor) -> None:
+        """Put what :meth:`fetch` gave where it belongs."""
+
+    def close(self) -> None:
+        """Leave."""
+
+
+class NetworkChannel:
+    """A :class:`Channel` over TCP.
+
+    Args:
+        layout: the run's.
+        doors: the shards, in the layout's order.
+        secret: what both ends must know.
+        weights: the first weights, those of ``step``, the same to the bit as the shards'; on the worker's device.
+        codecs: the run's.
+        step: how many steps are in them; None: these are not the run's, which have to be :meth:`fetched <fetch>`.
+    """
+
+    kind = "network"
+
+    def __init__(
+        self,
+        layout: Layout,
+        doors: Sequence[ShardEndpoint],
+        secret: bytes,
+        weights: Tensor,
+        codecs: Codecs = EXACT,
+        step: int | None = 0,
+    ) -> None:
+        self.step = step or 0
+        self.gradient = torch.zeros_like(weights)
+        self.weights = (torch.zeros_like(weights), torch.zeros_like(weights))
+        self.weights[self.step % 2].copy_(weights)
+        self._client = ExchangeClient(layout, [door.address for door in doors], secret, codecs, step=step)
+        self._client.start()
+        self._numel = layout.numel
+        self._now: Exchanging[NewWeights] | None = None
+        self._whole_at: float | None = None
+        self._fetched = 0
+
+    def begin(self, step: int, slices: int, samples: int) -> None:
+        before, after = self.weights[(step - 1) % 2], self.weights[step % 2]
+        self._now = self._client.begin(step, slices, samples, before, after)
+        self._whole_at = None
+
+    def contribute(self, index: int, weight: float | None = None) -> None:
+        self.offering(index, weight)(0, self._numel)
+
+    def offering(self, index: int, weight: float | None = None) -> Offer:
+        assert self._now is not None, "a step has begun"
+        contribution = self._now.contribute(index, self.gradient, weight)
+        left = self._numel
+
+        def offer(begin: int, end: int) -> None:
+            nonlocal left
+            left -= end - begin
+            if not left:
+                self._whole_at = time.monotonic()
+            contribution.offer(begin, end)
+
+        return offer
+
+    def spare(self) -> Tensor:
+        return torch.empty_like(self.gradient)
+
+    def contribute_spare(self, index: int, gradient: Tensor, weight: float | None = None) -> None:
+        assert self._now is not None, "a step has begun"
+        self._now.contribute(index, gradient, weight, feedback=False).offer(0, self._numel)
+
+    def ready(self) -> bool:
+        return self._now is not None and self._now.incoming.whole
+
+    def finish(self, deadline: float) -> Timings:
+        assert self._now is not None, "a step has begun"
+        timings = self._now.finish(deadline)
+        self.step = self._now.incoming.step
+        begun = min((one.begun for one in self._now.contributed if one.begun is not None), default=None)
+        if begun is None or self._whole_at is None:
+            return timings
+        return dataclasses.replace(timings, push_s=max(0.0, begun + timings.push_s - self._whole_at))
+
+    def abandon(self) -> None:
+        self._client.abandon()
+
+    def fetch(self) -> Tensor:
+        newest = torch.empty_like(self.gradient)
+        self._fetched = self._client.fetch(newest)
+        return newest
+
+    def fetched(self, newest: Tensor) -> None:
+        self.step = self._fetched
+        self.weights[self.step % 2].copy_(newest)
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def open_channel(
+    layout: Layout,
+    doors: Sequence[ShardEndpoint],
+    secret: bytes,
+    weights: Tensor,
+    codecs: Codecs = EXACT,
+    step: int | None = 0,
+) -> Channel:
+    """The shortest way to the shards: shared memory when there is one shard and it is here, else the network.
+
+    ``codecs`` are for the network alone: through memory numbers go as they are. ``step`` steps are in
+    ``weights``; None: those are not the run's, which have to be fetched.
+
+    Raises:
+        TrainingError: the shard is here, and refuses this worker.
+    """
+    here = place()
+    if here and len(doors) == 1 and doors[0].lane and doors[0].place == here:
+        return SharedMemoryChannel(doors[0].lane, layout, EXACT.signature(layout), weights.device)
+    return NetworkChannel(layout, doors, secret, weights, codecs, step)

@@ -1,0 +1,386 @@
+"""Before the first step: can parts of a batch be put together to what the whole batch gives?
+
+The loss of some samples is compared with that of two parts of them, and so is its gradient: it is a mean by weights, a
+sum, or it depends on which samples are together (a contrastive loss, padding without a mask). So is what the model's
+code makes of its own state (buffers, frozen parameters): the mean over the parts has to be what the whole gives, as for
+a teacher that follows the trained weights; a queue of samples is not. What the code keeps outside of the model and
+changes in every call stays on its worker, so that is looked for as well.
+
+Dropout makes a loss random: then it is compared in evaluation mode. So it is with batch normalisation, whose statistics
+are those of a unit (:mod:`~remote_agent.training.shared.units`). What is random even then is compared on average.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from remote_agent.training.errors import JobError
+from remote_agent.training.shared import flat
+from remote_agent.training.shared.findings import Findings
+from remote_agent.training.shared.slices import Indices
+from remote_agent.training.user_code.losses import mean_of
+from remote_agent.training.worker.device import backend, held_values
+from remote_agent.training.worker.device import device as devices
+from remote_agent.training.worker.device.compute import SliceComputer, seed_everything
+from remote_agent.training.worker.device.untouched import modes_kept
+
+SAMPLES = 12
+"""Samples that are compared in several ways, at most; together with the parts a few small forward passes."""
+
+GRADIENTS = 64
+"""Numbers of each parameter's gradient that are compared, at most."""
+
+GRADIENT_TOLERANCE = 1e-3
+"""The most that the gradient may differ, as a part of its norm."""
+
+DRAWS = 12
+"""Times that a random loss is computed."""
+
+HALF_TOLERANCE = 5e-2
+"""The most that a loss may differ, as a part of itself, where a parameter is in half precision."""
+
+NOISE = 1e-6
+"""The most that a loss without randomness differs from one time to the next, as a part of itself: some kernels add up
+in any order. Dropout may change a loss by as little as a part in ten thousand."""
+
+CERTAIN = 6.0
+"""Standard errors that random means may differ by."""
+
+NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)  # noqa: SLF001 - their common bases
+"""Modules whose running statistics are averaged, as under data parallel training."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """One call of the loss: the sum over its samples, their weight, and the model's state afterwards."""
+
+    total: float
+    weight: float
+    samples: int
+    plain: bool
+    unknown: str
+    state: dict[str, Tensor]
+
+    @property
+    def mean(self) -> float:
+        """The loss."""
+        return mean_of([(self.total, self.weight)])
+
+
+def uses_batch_statistics(model: nn.Module) -> bool:
+    """Whether the model normalises by the statistics of the samples that are together."""
+    batch_norm = nn.modules.batchnorm._BatchNorm  # noqa: SLF001 - see NORMS
+    return any(
+        isinstance(module, batch_norm) and (module.training or not module.track_running_stats)
+        for module in model.modules()
+    )
+
+
+class Additivity:
+    """Compares the loss of some samples with that of their parts; the model is as it was afterwards.
+
+    Args:
+        model: on its device, in training mode.
+        computer: gives the loss of some samples.
+        owner: the job's object, whose attributes the loss can reach.
+        samples: indices of those to take some of.
+        state: buffers and frozen parameters by name.
+        large: samples that are compared once more, as many as are computed together in training; 0: none.
+
+    Attributes:
+        evaluating: whether the loss was compared in evaluation mode; None: only on average, or not at all.
+        scale: of the loss.
+        tolerance: the most that it may differ, as a part of itself.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        computer: SliceComputer,
+        owner: object,
+        samples: Indices,
+        state: Mapping[str, Tensor],
+        large: int = 0,
+    ) -> None:
+        self._model, self._computer, self._owner, self._state = model, computer, owner, state
+        self._first = {name: tensor.detach().clone() for name, tensor in state.items()}
+        count = min(SAMPLES, len(samples), computer.most or SAMPLES)
+        self._indices = _spread(samples, count)
+        self._large = _spread(samples, min(large, len(samples), computer.most or large)) if large else samples[:0]
+        self._moved: frozenset[str] = frozenset()
+        self._statistics = uses_batch_statistics(model)
+        halves = any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in model.parameters())
+        self.tolerance = HALF_TOLERANCE if halves else backend.of(computer.device).tolerance
+        self.evaluating: bool | None = None
+        self.scale = 0.0
+
+    def check(self) -> Findings:
+        """Compare.
+
+        Raises:
+            JobError: the loss gives something that is none; see
+                :func:`~remote_agent.training.user_code.losses.of_part`.
+        """
+        if len(self._indices) < 2:
+            return Findings(batch_statistics=self._statistics)
+        with torch.random.fork_rng(devices=[]):
+            count = len(self._indices)
+            self._leave_no_gradient()
+            one = self._see(0, count, 1)
+            self._refuse_own_backward()
+            kept = self._hidden()
+            other = self._see(0, count, 2)
+            hidden = held_values.changed(kept, self._hidden())
+            self._moved = frozenset(name for name, now in one.state.items() if not torch.equal(now, self._first[name]))
+            state = self._about_state(one)
+            if self._statistics or not _is_same(one, other):
+                try:
+                    with modes_kept(self._model):
+                        self._model.eval()
+                        return self._compared(self._see(0, count, 1), self._see(0, count, 2), state, hidden)
+                except Exception:  # noqa: BLE001 - many a model's output has another form there, and the loss raises
+                    return self._in_training(state, hidden)
+            return self._compared(one, other, state, hidden)
+
+    def _compared(self, one: _Seen, other: _Seen, state: str, hidden: str) -> Findings:
+        """Compare in the present mode; the whole batch gives ``one``, and ``other`` with other random numbers."""
+        count = len(self._indices)
+        notes: tuple[str, ...] = ()
+        as_mean = as_sum = False
+        if _is_same(one, other):
+            self.scale = abs(one.mean)
+            splits = [(self._see(0, end, 1), self._see(end, count, 1)) for end in self._splits()]
+            as_mean = all(self._fits(one, *parts, as_mean=True) for parts in splits)
+            as_sum = all(each.plain for parts in splits for each in parts) and all(
+                self._fits(one, *parts, as_mean=False) for parts in splits
+            )
+            if as_mean or as_sum:
+                self.evaluating = not self._model.training
+                together = self._about_large(as_mean) or self._about_gradients(as_mean)
+                return self._findings(as_mean, as_sum, one.unknown or together, state, hidden, notes)
+            other = self._see(0, count, 1, data_seed=1)
+        if not _is_same(one, other):
+            as_mean, as_sum = self._on_average()
+            notes = ("the loss or the data is random: what the loss is a mean over was checked on average only",)
+        together = one.unknown or ("" if as_mean or as_sum else _TOGETHER)
+        return self._findings(as_mean, as_sum, together, state, hidden, notes)
+
+    def _about_large(self, as_mean: bool) -> str:
+        """Whether as many samples as are computed together in training give what their halves give."""
+        few, self._indices = self._indices, self._large
+        try:
+            count = len(self._large)
+            if count <= len(few):
+                return ""
+            whole, left, right = self._see(0, count, 1), self._see(0, count // 2, 1), self._see(count // 2, count, 1)
+            fits = self._fits(whole, left, right, as_mean=as_mean)
+            return "" if fits or not _is_same(whole, self._see(0, count, 1)) else _TOGETHER
+        except Exception as error:
+            if not devices.is_out_of_memory(error):
+                raise
+            devices.release_memory(self._computer.device)
+            return ""
+        finally:
+            self._indices = few
+
+    def _about_gradients(self, as_mean: bool) -> str:
+        """Whether the gradient of the samples is the sum of their parts' gradients, as their loss is."""
+        count = len(self._indices)
+        end = self._splits()[0]
+        try:
+            whole, left, right = (self._gradient(*part, as_mean) for part in ((0, count), (0, end), (end, count)))
+            again = self._gradient(0, count, as_mean)
+        except RuntimeError:
+            if self._model.training:
+                raise
+            return ""  # cuDNN's recurrent layers have no backward in evaluation mode
+        finally:
+            self._leave_no_gradient()
+        most = GRADIENT_TOLERANCE * float(whole.norm() + left.norm() + right.norm()) + 1e-12
+        most *= self.tolerance / backend.CPU.tolerance
+        if not float((whole - left - right).norm()) > most or float((whole - again).norm()) > 0.01 * most:
+            return ""
+        return _BACKWARD
+
+    def _gradient(self, begin: int, end: int, as_mean: bool) -> Tensor:
+        """Some numbers of the gradient of the sum over these samples."""
+        self._leave_no_gradient()
+        self._restore()
+        seed_everything(1, self._computer.device)
+        part = self._computer.probe(self._indices[begin:end], 0, begin)
+        with torch.enable_grad():
+            (part.value * (part.factor if as_mean else 1.0)).backward()  # type: ignore[no-untyped-call]
+        self._restore()
+        found = []
+        for parameter in flat.trained(self._model).values():
+            gradient = parameter.grad
+            if gradient is None or gradient.is_sparse:
+                gradient = torch.zeros_like(parameter)
+            numbers = gradient.detach().flatten()
+            if numbers.is_complex():
+                numbers = torch.view_as_real(numbers).flatten()
+            found.append(numbers[:: max(1, len(numbers) // GRADIENTS)].double().cpu())
+        return torch.cat(found)
+
+    def _leave_no_gradient(self) -> None:
+        for parameter in self._model.parameters():
+            parameter.grad = None
+
+    def _refuse_own_backward(self) -> None:
+        if any(parameter.grad is not None for parameter in self._model.parameters()):
+            raise JobError(
+                "loss itself calls backward(), and so does the run: gradients would count twice",
+                hint="return the loss, and leave backward() to the run",
+            )
+
+    def _in_training(self, state: str, hidden: str) -> Findings:
+        """What can be said of a random loss that is none in evaluation mode."""
+        if self._statistics:
+            as_mean, as_sum, about = True, False, "was not checked"
+        else:
+            as_mean, as_sum = self._on_average()
+            about = "was checked on average only"
+        note = f"the loss can't be computed in evaluation mode: what it is a mean over {about}"
+        return self._findings(as_mean, as_sum, "" if as_mean or as_sum else _TOGETHER, state, hidden, (note,))
+
+    def _findings(
+        self, as_mean: bool, as_sum: bool, together: str, state: str, hidden: str, notes: tuple[str, ...]
+    ) -> Findings:
+        return Findings(
+            summed=as_sum and not as_mean,
+            together=together,
+            state=state,
+            hidden=hidden,
+            batch_statistics=self._statistics,
+            moved=self._moved,
+            notes=notes,
+        )
+
+    def _splits(self) -> list[int]:
+        """How many samples are in the first part."""
+        count = len(self._indices)
+        return sorted({max(1, count // 3), count // 2})
+
+    def _fits(self, whole: _Seen, left: _Seen, right: _Seen, *, as_mean: bool) -> bool:
+        """Whether the whole is the parts' mean, or their sum."""
+        if not as_mean:
+            return self._close(whole.mean, left.mean + right.mean, whole.mean)
+        if not math.isclose(left.weight + right.weight, whole.weight, rel_tol=self.tolerance, abs_tol=1e-9):
+            return False
+        return self._close(whole.mean, _mean(left, right), whole.mean, left.mean, right.mean)
+
+    def _close(self, one: float, other: float, *scale: float) -> bool:
+        if not (math.isfinite(one) and math.isfinite(other)):
+            return True  # a loss that is not finite is told of by the first step
+        return abs(one - other) <= self.tolerance * max(map(abs, scale)) + 1e-7
+
+    def _on_average(self) -> tuple[bool, bool]:
+        """Whether a random loss is a mean, and whether it is a sum."""
+        end, count = self._splits()[0], len(self._indices)
+        means, sums, plain = [], [], True
+        for draw in range(0, 3 * DRAWS, 3):
+            whole = self._see(0, count, draw, draw)
+            left, right = self._see(0, end, draw + 1, draw + 1), self._see(end, count, draw + 2, draw + 2)
+            plain &= left.plain
+            means.append(whole.mean - _mean(left, right))
+            sums.append(whole.mean - left.mean - right.mean)
+        return _is_zero(means), plain and _is_zero(sums)
+
+    def _see(self, begin: int, end: int, seed: int, data_seed: int = 0) -> _Seen:
+        """The loss of some of the samples, from the state that the model had."""
+        self._restore()
+        seed_everything(seed, self._computer.device)
+        samples = end - begin
+        part = self._computer.probe(self._indices[begin:end], data_seed, begin)
+        state = {name: tensor.detach().clone() for name, tensor in self._state.items()}
+        total = float(part.value.detach()) * part.factor
+        self._restore()
+        return _Seen(total, part.weight, samples, part.factor == part.weight == samples, part.unknown, state)
+
+    @torch.no_grad()
+    def _restore(self) -> None:
+        for name, tensor in self._state.items():
+            tensor.copy_(self._first[name])
+
+    def _about_state(self, whole: _Seen) -> str:
+        """Which of the model's state is not the mean over the parts (of whole numbers: the largest)."""
+        exempt = _statistics(self._model)
+        changed = self._moved - exempt
+        if not changed:
+            return ""
+        for end in self._splits():
+            left, right = self._see(0, end, 1), self._see(end, len(self._indices), 1)
+            for name in sorted(changed):
+                parts = (left.state[name], right.state[name], left.samples, right.samples)
+                if not _follows(whole.state[name], *parts, self.tolerance):
+                    return _STATE.format(name=name)
+        return ""
+
+    def _hidden(self) -> dict[str, object]:
+        """Numbers and tensors that the code can reach and that are not in the model's state, by where they are."""
+        found: dict[str, object] = {}
+        for name, value in vars(self._owner).items() if hasattr(self._owner, "__dict__") else ():
+            found.update(held_values.values(f"self.{name}", value))
+        for path, module in self._model.named_modules():
+            for name, value in vars(module).items():
+                if not name.startswith("_"):  # parameters, buffers and submodules lie in such
+                    found.update(held_values.values(f"{path or 'model'}.{name}", value))
+        return found
+
+
+_TOGETHER = (
+    "the loss of a batch is not the mean of its parts' losses: it depends on which samples are together (contrastive?"
+    " padded without a mask?), or it is a mean over something else than samples"
+)
+_BACKWARD = (
+    "the gradient of a batch is not the sum of its parts' gradients, though its loss is: backward depends on which"
+    " samples are together (a gradient that is divided by its norm?)"
+)
+_STATE = "{name} is not trained, and what the code makes of it for a batch is not the mean over its parts (a queue?)"
+
+
+def _mean(*parts: _Seen) -> float:
+    return mean_of([(part.total, part.weight) for part in parts])
+
+
+def _spread(samples: Indices, count: int) -> Indices:
+    """Some of the samples, from all over: what is sorted by label or length would look more alike than it is."""
+    return samples[np.unique(np.linspace(0, len(samples) - 1, count).astype(np.int64))]
+
+
+def _statistics(model: nn.Module) -> frozenset[str]:
+    """Names of the buffers that belong to normalisation layers."""
+    return frozenset(
+        f"{path}.{name}" if path else name
+        for path, module in model.named_modules()
+        if isinstance(module, NORMS)
+        for name, _ in module.named_buffers(recurse=False)
+    )
+
+
+def _follows(whole: Tensor, left: Tensor, right: Tensor, a: int, b: int, tolerance: float) -> bool:
+    if not whole.is_floating_point():
+        return torch.equal(whole, torch.maximum(left, right))
+    mean = (left.double().cpu() * a + right.double().cpu() * b) / (a + b)
+    scale = float(whole.abs().max()) if whole.numel() else 0.0
+    return torch.allclose(whole.double().cpu(), mean, rtol=tolerance, atol=1e-7 + 1e-2 * tolerance * scale)
+
+
+def _is_same(one: _Seen, other: _Seen) -> bool:
+    """Whether two calls with other random numbers gave the same loss: it has none."""
+    if not (math.isfinite(one.mean) and math.isfinite(other.mean)):
+        return True
+    return math.isclose(one.mean, other.mean, rel_tol=NOISE, abs_tol=1e-12)
+
+
+def _is_zero(differences: Sequence[float]) -> bool:
+    """Whether the mean of these is 0 as far as can be told."""
+    error = statistics.stdev(differences) / math.sqrt(len(differences))
+    return abs(statistics.fmean(differences)) <= CERTAIN * error + 1e-6

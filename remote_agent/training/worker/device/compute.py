@@ -1,0 +1,332 @@
+"""A device computes slices: the samples fetched, forward, backward; the gradient SUM stays with the parameters.
+
+The sum is in the scale of the whole batch's mean: a sample's gradient is what plain torch has for it, so that hooks on
+activations see what they expect. The sums of a step's slices divided by the sum of their weights are the mean gradient,
+whatever the loss is a mean over (:mod:`~remote_agent.training.user_code.losses`).
+
+A slice's randomness (dropout) is seeded by (run, step, slice): the same whoever computes it, and however often. With
+units it is seeded by (run, step, unit): the same however the batch is cut.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from remote_agent.training.data import datasets
+from remote_agent.training.errors import JobError, LossNotFinite, TrainingError
+from remote_agent.training.shared import flat, units
+from remote_agent.training.shared.messages import Slice
+from remote_agent.training.shared.slices import Indices
+from remote_agent.training.user_code import losses, seeding
+from remote_agent.training.user_code.losses import PartLoss
+from remote_agent.training.user_code.user_errors import LOSS, as_job_error
+from remote_agent.training.worker.device import device as devices
+from remote_agent.training.worker.device.loss_scaling import LossScale
+from remote_agent.training.worker.device.scalars import Scalars
+from remote_agent.training.worker.device.simulation import SimulatedDevice
+from remote_agent.training.worker.device.watching import LossWatch
+from remote_agent.whereabouts import HERE
+
+
+@dataclass(frozen=True)
+class SliceLoss:
+    """What a slice came to.
+
+    Attributes:
+        loss: mean over its samples, as the loss weighs them; 0 where they weigh nothing.
+        weight: what they weigh in the step's mean; the gradient is to be divided by the sum of all slices' weights.
+        aside_s: seconds that were spent on a look at the loss, and say nothing about the device's speed.
+    """
+
+    loss: float
+    weight: float
+    aside_s: float = field(default=0.0, compare=False)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Samples that are computed at a time, the first at position ``begin`` of the run's order.
+
+    ``seed`` is set before them, where they are a unit.
+    """
+
+    indices: Indices
+    begin: int
+    seed: int | None = None
+
+
+class SliceComputer:
+    """Computes slices of one model on one device, in parts that fit into its memory.
+
+    A slice may have to be computed again from its beginning: in smaller parts where the memory was full, with a smaller
+    scale of the loss where float16 overflowed. Its random numbers are the same again, and buffers that training changes
+    are set back.
+
+    Args:
+        model: on ``device``, in training mode.
+        loss: the job's.
+        data: what :func:`~remote_agent.training.data.datasets.fetch` takes batches from.
+        device: where it computes.
+        seed: the run's.
+        most: see the attribute.
+        dtype: what forward and backward are autocast to; None: nothing.
+
+    Attributes:
+        most: samples that are computed at a time; a larger slice is accumulated. None: any.
+        scalars: the figures that the loss gives beside the loss.
+        seed: the run's.
+        simulated: whose pace is kept; None: as fast as it goes.
+        changing: names of the model's buffers and frozen parameters that training changes. Each part starts from what
+            they were; afterwards they are the parts' mean by samples (of whole numbers the largest).
+        summed: the loss adds its samples up.
+        unit: samples that are always computed together, see :mod:`~remote_agent.training.shared.units`; 0: any.
+        watch: looks at the loss now and then; None: nobody does.
+        on_last: called with what the slice came to before the backward that makes its gradients final, where nothing
+            but full memory can still have the slice computed again. Not with loss scaling.
+        on_repeat: called before a slice is computed again: what was accumulated is void.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[[nn.Module, Any], Any],
+        data: Any,
+        device: torch.device,
+        seed: int,
+        most: int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self.most = most
+        self._reduced = False
+        self.simulated: SimulatedDevice | None = None
+        self.changing: Sequence[str] = ()
+        self.summed = False
+        self.unit = 0
+        self.watch: LossWatch | None = None
+        self.on_last: Callable[[SliceLoss], None] | None = None
+        self.on_repeat: Callable[[], None] | None = None
+        self.scalars = Scalars(loss)
+        self._model, self._loss, self._data, self._device = model, self.scalars.loss, data, device
+        self.seed, self._dtype = seed, dtype
+        self._parameters = list(flat.trained(model).values())
+        self._scale = LossScale(self._parameters) if dtype is torch.float16 else None
+
+    def __call__(self, step: int, own: Slice, at: str = "") -> SliceLoss:
+        """Compute a slice of ``step``, which is called ``at`` in messages, and leave its gradient sum.
+
+        Raises:
+            LossNotFinite: the loss is NaN or infinite.
+            JobError: the job's loss, model or data raised, or a single sample (or unit) does not fit into memory.
+        """
+        HERE.slice(step, own.index)
+        started = time.perf_counter()
+        result, at = self.compute(step, own), at or f"step {step:,}"
+        if not math.isfinite(result.loss):
+            weights = all(bool(parameter.isfinite().all()) for parameter in self._parameters)
+            raise LossNotFinite.of(result.loss, at, own.indices.tolist(), weights=weights)
+        computed = time.perf_counter()
+        if self.watch is not None:
+            self.watch.look(self, at, own)
+        aside_s = time.perf_counter() - computed
+        if self.simulated is not None:
+            self.simulated.sleep_until_target(len(own.indices), started + aside_s)
+        return dataclasses.replace(result, aside_s=aside_s)
+
+    def compute(self, step: int, own: Slice) -> SliceLoss:
+        """As a call, as fast as it goes; when it returns the device is done."""
+        if not len(own.indices):
+            raise JobError("a slice without samples can't be computed")
+        state = flat.buffers(self._model, self.changing) if self.changing else {}
+        before = {name: tensor.detach().clone() for name, tensor in state.items()}
+        while True:
+            seed_everything(slice_seed(self.seed, step, own.index), self._device)
+            self.scalars.again()
+            result = self._attempt(step, own, state, before)
+            if result is None:
+                self._compute_less_at_a_time(len(own.indices))
+            elif self._scale is None or not math.isfinite(result.loss) or self._scale.settle():
+                devices.synchronize(self._device)
+                self.scalars.settle()
+                return result
+            with torch.no_grad():
+                for name, tensor in state.items():
+                    tensor.copy_(before[name])
+            if self.on_repeat is not None:
+                self.on_repeat()
+
+    def _attempt(
+        self, step: int, own: Slice, state: Mapping[str, Tensor], before: Mapping[str, Tensor]
+    ) -> SliceLoss | None:
+        """Forward and backward; None: the memory is full. What the failure held is free again after that."""
+        try:
+            return self._forward_backward(step, own, state, before)
+        except TrainingError:
+            raise
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            together = self.unit or self._at_a_time(len(own.indices)) == 1
+            if not devices.is_out_of_memory(error) or together:
+                raise as_job_error(LOSS, error) from error
+            return None
+        finally:
+            HERE.leave()
+
+    def _forward_backward(
+        self, step: int, own: Slice, state: Mapping[str, Tensor], before: Mapping[str, Tensor]
+    ) -> SliceLoss:
+        for parameter in self._parameters:
+            parameter.grad = None
+        parts = self._parts(step, own)
+        batch = own.total
+        mean = _Mean(state, before) if state and len(parts) > 1 else None
+        total: Tensor | None = None
+        weight, scale = 0.0, 1.0
+        for part in parts:
+            if part.seed is not None:
+                seed_everything(part.seed, self._device)
+            if mean is not None:
+                mean.restart()
+            samples = devices.move(datasets.fetch(self._data, part.indices, self.seed, part.begin), self._device)
+            with torch.autocast(self._device.type, self._dtype, enabled=self._dtype is not None):
+                HERE.enter(LOSS, int(part.indices[0]), len(part.indices))  # to the end of backward
+                self.scalars.samples = len(part.indices)
+                loss = losses.of_part(self._loss, self._model, samples, len(part.indices), batch if self.summed else 0)
+            whole = len(part.indices) == batch
+            if loss.unknown and not whole and not self.unit:
+                raise JobError(loss.unknown, hint=losses.WEIGHT_HINT)
+            scale = 1 / loss.weight if whole and loss.weight else 1 / batch
+            summed = loss.value.detach() * loss.factor
+            total = summed if total is None else total + summed
+            weight += loss.weight
+            if self._scale is not None:
+                self._scale.backward(loss.value, loss.factor * scale)
+            else:
+                if part is parts[-1] and self.on_last is not None:
+                    self.on_last(_slice_loss(total, weight, scale))
+                (loss.value * (loss.factor * scale)).backward()  # type: ignore[no-untyped-call]
+            if mean is not None:
+                mean.add(len(part.indices))
+        if mean is not None:
+            mean.put()
+        assert total is not None, "a slice has samples"
+        return _slice_loss(total, weight, scale)
+
+    def _parts(self, step: int, own: Slice) -> list[_Part]:
+        """What is computed at a time.
+
+        Whole units where there are some; else as few parts as possible, of sizes as equal as possible: batch
+        normalisation can't use a single sample.
+        """
+        samples = len(own.indices)
+        if not self.unit:
+            ends = units.bounds(samples, self._at_a_time(samples))
+            return [_Part(own.indices[begin:end], own.begin + begin) for begin, end in pairwise(ends)]
+        offset = own.begin - own.first
+        ends = units.bounds(own.total, self.unit)
+        parts = []
+        for number, (begin, end) in enumerate(pairwise(ends)):
+            start = max(0, begin - offset)
+            inside = own.indices[start : max(0, end - offset)]
+            if len(inside) > self._at_a_time(len(inside)):
+                raise JobError(
+                    f"{len(inside)} samples have to be computed together, and this device has room for {self.most}",
+                    hint=f"set unit={self.most} or less, or leave the device out of the run",
+                )
+            if len(inside):
+                parts.append(_Part(inside, own.begin + start, slice_seed(self.seed, step, number)))
+        return parts
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self._device
+
+    def probe(self, indices: Indices, seed: int, begin: int) -> PartLoss:
+        """The loss of these samples together, without backward and in full precision.
+
+        Args:
+            indices: of the samples.
+            seed: of the data's random numbers.
+            begin: position of the first sample, for these.
+        """
+        samples = devices.move(datasets.fetch(self._data, indices, seed, begin), self._device)
+        with torch.enable_grad():
+            return losses.of_part(self._loss, self._model, samples, len(indices))
+
+    def _at_a_time(self, samples: int) -> int:
+        return min(samples, self.most or samples)
+
+    def _compute_less_at_a_time(self, samples: int) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+        devices.release_memory(self._device)
+        self.most, self._reduced = self._at_a_time(samples) // 2, True
+
+    def reduced(self) -> int:
+        """``most``, if it was lowered since the last time that this was asked, because memory was full; else 0."""
+        lowered, self._reduced = self._reduced, False
+        return self.most or 0 if lowered else 0
+
+
+class _Mean:
+    """What the model's code makes of its own state, over the parts of a slice, each of which starts from the same.
+
+    Args:
+        state: the model's tensors.
+        before: what they were.
+    """
+
+    def __init__(self, state: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> None:
+        self._state, self._before = state, before
+        self._sums: dict[str, Tensor] = {}
+        self._samples = 0
+
+    @torch.no_grad()
+    def restart(self) -> None:
+        """The next part begins."""
+        for name, tensor in self._state.items():
+            tensor.copy_(self._before[name])
+
+    @torch.no_grad()
+    def add(self, samples: int) -> None:
+        """A part of so many samples is done."""
+        self._samples += samples
+        for name, tensor in self._state.items():
+            known = self._sums.get(name)
+            if tensor.is_floating_point():
+                part = tensor.detach().cpu().double() * samples  # MPS has no float64
+                self._sums[name] = part if known is None else known.add_(part)
+            else:
+                self._sums[name] = tensor.clone() if known is None else torch.maximum(known, tensor)
+
+    @torch.no_grad()
+    def put(self) -> None:
+        """Leave the mean in the model."""
+        for name, tensor in self._state.items():
+            mean = self._sums[name] / self._samples if tensor.is_floating_point() else self._sums[name]
+            tensor.copy_(mean.to(tensor.dtype))
+
+
+def _slice_loss(total: Tensor, weight: float, scale: float) -> SliceLoss:
+    loss = float(total)
+    return SliceLoss(loss=loss / weight if weight else loss, weight=weight * scale)
+
+
+def seed_everything(seed: int, device: torch.device) -> None:
+    """Seed the generators that a job's code draws from: torch's (on ``device`` too), numpy's and Python's."""
+    seeding.seed_all(seed)
+    devices.seed(device, seed)
+
+
+def slice_seed(seed: int, step: int, index: int) -> int:
+    """Seed of a slice's randomness: the same whoever computes it, and however often."""
+    return int(np.random.SeedSequence((seed, step, index)).generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -1,0 +1,178 @@
+"""What a worker finds out before the first step: how long slices take, what they need, what the model does with it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from remote_agent.training import job
+from remote_agent.training.shared import flat
+from remote_agent.training.shared.dataplane import Usage
+from remote_agent.training.shared.device_profile import SMALLEST
+from remote_agent.training.shared.findings import Findings
+from remote_agent.training.shared.messages import Measured, Slice
+from remote_agent.training.shared.slices import Indices
+from remote_agent.training.user_code.user_errors import LOSS
+from remote_agent.training.worker.device import memory, trained
+from remote_agent.training.worker.device.additivity import Additivity
+from remote_agent.training.worker.device.compute import SliceComputer
+from remote_agent.training.worker.device.watching import LossWatch
+
+IN_RUN = 3.0
+"""The loss may differ by so many times more in a run, which a mistake would end in the middle."""
+
+LARGE_S = 0.5
+"""Seconds of a slice whose loss is compared with those of its halves; that takes two thirds of them."""
+
+MEASUREMENTS_PER_SIZE = 3
+"""Times that each size is measured, within the time limit; the fastest counts."""
+
+
+class Profiler:
+    """Measures a device with the job's own model and samples.
+
+    Args:
+        computer: computes the slices; its ``most`` is lowered to what fits into memory.
+        model: what it computes.
+        weights: the model's trained parameters.
+        device: where it computes.
+        samples: indices of those that it is measured with.
+        owner: the job's object.
+
+    Attributes:
+        watch: for the run that follows; None: nothing can be looked at then.
+    """
+
+    def __init__(
+        self,
+        computer: SliceComputer,
+        model: nn.Module,
+        weights: flat.FlatTensors,
+        device: torch.device,
+        samples: Indices,
+        owner: object,
+    ) -> None:
+        self._computer, self._model, self._weights, self._device = computer, model, weights, device
+        self._samples, self._owner = samples, owner
+        self._loss = 0.0
+        self._unused: list[frozenset[str]] = []
+        self._seconds: dict[int, list[float]] = {}
+        self.watch: LossWatch | None = None
+
+    def measure(self, sizes: Sequence[int], seconds: float, batch: int) -> Measured:
+        """Find what fits into memory, then time slices of these sizes, within about ``seconds``, after a warm-up.
+
+        Args:
+            sizes: in samples, in rising order.
+            seconds: for the timing; each size is timed once in any case.
+            batch: the run's: no slice will be larger.
+
+        Raises:
+            JobError: the job's loss, model or data raised, or a single sample does not fit into memory.
+        """
+        state = flat.state(self._model)
+        kept = {name: tensor.detach().clone() for name, tensor in state.items()}
+        before = [buffer.clone() for buffer in self._weights.flats]
+        note = self._limit(sizes, batch)
+        deadline = time.perf_counter() + seconds
+        for wanted in range(2, MEASUREMENTS_PER_SIZE + 2):  # the first of each size is its warm-up
+            for size in sizes:
+                while len(self._seconds.get(size, ())) < wanted and (wanted == 2 or time.perf_counter() <= deadline):
+                    self._compute(size)
+        points = [(size, taken) for size in sizes for taken in self._seconds[size][1:]]
+        usage = Usage(
+            never=frozenset.intersection(*self._unused),
+            sometimes=frozenset.union(*self._unused) - frozenset.intersection(*self._unused),
+            changed=_changed(self._weights, before),
+            buffers=frozenset(name for name, tensor in state.items() if not _same(tensor, kept[name])),
+        )
+        # What was measured is not training: nothing of it must be in the model.
+        with torch.no_grad():
+            for name, tensor in state.items():
+                tensor.copy_(kept[name])
+            for buffer, first in zip(self._weights.flats, before, strict=True):
+                buffer.copy_(first)
+        for parameter in self._model.parameters():
+            parameter.grad = None
+        findings = self._findings(state, before, batch)
+        usage = dataclasses.replace(usage, buffers=usage.buffers | findings.moved)
+        return Measured(
+            points=tuple(points),
+            usage=usage,
+            findings=findings,
+            loss=self._loss if math.isfinite(self._loss) else 0.0,
+            notes=(note,) if note else (),
+        )
+
+    @torch.no_grad()
+    def _findings(self, state: dict[str, Tensor], first: Sequence[Tensor], batch: int) -> Findings:
+        """What :class:`Additivity` finds, with other weights than the first ones.
+
+        A teacher is equal to what it follows in the beginning: it would not be seen to move.
+        """
+        torch.manual_seed(0)
+        for buffer in self._weights.flats:
+            buffer.add_(torch.randn_like(buffer) * (1e-2 * buffer.abs() + 1e-3))
+        try:
+            additivity = Additivity(self._model, self._computer, self._owner, self._samples, state, self._large(batch))
+            found: Findings = job.guard(LOSS, additivity.check)
+            if additivity.evaluating is not None:
+                self.watch = LossWatch(
+                    self._model,
+                    evaluating=additivity.evaluating,
+                    tolerance=IN_RUN * additivity.tolerance,
+                    scale=additivity.scale,
+                )
+        finally:
+            for buffer, before in zip(self._weights.flats, first, strict=True):
+                buffer.copy_(before)
+        return found
+
+    def _large(self, batch: int) -> int:
+        """Samples of a batch, or so many as are computed in :data:`LARGE_S`."""
+        size = max(self._seconds)
+        return max(1, min(batch, int(size * LARGE_S / max(min(self._seconds[size]), 1e-9))))
+
+    def _compute(self, size: int) -> None:
+        """Compute a slice of ``size`` samples, and note how long it takes and who got no gradient."""
+        indices = np.resize(self._samples, size)
+        started = time.perf_counter()
+        self._loss = self._computer.compute(0, Slice.whole(indices)).loss
+        trained.refuse_sparse(self._model)
+        self._seconds.setdefault(size, []).append(time.perf_counter() - started)
+        parameters = flat.trained(self._model)
+        self._unused.append(frozenset(name for name, parameter in parameters.items() if parameter.grad is None))
+
+    def _limit(self, sizes: Sequence[int], batch: int) -> str:
+        """Lower what is computed at a time to what fits into memory. Returns a sentence for the plan."""
+        largest = min(sizes[-1], self._computer.most or sizes[-1])
+        limit = memory.find(self._device, self._compute, min(SMALLEST, largest), largest, batch)
+        most = self._computer.most
+        if limit.most is not None and (most is None or limit.most < most):
+            self._computer.most = limit.most
+        elif not self._computer.reduced():
+            return ""
+        each = f"a sample takes {limit.each / memory.MIB:.1f} MiB, " if limit.each else ""
+        return f"at most {self._computer.most} samples at a time: {each}{limit.budget / memory.MIB:.0f} MiB may be used"
+
+
+def _changed(weights: flat.FlatTensors, before: Sequence[Tensor]) -> frozenset[str]:
+    """The parameters that are not what they were."""
+    return frozenset(
+        name
+        for group, now, then in zip(weights.groups, weights.flats, before, strict=True)
+        for name, new, old in zip(group.names, group.views(now), group.views(then), strict=True)
+        if not torch.equal(new, old)
+    )
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    if torch.equal(one, other):
+        return True
+    return one.is_floating_point() and bool(((one == other) | (one.isnan() & other.isnan())).all())

@@ -1,0 +1,61 @@
+"""Computes something with the model beside training, which does not notice it."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from remote_agent.training.worker.device import backend
+
+
+@contextlib.contextmanager
+def modes_kept(model: nn.Module) -> Iterator[None]:
+    """After the block each module is in the mode, training or evaluation, that it was in before it."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextlib.contextmanager
+def untouched(model: nn.Module, device: torch.device, changing: Sequence[str] = ()) -> Iterator[None]:
+    """After the block each module's mode and buffers, and all random generators, are as they were before it.
+
+    So are the frozen parameters among ``changing``: a loss may move them, as that of a teacher does.
+    """
+    buffers = [(module, name, buffer) for module in model.modules() for name, buffer in module.named_buffers("", False)]
+    values = [buffer.clone() for _, _, buffer in buffers]
+    moved = [(each, each.detach().clone()) for name, each in model.named_parameters() if name in changing]
+    generators = _generators(device)
+    try:
+        with modes_kept(model):
+            yield
+    finally:
+        with torch.no_grad():
+            for (module, name, buffer), value in zip(buffers, values, strict=True):
+                buffer.copy_(value)
+                setattr(module, name, buffer)
+            for parameter, value in moved:
+                parameter.copy_(value)
+        _restore(generators, device)
+
+
+def _generators(device: torch.device) -> tuple[Tensor, Tensor | None, Any, Any]:
+    return torch.get_rng_state(), backend.of(device).generator(device), np.random.get_state(), random.getstate()
+
+
+def _restore(state: tuple[Tensor, Tensor | None, Any, Any], device: torch.device) -> None:
+    cpu, own, numpys, pythons = state
+    torch.set_rng_state(cpu)
+    if own is not None:
+        backend.of(device).restore_generator(device, own)
+    np.random.set_state(numpys)
+    random.setstate(pythons)

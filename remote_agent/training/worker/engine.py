@@ -1,0 +1,155 @@
+"""What a strategy brings to a worker: an engine, which makes the worker's part of each step on its device.
+
+The worker owns the device, the model and the measurement; the engine has the weights' way to the others. Which class it
+is the strategy's :class:`~remote_agent.strategies.StrategySpec` says. The strategy's other half, on the coordinator,
+calls the engine's methods by name (``Member.call``); those that are named here every engine has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from torch import nn
+
+from remote_agent.training.checkpoint.optimizer_state import NotPortable, Resumption, TrainingState, of_optimizer
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.shared import flat
+from remote_agent.training.shared.average import WeightAverage
+from remote_agent.training.shared.flat import FlatTensors, Payload
+from remote_agent.training.shared.messages import (
+    Failed,
+    Reduced,
+    ShardLinkDown,
+    StaleResult,
+    StreamedResult,
+    WorkerStatus,
+)
+from remote_agent.training.worker.assignments import Assignments
+from remote_agent.training.worker.device.compute import SliceComputer
+
+LOG = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What an engine works with.
+
+    Attributes:
+        model: on the device, with the run's first weights.
+        weights: its trained parameters, one flat buffer per dtype.
+        compute: computes slices, and leaves their gradient sums in the model.
+        factory: the job's.
+        config: the run's, as it is settled.
+        buffers: names of the model's buffers and frozen parameters that training changes.
+    """
+
+    model: nn.Module
+    weights: FlatTensors
+    compute: SliceComputer
+    factory: Any
+    config: TrainingConfig
+    buffers: tuple[str, ...]
+
+
+class Engine(ABC):
+    """One strategy's part on one worker.
+
+    Attributes:
+        parts: what it works with.
+        resumed: where the run goes on.
+        optimizer: the job's, where it is on the workers.
+        average: of the weights, where the optimizer is on the workers.
+        following: it takes no part in the steps, and has the newest weights: it may enter.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.resumed = Resumption(step=0)
+        self.optimizer: Any = None
+        self.average = WeightAverage(0.0)
+        self.assignments = Assignments()
+        self._held = TrainingState()
+
+    @abstractmethod
+    def join(self, way: Any, late: bool = False) -> str | Failed:
+        """Connect with the others. Returns the kind of the way, in words.
+
+        Args:
+            way: what the strategy's coordinator gives all workers to know.
+            late: steps were made without this worker: it has to :meth:`follow` before it can take part in one.
+        """
+
+    @property
+    @abstractmethod
+    def computed(self) -> int:
+        """The last step whose slice (if it had one) this worker has computed."""
+
+    @property
+    @abstractmethod
+    def following(self) -> bool:
+        """Whether it takes no part in the steps, and has what it needs to take part from any step on."""
+
+    @abstractmethod
+    def follow(self) -> ShardLinkDown | None:
+        """Take no part until :meth:`enter`, and get up to date meanwhile; says why that can't be."""
+
+    @abstractmethod
+    def enter(self, step: int) -> None:
+        """Take part again, from ``step`` on."""
+
+    def set_aside(self, step: int) -> None:
+        """The slices of the steps up to ``step`` were given to others: what is queued of them is not to be done."""
+        del step
+
+    def account(self, coordinator: str) -> WorkerStatus | None:
+        """Heed this coordinator alone from now on, and tell where the worker is; None: nobody else can go on here."""
+        return self.assignments.account(coordinator, None)
+
+    def weights(self) -> Payload:
+        """The trained parameters as they are now, by dtype."""
+        return flat.gather(flat.trained(self.parts.model))
+
+    def renew(self) -> None:
+        """Have the newest weights in the model; between two steps."""
+        return  # they are there
+
+    def answered(self, answer: Answer) -> Answer:
+        """``answer``, with what the loss gave beside the loss, and whether the device's memory was full meanwhile."""
+        if isinstance(answer, ShardLinkDown):
+            LOG.info("has no part in the step: %s", answer.cause)
+        if not isinstance(answer, StreamedResult | StaleResult | Reduced):
+            return answer
+        compute = self.parts.compute
+        return dataclasses.replace(answer, at_most=compute.reduced(), scalars=compute.scalars.take())
+
+    # --- For checkpoints, and going on from one ----------------------------------------------------------------------
+
+    def restore(self, resumed: Resumption) -> None:
+        """Go on from a checkpoint, with the state of this worker's own optimizer if it has one; before :meth:`join`."""
+        self.resumed = resumed
+
+    def snapshot(self) -> None:
+        """Keep what this worker's own optimizer remembers, between two steps; see :mod:`.optimizer_state`."""
+        self._held = TrainingState()
+        if self.optimizer is None:
+            return
+        try:
+            self._held = TrainingState(optimizer=of_optimizer(self.parts.model, self.optimizer, self.average))
+        except NotPortable as error:
+            self._held = TrainingState(missing=str(error))
+
+    def snapshot_taken(self) -> TrainingState:
+        """What :meth:`snapshot` kept, once."""
+        held, self._held = self._held, TrainingState()
+        return held
+
+
+def unusable(error: Exception) -> Failed:
+    """The answer where a checkpoint's optimizer state does not fit."""
+    return Failed(cause=f"the checkpoint's optimizer state can't be used: {error}")

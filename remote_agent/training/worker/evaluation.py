@@ -1,0 +1,87 @@
+"""A device measures batches of the validation data, and leaves model and random generators as they were."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from remote_agent.training import job
+from remote_agent.training.data import datasets
+from remote_agent.training.errors import TrainingError
+from remote_agent.training.shared.figures import Figures, figures_of, merged
+from remote_agent.training.shared.slices import Indices
+from remote_agent.training.worker.device import device as devices
+from remote_agent.training.worker.device.untouched import untouched
+from remote_agent.training.worker.metrics import Metrics
+from remote_agent.whereabouts import HERE
+
+METRICS = "metrics"
+"""The user's function, in errors."""
+
+
+class BatchMeter:
+    """Measures batches with one model on one device.
+
+    A batch for which the memory is full is computed in halves. Its randomness is seeded by the run and its number: the
+    same figures whoever computes it, and however often.
+
+    Args:
+        model: on ``device``.
+        metrics: what is measured.
+        device: where it computes.
+        seed: the run's.
+        dtype: what forward is autocast to; None: nothing.
+
+    Attributes:
+        changing: names of the model's buffers and frozen parameters that the job's code changes.
+    """
+
+    def __init__(
+        self, model: nn.Module, metrics: Metrics, device: torch.device, seed: int, dtype: torch.dtype | None = None
+    ) -> None:
+        self.changing: Sequence[str] = ()
+        self._model, self._metrics, self._device, self._seed, self._dtype = model, metrics, device, seed, dtype
+
+    def __call__(self, data: Any, batches: Sequence[tuple[int, Indices]]) -> dict[int, Figures]:
+        """The figures of ``batches``, by their numbers.
+
+        Raises:
+            JobError: the job's metrics, model or data raised.
+        """
+        with untouched(self._model, self._device, self.changing), torch.no_grad():
+            self._model.eval()
+            return {number: self._of(data, number, indices) for number, indices in batches}
+
+    def _of(self, data: Any, number: int, indices: Indices) -> Figures:
+        seed = hash((self._seed, number)) & 0xFFFFFFFF  # of numbers alone: the same in each process
+        devices.seed(self._device, seed)
+        np.random.seed(seed)
+        random.seed(seed)
+        try:
+            batch = devices.move(datasets.fetch(data, indices), self._device)
+        except TrainingError:
+            raise
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            raise job.as_job_error("the validation data", error) from error
+        try:
+            with torch.autocast(self._device.type, self._dtype, enabled=self._dtype is not None):
+                HERE.enter(METRICS, int(indices[0]), len(indices))
+                measured = self._metrics(self._model, batch)
+            return figures_of(measured, len(indices))
+        except TrainingError:
+            raise
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            if not devices.is_out_of_memory(error) or len(indices) == 1:
+                raise job.as_job_error(METRICS, error) from error
+        finally:
+            HERE.leave()
+        # Outside of the handler: what the failure held is free again.
+        del batch
+        devices.release_memory(self._device)
+        half = len(indices) // 2
+        return merged(self._of(data, number, part) for part in (indices[:half], indices[half:]))

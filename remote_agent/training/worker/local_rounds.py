@@ -1,0 +1,211 @@
+"""The worker's part in local SGD: rounds of its own steps between two exchanges, and the step that ends a round.
+
+In a round a worker starts from the common weights ``w``, makes ``H_i`` steps with the job's own optimizer on its own
+samples, and ends at ``w_i``. It contributes ``n_i (w - w_i)``, with ``n_i`` the samples that it used. The shards divide
+the sum by all samples: the mean ``w - w_i`` is the *outer gradient*, and the outer optimizer steps along it. See Stich,
+"Local SGD converges fast and communicates little" (ICLR 2019); Douillard et al., "DiLoCo" (arXiv:2311.08105, 2023).
+
+The inner optimizer's state (moments) stays on the worker from round to round, and is not exchanged.
+
+A *delayed* round hides its exchange behind the next one's computation. Its call returns when the contribution is on its
+way; the worker assumes that the new common weights will be its own, ``w_i``, and goes on from there. After each local
+step of the next round it looks whether the common weights ``w'`` have come, and waits for them after the last one. Once
+they are here it adds what it was wrong by, ``w' - w_i``, to its weights, and keeps the way that it has gone meanwhile.
+So what it contributes next is again the way from the common weights to its own, and each local step is counted once.
+See Zhou et al., "DaSGD" (arXiv:2006.00441, 2020); Douillard et al., "Streaming DiLoCo with overlapping communication"
+(arXiv:2501.18512, 2025).
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from remote_agent.training import job
+from remote_agent.training.deadlines import EXCHANGE_S
+from remote_agent.training.errors import JobError, LossNotFinite, TrainingError
+from remote_agent.training.shared.messages import (
+    Failed,
+    ShardLinkDown,
+    Slice,
+    Stamps,
+    StreamedAnswer,
+    StreamedResult,
+    StreamedTask,
+)
+from remote_agent.training.shared.schedule import Schedule
+from remote_agent.training.wire.steps import Timings
+from remote_agent.training.worker.channels import Channel
+from remote_agent.training.worker.device.compute import SliceLoss
+from remote_agent.training.worker.streamed import Compute, Streaming
+
+
+class LocalRounds(Streaming):
+    """Streamed rounds in the place of steps: what is contributed of a slice is the way that its local steps went.
+
+    Args:
+        model: the model; its parameters become views of this worker's own weights.
+        names: of the parameters in the buffer, in its order.
+        watched: names of those that must not get a gradient.
+        channel: the way to the shards.
+        compute: computes one local step's gradient.
+        optimizer: the job's, over ``model``.
+        schedule: of its options, by round.
+        clip_norm: the most that the norm of a local step's gradient may be; 0: any.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        names: Sequence[str],
+        watched: Sequence[str],
+        channel: Channel,
+        compute: Compute,
+        optimizer: torch.optim.Optimizer,
+        schedule: Schedule | None = None,
+        clip_norm: float = 0.0,
+    ) -> None:
+        self._optimizer, self._schedule, self._clip_norm = optimizer, schedule, clip_norm
+        self._weights = torch.empty_like(channel.gradient)
+        self._inner = torch.empty_like(channel.gradient)
+        self._assumed: Tensor | None = None  # own weights at the end of the delayed round whose exchange is open
+        self._moved = [0, 0]  # bytes (out, in) of exchanges that have ended since the last result
+        self._made = 0  # the last round whose local steps this worker has made
+        super().__init__(model, names, watched, channel, compute)
+        self._inner_views = self._gradients.views(self._inner)
+        for parameter, view in zip(self._parameters.values(), self._gradients.views(self._weights), strict=True):
+            parameter.data = view
+
+    @property
+    def computed(self) -> int:
+        return max(self.contributed, self._made)
+
+    def step(self, task: StreamedTask) -> StreamedAnswer:
+        """Make the task's round and contribute it; unless it is delayed, wait for the new common weights."""
+        if (over := self._is_over(task)) is not None:
+            return over
+        if not task.delayed and self._assumed is None:
+            return super().step(task)
+        entered = computed = time.monotonic()
+        result = SliceLoss(0.0, 0.0)
+        try:
+            if task.own is not None:
+                with self._computing:
+                    result = self._local_steps(task, correcting=True)
+                    computed = time.monotonic() - result.aside_s
+            self._made = task.step
+            self._catch_up()
+            self._channel.begin(task.step, task.slices, task.samples)
+            if task.own is not None:
+                with self._computing:
+                    self._leave_difference(task.step - 1, len(task.own.indices), self._own)
+                    self._channel.contribute(task.own.index, result.weight)
+            if task.delayed:
+                self._assumed = self._weights.clone()
+            with self._begun:
+                self.contributed = task.step
+                self._begun.notify_all()
+            if not task.delayed:
+                self._count(self._channel.finish(EXCHANGE_S))
+                with self._computing:
+                    self._flip()
+        except (JobError, LossNotFinite) as error:
+            return Failed.of(error)
+        except TrainingError as error:
+            return ShardLinkDown(cause=str(error))
+        (bytes_out, bytes_in), self._moved = self._moved, [0, 0]
+        return StreamedResult(
+            step=task.step,
+            loss=result.loss,
+            weight=result.weight,
+            compute_s=computed - entered,
+            pushed=computed,
+            bytes_out=bytes_out,
+            bytes_in=bytes_in,
+            stamps=Stamps(entered=entered, left=time.monotonic()),
+        )
+
+    def _catch_up(self) -> None:
+        """Wait for the common weights of the delayed round, if one is open; lost slices are repaired meanwhile."""
+        if self._assumed is not None:
+            self._count(self._channel.finish(EXCHANGE_S))
+            with self._computing:
+                self._correct()
+
+    @torch.no_grad()
+    def _correct(self) -> None:
+        """The delayed round's common weights are here: add what this worker was wrong by."""
+        assert self._assumed is not None, "a delayed round was open"
+        self._weights.add_(self._channel.weights[self._channel.step % 2]).sub_(self._assumed)
+        self._assumed = None
+
+    def _count(self, timings: Timings) -> None:
+        self._moved = [self._moved[0] + timings.bytes_out, self._moved[1] + timings.bytes_in]
+
+    def _gradient_of(self, task: StreamedTask, views: Sequence[Tensor]) -> SliceLoss:
+        """Make the round's local steps, leave ``n (w - w_i)`` in ``views``, and say what they came to.
+
+        A round that another worker has lost leaves this worker's weights and optimizer as they were.
+        """
+        assert task.own is not None, "the task has a slice"
+        mine = views is self._own
+        before = None if mine else (self._weights.clone(), copy.deepcopy(self._optimizer.state_dict()))
+        self._weights.copy_(self._channel.weights[(task.step - 1) % 2])
+        result = self._local_steps(task)
+        self._leave_difference(task.step - 1, len(task.own.indices), views)
+        if before is not None:
+            self._weights.copy_(before[0])
+            self._optimizer.load_state_dict(before[1])
+        return result
+
+    def _local_steps(self, task: StreamedTask, correcting: bool = False) -> SliceLoss:
+        """Train from this worker's own weights; the samples of all local steps weigh the same in the round.
+
+        Args:
+            task: has a slice.
+            correcting: the common weights of a delayed round may come meanwhile.
+        """
+        assert task.own is not None, "the task has a slice"
+        if self._schedule is not None:
+            self._schedule.watch(task.watched)
+            self._schedule.set(self._optimizer, task.step)
+        samples = task.own.indices
+        total = aside_s = 0.0
+        for number, begin in enumerate(range(0, len(samples), task.local_batch)):
+            batch = samples[begin : begin + task.local_batch]
+            self._gradients.begin(self._inner_views)
+            # The number of a slice that no other local step of the round has, for its randomness.
+            place = task.own.begin + begin
+            number = task.own.index + number * task.slices
+            result = self._compute(task.step, Slice.whole(batch, number, place))
+            self._gradients.check()
+            aside_s += result.aside_s
+            if not result.weight:
+                continue  # nothing in it counts, as in a step without it
+            self._inner.div_(result.weight)
+            for parameter, gradient in zip(self._parameters.values(), self._inner_views, strict=True):
+                parameter.grad = gradient
+            if self._clip_norm:
+                nn.utils.clip_grad_norm_(self._parameters.values(), self._clip_norm)
+            job.guard("the optimizer's step", self._optimizer.step)
+            total += result.loss * len(batch)
+            if correcting and self._assumed is not None and self._channel.ready():
+                self._count(self._channel.finish(EXCHANGE_S))
+                self._correct()
+        return SliceLoss(loss=total / len(samples), weight=float(len(samples)), aside_s=aside_s)
+
+    @torch.no_grad()
+    def _leave_difference(self, step: int, samples: int, views: Sequence[Tensor]) -> None:
+        for view, start, parameter in zip(views, self._sides[step % 2], self._parameters.values(), strict=True):
+            parameter.grad = None
+            torch.sub(start, parameter, out=view)
+            view.mul_(samples)
+
+    def _flip(self) -> None:
+        """The worker's own weights are the newest common ones."""
+        self._assumed = None
+        self._weights.copy_(self._channel.weights[self._channel.step % 2])

@@ -1,0 +1,400 @@
+"""The worker's part in all-reduce: gradient sums of all workers, added up among them, and the same step on each.
+
+Every worker has the whole model and the job's whole optimizer. In a step it adds what it computes (nothing, one slice,
+or several, where others were lost) to its *contribution*, reduces it with the group, and waits. Only when the
+coordinator has heard from all that the reduction was whole does it commit: divide by the samples, clip, set the options
+of the step, and make the optimizer's step. A reduction that was broken is repeated from the contribution, which stays
+as it is until the commit. So no slice is counted twice, and none is lost.
+
+What is reduced: one flat buffer of gradients per dtype, and a short float64 vector beside it: samples, sum of losses,
+what they weigh, which parameters had a gradient, and the buffers that training changes (batch normalisation), weighted
+by samples.
+
+Gloo works on the CPU's memory. Gradients of another device are copied there and back, a whole flat buffer at a time;
+the device's own backend is not used, since a group may hold devices of unlike kinds. See Patarasuk and Yuan, "Bandwidth
+optimal all-reduce algorithms for clusters of workstations" (2009), for the ring.
+
+The reduced numbers have the same bits everywhere, but devices of unlike kinds round an optimizer's step each in its own
+way. So that copies do not drift apart over a long run, they take over the weights of the group's first worker once in
+:data:`ALIGN_EVERY` steps; among devices of one kind that changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from remote_agent.training import job
+from remote_agent.training.errors import TrainingError
+from remote_agent.training.shared import flat
+from remote_agent.training.shared.average import WeightAverage
+from remote_agent.training.shared.flat import FlatTensors, Payload
+from remote_agent.training.shared.messages import (
+    Broken,
+    Computed,
+    Failed,
+    GroupMembership,
+    Reduced,
+    ReductionTask,
+    Slice,
+    Stamps,
+)
+from remote_agent.training.shared.schedule import Schedule
+from remote_agent.training.user_code import checks
+from remote_agent.training.wire.errors import NothingCounts
+from remote_agent.training.worker.device.compute import slice_seed
+from remote_agent.training.worker.process_group import GroupBroken, ProcessGroup
+from remote_agent.training.worker.streamed import Compute
+
+ALIGN_EVERY = 100
+"""Steps from one alignment of the weights to the next: about half a percent of what is sent."""
+
+_FACTS = 3  # numbers before those of each parameter: samples, sum of losses, what they weigh
+_HALVES = frozenset({torch.float16, torch.bfloat16})
+_OPTIMIZER = (1 << 31) - 1  # in the place of a slice's number: the randomness of an optimizer's step
+
+
+@dataclass
+class _Sums:
+    """Sums over slices.
+
+    Attributes:
+        gradients: sum over all samples so far, for each trained parameter; None: it had no gradient.
+        facts: samples, sum of losses, what they weigh, 1 for each parameter with a gradient, changed float buffers
+            times samples.
+        counters: changed buffers of whole numbers, the largest so far.
+    """
+
+    gradients: list[Tensor | None]
+    facts: Tensor
+    counters: Tensor
+
+
+@dataclass
+class _Contribution:
+    """What this worker adds to one step: its ``computed`` slices, all in the sums 0, or each in sums of its own."""
+
+    sums: dict[int, _Sums] = field(default_factory=dict)
+    computed: dict[int, Computed] = field(default_factory=dict)
+
+
+class Reduction:
+    """One worker's steps. :meth:`step` and :meth:`commit` are called by one thread, :meth:`give_up` by another.
+
+    Args:
+        model: on its device, in training mode.
+        weights: its trained parameters.
+        compute: computes one slice, and leaves the gradient sum in the parameters' ``grad``.
+        optimizer: the job's, over ``model``.
+        schedule: its options by step; None: they stay.
+        most_norm: the most that the mean gradient's norm may be; 0: any.
+        seed: the run's.
+        first: names of the buffers that training changes, and what they are before the first step.
+        done: steps that were made before, by the run that this one goes on from.
+        address: this node's own.
+        average: of the weights.
+
+    Attributes:
+        contributed: the last step whose slices, as far as they are its own, this worker has computed.
+        moved: pieces that it has reduced so far.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        weights: FlatTensors,
+        compute: Compute,
+        optimizer: torch.optim.Optimizer,
+        *,
+        schedule: Schedule | None,
+        most_norm: float,
+        seed: int,
+        first: tuple[tuple[str, ...], Payload],
+        done: int,
+        address: str,
+        average: WeightAverage | None = None,
+    ) -> None:
+        self._weights, self._compute, self._optimizer = weights, compute, optimizer
+        self._average = average or WeightAverage(0.0)
+        self._schedule, self._most_norm, self._seed, self._address = schedule, most_norm, seed, address
+        self._parameters = [parameter for members in weights.parameters for parameter in members]
+        self._buffers = flat.buffers(model, first[0])
+        self._bystanders: flat.Bystanders | None = flat.Bystanders(model, first[0])
+        self._kept = {name: tensor.clone() for name, tensor in self._buffers.items()}
+        _unpack(self._kept, first[1])
+        self.contributed = self._committed = done
+        self.moved = 0
+        self._group: ProcessGroup | None = None
+        self._given_up = 0
+        self._reduced_step = done
+        self._begin(done + 1)
+        self._facts, self._counters = self._nothing().facts, self._nothing().counters
+        self._allocate()
+
+    # --- A step ------------------------------------------------------------------------------------------------------
+
+    def step(self, task: ReductionTask) -> Reduced | Broken | Failed:
+        """Commit the step before where that is due, add the task's slices, and reduce."""
+        entered = time.monotonic()
+        try:
+            self.commit(task.committed)
+            if self._schedule is not None:
+                self._schedule.watch(task.watched)
+            if task.step != self._step:
+                self._begin(task.step)
+            for part in task.slices:
+                if part.index not in self._contribution.computed:
+                    self.contributed = task.step - 1  # a lost worker's slice comes when this one's own are done
+                    self._add(part, part.index if task.ordered else 0)
+        except TrainingError as error:
+            return Failed.of(error)
+        self.contributed = task.step
+        ready = time.monotonic()
+        try:
+            self._reduce(task.group, max(1, task.ordered))
+        except GroupBroken as error:
+            # Gloo may still write into the buffers of an operation that was given up.
+            self._leave()
+            self._allocate()
+            return Broken(cause=str(error))
+        self._reduced_step = task.step
+        samples = int(self._facts[0])
+        return Reduced(
+            step=task.step,
+            samples=samples,
+            loss=float(self._facts[1]) / (float(self._facts[2]) or 1.0),
+            computed=tuple(self._contribution.computed.values()),
+            ready=ready,
+            norm=flat.norm(self._flats) / (float(self._facts[2]) or 1.0),
+            stamps=Stamps(entered=entered, left=time.monotonic()),
+        )
+
+    def commit(self, step: int) -> None:
+        """Apply the reduction of ``step``, unless that is done.
+
+        Raises:
+            JobError: the optimizer or the scheduler failed.
+            NothingCounts: no sample of the step counts.
+        """
+        if step == self._committed:
+            return
+        assert step == self._reduced_step == self._committed + 1, "what is committed was reduced just before"
+        samples, weight = float(self._facts[0]), float(self._facts[2])
+        if not weight:
+            raise NothingCounts.of(step)
+        used = self._facts[_FACTS : _FACTS + len(self._parameters)].tolist()
+        views = [view for group, flats in self._gradients() for view in group.views(flats)]
+        for flats in self._flats:
+            flats.div_(weight)
+        for parameter, view, count in zip(self._parameters, views, used, strict=True):
+            # Without a gradient an optimizer leaves a parameter alone; with a zero it would still decay it.
+            parameter.grad = view if count else None
+        self._average_buffers(samples)
+        if self._most_norm:
+            torch.nn.utils.clip_grad_norm_(self._parameters, self._most_norm)
+        if self._schedule is not None:
+            self._schedule.set(self._optimizer, step)
+        torch.manual_seed(slice_seed(self._seed, step, _OPTIMIZER))
+        job.guard("the optimizer's step", self._optimizer.step)
+        self._average.update(self._parameters)
+        if self._bystanders is not None:  # what the first step leaves alone the others do too
+            checks.refuse_changes(self._bystanders)
+            self._bystanders = None
+        for parameter in self._parameters:
+            parameter.grad = None
+        for name, kept in self._kept.items():  # a hook of the step may have changed it
+            kept.copy_(self._buffers[name])
+        self._committed = step
+
+    def give_up(self, number: int) -> None:
+        """Group ``number`` is broken, and so are those before it: who waits for it wakes up."""
+        self._given_up = max(self._given_up, number)
+        group = self._group
+        if group is not None and group.membership.number <= number:
+            group.give_up()
+
+    def payload(self) -> Payload:
+        """The weights and the changed buffers after the last step that was committed, by dtype."""
+        weights = [flat.to_bytes(buffer.clone()) for buffer in self._weights.flats]
+        return (*weights, *flat.gather(self._kept))
+
+    # --- Computing ---------------------------------------------------------------------------------------------------
+
+    def _begin(self, step: int) -> None:
+        self._step, self._contribution = step, _Contribution()
+
+    def _nothing(self) -> _Sums:
+        floats = sum(buffer.numel() for buffer in self._kept.values() if buffer.is_floating_point())
+        wholes = sum(buffer.numel() for buffer in self._kept.values() if not buffer.is_floating_point())
+        return _Sums(
+            gradients=[None] * len(self._parameters),
+            facts=torch.zeros(_FACTS + len(self._parameters) + floats, dtype=torch.float64),
+            counters=torch.full((wholes,), torch.iinfo(torch.int64).min, dtype=torch.int64),
+        )
+
+    def _add(self, part: Slice, number: int) -> None:
+        """Compute a slice from the committed weights and buffers, and add it to the sums of this number."""
+        for name, buffer in self._buffers.items():
+            buffer.copy_(self._kept[name])
+        began, samples = time.perf_counter(), len(part.indices)
+        result = self._compute(self._step, part)
+        compute_s = time.perf_counter() - began - result.aside_s
+        mine = self._contribution.sums.setdefault(number, self._nothing())
+        mine.facts[0] += samples
+        mine.facts[1] += result.loss * result.weight
+        mine.facts[2] += result.weight
+        for position, parameter in enumerate(self._parameters):
+            if parameter.grad is not None:
+                mine.gradients[position] = _added(mine.gradients[position], parameter.grad)
+                mine.facts[_FACTS + position] = 1
+                parameter.grad = None
+        floats, wholes = self._split(self._buffers)
+        if floats:
+            mine.facts[_FACTS + len(self._parameters) :] += samples * torch.cat(floats).double()
+        if wholes:
+            torch.maximum(mine.counters, torch.cat(wholes), out=mine.counters)
+        self._contribution.computed[part.index] = Computed(index=part.index, samples=samples, compute_s=compute_s)
+
+    def _split(self, buffers: dict[str, Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """The buffers as flat tensors on the CPU: those of float numbers, and the others as int64."""
+        flats = [buffer.detach().reshape(-1).cpu() for buffer in buffers.values()]
+        return [each for each in flats if each.is_floating_point()], [
+            each.long() for each in flats if not each.is_floating_point()
+        ]
+
+    def _average_buffers(self, samples: float) -> None:
+        """Float buffers are averaged by samples, as under data parallel training; of counters the largest is kept."""
+        means, largest = self._facts[_FACTS + len(self._parameters) :] / samples, self._counters
+        for name, buffer in self._kept.items():
+            size = buffer.numel()
+            if buffer.is_floating_point():
+                source, means = means[:size], means[size:]
+            else:
+                source, largest = largest[:size], largest[size:]
+            buffer.copy_(source.view(buffer.shape))
+            self._buffers[name].copy_(buffer)
+
+    # --- Reducing ----------------------------------------------------------------------------------------------------
+
+    def _allocate(self) -> None:
+        """Flat gradients on the device, and what gloo works on: the same memory, where it can be."""
+        device = self._parameters[0].device
+        self._flats = [group.allocate(device) for group in self._weights.groups]
+        self._staged = [_wire(buffer) for buffer in self._flats]
+
+    def _gradients(self) -> list[tuple[flat.Group, Tensor]]:
+        return list(zip(self._weights.groups, self._flats, strict=True))
+
+    def _reduce(self, membership: GroupMembership | None, numbers: int) -> None:
+        """Leave the sums over all members in the flat gradients, the facts and the counters.
+
+        Args:
+            membership: of the group; None: this worker is alone.
+            numbers: how many sums are reduced one by one, and added in their order.
+
+        Raises:
+            GroupBroken: they are lost, and the contribution is as it was.
+        """
+        group = self._join(membership)
+        total = [torch.zeros_like(buffer) for buffer in self._flats] if numbers > 1 else []
+        for number in range(numbers):
+            sums = self._contribution.sums.get(number) or self._nothing()
+            self._pack(sums)
+            facts, counters = sums.facts.clone(), sums.counters.clone()
+            if group is not None:
+                self._over(group, facts, counters)
+            self._facts = self._facts + facts if number else facts
+            self._counters = torch.maximum(self._counters, counters) if number else counters
+            for whole, buffer in zip(total, self._flats, strict=False):
+                whole += buffer
+        for buffer, whole in zip(self._flats, total, strict=False):
+            buffer.copy_(whole)
+        if group is not None and self._step % ALIGN_EVERY == 0:
+            self._align(group)
+
+    def _over(self, group: ProcessGroup, facts: Tensor, counters: Tensor) -> None:
+        """Replace the flat gradients and these by their sums over the members, and the largest counters."""
+        for position, buffer in enumerate(self._flats):
+            staged = self._staged[position]
+            own = staged.data_ptr() == buffer.data_ptr()
+            if not own:
+                staged.copy_(_real(buffer))
+            group.sum(staged, self._count)
+            if not own:
+                _real(buffer).copy_(staged)
+        group.sum(facts, self._count)
+        if len(counters):
+            group.largest(counters)
+
+    @torch.no_grad()
+    def _align(self, group: ProcessGroup) -> None:
+        for weights in self._weights.flats:
+            common = _real(weights).to("cpu", _dtype(weights), copy=True)
+            group.from_first(common, self._count)
+            _real(weights).copy_(common)
+
+    @torch.no_grad()
+    def _pack(self, sums: _Sums) -> None:
+        """Their gradients, in the flat buffers."""
+        gradients = iter(sums.gradients)
+        for group, buffer in self._gradients():
+            targets, sources = [], []
+            for view in group.views(buffer):
+                gradient = next(gradients)
+                if gradient is None:
+                    view.zero_()
+                else:
+                    targets.append(view)
+                    sources.append(gradient)
+            if targets:
+                torch._foreach_copy_(targets, sources)
+
+    def _join(self, membership: GroupMembership | None) -> ProcessGroup | None:
+        group = self._group
+        if membership is None:
+            self._leave()
+            return None
+        if group is None or group.membership != membership:
+            self._leave()
+            group = self._group = ProcessGroup(membership, self._address)
+        if membership.number <= self._given_up:
+            raise GroupBroken("the group was given up")
+        return group
+
+    def _leave(self) -> None:
+        group, self._group = self._group, None
+        if group is not None:
+            group.close()
+
+    def _count(self) -> None:
+        self.moved += 1
+
+
+def _added(total: Tensor | None, gradient: Tensor) -> Tensor:
+    return gradient if total is None else total.add_(gradient)
+
+
+def _real(buffer: Tensor) -> Tensor:
+    """``buffer``, complex numbers as pairs of real ones: sums are the same, and gloo knows no complex numbers."""
+    return torch.view_as_real(buffer).view(-1) if buffer.is_complex() else buffer
+
+
+def _dtype(buffer: Tensor) -> torch.dtype:
+    """What its numbers are summed in: half precision would lose more with every worker."""
+    dtype = _real(buffer).dtype
+    return torch.float32 if dtype in _HALVES else dtype
+
+
+def _wire(buffer: Tensor) -> Tensor:
+    """What gloo works on for a flat ``buffer``: itself, or on another device or in another dtype a CPU tensor."""
+    return _real(buffer).to("cpu", _dtype(buffer))
+
+
+def _unpack(tensors: dict[str, Tensor], payload: Payload) -> None:
+    """Copy a payload of these tensors, in the layout of :func:`flat.gather`, into them."""
+    for group, array in zip(flat.group(tensors), payload, strict=True):
+        for name, view in zip(group.names, group.views(flat.from_bytes(array, group.dtype)), strict=True):
+            tensors[name].copy_(view)

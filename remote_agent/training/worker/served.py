@@ -1,0 +1,248 @@
+"""Engines of strategies whose weights are with parameter servers: they stream, and can go back to an earlier step."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from remote_agent.training import job
+from remote_agent.training.checkpoint.optimizer_state import (
+    NotPortable,
+    Resumption,
+    States,
+    TrainingState,
+    into_optimizer,
+    of_optimizer,
+)
+from remote_agent.training.errors import TrainingError
+from remote_agent.training.shared import flat, schedule
+from remote_agent.training.shared.flat import Payload
+from remote_agent.training.shared.messages import (
+    Failed,
+    ShardLinkDown,
+    StaleResult,
+    StaleTask,
+    StreamedAnswer,
+    StreamedTask,
+    WorkerStatus,
+)
+from remote_agent.training.wire.endpoint import StreamInfo
+from remote_agent.training.wire.stale_client import StaleClient
+from remote_agent.training.worker.channels import Channel, NetworkChannel, open_channel
+from remote_agent.training.worker.engine import Engine, Parts, unusable
+from remote_agent.training.worker.local_rounds import LocalRounds
+from remote_agent.training.worker.stale import StaleSteps
+from remote_agent.training.worker.streamed import Streaming
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptState:
+    """What a worker was after a step: the streamed weights, on the CPU, and its own optimizer's state."""
+
+    weights: torch.Tensor
+    inner: States
+
+
+class Served(Engine):
+    """What the engines here have in common; ``way`` is an :class:`StreamInfo`."""
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._kept: dict[int, KeptState] = {}
+
+    @property
+    @abstractmethod
+    def _steps(self) -> Streaming | StaleSteps | None:
+        """Its steps; None before it has joined."""
+
+    @abstractmethod
+    def _begin(self, entry: StreamInfo, first: torch.Tensor, late: bool) -> str:
+        """Connect, with the ``first`` weights; returns the kind of channel."""
+
+    def join(self, way: StreamInfo, late: bool = False) -> str | Failed:
+        parameters = flat.trained(self.parts.model)
+        first = torch.cat([parameters[name].detach().reshape(-1) for name in way.plan.names])
+        self.parts.weights.flats.clear()  # the channel has its own, and for gradients too
+        for parameter in parameters.values():
+            parameter.grad = None
+        try:
+            kind = self._begin(way, first, late)
+        except TrainingError as error:
+            return Failed.of(error)
+        except NotPortable as error:
+            return unusable(error)
+        steps = self._steps
+        assert steps is not None, "it has begun"
+        self.parts.compute.on_repeat = steps.again
+        LOG.info("joined over %s; shards: %d", kind, len(way.doors))
+        return kind
+
+    @property
+    def computed(self) -> int:
+        return self._steps.computed if self._steps is not None else 0
+
+    @property
+    def following(self) -> bool:
+        return self._steps is not None and self._steps.following
+
+    def follow(self) -> ShardLinkDown | None:
+        assert self._steps is not None, "the worker has joined"
+        return self._steps.follow()
+
+    # --- Going back to an earlier step, with other shards ------------------------------------------------------------
+
+    def keep(self, step: int, still: int) -> bool:
+        """Keep, between two steps, what this worker needs to go back to ``step``, and what it kept for ``still``.
+
+        Returns whether it could: not while it has not got the step's weights.
+        """
+        weights = self._steps.common(step) if self._steps is not None else None
+        self._kept = {known: kept for known, kept in self._kept.items() if known == still}
+        if weights is None:
+            return False
+        inner = of_optimizer(self.parts.model, self.optimizer) if self.optimizer is not None else {}
+        self._kept[step] = KeptState(weights=weights, inner=inner)
+        return True
+
+    def kept_weights(self, step: int) -> NDArray[np.float32] | None:
+        """The streamed weights after ``step``, shape ``(layout.numel,)``; None: they were not kept."""
+        kept = self._kept.get(step)
+        return kept.weights.numpy() if kept is not None else None
+
+    def abandon(self) -> None:
+        """End the steps that wait for the shards, some of which are gone."""
+        if self._steps is not None:
+            self._steps.abandon()
+
+    def rejoin(self, kept: NDArray[np.float32] | None, step: int, door: StreamInfo) -> str | Failed:
+        """Go back to ``step``, and on with other shards; as :meth:`join`.
+
+        Args:
+            kept: the weights after ``step``, for a worker that has not kept them itself.
+            step: is the last one that counts.
+            door: to the shards.
+        """
+        mine = self._kept.get(step)
+        if mine is None and kept is None:
+            return Failed(cause=f"the weights of step {step} are not here", hint="resume the run")
+        weights = mine.weights if mine is not None else torch.tensor(kept)
+        if self._steps is not None:
+            self._steps.close()
+        parameters, begin = flat.trained(self.parts.model), 0
+        for name in door.plan.names:
+            parameter = parameters[name]
+            part = weights[begin : begin + parameter.numel()]
+            parameter.data = part.to(parameter.device, copy=True).view(parameter.shape)
+            begin += parameter.numel()
+        self.resumed = Resumption(step=step, state=TrainingState(optimizer=mine.inner if mine is not None else {}))
+        self.assignments.forget()
+        return self.join(door)
+
+
+class StreamedEngine(Served):
+    """Steps that all workers make together."""
+
+    _streaming: Streaming | None = None
+
+    @property
+    def _steps(self) -> Streaming | None:
+        return self._streaming
+
+    def _begin(self, entry: StreamInfo, first: torch.Tensor, late: bool) -> str:
+        done = None if late else self.resumed.step
+        channel = open_channel(entry.layout, entry.doors, entry.secret, first, entry.codecs, done)
+        self._streaming = self._over(entry, channel)
+        return channel.kind
+
+    def _over(self, entry: StreamInfo, channel: Channel) -> Streaming:
+        return Streaming(self.parts.model, entry.plan.names, entry.plan.watched, channel, self.parts.compute)
+
+    def step(self, task: StreamedTask) -> StreamedAnswer:
+        """This worker's part in a step; see :meth:`Streaming.step`."""
+        assert self._streaming is not None, "the worker has joined"
+        if not self.assignments.begin(task):
+            return ShardLinkDown(cause=f"step {task.step} is of a coordinator that was killed")
+        answer = self.answered(self._streaming.step(task))
+        self.assignments.end(task, answer)
+        return answer
+
+    def repair(self, task: StreamedTask) -> StreamedAnswer:
+        """A slice that another worker has lost; see :meth:`Streaming.repair`."""
+        assert self._streaming is not None, "the worker has joined"
+        answer = self.answered(self._streaming.repair(task))
+        self.assignments.repaired(task, answer)
+        return answer
+
+    def account(self, coordinator: str) -> WorkerStatus | None:
+        return self.assignments.account(coordinator, self._streaming)
+
+    def outcome(self, step: int) -> StreamedAnswer:
+        """What came of this worker's part in ``step``, which it has begun for a coordinator that was killed."""
+        return self.assignments.outcome(step)
+
+    def enter(self, step: int) -> None:
+        assert self._streaming is not None, "the worker has joined"
+        self._streaming.enter(step)
+
+    def set_aside(self, step: int) -> None:
+        if self._streaming is not None:
+            self._streaming.set_aside(step)
+
+
+class LocalEngine(StreamedEngine):
+    """Rounds of local steps, with the job's optimizer here."""
+
+    def _over(self, entry: StreamInfo, channel: Channel) -> Streaming:
+        parts = self.parts
+        self.optimizer = job.create_optimizer(parts.factory, parts.model, parts.config)
+        into_optimizer(parts.model, self.optimizer, self.resumed.state.optimizer)
+        options = schedule.create(parts.factory, self.optimizer, parts.config)
+        of_model = (parts.model, entry.plan.names, entry.plan.watched, channel, parts.compute)
+        return LocalRounds(*of_model, self.optimizer, options, parts.config.clip_norm)
+
+
+class StaleEngine(Served):
+    """Slices that wait for no others."""
+
+    _stale: StaleSteps | None = None
+
+    @property
+    def _steps(self) -> StaleSteps | None:
+        return self._stale
+
+    def _begin(self, entry: StreamInfo, first: torch.Tensor, late: bool) -> str:
+        del first, late  # it fetches them
+        parts, plan = self.parts, entry.plan
+        client = StaleClient(entry.layout, [door.address for door in entry.doors], entry.secret, entry.codecs)
+        of_model = (parts.model, plan.names, plan.watched)
+        self._stale = StaleSteps(*of_model, client, parts.compute, parts.config.clip_norm, self.resumed.step)
+        return NetworkChannel.kind
+
+    def compute(self, task: StaleTask) -> None:
+        """Compute a slice; see :meth:`StaleSteps.compute`."""
+        assert self._stale is not None, "the worker has joined"
+        self._stale.compute(task)
+
+    def exchange(self, number: int) -> StaleResult | Failed | ShardLinkDown:
+        """Exchange the gradient of that slice, and tell how it went; see :meth:`StaleSteps.exchange`."""
+        assert self._stale is not None, "the worker has joined"
+        return self.answered(self._stale.exchange(number))
+
+    def enter(self, step: int) -> None:
+        del step  # it takes part from now on
+        assert self._stale is not None, "the worker has joined"
+        self._stale.enter()
+
+    def weights(self) -> Payload:
+        assert self._stale is not None, "the worker has joined"
+        return self._stale.weights()
+
+    def renew(self) -> None:
+        self.weights()  # all have the same then: every slice is applied

@@ -1,0 +1,180 @@
+"""What keeps a machine in its cluster: how it ends, what it says, and how long it waits.
+
+The processes, records, signals and sockets are real; where Ray would stand there is a program that says what Ray says.
+That real Ray comes back is shown in test_node.py and on the lab.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remote_agent import deadlines
+from remote_agent.host import layout, node, process_table, processes, ray_command, supervision, supervisor
+from remote_agent.host.processes import write_private
+from remote_agent.protocol import NodeReport, NodeSpec, ProcessRecord, StopReport, decode, encode
+
+RAY = f"import time; print({ray_command.STARTED_LINE!r}, flush=True); time.sleep(600)"
+
+
+def _closed_port() -> int:
+    with socket.socket() as candidate:
+        candidate.bind(("127.0.0.1", 0))
+        port: int = candidate.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+def joined(folder: Path, launched, wait_until) -> Callable[[str], tuple[NodeSpec, ProcessRecord]]:
+    """A machine as ``node start`` leaves it: specification, token, a Ray that has joined, and its supervisor."""
+
+    def make(role: str) -> tuple[NodeSpec, ProcessRecord]:
+        spec = NodeSpec(
+            cluster="test",
+            host="crosby",
+            role=role,
+            folder=str(folder),
+            node_address="127.0.0.1",
+            head_address="127.0.0.1",
+            gcs_port=_closed_port(),
+            dashboard_port=8399,
+            labels={},
+            resources={},
+        )
+        write_private(layout.spec_path(folder), encode(spec) + "\n")
+        write_private(layout.token_path(folder), "secret")
+        ray = launched(layout.RAY, RAY)
+        wait_until(lambda: (folder / "logs" / "ray.log").read_text().endswith("\n"), 30)
+        supervisor.launch(folder)
+        wait_until(lambda: supervision.read(folder), 30)
+        return spec, ray
+
+    return make
+
+
+def _status(agent, folder: Path) -> NodeReport:
+    return decode(NodeReport, agent("host.node", "status", "--folder", str(folder)).stdout)
+
+
+def test_a_worker_whose_ray_ended_says_that_it_restarts_and_why_it_is_not_back(joined, folder, agent, wait_until):
+    spec, ray = joined("worker")
+    assert _status(agent, folder).state == "running"
+
+    os.kill(ray.pid, signal.SIGKILL)
+
+    wait_until(lambda: "can't be reached" in _status(agent, folder).cause, 30)
+    report = _status(agent, folder)
+    assert report.state == node.ray_state(folder) == "restarting"
+    assert f"127.0.0.1:{spec.gcs_port} can't be reached from this machine: Connection refused" in report.cause
+    log = layout.supervisor_log_path(folder).read_text()
+    assert "Ray was killed" in log
+    assert log.count("can't be reached") == 1, "a cause is logged once, not at every attempt"
+
+
+def test_down_while_ray_is_being_brought_back_leaves_nothing(joined, folder, agent, wait_until):
+    _, ray = joined("worker")
+    os.kill(ray.pid, signal.SIGKILL)
+    wait_until(lambda: node.ray_state(folder) == "restarting", 30)
+
+    report = decode(StopReport, agent("host.node", "stop", "--folder", str(folder)).stdout)
+
+    assert layout.SUPERVISOR in report.stopped
+    assert report.leftovers == ()
+    assert process_table.find_marked(folder) == ()
+    assert [path.name for path in folder.iterdir()] == ["logs"]
+
+
+def test_sigterm_to_the_supervisor_ends_ray_too(joined, folder, wait_until):
+    _, ray = joined("worker")
+    supervisor.stop(folder)
+    assert process_table.find(ray.pid) is None
+    assert process_table.find_marked(folder) == ()
+    assert node.ray_state(folder) == "none"
+
+
+def test_a_supervisor_that_was_killed_is_replaced_by_the_next_start_and_ray_goes_on(joined, folder, agent, wait_until):
+    spec, ray = joined("worker")
+    killed = processes.find_named(folder, layout.SUPERVISOR)
+    os.kill(killed.pid, signal.SIGKILL)
+    wait_until(lambda: processes.find_named(folder, layout.SUPERVISOR) is None, 30)
+    report = _status(agent, folder)
+    assert (report.state, report.hint) == ("running", "run `up`")
+    assert "its supervisor has ended" in report.cause
+
+    started = decode(NodeReport, agent("host.node", "start", stdin=encode(spec) + "\n").stdout)
+
+    assert (started.state, started.already, started.pid) == ("running", True, ray.pid)
+    wait_until(lambda: _status(agent, folder).cause == "", 30)
+    assert processes.find_named(folder, layout.SUPERVISOR) is not None
+
+
+def test_down_finds_ray_also_when_its_supervisor_was_killed(joined, folder, agent, wait_until):
+    joined("worker")
+    os.kill(processes.find_named(folder, layout.SUPERVISOR).pid, signal.SIGKILL)
+    report = decode(StopReport, agent("host.node", "stop", "--folder", str(folder)).stdout)
+    assert report.leftovers == ()
+    assert process_table.find_marked(folder) == ()
+
+
+def test_a_heads_ray_is_not_started_again_and_the_status_says_so(joined, folder, agent, wait_until):
+    _, ray = joined("head")
+    os.kill(ray.pid, signal.SIGKILL)
+    wait_until(lambda: process_table.find_marked(folder) == (), 30)
+    report = _status(agent, folder)
+    assert (report.state, report.cause) == ("stopped", "the head's Ray ended: Ray was killed")
+    assert "`down`, then `up`" in report.hint
+    assert node.ray_state(folder) == "stopped"
+
+
+def test_a_supervisor_without_a_node_ends_at_once(agent, folder):
+    done = agent("host.supervisor", "--folder", str(folder))
+    assert done.returncode == 1
+    assert "no node was started here" in done.stdout
+
+
+def test_a_word_that_is_garbage_counts_as_none(folder):
+    write_private(supervision.path(folder), '{"phase": 1}')
+    assert supervision.read(folder) is None
+
+
+@given(st.integers(min_value=1, max_value=10**6))
+def test_the_first_attempt_comes_at_once_and_pauses_double_up_to_the_longest(attempt: int):
+    pause, following = supervision.pause_before(attempt), supervision.pause_before(attempt + 1)
+    assert 0 <= pause <= deadlines.RESTART_LONGEST_SECONDS
+    if attempt == 1:
+        assert (pause, following) == (0, deadlines.RESTART_FIRST_SECONDS)
+    else:
+        assert following == min(2 * pause, deadlines.RESTART_LONGEST_SECONDS)
+
+
+BLOCKED = "2026-11-21 11:13:10,000\tSUCC scripts.py:1251 -- Ray runtime started.\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "cause"),
+    [
+        (BLOCKED, "Ray was killed"),
+        (
+            BLOCKED + "2026-11-21 11:13:14,154\tERR scripts.py:128 -- ----- END raylet.out tail (exit code(s)=-9 "
+            "(signal 9)) -----\n2026-11-21 11:13:14,154\tERR scripts.py:1315 -- Remaining processes will be killed.\n",
+            "Ray's raylet was killed by signal 9",
+        ),
+        (
+            BLOCKED + "[Timeout] Exiting because this node manager has mistakenly been marked as dead by the GCS: GCS "
+            "failed to check the health of this node\nERR -- ----- END raylet.out tail (exit code(s)=1) -----\n",
+            "the head had declared this machine dead after it was silent",
+        ),
+        (BLOCKED + "ERR scripts.py:94 --   log_monitor [exit code=1]\n", "Ray's log_monitor ended with exit status 1"),
+        ("OSError: [Errno 28] No space left on device\n", "OSError: [Errno 28] No space left on device"),
+    ],
+    ids=["killed", "raylet killed", "declared dead", "log monitor", "never joined"],
+)
+def test_why_ray_ended_is_one_line(log, cause):
+    assert ray_command.explain_end(log) == cause

@@ -1,0 +1,147 @@
+"""What ``up`` says of a cluster whose head fails: a running one is not down, and no host is left as being started."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from hetero_tui import events
+from hetero_tui.errors import ClusterError, Unreachable
+from hetero_tui.events import ClusterState, Event, HostState
+from hetero_tui.fleet.bring_up import UpReport, bring_up
+from hetero_tui.fleet.ledger import Ledger
+from hetero_tui.fleet.probing import Probed
+from hetero_tui.fleet.survey import Surveyed
+from hetero_tui.fold import apply
+from hetero_tui.inventory import Host, Inventory
+from hetero_tui.state import State, initial
+from hetero_tui.transport import Completed, Transport
+from remote_agent import protocol
+from tests.specs import node_spec
+
+HOSTS = ("mercer", "crosby", "nas")
+HEAD = "mercer"
+
+
+def node(host: str) -> protocol.NodeSpec:
+    return node_spec(host, "head" if host == HEAD else "worker")
+
+
+class Machine:
+    """A host as a transport shows it: it answers each command, or from the command named ``fails_at`` on no more."""
+
+    def __init__(self, host: str, fails_at: str = "", report: protocol.NodeReport | None = None) -> None:
+        self.host = host
+        self.address = f"10.0.0.{2 + HOSTS.index(host)}"
+        self._fails_at = fails_at
+        self._report = report or protocol.NodeReport(host=host, state="running", already=True, spec=node(host))
+
+    async def run(self, command: Sequence[str], *, step: str, deadline: float, stdin: bytes | None = None) -> Completed:
+        if step == self._fails_at:
+            raise Unreachable(self.host, "the connection broke", step=step, hint="is the machine on?")
+        if step == "read token":
+            return Completed(0, "secret\n", "")
+        if step == "start node" and "stop" in command:
+            return Completed(0, protocol.encode(protocol.StopReport()) + "\n", "")
+        return Completed(0, protocol.encode(self._report) + "\n", "")
+
+    async def put(self, data: bytes, path: str, *, step: str, deadline: float, mode: int = 0o600) -> None:
+        if step == self._fails_at:
+            raise Unreachable(self.host, "the connection broke", step=step, hint="is the machine on?")
+
+
+class Fleet:
+    """Three machines; ``running`` says where the last look found Ray. The state is what a screen shows."""
+
+    def __init__(self, folder: Path, facts: Any, head: Machine, running: Sequence[str]) -> None:
+        hosts = tuple(Host(name=name, address=f"{name}.local") for name in HOSTS)
+        self._inventory = Inventory(cluster="lab", head=HEAD, hosts=hosts)
+        machines = (head, Machine("crosby"), Machine("nas"))
+        self._transports = cast("dict[str, Transport]", {machine.host: machine for machine in machines})
+        self._probed = tuple(Probed(name, facts=facts) for name in HOSTS)
+        self._surveyed = {
+            name: Surveyed(name, node=protocol.NodeReport(host=name, state="running", spec=node(name)))
+            if name in running
+            else Surveyed(name)
+            for name in HOSTS
+        }
+        self._ledger = Ledger("lab", folder)
+        self.state: State = initial("lab", tuple((name, name) for name in HOSTS))
+        self.heard: list[Event] = []
+        for name in running:
+            self._emit(events.HostChanged(time=1.0, host=name, state=HostState.UP))
+        if running:
+            self._emit(events.ClusterChanged(time=1.0, state=ClusterState.DEGRADED, head=HEAD))
+
+    def _emit(self, event: Event) -> None:
+        self.heard.append(event)
+        self.state = apply(self.state, event)
+
+    async def up(self) -> UpReport:
+        return await bring_up(self._inventory, self._transports, self._probed, self._surveyed, self._ledger, self._emit)
+
+    def sampled(self, host: str) -> None:
+        sample = protocol.HostSample(time=1.0, cpu_use=0.5, memory_used=1, memory_total=2, ray="running")
+        self._emit(events.HostSampled(time=9.0, host=host, sample=sample))
+
+    @property
+    def host_states(self) -> list[HostState]:
+        return [host.state for host in self.state.hosts]
+
+
+ENDED = protocol.NodeReport(host=HEAD, state="failed", cause="Ray ended at once", hint="see logs/ray.log there")
+
+
+@pytest.mark.parametrize(
+    ("head", "state", "says"),
+    [
+        (Machine(HEAD, fails_at="start node"), HostState.UNREACHABLE, "the connection broke -> is the machine on?"),
+        (Machine(HEAD, fails_at="send token"), HostState.UNREACHABLE, "the connection broke -> is the machine on?"),
+        (Machine(HEAD, report=ENDED), HostState.FAILED, "Ray ended at once -> see logs/ray.log there"),
+    ],
+)
+async def test_a_running_cluster_whose_head_fails_is_degraded_and_the_others_are_up(
+    tmp_path: Path, make_facts: Any, head: Machine, state: HostState, says: str
+) -> None:
+    fleet = Fleet(tmp_path, make_facts(), head, running=("mercer", "crosby"))
+    report = await fleet.up()
+    assert fleet.state.cluster_state is ClusterState.DEGRADED
+    assert fleet.state.head == HEAD
+    assert fleet.host_states == [state, HostState.UP, HostState.UP]
+    assert report.joined == ("crosby", "nas")
+    assert list(report.failed) == [HEAD]
+    cause, hint = says.split(" -> ")
+    assert any(cause in line.text and hint in line.text for line in fleet.state.log)
+
+    fleet.sampled(HEAD)
+    assert fleet.state.cluster_state is ClusterState.UP, "it says itself that its Ray runs"
+    assert fleet.host_states == [HostState.UP] * 3
+
+
+async def test_a_running_head_that_cannot_be_asked_for_the_secret_leaves_the_cluster_as_it_was(
+    tmp_path: Path, make_facts: Any
+) -> None:
+    fleet = Fleet(tmp_path, make_facts(), Machine(HEAD, fails_at="read token"), running=("mercer", "crosby"))
+    with pytest.raises(
+        ClusterError, match=r"the running cluster's head, mercer, can't be asked.*connection broke"
+    ) as failed:
+        await fleet.up()
+    assert failed.value.hint == "is the machine on?"
+    assert fleet.state.cluster_state is ClusterState.DEGRADED
+    assert fleet.host_states == [HostState.UNREACHABLE, HostState.UP, HostState.UNKNOWN]
+
+    fleet.sampled(HEAD)
+    assert fleet.host_states[0] is HostState.UP
+
+
+async def test_a_new_cluster_whose_head_fails_is_down_and_nothing_is_left_on_the_others(
+    tmp_path: Path, make_facts: Any
+) -> None:
+    fleet = Fleet(tmp_path, make_facts(), Machine(HEAD, fails_at="start node"), running=())
+    with pytest.raises(ClusterError, match="the head mercer did not start: the connection broke"):
+        await fleet.up()
+    assert fleet.state.cluster_state is ClusterState.DOWN
+    assert fleet.host_states == [HostState.UNREACHABLE, HostState.READY, HostState.READY]

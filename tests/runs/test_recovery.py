@@ -1,0 +1,73 @@
+"""Hosts that a run does without are taken back, in the next run and after a teardown as well."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, nullcontext
+from pathlib import Path
+
+import pytest
+
+from hetero_tui.fleet.live import LiveFleet
+from hetero_tui.inventory import Host, Inventory
+from hetero_tui.runs.recovery import FleetRecovery
+
+PATIENCE = 10.0
+HOST = "laptop"
+
+
+class Watched:
+    """A recovery over this computer, for a cluster that is not there, and the hosts that it took in."""
+
+    def __init__(self, folder: Path) -> None:
+        inventory = Inventory(cluster=f"none-{secrets.token_hex(4)}", hosts=(Host(name=HOST, connection="local"),))
+        self.fleet = LiveFleet(inventory, lambda _: None, ledger_folder=folder)
+        self.taken_in = asyncio.Queue[str]()
+        self.recovery = FleetRecovery(self.fleet, self._exclusively, lambda _: None, self._take_in)
+
+    def _exclusively(self, _: str) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
+    async def _take_in(self, host: str) -> None:
+        self.taken_in.put_nowait(host)
+
+    async def next_taken_in(self) -> str:
+        return await asyncio.wait_for(self.taken_in.get(), PATIENCE)
+
+
+@pytest.fixture
+async def watched(tmp_path: Path) -> AsyncIterator[Watched]:
+    watched = Watched(tmp_path)
+    yield watched
+    await watched.recovery.close()
+    await watched.fleet.close()
+
+
+async def test_a_host_that_was_missed_before_a_teardown_is_taken_back_after_it(watched: Watched) -> None:
+    watched.recovery.look_after(frozenset({HOST}))
+    assert await watched.next_taken_in() == HOST
+
+    await watched.recovery.close()
+    watched.recovery.look_after(frozenset({HOST}))
+    assert await watched.next_taken_in() == HOST
+
+
+async def test_a_host_that_was_back_and_is_missed_by_the_next_run_is_taken_back_again(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LiveFleet, "members", frozenset({HOST}))  # it is in the cluster once it was taken in
+    watched.recovery.look_after(frozenset({HOST}))
+    assert await watched.next_taken_in() == HOST
+    await asyncio.sleep(0)  # nobody waits for it from now on
+
+    watched.recovery.look_after(frozenset({HOST}))
+    assert await watched.next_taken_in() == HOST
+
+
+async def test_a_host_that_is_missed_no_more_is_not_waited_for(watched: Watched) -> None:
+    watched.recovery.look_after(frozenset({HOST}))
+    watched.recovery.look_after(frozenset())
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(watched.taken_in.get(), 2.0)

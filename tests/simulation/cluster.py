@@ -1,0 +1,397 @@
+"""Hosts, processes and messages of a simulation: what Ray and gloo are to the engine, as far as it asks."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from ray import exceptions
+from torch import Tensor
+
+from remote_agent.training.deadlines import GROUP_S, REDUCE_S
+from remote_agent.training.shared import rpc
+from remote_agent.training.shared.messages import GroupMembership
+from remote_agent.training.shared.rpc import Ref
+from remote_agent.training.worker.process_group import GroupBroken
+from tests.simulation.kernel import Condition, Kernel, Killed, Owner, Waiters
+
+LATENCY_S = (0.0002, 0.003)
+"""Of a message."""
+
+NOTICED_S = (0.01, 0.3)
+"""Until Ray says that a process has ended."""
+
+DEAD_NODE_S = 5.0
+"""Silence after which Ray gives up a node, and ends what is on it."""
+
+
+@dataclass(eq=False)
+class Host:
+    """A machine.
+
+    Attributes:
+        name: of it.
+        kernel: of the simulation.
+        slowness: a slice takes so many times as long.
+        is_cut: messages from and to it wait.
+        node: Ray's node is there.
+        tears: the process on it that next sends something to several others dies when some of it is sent.
+    """
+
+    name: str
+    kernel: Kernel
+    slowness: float = 1.0
+    is_cut: bool = False
+    node: bool = True
+    tears: bool = False
+    waiting: list[Callable[[], None]] = field(default_factory=list)
+    actors: list[SimulatedActor] = field(default_factory=list)
+    _cuts: int = 0
+
+    def message(self, arrives: Callable[[], None]) -> None:
+        """Between this host and another one: it arrives after a while, and not while the host is cut off."""
+        self.kernel.after(self.kernel.random.uniform(*LATENCY_S), lambda: self._deliver(arrives))
+
+    def _deliver(self, arrives: Callable[[], None]) -> None:
+        if self.is_cut:
+            self.waiting.append(arrives)
+        else:
+            arrives()
+
+    def cut(self, seconds: float) -> None:
+        """Pull its cable for so long; Ray gives the node up where that is long."""
+        self._cuts += 1
+        number, self.is_cut = self._cuts, True
+        self.kernel.after(DEAD_NODE_S, lambda: self._give_up(number))
+        self.kernel.after(seconds, lambda: self._mend(number))
+
+    def _give_up(self, number: int) -> None:
+        if self.is_cut and self._cuts == number:
+            self.node = False
+            for actor in list(self.actors):
+                actor.end()
+
+    def _mend(self, number: int) -> None:
+        if self._cuts == number:
+            self.is_cut, self.node = False, True
+            waiting, self.waiting = self.waiting, []
+            for arrives in waiting:
+                self.message(arrives)
+
+
+class Promise:
+    """What a call will answer."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.waiters = Waiters(kernel)
+        self.is_there = False
+        self.value: Any = None
+        self.error: Exception | None = None
+
+    def set(self, value: Any, error: Exception | None = None) -> None:
+        """It is there; the first word counts."""
+        if not self.is_there:
+            self.is_there, self.value, self.error = True, value, error
+            self.waiters.wake()
+
+
+class SimulatedActor:
+    """A process on a host that answers calls, as :class:`rpc.Actor` has it: one thread for each group of calls."""
+
+    _numbers = itertools.count()
+
+    def __init__(self, host: Host, make: Callable[[], Any]) -> None:
+        self.host, self._kernel = host, host.kernel
+        self.key = self.name = f"{host.name}-{next(self._numbers)}"
+        self.owner = Owner(self.key)
+        self._hosted: Any = None
+        self._make = make
+        self._sent: dict[str, deque[tuple[str, tuple[Any, ...], Promise]]] = {}
+        self._queues: dict[str, deque[tuple[str, tuple[Any, ...], Promise]]] = {}
+        self._wakes: dict[str, Waiters] = {}
+        self._promised: list[Promise] = []
+        self.is_closed = False
+        self.connections: list[Callable[[], None]] = []  # who hears that they were closed
+        host.actors.append(self)
+
+    def call(self, method: str, *arguments: Any) -> Ref[Any]:
+        """See :meth:`rpc.Actor.call`."""
+        return self.call_in("", method, *arguments)
+
+    def call_in(self, group: str, method: str, *arguments: Any) -> Ref[Any]:
+        """See :meth:`rpc.Actor.call_in`."""
+        promise = Promise(self._kernel)
+        self._promised = [each for each in self._promised if not each.is_there]
+        self._promised.append(promise)
+        if self.owner.dead:
+            self._tell_dead(promise)
+        else:
+            self._sent.setdefault(group, deque()).append((method, arguments, promise))
+            self.host.message(lambda: self._arrive(group))
+        return Ref(promise)
+
+    def kill(self) -> None:
+        """See :meth:`rpc.Actor.kill`."""
+        self.host.message(self.end)
+
+    def end(self) -> None:
+        """The process ends, however it came to that."""
+        if self.owner.dead:
+            return
+        self._kernel.kill(self.owner)
+        self.host.actors.remove(self)
+        for promise in self._promised:
+            self._tell_dead(promise)
+        # What it sent last arrives before that its connections are closed.
+        self._kernel.after(2 * LATENCY_S[1], lambda: self.host.message(self._close))
+
+    def _close(self) -> None:
+        self.is_closed = True
+        for closed in self.connections:
+            closed()
+
+    def _tell_dead(self, promise: Promise) -> None:
+        seconds = self._kernel.random.uniform(*NOTICED_S)
+        self._kernel.after(seconds, lambda: promise.set(None, exceptions.ActorDiedError()))
+
+    def _arrive(self, group: str) -> None:
+        """The next call of a group arrives: they do so in their order, as Ray's do."""
+        method, arguments, promise = self._sent[group].popleft()
+        if self.owner.dead:
+            self._tell_dead(promise)
+            return
+        if group not in self._queues:
+            self._queues[group], self._wakes[group] = deque(), Waiters(self._kernel)
+            self._kernel.spawn(f"{self.key} {group}", lambda: self._serve(group), self.owner)
+        self._queues[group].append((method, arguments, promise))
+        self._wakes[group].wake()
+
+    def _serve(self, group: str) -> None:
+        queue, wakes = self._queues[group], self._wakes[group]
+        while True:
+            while not queue:
+                wakes.wait(None)
+            method, arguments, promise = queue.popleft()
+            try:
+                given = [rpc.get(each, GROUP_S) if isinstance(each, Ref) else each for each in arguments]
+                if self._hosted is None:
+                    self._hosted = self._make()
+                value, error = getattr(self._hosted, method)(*given), None
+            except Killed:
+                raise
+            except Exception as raised:  # noqa: BLE001 - as Ray tells it
+                value, error = None, exceptions.RayTaskError(method, str(raised), raised)
+            self.host.message(lambda p=promise, v=value, e=error: p.set(v, e))  # type: ignore[misc]
+
+
+@contextlib.contextmanager
+def simulated_rpc(kernel: Kernel) -> Iterator[None]:
+    """Have ``rpc`` wait for promises in the place of Ray's objects, until the block ends."""
+
+    def wait_until(done: Callable[[], bool], promises: Sequence[Promise], deadline_s: float) -> bool:
+        end = kernel.now + max(0.0, deadline_s)
+        while not done():
+            if kernel.now >= end:
+                return False
+            task = kernel.current
+            for promise in promises:
+                promise.waiters.add(task)
+            kernel.wait(end)
+        return True
+
+    def get(ref: Ref[Any], deadline_s: float) -> Any:
+        promise: Promise = ref.raw
+        if not wait_until(lambda: promise.is_there, [promise], deadline_s):
+            raise exceptions.GetTimeoutError
+        if promise.error is not None:
+            raise promise.error
+        return promise.value
+
+    def first_ready(refs: Sequence[Ref[Any]], deadline_s: float) -> int | None:
+        promises = [ref.raw for ref in refs]
+        wait_until(lambda: any(each.is_there for each in promises), promises, deadline_s)
+        return next((number for number, each in enumerate(promises) if each.is_there), None)
+
+    def wait_all(refs: Sequence[Ref[Any]], deadline_s: float) -> set[int]:
+        promises = [ref.raw for ref in refs]
+        wait_until(lambda: all(each.is_there for each in promises), promises, deadline_s)
+        return {number for number, each in enumerate(promises) if each.is_there}
+
+    def get_all(refs: Sequence[Ref[Any]], deadline_s: float) -> list[Any]:
+        end = kernel.now + deadline_s
+        return [get(ref, end - kernel.now) for ref in refs]
+
+    def put(value: Any) -> Ref[Any]:
+        promise = Promise(kernel)
+        promise.set(value)
+        return Ref(promise)
+
+    theirs = {"get": get, "first_ready": first_ready, "wait_all": wait_all, "get_all": get_all, "put": put}
+    ours = {name: getattr(rpc, name) for name in theirs}
+    for name, function in theirs.items():
+        setattr(rpc, name, function)
+    try:
+        yield
+    finally:
+        for name, function in ours.items():
+            setattr(rpc, name, function)
+
+
+# --- gloo ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class _Group:
+    """One group, as its members see it.
+
+    Attributes:
+        size: members.
+        present: hosts of those that have come, by rank.
+        verdict: the group is complete, or was given up before.
+        sent: what each has contributed to an operation: (number, from, to) -> tensor.
+    """
+
+    size: int
+    changed: Condition
+    present: dict[int, SimulatedActor] = field(default_factory=dict)
+    verdict: str = ""
+    sent: dict[tuple[int, int, int], Tensor] = field(default_factory=dict)
+
+
+class Network:
+    """All groups of a simulation; :meth:`meeting` and :meth:`group` are what the engine has gloo for."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self._groups: dict[int, _Group] = {}
+
+    def meeting(self, address: str) -> Meeting:
+        """In the place of :class:`MeetingPlace`."""
+        del address
+        return Meeting(self)
+
+    def group(self, membership: GroupMembership, address: str) -> Gloo:
+        """In the place of :class:`ProcessGroup`; ``address`` is the actor's own."""
+        return Gloo(self, membership, address)
+
+    def of(self, membership: GroupMembership) -> _Group:
+        """The group."""
+        if membership.number not in self._groups:
+            self._groups = {number: each for number, each in self._groups.items() if number > membership.number - 5}
+            self._groups[membership.number] = _Group(membership.size, Condition(self.kernel))
+        return self._groups[membership.number]
+
+
+class Meeting:
+    """See :class:`~remote_agent.training.worker.process_group.MeetingPlace`."""
+
+    def __init__(self, network: Network) -> None:
+        self._network, self._number = network, 0
+
+    def invite(self, size: int) -> tuple[GroupMembership, ...]:
+        self._number += 1
+        return tuple(
+            GroupMembership(number=self._number, run="", address="", port=0, rank=rank, size=size)
+            for rank in range(size)
+        )
+
+    def give_up(self, membership: GroupMembership) -> None:
+        group = self._network.of(membership)
+        group.verdict = group.verdict or "given up"
+        group.changed.notify_all()
+
+
+class Gloo:
+    """See :class:`~remote_agent.training.worker.process_group.ProcessGroup`."""
+
+    actors: ClassVar[dict[str, SimulatedActor]] = {}
+    """All there are, by their key."""
+
+    def __init__(self, network: Network, membership: GroupMembership, address: str) -> None:
+        self.membership, self._kernel = membership, network.kernel
+        self._group, self._given_up, self._number = network.of(membership), False, 0
+        actor = next(each for each in self.actors.values() if each.owner is self._kernel.current.owner)
+        self._me = actor
+        group = self._group
+        with group.changed:
+            group.present[membership.rank] = actor
+            actor.connections = [group.changed.notify_all]
+            if len(group.present) == group.size:
+                group.verdict = group.verdict or "complete"
+            group.changed.notify_all()
+            if not group.changed.wait_for(lambda: bool(group.verdict), GROUP_S) or group.verdict != "complete":
+                raise GroupBroken("a worker was lost while the group was formed")
+
+    def give_up(self) -> None:
+        self._given_up = True
+        with self._group.changed:
+            self._group.changed.notify_all()
+
+    def close(self) -> None:
+        self.give_up()
+
+    def sum(self, tensor: Tensor, moved: Callable[[], None]) -> None:
+        parts = self._exchange(tensor)
+        total = parts[0].clone()
+        for part in parts[1:]:
+            total += part
+        tensor.copy_(total)
+        moved()
+
+    def largest(self, tensor: Tensor) -> None:
+        tensor.copy_(torch.stack(self._exchange(tensor)).amax(0))
+
+    def from_first(self, tensor: Tensor, moved: Callable[[], None]) -> None:
+        tensor.copy_(self._exchange(tensor)[0])
+        moved()
+
+    def _exchange(self, tensor: Tensor) -> list[Tensor]:
+        """What all members give, by rank.
+
+        Raises:
+            GroupBroken: it was given up, a connection broke, or nothing came for too long.
+        """
+        if self._given_up:
+            raise GroupBroken("the group was given up")
+        group, mine, self._number = self._group, self.membership.rank, self._number + 1
+        number, given = self._number, tensor.clone()
+        for rank, actor in group.present.items():
+            if self._me.host.tears and actor is not self._me and self._kernel.random.random() < 0.25:
+                self._me.host.tears = False
+                self._me.end()
+                self._kernel.wait(None)
+            self._send(number, rank, actor, given)
+
+        def all_there() -> bool:
+            return all((number, rank, mine) in group.sent for rank in range(group.size))
+
+        def lost() -> bool:
+            return any(
+                actor.is_closed and (number, rank, mine) not in group.sent for rank, actor in group.present.items()
+            )
+
+        with group.changed:
+            if not group.changed.wait_for(lambda: self._given_up or all_there() or lost(), REDUCE_S):
+                raise GroupBroken(f"nothing arrived within {REDUCE_S:g} s")
+        if self._given_up:
+            raise GroupBroken("the group was given up")
+        if not all_there():
+            raise GroupBroken("a connection was closed")
+        return [group.sent.pop((number, rank, mine)) for rank in range(group.size)]
+
+    def _send(self, number: int, rank: int, actor: SimulatedActor, tensor: Tensor) -> None:
+        group, mine = self._group, self.membership.rank
+
+        def arrives() -> None:
+            group.sent[number, mine, rank] = tensor
+            group.changed.notify_all()
+
+        if actor is self._me:
+            arrives()
+        else:  # over both hosts' links
+            self._me.host.message(lambda: actor.host.message(arrives))

@@ -1,0 +1,192 @@
+"""Settings of a run: what is taken, what is refused, and that every mistake is named at once."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from remote_agent import settings
+from remote_agent.errors import ConfigError
+from remote_agent.settings import TrainingConfig
+
+
+def test_settings_may_be_strings() -> None:
+    config = TrainingConfig.from_settings(
+        {"num_iterations": "50", "learning_rate": "1e-2", "rebalance": "off", "num_cpu_workers": "none"}
+    )
+    assert config == TrainingConfig(num_iterations=50, learning_rate=0.01, rebalance=False)
+
+
+def test_settings_that_are_not_named_keep_the_jobs_own_defaults() -> None:
+    assert TrainingConfig.from_settings({"seed": "4"}, TrainingConfig(batch_size=7)) == TrainingConfig(
+        batch_size=7, seed=4
+    )
+
+
+def test_every_mistake_is_named_with_the_nearest_valid_setting() -> None:
+    with pytest.raises(ConfigError) as caught:
+        TrainingConfig.from_settings({"batchsize": "8", "seed": "1.5", "learning_rate": "-1", "strategy": "asink"})
+    text = "\n".join(caught.value.mistakes)
+    assert len(caught.value.mistakes) == 4
+    for part in (
+        "'batch_size'",
+        "seed=1.5: expected a whole number",
+        "learning_rate=-1: must be above 0",
+        "strategy=asink",
+    ):
+        assert part in text
+
+
+def test_a_value_out_of_range_is_refused_in_a_script_too() -> None:
+    with pytest.raises(ConfigError, match="num_iterations=0"):
+        TrainingConfig(num_iterations=0)
+
+
+def test_a_script_is_told_every_mistake_at_once_unknown_names_among_them() -> None:
+    wrong: dict[str, Any] = {"num_iteration": 5, "batchsize": 3, "seed": "x", "strategy": "allredduce"}
+    with pytest.raises(ConfigError) as caught:
+        TrainingConfig(**wrong)
+    assert caught.value.mistakes == (
+        "num_iteration: no such setting; did you mean 'num_iterations'?",
+        "batchsize: no such setting; did you mean 'batch_size'?",
+        "seed='x': expected a whole number",
+        "strategy='allredduce': did you mean 'allreduce'? valid: sync, ssp, async, local_sgd, allreduce",
+    )
+
+
+def test_settings_without_a_name_are_refused_as_such() -> None:
+    with pytest.raises(ConfigError, match="5: settings are given by name"):
+        TrainingConfig(*[5])
+
+
+def test_a_setting_with_a_mistake_is_not_said_to_be_missing() -> None:
+    with pytest.raises(ConfigError) as caught:
+        TrainingConfig(early_stopping=3, keep_best="val_los")
+    assert caught.value.mistakes == ("keep_best='val_los': say min:val_los if less is better, or max:val_los",)
+    with pytest.raises(ConfigError, match="early_stopping=3: needs keep_best=METRIC"):
+        TrainingConfig(early_stopping=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "taken"),
+    [
+        ("num_iterations", np.int64(7), 7),
+        ("num_iterations", np.uint8(7), 7),
+        ("num_iterations", torch.tensor(7), 7),
+        ("num_iterations", 7.0, 7),
+        ("learning_rate", np.float32(0.5), 0.5),
+        ("learning_rate", 1, 1.0),
+        ("learning_rate", Fraction(1, 2), 0.5),
+        ("rebalance", np.False_, False),
+        ("strategy", np.str_("sync"), "sync"),
+        ("num_cpu_workers", None, None),
+        ("num_cpu_workers", np.int32(2), 2),
+    ],
+)
+def test_numbers_of_numpy_become_plain_ones(name: str, value: Any, taken: Any) -> None:
+    (got,) = (getattr(TrainingConfig(**{name: value}), name),)
+    assert got == taken
+    assert type(got) is type(taken)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("rebalance", "no", "rebalance='no': expected False, without quotes"),
+        ("overlap", "yes", "overlap='yes': expected True, without quotes"),
+        ("rebalance", "perhaps", "expected True or False"),
+        ("rebalance", 0, "expected True or False"),
+        ("rebalance", None, "expected True or False"),
+        ("num_iterations", 2.5, "num_iterations=2.5: expected a whole number"),
+        ("num_iterations", "50", "expected a whole number"),
+        ("num_iterations", True, "expected a whole number"),
+        ("num_iterations", None, "expected a whole number"),
+        ("num_iterations", math.inf, "expected a whole number"),
+        ("num_iterations", math.nan, "expected a whole number"),
+        ("num_iterations", [3], "expected a whole number"),
+        ("num_iterations", np.array([3]), "expected a whole number"),
+        ("num_iterations", 0, "must be at least 1"),
+        ("learning_rate", "1e-3", "expected a number"),
+        ("learning_rate", True, "expected a number"),
+        ("learning_rate", math.nan, "expected a finite number"),
+        ("learning_rate", math.inf, "expected a finite number"),
+        ("learning_rate", 10**400, "expected a finite number"),
+        ("learning_rate", 1j, "expected a number"),
+        ("learning_rate", 0.0, "must be above 0"),
+        ("clip_norm", -0.1, "must be at least 0"),
+        ("outer_momentum", 1.0, "must be at least 0 and below 1"),
+        ("topk_fraction", 1.5, "must be above 0 and at most 1"),
+        ("seed", 2**64, "must be at least 0 and at most"),
+        ("strategy", b"sync", "expected text"),
+        ("strategy", "Sync", "valid: sync, "),
+        ("num_gpu_workers", -1, "must be at least 0"),
+        ("num_gpu_workers", "none", "expected a whole number"),
+    ],
+)
+def test_a_value_of_another_kind_or_out_of_range_is_refused(name: str, value: Any, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        TrainingConfig(**{name: value})
+    assert said in str(caught.value)
+    assert str(caught.value).startswith(f"{name}=")
+
+
+def test_every_mistake_of_a_script_is_named_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        TrainingConfig(
+            num_iterations=2.5,  # type: ignore[arg-type]
+            rebalance="no",  # type: ignore[arg-type]
+            learning_rate=math.nan,
+            batch_size=-1,
+            strategy="allreduce",
+            codec="int8",
+        )
+    assert len(caught.value.mistakes) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "taken"),
+    [
+        ("num_iterations", " 50 ", 50),
+        ("num_iterations", "1e3", 1000),
+        ("num_iterations", "10_000", 10_000),
+        ("seed", str(2**62 + 1), 2**62 + 1),  # not by way of a float, which has no such number
+        ("rebalance", "No", False),
+        ("overlap", "yes", True),
+        ("num_gpu_workers", "none", None),
+        ("learning_rate", "1e-2", 0.01),
+    ],
+)
+def test_texts_are_parsed_where_they_come_from_the_command_line(name: str, text: str, taken: Any) -> None:
+    got = getattr(TrainingConfig.from_settings({name: text}), name)
+    assert got == taken
+    assert type(got) is type(taken)
+
+
+def test_the_laptop_sees_what_is_wrong_whatever_the_job_says() -> None:
+    said = settings.check(
+        {"batchsize": "8", "seed": "1.5", "learning_rate": "nan", "strategy": "allreduce", "codec": "int8"}
+    )
+    assert len(said) == 4
+    assert "batchsize: no such setting; did you mean 'batch_size'?" in said
+    assert "codec=int8: strategy=allreduce sends fp32 only" in said
+
+
+def test_a_setting_may_be_meant_by_its_initials() -> None:
+    assert settings.check({"lr": "1"}) == ("lr: no such setting; did you mean 'learning_rate'?",)
+
+
+def test_the_laptop_leaves_to_the_head_what_depends_on_the_jobs_own_settings() -> None:
+    assert settings.check({"codec": "int8"}) == ()
+    with pytest.raises(ConfigError, match="codec=int8: strategy=allreduce"):
+        TrainingConfig.from_settings({"codec": "int8"}, TrainingConfig(strategy="allreduce"))
+
+
+def test_every_default_is_valid_and_a_configuration_travels() -> None:
+    config = TrainingConfig()
+    assert pickle.loads(pickle.dumps(config)) == config

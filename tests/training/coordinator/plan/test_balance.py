@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+import pytest
+
+from remote_agent.training.coordinator.plan.balance import MAX_LASTING_STEPS, STEPS_BETWEEN, SpeedTrack, recut
+from remote_agent.training.coordinator.plan.shares import split
+from remote_agent.training.shared.device_profile import DeviceProfile
+
+
+def observed(track: SpeedTrack, samples: int, seconds: float, steps: int) -> SpeedTrack:
+    for _ in range(steps):
+        track = track.observe(samples, seconds)
+    return track
+
+
+def test_within_ten_steps_the_shares_follow_a_device_that_is_half_as_fast_as_measured() -> None:
+    fast, slow = SpeedTrack(DeviceProfile(100)), SpeedTrack(DeviceProfile(100))
+    cut = split(90, [fast.current, slow.current])
+    for _ in range(10):
+        fast, slow = fast.observe(cut[0], cut[0] / 100), slow.observe(cut[1], cut[1] / 50)
+        cut = recut(90, cut, [fast, slow], 0) or cut
+    assert abs(cut[0] - 60) <= 2
+
+
+@pytest.mark.parametrize("speed", [0.6, 0.3])
+def test_within_ten_steps_a_slowdown_is_named_and_the_shares_follow(speed: float) -> None:
+    noise = random.Random(1)
+    tracks = [SpeedTrack(DeviceProfile(100)), SpeedTrack(DeviceProfile(100))]
+    cut: tuple[int, ...] = (45, 45)
+
+    def step(speeds: tuple[float, float]) -> None:
+        nonlocal cut
+        for index, now in enumerate(speeds):
+            seconds = cut[index] / (100 * now) * noise.uniform(0.95, 1.1)
+            tracks[index] = tracks[index].observe(cut[index], seconds)
+        cut = recut(90, cut, tracks, 1) or cut
+
+    for _ in range(40):
+        step((1, 1))
+    assert cut == (45, 45)
+    for _ in range(10):
+        step((1, speed))
+    assert [track.slow for track in tracks] == [False, True]
+    assert tracks[1].speed == pytest.approx(speed, rel=0.15)
+    assert cut[1] == pytest.approx(90 * speed / (1 + speed), abs=4)
+
+
+def test_noise_hardly_moves_shares_and_names_nobody_slow() -> None:
+    noise = random.Random(7)
+    tracks = [SpeedTrack(DeviceProfile(100)) for _ in range(3)]
+    cut: tuple[int, ...] = (30, 30, 30)
+    moves = since = 0
+    for number in range(2000):
+        for index in range(3):
+            hiccup = noise.choice((2.0, 4.0)) if noise.random() < 0.1 else 1.0
+            tracks[index] = tracks[index].observe(cut[index], cut[index] * 0.01 * noise.uniform(0.9, 1.3) * hiccup)
+            assert not tracks[index].slow, f"step {number}"
+        since += 1
+        better = recut(90, cut, tracks, since)
+        if better is not None:
+            cut, since, moves = better, 0, moves + 1
+    assert moves <= 5
+
+
+def test_a_burst_of_another_program_is_no_slowdown_where_steps_are_short() -> None:
+    track = observed(SpeedTrack(DeviceProfile(1000)), 10, 0.01, 100)
+    assert not observed(track, 10, 0.02, 8).slow
+    assert observed(track, 10, 0.02, 60).slow
+
+
+def test_shares_rest_between_two_cuts() -> None:
+    tracks = [observed(SpeedTrack(DeviceProfile(100)), 45, seconds, 12) for seconds in (0.45, 0.55)]
+    assert recut(90, (45, 45), tracks, STEPS_BETWEEN - 1) is None
+    assert recut(90, (45, 45), tracks, STEPS_BETWEEN) == (50, 40)
+
+
+def test_a_gain_that_is_not_worth_it_moves_nothing() -> None:
+    tracks = [observed(SpeedTrack(DeviceProfile(100)), 45, seconds, 12) for seconds in (0.45, 0.48)]
+    assert recut(90, (45, 45), tracks, 1000) is None
+
+
+def test_a_weak_device_that_is_back_gets_its_share_again_though_it_adds_little() -> None:
+    """Five devices of which the last was slow: 84 ms a step with it as it is cut, 81 ms with what it could do."""
+    pace = (0.004, 0.006, 0.009, 0.006, 0.012)
+    tracks = [SpeedTrack(DeviceProfile(1 / each)) for each in pace]
+    cut = (21, 14, 9, 14, 2)
+    tracks = [
+        observed(track, samples, samples * each, 100) for track, samples, each in zip(tracks, cut, pace, strict=True)
+    ]
+    assert recut(60, cut, tracks, 1000) is None, "for so little nothing moves by itself"
+    slow = observed(tracks[-1], 2, 2 * 0.03, 40)
+    back = slow.heeded()
+    for _ in range(20):
+        back = back.heeded().observe(2, 2 * 0.012)
+        if back.jumped:
+            break
+    assert recut(60, cut, [*tracks[:-1], back], 1) == (20, 13, 8, 13, 6)
+    assert recut(60, cut, [*tracks[:-1], back.heeded()], 1000) is None
+
+
+def test_a_known_change_that_gains_next_to_nothing_moves_nothing() -> None:
+    tracks = [observed(SpeedTrack(DeviceProfile(100)), 45, seconds, 12) for seconds in (0.45, 0.455)]
+    changed = [dataclasses.replace(track, jumped=True) for track in tracks]
+    assert split(1000, [track.current for track in changed]) == (503, 497)
+    assert recut(1000, (500, 500), changed, 1) is None
+
+
+def test_a_slow_drift_is_the_new_usual_speed_and_names_nobody_slow() -> None:
+    track = observed(SpeedTrack(DeviceProfile(100)), 12, 0.12, 100)
+    for step in range(1000):
+        track = track.heeded().observe(12, 0.12 * 1.001**step)
+        assert not track.slow, f"step {step}"
+    assert track.factor > 2.5
+
+
+def test_steps_far_off_to_both_sides_are_no_change() -> None:
+    track = observed(SpeedTrack(DeviceProfile(100)), 12, 0.12, 100)
+    for step in range(40):
+        track = track.observe(12, 0.12 * (1.6 if step % 2 else 0.6))
+        assert not track.jumped, f"step {step}"
+
+
+def test_however_short_steps_are_a_change_is_followed_within_sixty() -> None:
+    track = observed(SpeedTrack(DeviceProfile(1e6)), 10, 1e-5, 200)
+    assert any((track := track.observe(10, 3e-5)).jumped for _ in range(MAX_LASTING_STEPS))
+
+
+def test_a_fall_is_told_once_and_taken_back_when_the_speed_is_back() -> None:
+    track = observed(SpeedTrack(DeviceProfile(100)), 10, 0.1, 20)
+    told = []
+    for seconds in [0.2] * 50 + [0.12] * 50 + [0.1] * 50:
+        after = track.observe(10, seconds)
+        if after.slow is not track.slow:
+            told.append(after.slow)
+        track = after
+    assert told == [True, False]
+    assert track.speed == pytest.approx(1, abs=0.05)
+
+
+def hiccups(noise: random.Random, sigma: float, part: float) -> Iterator[float]:
+    """Ratios of a device whose steps differ by ``sigma``; a ``part`` of them begins a hiccup of one step or two."""
+    while True:
+        hiccup = noise.choice((1, 2)) if noise.random() < part else 0
+        for _ in range(hiccup):
+            yield noise.lognormvariate(0, sigma) * noise.uniform(2, 4)
+        if not hiccup:
+            yield noise.lognormvariate(0, sigma)
+
+
+def steps_until(factor: float, track: SpeedTrack, ratios: Iterable[float]) -> tuple[int, SpeedTrack]:
+    """Steps until the track has seen a change, and is at ``factor`` then."""
+    for number, ratio in enumerate(ratios, 1):
+        track = track.heeded().observe(12, 0.12 * ratio)
+        if track.jumped:
+            assert track.factor == pytest.approx(factor, rel=0.15)
+            return number, track
+    raise AssertionError("no change was seen")
+
+
+@pytest.mark.parametrize("part", [0, 0.01])
+def test_a_calm_device_that_falls_to_two_fifths_is_followed_within_four_steps_and_so_is_its_return(part: float) -> None:
+    noise = random.Random(3)
+    ratios = list(islice(hiccups(noise, 0.02, part), 300))
+    track = SpeedTrack(DeviceProfile(100))
+    for ratio in ratios:
+        track = track.observe(12, 0.12 * ratio)
+    for factor in (2.5, 1.0, 2.5, 1.0):
+        took, track = steps_until(factor, track, (factor * noise.lognormvariate(0, 0.02) for _ in range(20)))
+        assert took <= 4
+        for _ in range(30):
+            track = track.heeded().observe(12, 0.12 * factor * noise.lognormvariate(0, 0.02))
+            assert not track.jumped, "a change is seen once"
+
+
+def test_a_calm_device_s_hiccup_of_two_steps_moves_nothing() -> None:
+    track = observed(SpeedTrack(DeviceProfile(100)), 12, 0.12, 1000)
+    after = observed(track, 12, 0.3, 2)
+    assert not after.jumped
+    assert after.factor == 1
+    assert after.observe(12, 0.3).jumped
+
+
+def test_three_slow_steps_shorter_than_a_burst_move_nothing() -> None:
+    track = observed(SpeedTrack(DeviceProfile(1000)), 20, 0.02, 1000)
+    for seconds in (0.05, 0.05, 0.12):
+        track = track.observe(20, seconds)
+        assert not track.jumped
+
+
+def test_a_device_that_shows_hiccups_of_some_steps_must_be_slow_for_longer() -> None:
+    track = SpeedTrack(DeviceProfile(100))
+    for _ in range(10):
+        track = observed(observed(track, 12, 0.12, 60), 12, 0.3, 2)
+    track = observed(track, 12, 0.12, 60)
+    assert not observed(track, 12, 0.3, 4).jumped
+    assert any(observed(track, 12, 0.3, steps).jumped for steps in (5, 6, 7, 8))
+
+
+@pytest.mark.parametrize(("sigma", "part"), [(0.1, 0.02), (0.2, 0.04)])
+def test_hiccups_one_by_one_and_in_pairs_are_no_change(sigma: float, part: float) -> None:
+    for seed in range(3):
+        track, changes = SpeedTrack(DeviceProfile(100)), 0
+        for ratio in islice(hiccups(random.Random(seed), sigma, part), 4000):
+            track = track.heeded().observe(12, 0.12 * ratio)
+            changes += track.jumped
+        assert changes == 0
+
+
+def test_shares_follow_a_fall_in_one_cut_and_stay() -> None:
+    noise = random.Random(5)
+    tracks = [SpeedTrack(DeviceProfile(100)) for _ in range(3)]
+    cut: tuple[int, ...] = (20, 20, 20)
+    since, cuts = 0, list[int]()
+    for number in range(400):
+        for index, factor in enumerate((1, 1, 2.5 if number >= 200 else 1)):
+            seconds = cut[index] * 0.01 * factor * noise.lognormvariate(0, 0.02)
+            tracks[index] = tracks[index].observe(cut[index], seconds)
+        since += 1
+        better = recut(60, cut, tracks, since)
+        tracks = [track.heeded() for track in tracks]
+        if better is not None:
+            cut, since = better, 0
+            cuts.append(number)
+    assert len(cuts) == 1
+    assert 202 <= cuts[0] <= 203
+    assert cut == (25, 25, 10)

@@ -1,0 +1,32 @@
+"""Where workers run, and with how many threads."""
+
+from __future__ import annotations
+
+from remote_agent.protocol import DeviceSpec
+from remote_agent.training.coordinator.plan.placement import Node, Placement, without_sharing
+
+
+def seat(host: str, threads: int, device: str = "cpu") -> Placement:
+    node = Node(host=host, selector=("host", host), cpus=threads, gpus=0)
+    return Placement(
+        worker=f"{host}/{device}", spec=DeviceSpec(host=host, device=device, name=""), node=node, threads=threads
+    )
+
+
+def threads(*placed: tuple[Placement, str, int]) -> list[int]:
+    return [
+        each.threads
+        for each in without_sharing([seat for seat, _, _ in placed], [(machine, cores) for _, machine, cores in placed])
+    ]
+
+
+def test_workers_on_one_computer_have_its_cores_together() -> None:
+    three = [(seat(host, 2), "one", 2) for host in "abc"]
+    assert threads(*three) == [1, 1, 1]
+    assert threads((seat("a", 8), "one", 8), (seat("b", 4), "one", 8), (seat("c", 4), "two", 4)) == [5, 2, 4]
+
+
+def test_those_that_have_enough_cores_keep_their_threads() -> None:
+    assert threads((seat("a", 4), "one", 8), (seat("b", 4), "one", 8)) == [4, 4]
+    gpu = (seat("a", 8, "cuda:0"), "one", 8)
+    assert threads(gpu, (seat("a", 8), "one", 8)) == [8, 8], "a GPU's worker computes on the GPU"

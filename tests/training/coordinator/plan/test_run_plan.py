@@ -1,0 +1,76 @@
+"""What is decided from a profile, before anything of a run is opened."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator.plan import run_plan
+from remote_agent.training.coordinator.plan.measure import Measurements
+from remote_agent.training.coordinator.plan.run_plan import Profile
+from remote_agent.training.data.order import SampleOrder
+from remote_agent.training.errors import JobError, TrainingError
+from remote_agent.training.shared.dataplane import OptimizerFacts, Usage
+from remote_agent.training.shared.device_profile import DeviceProfile
+from remote_agent.training.shared.findings import Findings
+
+SPEEDS = (DeviceProfile(300.0), DeviceProfile(100.0))
+BATCH = 40
+
+
+def profile(usage: Usage | None = None, dtype: str = "float32", limit: int | None = None, **measured: Any) -> Profile:
+    devices = tuple(DeviceProfile(each.speed, each.overhead_s, limit) for each in SPEEDS)
+    found = Measurements(devices, usage or Usage(), Findings(**measured), 1.0, None, notes=("a: a note",))
+    sgd = OptimizerFacts(kind="SGD", elementwise=True, groups=(("w", "b"),))
+    return Profile(measured=found, optimizer=sgd, dtypes={"w": dtype, "b": "float32"}, max_batches=(limit, limit))
+
+
+def planned(profile: Profile, **settings: Any) -> run_plan.RunPlan:
+    config = TrainingConfig(batch_size=BATCH, seed=1, **settings)
+    return run_plan.plan(config, profile, SampleOrder(1, 1000, BATCH))
+
+
+def test_an_ordinary_model_is_streamed() -> None:
+    plan = planned(profile())
+    assert plan.config.strategy == "sync"
+    assert plan.reasons == ("a: a note",)
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (profile(Usage(buffers=frozenset({"norm.running_mean"}))), "training changes norm.running_mean"),
+        (profile(dtype="float64"), "parameters are float64"),
+        (profile(Usage(sometimes=frozenset({"b"}))), "b had a gradient in some slices only"),
+    ],
+)
+def test_what_a_server_cannot_hold_is_reduced_among_the_workers(found: Profile, why: str) -> None:
+    plan = planned(found, codec="int8")
+    assert plan.config.strategy == "allreduce"
+    assert any(why in reason for reason in plan.reasons)
+    assert "codec=int8 has no effect: it is for servers" in plan.reasons
+    with pytest.raises(JobError, match=why):
+        planned(found, strategy="ssp")
+
+
+def test_the_same_bits_each_time_need_units_and_an_order() -> None:
+    plan = planned(profile(), deterministic=True)
+    assert plan.config.strategy == "allreduce"
+    assert plan.config.unit
+    assert not plan.watched
+
+
+def test_rounds_have_a_local_batch_of_their_own_and_as_many_as_the_epochs_have() -> None:
+    config = TrainingConfig(batch_size=BATCH, seed=1, strategy="local_sgd", local_steps=3, epochs=2)
+    plan = run_plan.plan(config, profile(), SampleOrder(1, 1000, BATCH, limit=2000))
+    assert plan.config.local_batch == BATCH // 2
+    # Three local steps of the fast device and one of the slow one.
+    assert plan.config.num_iterations == -(-2000 // (4 * BATCH // 2))
+
+
+def test_a_batch_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(TrainingError) as caught:
+        planned(profile(limit=10))
+    assert "max_batch" in caught.value.hint

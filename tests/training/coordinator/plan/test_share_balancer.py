@@ -1,0 +1,189 @@
+"""How the cut follows devices that are left out: thousands of steps of devices whose true speed is known here."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from remote_agent.protocol import DeviceSpec
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator.journal import Journal
+from remote_agent.training.coordinator.members import WorkerHandle
+from remote_agent.training.coordinator.plan.balance import SpeedTrack
+from remote_agent.training.coordinator.plan.placement import Placement
+from remote_agent.training.coordinator.plan.resting import MIN_REST_S, TRIAL_COST
+from remote_agent.training.coordinator.plan.share_balancer import ShareBalancer
+from remote_agent.training.coordinator.session import Session
+from remote_agent.training.shared.device_profile import DeviceProfile
+
+NOTHING = cast("Any", None)
+BATCH = 64
+PROFILES = {"desk": DeviceProfile(1000, 0.005), "hub": DeviceProfile(400, 0.01)}
+STEP_S = PROFILES["desk"].seconds(BATCH)
+"""Of a step that the first one makes alone."""
+
+FIRST_REST = round(MIN_REST_S / STEP_S)
+"""Steps without the other one before it is tried, where that costs next to nothing."""
+
+
+def seat_on(host: str) -> Placement:
+    return Placement(
+        worker=f"{host}/cpu", spec=DeviceSpec(host=host, device="cpu", name="test"), node=NOTHING, threads=1
+    )
+
+
+class Steps:
+    """Steps of a crew, each issued before the one before has ended."""
+
+    def __init__(self, folder: Path, **config: Any) -> None:
+        self._events = folder / "events.jsonl"
+        members = [WorkerHandle(seat_on(host), NOTHING, SpeedTrack(profile)) for host, profile in PROFILES.items()]
+        session = Session(
+            config=TrainingConfig(batch_size=BATCH, **config),
+            crew=members,
+            servers=(),
+            order=NOTHING,
+            source=NOTHING,
+            joining=NOTHING,
+            payload_bytes=0,
+            buffer_names=(),
+            journal=Journal(self._events),
+            stopping=lambda: False,
+        )
+        self.crew, self.members = ShareBalancer(session), session.crew
+        self.factors = dict.fromkeys(PROFILES, 1.0)
+        self.made, self.seconds = 0, 0.0
+        self._issued = deque[dict[WorkerHandle, int]]()
+
+    def make(self, steps: int) -> None:
+        """Make some, with each device taking ``factors`` times as long as it was measured to."""
+        for _ in range(steps):
+            while len(self._issued) < 2:
+                self._issued.append({member: end - begin for member, begin, end in self.crew.slices(BATCH)})
+            samples = self._issued.popleft()
+            assert sum(samples.values()) == BATCH
+            took = {
+                each: PROFILES[each.host].seconds(samples[each]) * self.factors[each.host]
+                for each in samples
+                if each in self.members
+            }
+            self.made, self.seconds = self.made + 1, self.seconds + max(took.values())
+            self.crew.adapt(self.made, [(each, samples[each], took[each]) for each in took])
+
+    def slow_down_for_a_while(self, steps: int) -> None:
+        """The hub becomes too slow to take part; so many steps are made once it is as fast as before."""
+        self.factors["hub"] = 20.0
+        self.make(10)
+        assert self.share == 0
+        self.factors["hub"] = 1.0
+        self.make(steps)
+
+    @property
+    def share(self) -> int:
+        """Of the hub."""
+        return dict(zip((each.host for each in self.members), self.crew.cut, strict=True)).get("hub", 0)
+
+    def told(self) -> list[str]:
+        """What is written of shares and slow devices."""
+        events = map(json.loads, self._events.read_text().splitlines())
+        return [each.get("reason") or f"{each['host']} at {each['factor']:.2f}" for each in events]
+
+
+def test_a_device_that_was_too_slow_to_take_part_gets_its_share_again_once_it_is_as_fast_as_before(
+    tmp_path: Path,
+) -> None:
+    run = Steps(tmp_path)
+    run.make(100)
+    usual = run.share
+    assert usual > 10
+    run.slow_down_for_a_while(5000)
+    assert run.share == usual
+    assert run.told() == [
+        "hub at 0.05",
+        "the devices' speeds changed",
+        "hub/cpu is tried again",
+        "hub at 1.00",
+        "the devices' speeds changed",
+    ]
+
+
+def test_a_weak_device_gets_its_share_again_though_it_adds_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PROFILES, "hub", DeviceProfile(60, 0.01))
+    run = Steps(tmp_path)
+    usual = run.share
+    assert 0 < usual <= 0.06 * BATCH
+    run.slow_down_for_a_while(2000)
+    assert run.share == usual
+
+
+def test_trials_of_a_device_that_stays_too_slow_cost_next_to_nothing_and_become_rare(tmp_path: Path) -> None:
+    run = Steps(tmp_path)
+    run.factors["hub"] = 20.0
+    run.make(100)
+    assert run.share == 0
+    lost, trials = list[float](), list[int]()
+    for _ in range(3):
+        begin, before = run.seconds, len(run.told())
+        run.make(20_000)
+        lost.append((run.seconds - begin) / (20_000 * STEP_S) - 1)
+        trials.append(run.told()[before:].count("hub/cpu is tried again"))
+    assert max(lost) <= TRIAL_COST
+    assert trials[0] > trials[1] >= trials[2]
+    assert run.told().count("hub/cpu is still too slow to take part") == sum(trials)
+    assert run.share == 0
+
+
+def test_a_device_with_a_large_fixed_cost_is_tried_and_left_out_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PROFILES, "hub", DeviceProfile(400, 1.1 * STEP_S))
+    run = Steps(tmp_path)
+    assert run.share == 0
+    run.make(FIRST_REST + 5)
+    assert run.share == 0
+    assert run.told() == ["hub/cpu is tried again", "hub/cpu is still too slow to take part"]
+
+
+def test_a_device_that_is_lost_in_its_trial_or_joins_leaves_a_whole_cut(tmp_path: Path) -> None:
+    run = Steps(tmp_path)
+    run.factors["hub"] = 20.0
+    while "hub/cpu is tried again" not in run.told():
+        run.make(1)
+    assert run.share == 1
+    hub = run.members[1]
+    run.crew.leave(run.made, hub, "hub is lost")
+    assert run.crew.cut == (BATCH,)
+    run.make(10)
+    run.crew.enter(run.made, hub, "hub is back")
+    assert sum(run.crew.cut) == BATCH
+    run.make(10)
+    for member in [*run.members]:
+        run.crew.leave(run.made, member, "all are lost")
+    assert run.crew.cut == ()
+
+
+def test_how_often_a_trial_was_in_vain_is_known_when_another_device_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PROFILES, "spare", DeviceProfile(1000, 0.005))
+    run = Steps(tmp_path)
+    run.factors["hub"] = 20.0
+    while run.told().count("hub/cpu is still too slow to take part") < 2:
+        run.make(100)
+    run.crew.leave(run.made, run.members[2], "spare is lost")
+    assert run.share == 0
+    run.make(1000)  # without those two it would be tried after 520
+    assert run.told().count("hub/cpu is tried again") == 2
+
+
+def test_where_shares_are_to_stay_nobody_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PROFILES, "hub", DeviceProfile(400, 1.1 * STEP_S))
+    run = Steps(tmp_path, rebalance=False)
+    run.make(2 * FIRST_REST)
+    assert run.told() == []

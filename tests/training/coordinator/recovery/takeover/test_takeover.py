@@ -1,0 +1,216 @@
+"""A coordinator that is killed has a successor that takes its workers and servers over: nothing is made again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from remote_agent.protocol import CONTROL_FILE, RunCommand, encode
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator.recovery.takeover import takeover_file
+from remote_agent.training.data import record
+from tests.training import plain
+from tests.training.conftest import RUN_S, Run
+from tests.training.loopback import Cluster
+
+pytestmark = pytest.mark.ray
+
+JOB = """
+import time
+
+import torch
+from torch import nn
+
+
+class Job:
+    def create_model(self):
+        return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+
+    def create_optimizer(self, model, config):
+        return torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
+
+    def create_data(self):
+        generator = torch.Generator().manual_seed(5)
+        x = torch.randn(50, 6, generator=generator)
+        return x, x[:, :3].argmax(1)
+
+    def loss(self, model, batch):
+        time.sleep(0.004 * len(batch[0]))
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+"""
+EVALUATION = """
+    def evaluate(self, model):
+        time.sleep(2)
+        return {"weights": model[0].weight.sum()}
+"""
+STEPS, BATCH = 60, 12
+SETTINGS = {"batch_size": BATCH, "num_iterations": STEPS, "measure_seconds": 0.1, "stream": "network"}
+
+
+def kill_coordinator(run: Run) -> None:
+    """SIGKILL for the one that coordinates; its overseer lives."""
+    (coordinator,) = psutil.Process(run.process.pid).children()
+    coordinator.kill()
+
+
+def workers_on(host: str, cluster: Cluster) -> list[psutil.Process]:
+    """The workers' processes on a host: they write into the logs of its node."""
+    found = []
+    for one in psutil.process_iter(["cmdline"]):
+        if "Worker" in "".join((one.info["cmdline"] or [""])[:1]):
+            with contextlib.suppress(OSError):  # it has just ended
+                if Path(f"/proc/{one.pid}/fd/1").readlink().is_relative_to(cluster.folder / host):
+                    found.append(one)
+    return found
+
+
+def kill_together(run: Run, hosts: str, cluster: Cluster) -> None:
+    """SIGKILL for the one that coordinates and for the workers on these hosts, in the same moment."""
+    workers = [worker for host in hosts for worker in workers_on(host, cluster)]
+    assert len(workers) == len(hosts)
+    kill_coordinator(run)
+    for worker in workers:
+        worker.kill()
+
+
+def until_it_can_be_taken_over(run: Run, step: int) -> None:
+    end = time.monotonic() + RUN_S
+    while (
+        not (run.folder / takeover_file.FILE).exists()
+        or not run.of_kind("step")
+        or run.events()[-1].get("step", 0) < step
+    ):
+        assert run.process.poll() is None, run.finish()
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def assert_whole(run: Run, samples: int) -> None:
+    """The events have no gap, each step came once, and so did each sample."""
+    events = run.events()
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    steps = [event["step"] for event in run.of_kind("step")]
+    assert steps == list(range(1, len(steps) + 1))
+    spans = [span for slices in record.read(run.folder / record.FILE).values() for span in slices]
+    assert record.gaps_and_overlaps(spans, samples) == ()
+
+
+def assert_exact(run: Run, steps: int = STEPS) -> None:
+    """The weights are those of a plain loop."""
+    job = plain.job_of(JOB, run.folder)
+    expected = plain.train(job, TrainingConfig(batch_size=BATCH, num_iterations=steps))
+    weights = plain.weights_of(run)
+    assert max(float((weights[name] - value).norm() / value.norm()) for name, value in expected.items()) < 1e-5
+
+
+def test_a_run_goes_on_with_the_same_workers_whenever_its_coordinator_is_killed(launch: Any) -> None:
+    run = launch(JOB, "abc", **SETTINGS)
+    for step in (3, 20, 35):
+        until_it_can_be_taken_over(run, step)
+        kill_coordinator(run)
+        run.until("run_resumed", len(run.of_kind("run_resumed")) + 1)
+    code, errors = run.finish()
+    assert code == 0, errors
+    assert "Traceback" not in errors
+    assert [event["checkpoint"] for event in run.of_kind("run_resumed")] == ["", "", ""]
+    assert len(run.of_kind("worker_joined")) == 3, "nobody was started again"
+    assert_whole(run, STEPS * BATCH)
+    assert not (run.folder / takeover_file.FILE).exists()
+    assert_exact(run)
+
+
+def test_rounds_of_local_steps_go_on_too_and_so_does_a_run_whose_overseer_was_killed(launch: Any) -> None:
+    """What the user wants while no coordinator is there is not lost: a host is drained then."""
+    settings = SETTINGS | {"strategy": "local_sgd", "local_steps": 3, "num_iterations": 40, "stream": "auto"}
+    settings |= {"checkpoint_every": 2}
+    run = launch(JOB, "ab", **settings)
+    until_it_can_be_taken_over(run, 2)
+    overseer = psutil.Process(run.process.pid)
+    overseer.suspend()
+    kill_coordinator(run)
+    (run.folder / CONTROL_FILE).write_text(encode(RunCommand(command="drain", host="b")) + "\n")
+    overseer.resume()
+    run.until("run_resumed")
+    run.until("worker_lost")
+    until_it_can_be_taken_over(run, 8)
+    os.kill(run.process.pid, signal.SIGKILL)
+    run.process.communicate()
+    again = launch(JOB, "ab", resume=run, **settings)
+    code, errors = again.finish()
+    assert code == 0, errors
+    assert [event["checkpoint"] for event in again.of_kind("run_resumed")] == ["", ""]
+    assert len(again.of_kind("worker_joined")) == 2
+    assert [(event["host"], "drained" in event["cause"]) for event in again.of_kind("worker_lost")] == [("b", True)]
+    assert {worker["host"] for worker in again.of_kind("step")[-1]["workers"]} == {"a"}
+    assert_whole(again, again.of_kind("run_finished")[0]["samples"])
+
+
+def test_a_worker_that_is_lost_with_the_coordinator_is_started_again_and_its_slice_is_done(
+    launch: Any, cluster: Cluster
+) -> None:
+    run = launch(JOB, "abc", **SETTINGS | {"num_iterations": 100 * STEPS})
+    until_it_can_be_taken_over(run, 12)
+    kill_together(run, "c", cluster)
+    run.until("worker_joined", 4)
+    until_it_can_be_taken_over(run, run.of_kind("step")[-1]["step"] + 10)
+    run.process.send_signal(signal.SIGTERM)
+    code, errors = run.finish()
+    assert code == 0, errors
+    (resumed,) = run.of_kind("run_resumed")
+    assert resumed["checkpoint"] == ""
+    assert [event["host"] for event in run.of_kind("worker_lost")] == ["c"]
+    assert "c" in {worker["host"] for worker in run.of_kind("step")[-1]["workers"]}
+    steps = run.of_kind("step")[-1]["step"]
+    assert_whole(run, steps * BATCH)
+    assert_exact(run, steps)
+
+
+def test_where_no_worker_is_left_the_run_goes_on_from_its_newest_checkpoint(launch: Any, cluster: Cluster) -> None:
+    run = launch(JOB, "ab", **SETTINGS | {"checkpoint_every": 5})
+    until_it_can_be_taken_over(run, 12)
+    kill_together(run, "ab", cluster)
+    code, errors = run.finish()
+    assert code == 0, errors
+    (resumed,) = run.of_kind("run_resumed")
+    assert resumed["checkpoint"]
+    assert resumed["step"] % 5 == 0
+    assert len(run.of_kind("worker_joined")) == 4, "all were started again"
+    spans = [span for slices in record.read(run.folder / record.FILE).values() for span in slices]
+    assert record.gaps_and_overlaps(spans, STEPS * BATCH) == ()
+
+
+def test_a_run_that_has_neither_workers_nor_a_checkpoint_to_go_on_with_says_so(launch: Any, cluster: Cluster) -> None:
+    run = launch(JOB, "ab", **SETTINGS, checkpoint_seconds=0)
+    until_it_can_be_taken_over(run, 3)
+    kill_together(run, "ab", cluster)
+    code, errors = run.finish()
+    assert code == 1
+    assert "Traceback" not in errors
+    (failed,) = run.of_kind("run_failed")
+    assert "coordinator was killed" in failed["cause"]
+    assert "checkpoint" in failed["hint"]
+
+
+def test_a_run_ends_as_it_would_have_when_its_coordinator_is_killed_after_the_last_step(launch: Any) -> None:
+    """Once before the last checkpoint is there, and once when there is nothing left but the evaluation."""
+    run = launch(JOB + EVALUATION, "ab", **SETTINGS)
+    until_it_can_be_taken_over(run, STEPS - 1)
+    run.until("step", STEPS)
+    kill_coordinator(run)
+    run.until("run_resumed")
+    run.until("checkpoint_saved")
+    kill_coordinator(run)
+    code, errors = run.finish()
+    assert code == 0, errors
+    (finished,) = run.of_kind("run_finished")
+    assert finished["steps"] == STEPS
+    assert finished["evaluation"].keys() == {"weights"}
+    assert_whole(run, STEPS * BATCH)
+    assert_exact(run)

@@ -1,0 +1,243 @@
+"""Workers fail in every way that they can, on a real cluster: training goes on soon, and the weights do not show it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from remote_agent.protocol import CONTROL_FILE, DeviceSpec, RunCommand, encode
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.data import record
+from tests.training import plain
+
+pytestmark = pytest.mark.ray
+
+PROCESS_S, SILENCE_S, BACK_S = 1.0, 3.0, 15.0
+"""Budgets: how much longer than usual a step may take when a process is killed and when a host falls silent, and until
+a worker that can come back is back."""
+
+NOISE_S = 0.3
+"""What a step may take longer without any fault, beyond the longest one before it: tests share a busy computer."""
+
+AFTER_S = 6.0
+"""After a fault's beginning, a longer step is put down to it."""
+
+JOB = """
+import os
+import pathlib
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Job:
+    calls = 0
+
+    def create_model(self):
+        return nn.Sequential(nn.Linear(20, 16), nn.Tanh(), nn.Linear(16, 5))
+
+    def loss(self, model, batch):
+        Job.calls += 1
+        if Job.calls > 22:  # measured
+            name = pathlib.Path(FOLDER) / f"{os.getpid()}.pid"
+            name.write_text(str(os.getpid()))
+            name.replace(pathlib.Path(FOLDER) / os.environ["TEST_HOST"])
+            BODY
+        time.sleep(0.008 * len(batch[0]))
+        return F.cross_entropy(model(batch[0]), batch[1])
+
+    def create_optimizer(self, model, config):
+        return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def create_data(self):
+        generator = torch.Generator().manual_seed(5)
+        x = torch.randn(120, 20, generator=generator)
+        return x, (x[:, :5] + 0.3 * x[:, 5:10]).argmax(1)
+"""
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "sync": {"strategy": "sync", "batch_size": 30, "stream": "network"},
+    "memory": {"strategy": "sync", "batch_size": 30},
+    "allreduce": {"strategy": "allreduce", "batch_size": 30},
+    "local_sgd": {"strategy": "local_sgd", "local_steps": 3, "batch_size": 30, "stream": "network"},
+}
+
+
+def job(folder: Path, body: str = "pass") -> str:
+    return JOB.replace("FOLDER", repr(str(folder))).replace("BODY", body)
+
+
+def process(folder: Path, host: str) -> int:
+    """The newest worker's on a host."""
+    return int((folder / host).read_text())
+
+
+def tell(run: Any, command: RunCommand) -> None:
+    with (run.folder / CONTROL_FILE).open("a") as file:
+        file.write(encode(command) + "\n")
+
+
+def stall(run: Any, fault: float) -> tuple[float, float]:
+    """By how much the longest step after a fault took longer than the median one, and the longest one before it."""
+    times = [event["time"] for event in run.of_kind("step")][3:]
+    gaps = list(itertools.pairwise(times))
+    usual = statistics.median(after - before for before, after in gaps)
+    hit = [after - before for before, after in gaps if after > fault and before < fault + AFTER_S]
+    free = [after - before for before, after in gaps if after <= fault]
+    return max(hit) - usual, max(free) - usual
+
+
+def opening(run: Any) -> float:
+    """How long the run's workers took to start at its beginning, on this computer as busy as it is now."""
+    first: float = run.of_kind("worker_joined")[0]["time"] - run.of_kind("run_started")[0]["time"]
+    return first
+
+
+def seen(run: Any, kind: str, worker: str = "b/cpu") -> list[dict[str, Any]]:
+    return [event for event in run.of_kind(kind) if event["worker"] == worker]
+
+
+def until(run: Any, kind: str, count: int, worker: str = "b/cpu") -> None:
+    deadline = time.monotonic() + 110
+    while len(seen(run, kind, worker)) < count:
+        assert run.process.poll() is None, run.finish()
+        assert time.monotonic() < deadline, run.events()[-3:]
+        time.sleep(0.02)
+
+
+def samples_of(run: Any, worker: str, after: float) -> int:
+    """That a worker has done in steps later than that time."""
+    return sum(
+        entry["samples"]
+        for event in run.of_kind("step")
+        if event["time"] > after
+        for entry in event["workers"]
+        if entry["worker"] == worker
+    )
+
+
+def stop_and_check(run: Any, source: str, settings: dict[str, Any]) -> int:
+    """End the run; its weights are those of as many steps of a plain loop, and every sample was counted once."""
+    run.process.send_signal(signal.SIGTERM)
+    code, errors = run.finish()
+    assert (code, errors) == (0, "")
+    steps: int = run.of_kind("run_finished")[0]["steps"]
+    known = record.read(run.folder / record.FILE)
+    assert sorted(known) == list(range(1, steps + 1))
+    counted = [span for step in known.values() for span in step]
+    assert record.gaps_and_overlaps(counted, run.of_kind("run_finished")[0]["samples"]) == ()
+    if settings["strategy"] in ("sync", "allreduce"):
+        config = TrainingConfig(batch_size=settings["batch_size"], num_iterations=steps)
+        expected = plain.train(plain.job_of(source, run.folder), config, loss=only_the_loss)
+        for name, tensor in plain.weights_of(run).items():
+            torch.testing.assert_close(tensor, expected[name], rtol=1e-5, atol=1e-6)
+    return steps
+
+
+def only_the_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """The job's, without what it does beside."""
+    return functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def test_a_worker_that_hangs_is_done_without_and_is_started_again(
+    launch: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = (
+        "if os.environ['TEST_HOST'] == 'b' and Job.calls == 56 and not (pathlib.Path(FOLDER) / 'hung').exists():"
+        " (pathlib.Path(FOLDER) / 'hung').touch(); time.sleep(600)"
+    ).replace("FOLDER", repr(str(tmp_path)))
+    source, settings = job(tmp_path, body), SETTINGS["sync"]
+    run = launch(source, "abc", num_iterations=100_000, **settings)
+    until(run, "worker_joined", 2)
+    run.until("step", len(run.of_kind("step")) + 20)
+    held, noise = stall(run, (tmp_path / "hung").stat().st_mtime)
+    with capsys.disabled():
+        print(f"\nworker hangs: stall {held:.2f} s (noise {noise:.2f})")
+    reissued = [event for event in run.of_kind("slice_reissued") if event["worker"] == "b/cpu"]
+    assert reissued
+    assert any("though its process answers" in event["cause"] for event in seen(run, "worker_lost"))
+    stop_and_check(run, source, settings)
+    assert held < SILENCE_S + noise + NOISE_S
+
+
+def test_two_workers_that_are_lost_in_one_step_hold_it_up_no_longer_than_one(
+    launch: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # One falls silent, and before that is noticed, the other one is killed, whose slices the fast one takes over.
+    body = "time.sleep(0.0 if os.environ['TEST_HOST'] == 'a' else 0.1)"
+    source, settings = job(tmp_path, body), SETTINGS["sync"]
+    run = launch(source, "abc", num_iterations=100_000, **settings)
+    run.until("step", 20)
+    stopped, begin = process(tmp_path, "c"), time.time()
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        os.kill(process(tmp_path, "b"), signal.SIGKILL)
+        until(run, "worker_lost", 1, "c/cpu")
+        run.until("step", len(run.of_kind("step")) + 20)
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    held, noise = stall(run, begin)
+    with capsys.disabled():
+        print(f"\ntwo workers lost: stall {held:.2f} s (noise {noise:.2f})")
+    until(run, "worker_joined", 2, "c/cpu")
+    stop_and_check(run, source, settings)
+    assert held < SILENCE_S + noise + NOISE_S
+
+
+def test_the_only_worker_is_waited_for_until_it_was_started_again(launch: Any, tmp_path: Path) -> None:
+    source, settings = job(tmp_path), SETTINGS["sync"]
+    run = launch(source, "b", num_iterations=100_000, **settings)
+    run.until("step", 20)
+    os.kill(process(tmp_path, "b"), signal.SIGKILL)
+    until(run, "worker_joined", 2)
+    run.until("step", len(run.of_kind("step")) + 5)
+    stop_and_check(run, source, settings)
+
+
+@pytest.mark.parametrize("how", ["sync", "allreduce"])
+def test_a_host_is_drained_and_another_one_added_while_the_run_is_on(launch: Any, tmp_path: Path, how: str) -> None:
+    source, settings = job(tmp_path), SETTINGS[how]
+    run = launch(source, "ab", num_iterations=100_000, **settings)
+    run.until("step", 20)
+    pid = process(tmp_path, "b")
+    tell(run, RunCommand(command="drain", host="b"))
+    until(run, "worker_lost", 1)
+    assert seen(run, "worker_lost")[0]["cause"] == "drained"
+    deadline = time.monotonic() + 10
+    while psutil.pid_exists(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not psutil.pid_exists(pid)
+    asked = time.time()
+    tell(run, RunCommand(command="add", devices=(DeviceSpec(host="c", device="cpu", name="test"),)))
+    until(run, "worker_joined", 1, "c/cpu")
+    joined = seen(run, "worker_joined", "c/cpu")[0]["time"]
+    assert joined - asked < BACK_S + opening(run)
+    run.until("step", len(run.of_kind("step")) + 20)
+    assert samples_of(run, "c/cpu", joined) > 0
+    assert not seen(run, "slice_reissued"), "it was not asked to leave before its slice was done"
+    stop_and_check(run, source, settings)
+
+
+def test_a_command_that_cannot_be_read_does_no_harm(launch: Any, tmp_path: Path) -> None:
+    run = launch(job(tmp_path), "a", num_iterations=100_000, **SETTINGS["memory"])
+    run.until("step", 5)
+    (run.folder / "control.jsonl").write_text(json.dumps({"command": "fly"}) + "\nno json\n")
+    tell(run, RunCommand(command="drain", host="a"))  # the last worker stays
+    run.until("step", len(run.of_kind("step")) + 20)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.finish() == (0, "")
+    assert not run.of_kind("worker_lost")

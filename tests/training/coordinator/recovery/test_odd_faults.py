@@ -1,0 +1,110 @@
+"""Odd faults, one host's each: the run says whose it was, or does not mind.
+
+Memory that is full on one device is in ``worker/device/test_device_options_in_runs.py``, a dataset that is smaller than
+a batch in ``test_failures.py``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.training.test_failures import failure
+
+pytestmark = pytest.mark.ray
+
+JOB = """
+import os
+import time
+
+import torch
+from torch import nn
+
+
+class Job:
+    calls = 0
+
+    def create_model(self):
+        PREPARE
+        return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+
+    def create_optimizer(self, model, config):
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def create_data(self):
+        generator = torch.Generator().manual_seed(5)
+        x = torch.randn(60, 6, generator=generator)
+        return x, x[:, :3].argmax(1)
+
+    def loss(self, model, batch):
+        Job.calls += 1
+        time.sleep(0.002 * len(batch[0]))
+        loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
+        BODY
+        return loss
+"""
+
+
+def job(body: str = "pass", prepare: str = "pass") -> str:
+    return JOB.replace("PREPARE", prepare).replace("BODY", body)
+
+
+@pytest.mark.parametrize("settings", [{}, {"strategy": "ssp"}, {"strategy": "allreduce"}], ids=["sync", "ssp", "ring"])
+def test_a_loss_that_is_not_a_number_on_one_host_names_it(launch: Any, settings: dict[str, Any]) -> None:
+    source = job("if os.environ.get('TEST_HOST') == 'b' and Job.calls > 24: loss = loss * float('nan')")
+    event = failure(launch(source, "ab", batch_size=12, num_iterations=1000, **settings))
+    assert event["host"] == "b"
+    assert "nan" in event["cause"]
+    assert "learning rate" in event["hint"]
+    assert event["step"] > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "hours"), [({"stream": "network"}, 1), ({"strategy": "async"}, -1)], ids=["sync", "async"]
+)
+def test_a_clock_that_is_an_hour_off_changes_nothing(launch: Any, settings: dict[str, Any], hours: int) -> None:
+    # Another computer's monotonic clock begins anywhere, too.
+    off = (
+        "now, tick = time.time, time.monotonic\n"
+        "        if os.environ.get('TEST_HOST') == 'b':\n"
+        f"            time.time, time.monotonic = lambda: now() + {3600 * hours}, lambda: tick() + {7000 * hours}"
+    )
+    run = launch(job(prepare=off), "abc", batch_size=30, num_iterations=60, **settings)
+    assert run.finish() == (0, "")
+    assert not run.of_kind("worker_lost")
+    assert not run.of_kind("slice_reissued")
+    times = [event["time"] for event in run.events()]
+    assert times == sorted(times)
+    assert times[-1] - times[0] < 600
+    steps = run.of_kind("step")
+    assert len(steps) == 60
+    assert any("b/cpu" in [row["worker"] for row in step["workers"]] for step in steps)
+    for step in steps:
+        assert 0 < step["seconds"] < 60
+        for row in step["workers"]:
+            parts = [row[name] for name in ("compute_s", "push_s", "pull_s", "wait_s")]
+            assert min(parts) >= 0
+            assert max(parts) < 60
+
+
+def test_a_worker_that_is_lost_before_the_first_step_is_started_again(launch: Any, tmp_path: Path) -> None:
+    marker = tmp_path / "killed"
+    body = (
+        "if os.environ.get('TEST_HOST') == 'b' and not os.path.exists({0!r}): open({0!r}, 'w').close(); os._exit(1)"
+    ).format(str(marker))
+    run = launch(job(body), "ab", batch_size=12, num_iterations=20)
+    assert run.finish() == (0, "")
+    (lost,) = run.of_kind("worker_lost")
+    assert (lost["host"], lost["step"]) == ("b", 0)
+    assert len(run.of_kind("run_started")) == 1
+    assert {share["host"] for share in run.of_kind("plan")[0]["shares"]} == {"a", "b"}
+
+
+def test_a_host_that_loses_its_worker_again_and_again_before_the_first_step_is_left_out(launch: Any) -> None:
+    run = launch(job("if os.environ.get('TEST_HOST') == 'b': os._exit(1)"), "ab", batch_size=12, num_iterations=20)
+    assert run.finish() == (0, "")
+    assert {lost["host"] for lost in run.of_kind("worker_lost")} == {"b"}
+    assert {share["host"] for share in run.of_kind("plan")[0]["shares"]} == {"a"}
+    assert run.of_kind("run_finished")

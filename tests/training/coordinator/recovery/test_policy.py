@@ -1,0 +1,155 @@
+"""What is decided about a failed worker: one thing, the same for the same evidence, and no device is given up."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from remote_agent.training.coordinator.recovery import policy
+from remote_agent.training.coordinator.recovery.policy import (
+    Crash,
+    Died,
+    Drained,
+    Drop,
+    Evidence,
+    Fail,
+    Hung,
+    Late,
+    Restart,
+    RunStatus,
+    SetAside,
+    ShardLinkDown,
+    Silent,
+    culprit,
+    decide,
+    one_sample,
+)
+from remote_agent.whereabouts import Place
+
+EVIDENCE: tuple[Evidence, ...] = (
+    Died("no memory"),
+    Silent(3.1),
+    Late(4.2),
+    Hung(50.0),
+    ShardLinkDown("broken pipe"),
+    Drained(),
+)
+STANDINGS = tuple(
+    RunStatus(others=others, coming=coming, attempts=attempts)
+    for others in range(3)
+    for coming in range(3)
+    for attempts in range(policy.MAX_ATTEMPTS + 2)
+)
+
+for_all_evidence = pytest.mark.parametrize("seen", EVIDENCE, ids=lambda one: type(one).__name__)
+
+
+@for_all_evidence
+def test_every_failure_leads_to_one_decision_with_a_cause(seen: Evidence) -> None:
+    for standing in STANDINGS:
+        decision = decide(seen, standing)
+        assert isinstance(decision, SetAside | Restart | Drop | Fail)
+        assert decision.cause
+
+
+@for_all_evidence
+def test_a_run_fails_only_when_nobody_is_left_and_nobody_can_come_back(seen: Evidence) -> None:
+    for standing in STANDINGS:
+        decision = decide(seen, standing)
+        nobody = not standing.others and not standing.coming
+        if isinstance(decision, Fail):
+            assert nobody
+            assert isinstance(decide(seen, dataclasses.replace(standing, others=1)), Drop | Restart)
+        assert not (nobody and isinstance(decision, Drop))
+
+
+@pytest.mark.parametrize(("seen", "lost"), [(Silent(3.1), True), (Late(4.2), False)])
+def test_what_was_silent_or_late_is_never_ended(seen: Evidence, lost: bool) -> None:
+    for standing in STANDINGS:
+        decision = decide(seen, standing)
+        assert isinstance(decision, SetAside)
+        assert decision.lost is lost
+
+
+@for_all_evidence
+def test_no_device_is_given_up_while_others_train(seen: Evidence) -> None:
+    for attempts in (0, 1, 5, 20, 1000):
+        decision = decide(seen, RunStatus(others=1, coming=0, attempts=attempts))
+        assert isinstance(decision, Drop) is isinstance(seen, Drained)
+        if isinstance(decision, Restart):
+            assert decision.after_s <= policy.LONGEST_PAUSE_S
+            assert ("tried again in" in decision.cause) is (decision.after_s > 0)
+
+
+def test_the_last_worker_is_not_started_again_for_ever() -> None:
+    for attempts in range(policy.MAX_ATTEMPTS + 2):
+        decision = decide(Died("no memory"), RunStatus(others=0, coming=0, attempts=attempts))
+        assert isinstance(decision, Fail) is (attempts >= policy.MAX_ATTEMPTS)
+
+
+@for_all_evidence
+def test_where_only_workers_have_the_weights_none_is_waited_for_and_none_outlives_the_last(seen: Evidence) -> None:
+    for standing in STANDINGS:
+        decision = decide(seen, dataclasses.replace(standing, on_server=False))
+        assert isinstance(decision, Restart | Drop if standing.others else Fail)
+
+
+def test_a_host_that_the_user_wants_to_leave_leaves() -> None:
+    for standing in STANDINGS:
+        assert isinstance(decide(Drained(), standing), Drop | Fail)
+
+
+def test_the_first_attempt_is_made_at_once_and_pauses_double() -> None:
+    pauses = [policy.pause_s(attempt) for attempt in range(4)]
+    assert pauses == [0.0, 2.0, 4.0, 8.0]
+
+
+def test_a_worker_that_cannot_exchange_is_given_one_chance_to_do_so_again() -> None:
+    first = decide(ShardLinkDown("broken pipe"), RunStatus(others=1, coming=0))
+    second = decide(ShardLinkDown("broken pipe"), RunStatus(others=1, coming=0, attempts=1))
+    assert first == SetAside("broken pipe", lost=True)
+    assert isinstance(second, Restart)
+
+
+def crash(worker: str = "a/cpu", how: str = "SIGSEGV", **place: Any) -> Crash:
+    """In step 4, slice 1, in ``__getitem__`` of sample 17, unless it is told otherwise."""
+    where = {"step": 4, "slice": 1, "function": "__getitem__", "sample": 17, "samples": 1} | place
+    return Crash(worker=worker, host=worker[0], place=Place(**where), how=how, certain=bool(how))
+
+
+@pytest.mark.parametrize(
+    ("crashes", "ends"),
+    [
+        ([crash()], False),
+        ([crash(), crash("b/cpu")], True),
+        ([crash(), crash()], True),
+        ([crash(how=""), crash("b/cpu", how="")], True),  # killed from outside, at the very same sample
+        ([crash(), crash("b/cpu", slice=2)], False),
+        ([crash(), crash("b/cpu", step=5)], False),
+        ([crash(), crash("b/cpu", function="loss", sample=-1, samples=0)], False),
+        ([crash(function="loss", samples=8), crash("b/cpu", function="loss", samples=8)], True),
+    ],
+)
+def test_a_run_ends_once_the_same_call_has_killed_two_workers(crashes: list[Crash], ends: bool) -> None:
+    assert culprit(crashes, 3) == (tuple(crashes) if ends else ())
+
+
+def test_workers_that_are_killed_from_outside_in_the_same_slice_may_be_a_coincidence() -> None:
+    killed = [crash(worker, how="", function="loss", samples=8) for worker in ("a/cpu", "b/cpu", "c/cpu")]
+    assert not culprit(killed[:2], 3)
+    assert culprit(killed, 3)
+
+
+def test_before_the_first_step_one_worker_that_always_dies_may_be_its_hosts_fault() -> None:
+    same, other = [crash(step=0), crash(step=0)], [crash(step=0), crash("b/cpu", step=0)]
+    assert not culprit(same, 3)
+    assert culprit(same, 1)
+    assert culprit(other, 3)
+
+
+def test_a_sample_is_named_only_where_all_were_at_it() -> None:
+    assert one_sample([crash(), crash("b/cpu")]) == 17
+    assert one_sample([crash(), crash("b/cpu", sample=18)]) is None
+    assert one_sample([crash(samples=8)]) is None

@@ -1,0 +1,85 @@
+"""A start that fails is made again with whoever is left."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from remote_agent.protocol import DeviceSpec
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator.recovery.restart import missed, unstreamed, without_lost
+from remote_agent.training.coordinator.request import Request
+from remote_agent.training.job import Job
+
+
+def request(hosts: str, server: str = "b") -> Request:
+    devices = tuple(DeviceSpec(host=host, device="cpu", name="test") for host in hosts)
+    made = Job(name="test", factory=object(), create_data=list)
+    return Request(
+        run="r", job=made, config=TrainingConfig(), devices=devices, server_host=server, host="a", folder=Path()
+    )
+
+
+def hosts(made: Request | None) -> str:
+    assert made is not None
+    return "".join(spec.host for spec in made.devices)
+
+
+def test_a_host_that_lives_is_tried_once_more() -> None:
+    onward = without_lost(request("abc"), ["b"], "abc")
+    assert hosts(onward) == "abc"
+    assert onward is not None
+    assert onward.server_host == "b"
+    assert [spec.host for spec in missed(request("abc"), onward, "b")] == ["b"]
+
+
+def test_a_host_that_is_gone_or_lost_twice_is_left_out_and_its_server_goes_to_the_coordinator() -> None:
+    for lost, living in ((["b"], "ac"), (["b", "b"], "abc")):
+        onward = without_lost(request("abc"), lost, living)
+        assert hosts(onward) == "ac"
+        assert onward is not None
+        assert onward.server_host == "a"
+        assert [spec.host for spec in missed(request("abc"), onward, "")] == ["b"]
+
+
+def test_a_lost_server_goes_to_the_coordinator_also_where_another_device_comes_first() -> None:
+    onward = without_lost(request("cba"), ["b"], "ac")
+    assert hosts(onward) == "ca"
+    assert onward is not None
+    assert onward.server_host == "a"
+
+
+def test_a_host_without_a_node_is_kept_in_mind_and_one_that_fails_again_and_again_is_not() -> None:
+    onward = without_lost(request("abc"), ["b"], "ac")
+    assert onward is not None
+    assert [spec.host for spec in onward.away] == ["b"]
+    back = without_lost(onward, ["b", "c"], "abc")
+    assert hosts(back) == "acb"
+    assert back is not None
+    assert back.away == ()
+    failing = without_lost(request("abc"), ["b", "b"], "ac")
+    assert failing is not None
+    assert failing.away == ()
+
+
+def test_there_is_no_start_without_a_device_and_no_fourth_one() -> None:
+    assert without_lost(request("b"), ["b", "b"], "ab") is None
+    assert without_lost(request("abc"), ["a", "b", "c"], "abc") is None
+    assert without_lost(request("bc"), [], "a") is None
+
+
+def test_a_model_that_can_not_be_streamed_goes_on_from_its_newest_checkpoint_without_a_server(tmp_path: Path) -> None:
+    begun = dataclasses.replace(request("ab"), folder=tmp_path, config=TrainingConfig(codec="int8", shards=2))
+    onward = unstreamed(begun)
+    assert onward is not None
+    assert (onward.config.strategy, onward.resume) == ("allreduce", None)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "step-00000007.json").touch()
+    onward = unstreamed(begun)
+    assert onward is not None
+    assert onward.resume == tmp_path
+
+
+def test_a_strategy_that_needs_streams_does_not_start_over_without_them() -> None:
+    for strategy in ("ssp", "local_sgd", "allreduce"):
+        assert unstreamed(dataclasses.replace(request("ab"), config=TrainingConfig(strategy=strategy))) is None

@@ -1,0 +1,326 @@
+"""Local SGD: the weights are those of the textbook's algorithm, and every sample is used once, whoever dies."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from remote_agent.training.checkpoint import checkpoint
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator.plan.balance import SpeedTrack
+from remote_agent.training.coordinator.strategies.local_sgd import better_rounds, local_batch, local_steps
+from remote_agent.training.data import datasets
+from remote_agent.training.data.order import SampleOrder
+from remote_agent.training.errors import ConfigError
+from remote_agent.training.job import create_model, loss_function
+from remote_agent.training.shared.device_profile import DeviceProfile
+from tests.training import plain
+
+ROUNDS, BATCH = 8, 30
+
+JOB = """
+import os
+import signal
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Job:
+    calls = 0
+
+    def create_model(self):
+        return nn.Sequential(nn.Linear(20, 16), MIDDLE, nn.Linear(16, 5))
+
+    def loss(self, model, batch):
+        # The measurement calls this 22 times at most, so that this is in the middle of a round.
+        Job.calls += 1
+        if os.environ.get("TEST_HOST") == "b" and Job.calls == FAIL_AT:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(PAUSE * len(batch[0]))  # steps that cost nothing are dealt out by noise: b might make too few to die
+        return F.cross_entropy(model(batch[0]), batch[1])
+
+    def create_optimizer(self, model, config):
+        return OPTIMIZER
+
+    def create_data(self):
+        generator = torch.Generator().manual_seed(5)
+        x = torch.randn(100, 20, generator=generator)
+        return x, (x[:, :5] + 0.3 * x[:, 5:10]).argmax(1)
+"""
+STRAIGHT = """
+import os
+import signal
+import time
+
+import torch
+from torch import nn
+
+
+class Job:
+    '''A loss whose gradient does not depend on the weights: a slice moves them as far whoever computes it.'''
+
+    calls = 0
+
+    def create_model(self):
+        return nn.Linear(20, 1, bias=False)
+
+    def loss(self, model, batch):
+        Job.calls += 1
+        if os.environ.get("TEST_HOST") == "b" and Job.calls == FAIL_AT:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.001 * len(batch))  # as above
+        return model(batch).mean()
+
+    def create_optimizer(self, model, config):
+        return torch.optim.SGD(model.parameters(), lr=0.2)
+
+    def create_data(self):
+        return torch.randn(100, 20, generator=torch.Generator().manual_seed(5))
+"""
+SGD = "torch.optim.SGD(model.parameters(), lr=0.2)"
+ADAMW = "torch.optim.AdamW(model.parameters(), lr=0.003, weight_decay=0.1)"
+
+
+def job_source(optimizer: str, fail_at: int = 0, middle: str = "nn.Tanh()", seconds_a_sample: float = 0.001) -> str:
+    source = JOB.replace("OPTIMIZER", optimizer).replace("FAIL_AT", str(fail_at)).replace("MIDDLE", middle)
+    return source.replace("PAUSE", str(seconds_a_sample))
+
+
+# --- Decisions -------------------------------------------------------------------------------------------------------
+
+
+def test_slower_devices_make_fewer_local_steps_in_the_same_time_and_at_least_one() -> None:
+    profiles = [DeviceProfile(100.0, 0.01), DeviceProfile(50.0, 0.02), DeviceProfile(1.0)]
+    assert local_steps(20, 10, profiles) == (20, 10, 1)
+    assert local_steps(1, 10, profiles) == (1, 1, 1)
+    assert local_batch(TrainingConfig(batch_size=32), 3) == 10
+    assert local_batch(TrainingConfig(batch_size=2), 3) == 1
+    assert local_batch(TrainingConfig(batch_size=32, local_batch=4), 3) == 4
+
+
+def test_rounds_are_cut_again_only_where_it_pays() -> None:
+    fast, second = SpeedTrack(DeviceProfile(100.0)), SpeedTrack(DeviceProfile(56.0))
+    assert better_rounds(20, 10, (200, 100), (fast, second)) is None
+    assert better_rounds(20, 10, (200, 100), (fast, SpeedTrack(DeviceProfile(25.0)))) == (200, 50)
+    changed = dataclasses.replace(second, jumped=True)
+    assert better_rounds(20, 10, (200, 100), (fast, changed)) == (200, 110), "a known change is worth a little"
+
+
+def test_settings_that_local_sgd_cannot_have_are_named() -> None:
+    with pytest.raises(ConfigError) as caught:
+        TrainingConfig(
+            strategy="local_sgd", deterministic=True, outer="adam", local_steps=0, codec="gzip", outer_momentum=1
+        )
+    text = str(caught.value)
+    for part in (
+        "strategy=local_sgd: deterministic=true needs",
+        "outer='adam'",
+        "local_steps=0",
+        "codec='gzip'",
+        "outer_momentum=1",
+    ):
+        assert part in text
+
+
+# --- Runs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.ray
+def test_one_local_step_with_plain_averaging_is_synchronous_sgd(launch: Any, tmp_path: Path) -> None:
+    source = job_source(SGD)
+    run = launch(source, strategy="local_sgd", num_iterations=ROUNDS, batch_size=BATCH, seed=3, local_steps=1)
+    assert run.finish() == (0, "")
+    assert [step["samples"] for step in run.of_kind("step")] == [BATCH] * ROUNDS
+    assert [[worker["samples"] for worker in step["workers"]] for step in run.of_kind("step")] == [[10] * 3] * ROUNDS
+    sync = TrainingConfig(num_iterations=ROUNDS, batch_size=BATCH, seed=3)
+    plain.assert_equal(plain.weights_of(run), reference(source, tmp_path, sync, [[BATCH]] * ROUNDS, BATCH))
+
+
+@pytest.mark.ray
+def test_rounds_are_those_of_diloco(launch: Any, tmp_path: Path) -> None:
+    source = job_source(ADAMW)
+    settings = {"strategy": "local_sgd", "batch_size": 20, "local_steps": 5, "outer": "nesterov"}
+    run = launch(source, "ab", num_iterations=ROUNDS, seed=3, rebalance=False, stream="network", **settings)
+    assert run.finish() == (0, "")
+    assert any("2 over network" in each for each in run.of_kind("plan")[0]["reasons"])
+    config = TrainingConfig(num_iterations=ROUNDS, seed=3, **settings)
+    rounds = [[worker["samples"] for worker in step["workers"]] for step in run.of_kind("step")]
+    assert max(rounds[0]) == 5 * 10
+    plain.assert_equal(plain.weights_of(run), reference(source, tmp_path, config, rounds, 10))
+
+
+@pytest.mark.ray
+def test_a_worker_killed_in_a_round_changes_nothing_about_its_samples(launch: Any, tmp_path: Path) -> None:
+    source = job_source(SGD, fail_at=30)
+    settings = {"strategy": "local_sgd", "batch_size": BATCH, "local_steps": 6, "loss_reduction": "mean"}
+    run = launch(source, num_iterations=ROUNDS, seed=3, rebalance=False, **settings)
+    assert run.finish() == (0, "")
+    (lost,) = run.of_kind("worker_lost")
+    assert lost["host"] == "b"
+    assert {event["worker"] for event in run.of_kind("slice_reissued")} == {"b/cpu"}
+    steps = run.of_kind("step")
+    assert [step["step"] for step in steps] == list(range(1, ROUNDS + 1))
+    before = [share["samples"] for share in run.of_kind("plan")[0]["shares"]]
+    after = [share["samples"] for share in run.of_kind("rebalanced")[0]["shares"]]
+    # The round that was issued ahead had been cut for all three as well.
+    rounds = [before if step["step"] <= lost["step"] + 1 else after for step in steps]
+    assert [step["samples"] for step in steps] == [sum(samples) for samples in rounds]
+    config = TrainingConfig(num_iterations=ROUNDS, seed=3, **settings)
+    plain.assert_equal(plain.weights_of(run), reference(source, tmp_path, config, rounds, BATCH // 3))
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(
+    ("stream", "outer", "codec", "reason"),
+    [
+        ("network", "none", "fp32", "3 over network"),
+        ("auto", "nesterov", "int8", "codec=int8 has no effect: through shared memory"),
+    ],
+)
+def test_with_overlap_the_common_weights_come_one_round_late(
+    launch: Any, tmp_path: Path, stream: str, outer: str, codec: str, reason: str
+) -> None:
+    # A step takes long enough for the weights of the round before to have come while it is made; else they are waited
+    # for after it, with the same result. Only where the state is copied, which is due by time, a round is waited for at
+    # once, and the events do not say where.
+    source = job_source(ADAMW, seconds_a_sample=0.02)
+    settings = {"strategy": "local_sgd", "local_batch": 5, "local_steps": 1, "overlap": True, "outer": outer}
+    run = launch(source, num_iterations=ROUNDS, seed=3, rebalance=False, stream=stream, codec=codec, **settings)
+    assert run.finish() == (0, "")
+    assert any(reason in each for each in run.of_kind("plan")[0]["reasons"])
+    rounds = [[worker["samples"] for worker in step["workers"]] for step in run.of_kind("step")]
+    assert rounds == [[5] * 3] * ROUNDS
+    config = TrainingConfig(num_iterations=ROUNDS, seed=3, **settings)
+    copied = [set(some) for number in range(ROUNDS) for some in itertools.combinations(range(1, ROUNDS), number)]
+    quick = job_source(ADAMW, seconds_a_sample=0.0)
+    weights = plain.weights_of(run)
+    possible = (reference(quick, tmp_path, config, rounds, 5, waited=some) for some in copied)  # the likely ones first
+    assert any(max(plain.errors(weights, one).values()) <= 1e-5 for one in possible)
+
+
+@pytest.mark.ray
+def test_a_worker_killed_with_overlap_leaves_every_sample_counted_once(launch: Any, tmp_path: Path) -> None:
+    source = STRAIGHT.replace("FAIL_AT", "30")
+    settings = {"strategy": "local_sgd", "local_batch": 10, "local_steps": 3, "overlap": True}
+    settings |= {"loss_reduction": "mean"}
+    run = launch(source, num_iterations=ROUNDS, seed=3, rebalance=False, stream="network", **settings)
+    assert run.finish() == (0, "")
+    (lost,) = run.of_kind("worker_lost")
+    assert lost["host"] == "b"
+    steps = run.of_kind("step")
+    assert [step["step"] for step in steps] == list(range(1, ROUNDS + 1))
+    before = [share["samples"] for share in run.of_kind("plan")[0]["shares"]]
+    after = [share["samples"] for share in run.of_kind("rebalanced")[0]["shares"]]
+    rounds = [before if step["step"] <= lost["step"] + 1 else after for step in steps]
+    assert [step["samples"] for step in steps] == [sum(samples) for samples in rounds]
+    config = TrainingConfig(num_iterations=ROUNDS, seed=3, **settings)
+    plain.assert_equal(plain.weights_of(run), reference(source, tmp_path, config, rounds, 10))
+
+
+@pytest.mark.ray
+def test_a_worker_killed_in_a_compressed_round_leaves_the_others_learning(launch: Any) -> None:
+    settings = {
+        "codec": "int8",
+        "stream": "network",
+        "strategy": "local_sgd",
+        "local_steps": 4,
+        "loss_reduction": "mean",
+    }
+    run = launch(job_source(ADAMW, fail_at=30), num_iterations=20, batch_size=BATCH, seed=3, **settings)
+    assert run.finish() == (0, "")
+    assert len(run.of_kind("worker_lost")) == 1
+    steps = run.of_kind("step")
+    assert len(steps) == 20
+    assert steps[-1]["loss"] < 0.8 * steps[0]["loss"]
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("simulated")
+def test_unequal_workers_train_to_a_falling_loss_in_int8(launch: Any) -> None:
+    run = launch(
+        "digits", "xy", strategy="local_sgd", codec="int8", stream="network", num_iterations=12, local_steps=8, seed=1
+    )
+    assert run.finish() == (0, "")
+    plan, steps = run.of_kind("plan")[0], run.of_kind("step")
+    assert "codec=int8 over the network, gradients and weights" in plan["reasons"]
+    fast, slow = (share["samples"] for share in plan["shares"])
+    assert fast == 8 * 128
+    assert 3 * 128 <= slow <= 5 * 128
+    assert steps[-1]["loss"] < 0.6 * steps[0]["loss"]
+    parameters = run.of_kind("run_started")[0]["parameters"]
+    for way in ("bytes_pushed", "bytes_pulled"):  # a byte a number; what is sent may be counted a step late
+        assert 0.9 < sum(step[way] for step in steps) / (2 * len(steps) * parameters) < 1.05
+    times = [sum(step["workers"][number]["compute_s"] for step in steps) for number in range(2)]
+    assert min(times) > 0.7 * max(times)
+
+
+@pytest.mark.ray
+def test_a_model_whose_buffers_change_is_refused_with_the_reason(launch: Any) -> None:
+    run = launch(job_source(SGD, middle="nn.BatchNorm1d(16)"), "a", strategy="local_sgd", batch_size=BATCH)
+    code, errors = run.finish()
+    assert (code, "Traceback" in errors) == (1, False)
+    (failed,) = run.of_kind("run_failed")
+    assert "running_mean" in failed["cause"]
+    assert "strategy=sync" in failed["hint"]
+
+
+def reference(
+    source: str,
+    folder: Path,
+    config: TrainingConfig,
+    rounds: Sequence[Sequence[int]],
+    batch: int,
+    waited: Collection[int] = (),
+) -> dict[str, torch.Tensor]:
+    """The textbook's algorithm in this process: `rounds` holds each worker's samples of each round.
+
+    With ``overlap`` the common weights of the rounds in `waited`, and of the last one, are waited for at their end.
+    """
+    job = plain.job_of(source, folder)
+    common = create_model(job, config.seed)
+    replicas = [copy.deepcopy(common) for _ in rounds[0]]
+    inner = [job.create_optimizer(replica, config) for replica in replicas]
+    velocities = [torch.zeros_like(parameter) for parameter in common.parameters()]
+    samples, loss = datasets.as_dataset(job.create_data()), loss_function(job)
+    order = SampleOrder(config.seed, len(samples), batch)
+    taken = 0
+    for number, sizes in enumerate(rounds, start=1):
+        starts = [copy.deepcopy(replica) for replica in replicas]
+        for replica, optimizer, size in zip(replicas, inner, sizes, strict=False):
+            for begin in range(taken, taken + size, batch):
+                optimizer.zero_grad()
+                loss(replica, datasets.fetch(samples, order.take(begin, begin + batch))).backward()
+                optimizer.step()
+            taken += size
+        total = [torch.zeros_like(parameter) for parameter in common.parameters()]
+        with torch.no_grad():
+            for replica, start, size in zip(replicas, starts, sizes, strict=False):
+                for entry, begun, own in zip(total, start.parameters(), replica.parameters(), strict=True):
+                    entry.add_(begun - own, alpha=size / sum(sizes))
+            if config.overlap:
+                # They learn only now what the round before gave; what they have done since, they keep.
+                for replica, start in zip(replicas, starts, strict=True):
+                    for own, begun, newest in zip(
+                        replica.parameters(), start.parameters(), common.parameters(), strict=True
+                    ):
+                        own.add_(newest - begun)
+            for parameter, difference, velocity in zip(common.parameters(), total, velocities, strict=True):
+                if config.outer == "none":
+                    parameter.sub_(difference)
+                else:
+                    velocity.mul_(config.outer_momentum).add_(difference)
+                    parameter.sub_(config.outer_learning_rate * (difference + config.outer_momentum * velocity))
+        if not config.overlap or number in waited or number == len(rounds):
+            for replica in replicas:
+                replica.load_state_dict(common.state_dict())
+    return checkpoint.portable_state(common)

@@ -1,0 +1,113 @@
+"""The overseer: it has its work done, again if that is killed, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import psutil
+import pytest
+
+from remote_agent.training.coordinator.overseer import Coordinate, Overseer
+
+END_S = 60.0
+
+
+def counts_then_waits(folder: Path, stop: threading.Event) -> int:
+    """Leaves a file with its PID, and waits until it is told to stop."""
+    (folder / str(os.getpid())).touch()
+    stop.wait()
+    return 7
+
+
+def ends(folder: Path, stop: threading.Event) -> int:
+    return 5
+
+
+def raises(folder: Path, stop: threading.Event) -> int:
+    raise RuntimeError
+
+
+def oversee(work: Coordinate, folder: Path, times: int, forks: bool) -> None:
+    asked = iter(range(times))
+    sys.exit(Overseer(work, folder, lambda: next(asked, None) is not None, forks=forks).oversee())
+
+
+@contextmanager
+def overseer(work: Coordinate, folder: Path, times: int = 100, *, forks: bool = False) -> Iterator[BaseProcess]:
+    """An overseer that lets its work be done again so many times."""
+    process = multiprocessing.get_context("spawn").Process(target=oversee, args=(work, folder, times, forks))
+    process.start()
+    try:
+        yield process
+    finally:
+        if process.is_alive():
+            process.kill()
+        process.join(END_S)
+
+
+def worker_after(folder: Path, known: set[int]) -> int:
+    """The PID of the next one that works."""
+    end = time.monotonic() + END_S
+    while not (new := {int(path.name) for path in folder.iterdir()} - known):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    (pid,) = new
+    return pid
+
+
+@pytest.mark.parametrize(("work", "code"), [(ends, 5), (raises, 1)])
+def test_the_exit_code_is_that_of_the_work(tmp_path: Path, work: Coordinate, code: int) -> None:
+    with overseer(work, tmp_path, forks=True) as process:
+        process.join(END_S)
+        assert process.exitcode == code
+
+
+@pytest.mark.parametrize("forks", [True, False])
+def test_work_that_is_killed_is_done_again_as_often_as_it_may(tmp_path: Path, forks: bool) -> None:
+    known: set[int] = set()
+    with overseer(counts_then_waits, tmp_path, times=2, forks=forks) as process:
+        for _ in range(3):
+            pid = worker_after(tmp_path, known)
+            known.add(pid)
+            os.kill(pid, signal.SIGKILL)
+        process.join(END_S)
+        assert process.exitcode == 1
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_overseer_lets_the_work_end_well(tmp_path: Path, number: signal.Signals) -> None:
+    with overseer(counts_then_waits, tmp_path, forks=True) as process:
+        worker_after(tmp_path, set())
+        assert process.pid is not None
+        os.kill(process.pid, number)
+        process.join(END_S)
+        assert process.exitcode == 7
+
+
+def test_work_that_is_killed_after_it_was_told_to_stop_is_not_done_again(tmp_path: Path) -> None:
+    with overseer(counts_then_waits, tmp_path, forks=True) as process:
+        pid = worker_after(tmp_path, set())
+        os.kill(pid, signal.SIGSTOP)  # it does not see that it is to stop
+        process.terminate()
+        os.kill(pid, signal.SIGKILL)
+        process.join(END_S)
+        assert process.exitcode in (1, 7)  # a signal may come as the next one begins, which stops then
+    assert len(list(tmp_path.iterdir())) <= 2
+
+
+@pytest.mark.parametrize("forks", [True, False])
+def test_the_work_ends_with_its_overseer(tmp_path: Path, forks: bool) -> None:
+    with overseer(counts_then_waits, tmp_path, forks=forks) as process:
+        work = psutil.Process(worker_after(tmp_path, set()))
+        process.kill()
+        work.wait(END_S)

@@ -1,0 +1,26 @@
+"""What Ray says when something is lost is told apart as the engine needs it."""
+
+from __future__ import annotations
+
+import pytest
+from ray import exceptions
+
+from remote_agent.training.shared import rpc
+
+
+def test_a_worker_that_ray_ended_as_the_memory_was_nearly_full_is_lost_and_does_not_end_the_run() -> None:
+    error = exceptions.OutOfMemoryError("3 worker(s) were killed due to the node running low on memory.\nMemory on …")
+    with pytest.raises(rpc.Lost):
+        raise error
+    with pytest.raises(rpc.ActorLost):
+        raise error
+    assert rpc.gone(error)
+    assert rpc.describe(error) == "its process was ended, since its host's memory was nearly full"
+
+
+def test_a_host_that_is_out_of_reach_is_not_taken_for_one_whose_process_ended() -> None:
+    error = exceptions.ActorUnavailableError("the actor is unavailable", None)
+    with pytest.raises(rpc.Lost):
+        raise error
+    assert not rpc.gone(error)
+    assert rpc.gone(exceptions.ActorDiedError())

@@ -1,0 +1,137 @@
+"""A job's model and optimizer are checked before any process is started; lazy layers get their shapes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+
+from remote_agent.training import DistributedTrainer, job
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator import lazy
+from remote_agent.training.coordinator.sources import source_of
+from remote_agent.training.errors import JobError
+from remote_agent.training.user_code.checks import check_optimizer, load
+
+
+def model() -> nn.Linear:
+    return nn.Linear(3, 2)
+
+
+@pytest.mark.parametrize("several", [list, tuple, lambda made: dict(enumerate(made)), lambda made: (list(made), [])])
+def test_several_optimizers_are_refused_with_what_to_return(several: Any) -> None:
+    made = several([torch.optim.SGD(model().parameters(), lr=0.1) for _ in range(2)])
+    with pytest.raises(JobError, match="create_optimizer gave a") as error:
+        check_optimizer(made, model())
+    assert error.value.hint
+
+
+def test_an_optimizer_that_calls_the_loss_again_is_refused() -> None:
+    network = model()
+    with pytest.raises(JobError, match="LBFGS calls the loss again"):
+        check_optimizer(torch.optim.LBFGS(network.parameters()), network)
+
+
+def test_an_optimizer_over_another_copy_of_the_model_is_refused() -> None:
+    with pytest.raises(JobError, match="none of the model's parameters"):
+        check_optimizer(torch.optim.SGD(model().parameters(), lr=0.1), model())
+
+
+def test_parameters_that_no_worker_has_are_named_by_their_shape() -> None:
+    network = model()
+    others = [*network.parameters(), nn.Parameter(torch.zeros(7))]
+    with pytest.raises(JobError, match=r"not the model's: 1, of shape \(7,\)"):
+        check_optimizer(torch.optim.SGD(others, lr=0.1), network)
+
+
+def test_an_optimizer_of_a_part_of_the_model_is_taken() -> None:
+    network = model()
+    optimizer = torch.optim.SGD([network.bias], lr=0.1)
+    assert check_optimizer(optimizer, network) is optimizer
+
+
+def test_a_model_without_values_is_refused() -> None:
+    with pytest.raises(JobError, match="weight is on the meta device"):
+        job.create_model(SimpleNamespace(create_model=lambda: nn.Linear(3, 2, device="meta")), 0)
+
+
+def test_numpys_random_numbers_are_seeded_for_create_model() -> None:
+    import random
+
+    import numpy as np
+
+    def scaled() -> nn.Module:
+        network = nn.Linear(3, 2)
+        with torch.no_grad():
+            network.weight.mul_(float(np.random.rand()) + random.random())
+        return network
+
+    first, second = (job.create_model(SimpleNamespace(create_model=scaled), 5).state_dict() for _ in range(2))
+    assert torch.equal(first["weight"], second["weight"])
+
+
+@pytest.mark.parametrize("other", [nn.Linear(4, 2), nn.Linear(3, 2, bias=False)])
+def test_another_architecture_on_a_host_is_refused(other: nn.Module) -> None:
+    with pytest.raises(JobError, match="another model on this host"):
+        load(other, safetensors.torch.save(model().state_dict()))
+
+
+class LazyJob:
+    def create_model(self) -> nn.Module:
+        return nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d(), nn.LazyLinear(2))
+
+
+DATA = (torch.randn(6, 3), torch.zeros(6, dtype=torch.int64))
+
+
+def test_lazy_layers_begin_with_the_weights_of_a_plain_loop_s_first_forward_pass() -> None:
+    network = job.create_model(LazyJob(), 5)
+    lazy.give_shapes(network, LazyJob(), source_of(DATA))
+    torch.manual_seed(5)
+    expected = LazyJob().create_model()
+    expected.eval()(DATA[0])
+    for name, tensor in expected.state_dict().items():
+        assert torch.equal(network.state_dict()[name], tensor), name
+    assert network.training
+
+
+def test_lazy_layers_elsewhere_get_their_shapes_with_the_first_weights() -> None:
+    network = job.create_model(LazyJob(), 5)
+    lazy.give_shapes(network, LazyJob(), source_of(DATA))
+    other = job.create_model(LazyJob(), 6)
+    load(other, safetensors.torch.save(network.state_dict()))
+    assert torch.equal(other.eval()(DATA[0]), network.eval()(DATA[0]))
+
+
+def test_a_lazy_layer_that_the_loss_leaves_out_is_named() -> None:
+    factory = SimpleNamespace(loss=lambda network, batch: network[0](batch[0]).sum())
+    with pytest.raises(JobError, match=r"the lazy parameter 1\.weight no shape"):
+        lazy.give_shapes(nn.Sequential(nn.LazyLinear(4), nn.LazyLinear(2)), factory, source_of(DATA))
+
+
+def test_lazy_layers_need_data_that_can_be_read_more_than_once() -> None:
+    samples = iter(list(zip(*DATA, strict=True)))
+    with pytest.raises(JobError, match="can only be read from its beginning"):
+        lazy.give_shapes(LazyJob().create_model(), LazyJob(), source_of(samples))
+
+
+def test_an_optimizer_is_checked_where_it_is_created() -> None:
+    factory = SimpleNamespace(create_optimizer=lambda network, config: [torch.optim.SGD(network.parameters())])
+    with pytest.raises(JobError, match="create_optimizer gave a list"):
+        job.create_optimizer(factory, model(), TrainingConfig())
+
+
+@pytest.mark.parametrize("name", ["training_step", "configure_optimizers", "optimizer_step"])
+def test_a_job_that_wants_to_make_its_steps_itself_is_refused_with_the_reason(name: str) -> None:
+    def method(*_: object) -> None: ...
+
+    factory = type("Gan", (), {"create_model": method, "create_data": method, name: method})()
+    trainer = DistributedTrainer(model_factory=factory, data_loader=[])
+    for make in (lambda: job.from_object("gan", factory), lambda: job.from_object("gan", trainer)):
+        with pytest.raises(JobError, match=f"has a {name}\\(\\), which is not called") as error:
+            make()
+        assert "several optimizers in turns" in error.value.hint

@@ -1,0 +1,284 @@
+"""What lay beside a job is there where its code runs: modules, packages, data by relative paths."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import pickle
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import cloudpickle
+
+from hetero_tui.runs.code import collect
+from remote_agent.protocol import CLUSTER_MARK, JOB_ARCHIVE
+from remote_agent.training import job
+from remote_agent.training.errors import JobError
+from remote_agent.training.user_code import inert, job_code
+from remote_agent.training.user_code.user_errors import as_job_error
+from tests.training.conftest import Launch
+
+WAIT_S = 60.0
+
+FILES = {
+    "script.py": """
+import os
+import torch
+from torch import nn
+import helper
+from parts import net
+
+class Points:
+    def __len__(self):
+        return 48
+    def __getitem__(self, index):
+        import lazy
+        value = float(open("data/points.csv").read().split(",")[index % 4])
+        return torch.full((4,), value), lazy.label(value)
+
+class Job:
+    def create_model(self):
+        return net.Net()
+    def create_data(self):
+        assert open("data/points.csv").read() == (helper.HERE / "data/points.csv").read_text()
+        return Points()
+    def create_optimizer(self, model, config):
+        return torch.optim.SGD(model.parameters(), lr=0.01)
+    def loss(self, model, batch):
+        return helper.error(model(batch[0]), batch[1])
+
+from script_again import Again
+""",
+    "script_again.py": "from script import Job\nclass Again(Job):\n    pass\n",
+    "helper.py": """
+from pathlib import Path
+from torch.nn.functional import mse_loss
+HERE = Path(__file__).parent
+def error(a, b):
+    return mse_loss(a, b)
+""",
+    "lazy.py": "import torch\ndef label(value):\n    return torch.tensor([value])\n",
+    "parts/__init__.py": "",
+    "parts/net.py": """
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(4, 1)
+    def forward(self, x):
+        return self.body(x)
+""",
+    "data/points.csv": "1,2,3,4",
+    "data/unsent.txt": "",
+    "plugin.py": "",
+}
+
+
+@pytest.fixture
+def sent(tmp_path: Path) -> Path:
+    """A run's folder with an archive of FILES, but for what is left."""
+    for name, text in FILES.items():
+        path = tmp_path / "laptop" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    run = tmp_path / "run0"
+    run.mkdir()
+    code = collect(tmp_path / "laptop/script.py", [str(tmp_path / "laptop/data/points.csv")])
+    (run / JOB_ARCHIVE).write_bytes(code.archive())
+    return run
+
+
+def apart(work: Callable[..., Any], *arguments: Any) -> Any:
+    """What ``work`` returns in a process of its own: entering a job's files changes the whole process."""
+    mine, theirs = multiprocessing.get_context("fork").Pipe()
+
+    def carry_out() -> None:
+        try:
+            theirs.send((True, work(*arguments)))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the test fails with it
+            theirs.send((False, repr(error)))
+        finally:
+            os._exit(0)
+
+    process = multiprocessing.get_context("fork").Process(target=carry_out)
+    process.start()
+    assert mine.poll(WAIT_S)
+    fine, answer = mine.recv()
+    process.join()
+    assert fine, answer
+    return answer
+
+
+def packed(folder: Path) -> tuple[bytes, bytes]:
+    loaded = job.load("script.py:Again", folder)
+    factory = job.dumps(loaded.factory)
+    return factory, bytes(cloudpickle.dumps(loaded.create_data()))
+
+
+def used(blob: bytes, data: bytes, home: Path) -> dict[str, Any]:
+    """As a worker of another host does: the data may come first."""
+    os.environ[CLUSTER_MARK] = str(home)
+    points = cloudpickle.loads(data)
+    factory = job.loads(blob)
+    model = factory.create_model()
+    x, y = points[1]
+    return {
+        "loss": float(factory.loss(model, (x, y)).detach()),
+        "value": y.item(),
+        "where": str(Path.cwd()),
+        "inert": inert.applies(),
+        "lazy": sys.modules["lazy"].__file__,
+        "path": sys.path.index(str(Path.cwd())) < sys.path.index(sysconfig.get_path("purelib")),
+    }
+
+
+def test_a_host_without_the_files_has_them_all_where_relative_paths_and_imports_find_them(
+    sent: Path, tmp_path: Path
+) -> None:
+    home = tmp_path / "elsewhere"
+    blob, data = apart(packed, sent)
+    (sent / JOB_ARCHIVE).unlink()
+    for _ in range(2):  # the second process of a host finds it unpacked
+        answer = apart(used, blob, data, home)
+        assert answer["where"] == str(home / "runs/run0/job")
+        assert answer["lazy"] == str(home / "runs/run0/job/lazy.py")
+        assert answer["value"] == 2.0
+        assert answer["inert"]
+        assert answer["path"]
+    assert [path.name for path in (home / "runs/run0").iterdir()] == ["job"], "no draft is left"
+
+
+LOCKED = """
+import threading
+LOCK = threading.Lock()
+def loss(a, b):
+    with LOCK:
+        return ((a - b) ** 2).mean()
+class Point:
+    pass
+"""
+USES_LOCK = """
+import torch
+import locked
+class Data:
+    point = locked.Point()
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return torch.ones(4), torch.ones(1)
+class Job:
+    def create_model(self):
+        return torch.nn.Linear(4, 1)
+    def create_data(self):
+        return Data()
+    def loss(self, model, batch):
+        assert isinstance(Data.point, locked.Point)
+        return locked.loss(model(batch[0]), batch[1])
+"""
+
+
+@pytest.fixture
+def locked(tmp_path: Path) -> Path:
+    """A run's folder, of a job with a module that can't be pickled."""
+    (tmp_path / "laptop").mkdir()
+    (tmp_path / "laptop/locked.py").write_text(LOCKED)
+    (tmp_path / "laptop/script.py").write_text(USES_LOCK)
+    (tmp_path / "run0").mkdir()
+    (tmp_path / "run0" / JOB_ARCHIVE).write_bytes(collect(tmp_path / "laptop/script.py").archive())
+    return tmp_path / "run0"
+
+
+@pytest.mark.ray
+def test_a_module_that_holds_what_can_not_be_sent_is_imported_by_the_workers(locked: Path, launch: Launch) -> None:
+    run = launch("script.py:Job", "ab", num_iterations=3, batch_size=4)
+    assert run.folder == locked
+    assert run.finish()[0] == 0, run.events()[-1]
+
+
+def advice_for(folder: Path) -> list[str]:
+    job.load("script.py:Job", folder)
+
+    def told(action: Callable[[], object]) -> str:
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001 - the user's code can raise anything
+            return as_job_error("create_data", error).hint
+        raise AssertionError("it is there")
+
+    def library(name: str) -> object:
+        raise RuntimeError(f"no images in folder '{name}'")
+
+    return [
+        told(lambda: Path("data/unsent.txt").open()),
+        told(lambda: Path("data/unsent.txt").resolve().read_text()),
+        told(lambda: Path("no/such").read_text()),
+        told(lambda: __import__("plugin")),
+        told(lambda: library("data/unsent.txt")),
+        told(lambda: 1 / 0),
+    ]
+
+
+def test_a_file_that_was_not_sent_is_named_with_what_sends_it(sent: Path) -> None:
+    hints = apart(advice_for, sent)
+    assert hints[0] == "data/unsent.txt lies beside the job and was not sent: start the run with --with data/unsent.txt"
+    assert hints[1].endswith("--with data/unsent.txt")
+    assert hints[2].startswith("correct the job")
+    assert hints[3].endswith("--with plugin.py")
+    assert hints[4].endswith("--with data/unsent.txt")
+    assert hints[5].startswith("correct the job")
+
+
+def test_an_archive_that_can_not_be_unpacked_is_said_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / JOB_ARCHIVE).write_bytes(b"no archive")
+    with pytest.raises(JobError, match="can't unpack the job's files"):
+        job_code.entered(tmp_path)
+    with zipfile.ZipFile(tmp_path / JOB_ARCHIVE, "w") as files:
+        files.writestr("left.json", json.dumps([]))
+    with pytest.raises(JobError, match="can't unpack"):
+        job_code.entered(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [JOB_ARCHIVE]
+
+
+def test_without_other_files_a_job_travels_as_before(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text("class Job:\n    def create_model(self): ...\n    def create_data(self): ...\n")
+    there, *_ = pickle.loads(job.dumps(job.load("one.py:Job", tmp_path).factory))
+    assert there is None
+
+
+@pytest.mark.ray
+def test_a_run_trains_with_code_and_data_from_beside_the_job(sent: Path, launch: Launch) -> None:
+    run = launch("script.py:Job", "ab", num_iterations=6, batch_size=12)
+    assert run.folder == sent
+    assert run.finish()[0] == 0, run.events()[-1]
+    assert run.of_kind("run_finished")[0]["steps"] == 6
+    again = launch("script.py:Job", "ab", num_iterations=9, batch_size=12, resume=run)
+    assert again.finish()[0] == 0, again.events()[-1]
+    assert again.of_kind("run_finished")[-1]["steps"] == 9
+
+
+def scripts_blob(folder: Path, text: str) -> bytes:
+    """The bytes of a factory that uses a module beside the script which runs."""
+    sys.path.insert(0, str(folder))
+    sys.modules["__main__"].__file__ = str(folder / "script.py")
+    (folder / "near_by.py").write_text(f"import threading\n{text}\ndef near(): return STATE\n")
+    (folder / "beside.py").write_text("import near_by\nclass Factory:\n    def loss(self): return near_by.near()\n")
+    beside = __import__("beside")
+    __import__("near_by").STATE = 2
+    return job.dumps(beside.Factory())
+
+
+def test_modules_beside_a_script_go_to_workers_that_have_no_copy_of_them(tmp_path: Path) -> None:
+    blob = apart(scripts_blob, tmp_path, "STATE = 1")
+    assert apart(lambda: job.loads(blob).loss()) == 2, "with what they hold at that moment"
+
+
+def test_a_module_beside_a_script_that_can_not_be_sent_is_imported(tmp_path: Path) -> None:
+    blob = apart(scripts_blob, tmp_path, "STATE, LOCK = 1, threading.Lock()")
+    assert "near_by" not in sys.modules
+    assert apart(lambda: (sys.path.append(str(tmp_path)), job.loads(blob).loss())[1]) == 1

@@ -1,0 +1,150 @@
+"""What a part of a batch weighs in the mean: the parts' sums over their weights are the whole batch's loss."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from remote_agent.training.errors import JobError
+from remote_agent.training.user_code import losses
+
+losses.install()
+
+X = torch.randn(10, 4, generator=torch.Generator().manual_seed(1))
+Y = torch.tensor([0, 1, 2, -100, -100, -100, 1, -100, 0, 2])
+CLASSES = torch.tensor([0.2, 1.0, 5.0])
+MODEL = nn.Linear(4, 3)
+
+
+def ignoring(model: nn.Module, batch: Any) -> Tensor:
+    return functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def weighing(model: nn.Module, batch: Any) -> Tensor:
+    return nn.CrossEntropyLoss(weight=CLASSES)(model(batch[0]), batch[1])
+
+
+def smoothed(model: nn.Module, batch: Any) -> Tensor:
+    scores = model(batch[0])
+    return functional.cross_entropy(scores, batch[1], CLASSES, label_smoothing=0.2)
+
+
+def log_likelihood(model: nn.Module, batch: Any) -> Tensor:
+    return functional.nll_loss(model(batch[0]).log_softmax(1), batch[1], weight=CLASSES)
+
+
+def own_weight(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+    return functional.cross_entropy(model(batch[0]), batch[1], reduction="sum"), (batch[1] != -100).sum()
+
+
+def tokens(model: nn.Module, batch: Any) -> Tensor:
+    """Two labels a sample, of which the second counts less often."""
+    scores = torch.stack([model(batch[0]), model(batch[0].flip(1))], dim=2)
+    labels = torch.stack([batch[1], batch[1].masked_fill(batch[0][:, 0] > 0, -100)], dim=1)
+    return functional.cross_entropy(scores, labels)
+
+
+def probabilities(model: nn.Module, batch: Any) -> Tensor:
+    return functional.cross_entropy(model(batch[0]), batch[0][:, :3].softmax(1), weight=CLASSES)
+
+
+def plain_mean(model: nn.Module, batch: Any) -> Tensor:
+    return model(batch[0]).square().mean()
+
+
+LOSSES = [ignoring, weighing, smoothed, log_likelihood, own_weight, tokens, probabilities, plain_mean]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("end", [1, 4, 7])
+def test_the_parts_of_a_batch_give_the_loss_of_the_whole(loss: Callable[..., Any], end: int) -> None:
+    whole = loss(MODEL, (X, Y))
+    expected = whole[0] / whole[1] if isinstance(whole, tuple) else whole
+    parts = [losses.of_part(loss, MODEL, (X[a:b], Y[a:b]), b - a) for a, b in ((0, end), (end, 10))]
+    total = sum(float(part.value.detach()) * part.factor for part in parts)
+    assert not any(part.unknown for part in parts)
+    assert total / sum(part.weight for part in parts) == pytest.approx(float(expected.detach()), rel=1e-5)
+
+
+def test_a_part_of_which_no_label_counts_weighs_nothing_and_has_gradients_of_zero() -> None:
+    part = losses.of_part(ignoring, MODEL, (X[3:6], Y[3:6]), 3)
+    assert part.weight == 0
+    MODEL.zero_grad()
+    part.value.backward()  # type: ignore[no-untyped-call]
+    assert MODEL.weight.grad is not None
+    assert not MODEL.weight.grad.any()
+
+
+def test_a_weighted_cross_entropy_beside_something_else_is_not_taken_for_a_mean_over_samples() -> None:
+    part = losses.of_part(lambda model, batch: ignoring(model, batch) + plain_mean(model, batch), MODEL, (X, Y), 10)
+    assert "is not known" in part.unknown
+    whole = (X[:3], Y[:3])
+    assert not losses.of_part(lambda m, batch: ignoring(m, batch) + plain_mean(m, batch), MODEL, whole, 3).unknown
+
+
+def test_a_sum_is_told_by_how_many_samples_it_is_over() -> None:
+    parts = [
+        losses.of_part(lambda model, batch: model(batch[0]).square().sum(), MODEL, (X[a:b], Y[a:b]), b - a, 10)
+        for a, b in ((0, 3), (3, 10))
+    ]
+    mean = sum(float(part.value.detach()) * part.factor for part in parts) / sum(part.weight for part in parts)
+    assert mean == pytest.approx(float(MODEL(X).square().sum()), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (lambda model, batch: 1.5, "a float"),
+        (lambda model, batch: None, "a NoneType"),
+        (lambda model, batch: model(batch[0]), r"shape \(10, 3\)"),
+        (lambda model, batch: model(batch[0]).sum().detach(), "does not depend on a trained parameter"),
+        (lambda model, batch: (model(batch[0]).sum(), "many"), "weight 'many'"),
+        (lambda model, batch: (model(batch[0]).sum(), -1), "weight -1"),
+    ],
+)
+def test_what_is_no_loss_is_named(given: Callable[..., Any], words: str) -> None:
+    with pytest.raises(JobError, match=words):
+        losses.of_part(given, MODEL, (X, Y), 10)
+
+
+def test_without_a_loss_a_batch_is_inputs_and_targets_or_brings_labels() -> None:
+    class Labelled(nn.Module):
+        def forward(self, inputs: Tensor, labels: Tensor) -> Any:
+            return {"loss": functional.cross_entropy(MODEL(inputs), labels), "logits": MODEL(inputs)}
+
+    default = losses.function_of(None)
+    expected = functional.cross_entropy(MODEL(X), Y)
+    assert torch.equal(default(MODEL, (X, Y)), expected)
+    assert torch.equal(default(MODEL, {"x": X, "y": Y}), expected)
+    assert torch.equal(default(Labelled(), {"inputs": X, "labels": Y}), expected)
+    criterion = losses.function_of(nn.CrossEntropyLoss(weight=CLASSES))
+    assert torch.equal(criterion(MODEL, (X, Y)), weighing(MODEL, (X, Y)))
+    with pytest.raises(JobError, match="3 parts"):
+        default(MODEL, (X, Y, Y))
+
+
+def test_a_compiled_loss_and_one_that_was_imported_before_keep_working() -> None:
+    """In a process of its own, where the names are bound before anything is installed."""
+    code = """
+        import torch
+        from torch.nn import functional
+        from remote_agent.training.user_code import losses
+        losses.install()
+        losses.install()
+        from torch.nn.functional import cross_entropy
+        model, x, y = torch.nn.Linear(4, 3), torch.randn(6, 4), torch.tensor([0, 1, -100, -100, 2, 0])
+        part = losses.of_part(lambda model, batch: cross_entropy(model(x), y), model, (x, y), 6)
+        assert part.weight == 4, part
+        compiled = torch.compile(lambda scores: functional.cross_entropy(scores, y), backend="eager")
+        assert torch.isclose(compiled(model(x)), functional.cross_entropy(model(x), y))
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

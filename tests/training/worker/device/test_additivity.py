@@ -1,0 +1,267 @@
+"""What the measurement finds out about a loss, and what becomes of a run then."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.data import datasets
+from remote_agent.training.errors import JobError
+from remote_agent.training.shared import findings, flat
+from remote_agent.training.shared.findings import Findings, settle
+from remote_agent.training.user_code import losses
+from remote_agent.training.worker.device.additivity import Additivity
+from remote_agent.training.worker.device.compute import SliceComputer
+
+losses.install()
+
+SAMPLES = 40
+
+
+def data() -> Any:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(SAMPLES, 6, generator=generator)
+    return datasets.as_dataset((x, (x[:, :3] + 0.2 * x[:, 3:]).argmax(1).masked_fill(x[:, 5] > 0.4, -100)))
+
+
+def net(*middle: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), *middle, nn.Tanh(), nn.Linear(8, 3))
+
+
+def found(loss: Callable[..., Any], model: nn.Module | None = None, owner: object = None, large: int = 0) -> Findings:
+    model = (model or net()).train()
+    before = copy.deepcopy(model.state_dict())
+    computer = SliceComputer(model, loss, data(), torch.device("cpu"), seed=0)
+    result = Additivity(model, computer, owner, np.arange(SAMPLES), flat.state(model), large).check()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(module.training for module in model.modules())
+    return result
+
+
+def squared(model: nn.Module, batch: Any) -> Tensor:
+    return model(batch[0]).square().mean()
+
+
+def contrastive(model: nn.Module, batch: Any) -> Tensor:
+    rows = functional.normalize(model(batch[0]), dim=1)
+    return functional.cross_entropy(rows @ rows.T / 0.1, torch.arange(len(rows)))
+
+
+class Seeing(nn.Module):
+    """A model with state of its own, which `see` changes."""
+
+    def __init__(self, see: Callable[[Seeing, Tensor], None], kept: Tensor) -> None:
+        super().__init__()
+        self.net, self.see = net(), see
+        self.register_buffer("kept", kept)
+
+    def forward(self, x: Tensor) -> Any:
+        with torch.no_grad():
+            self.see(self, x)
+        return self.net(x)
+
+
+# --- What is found ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("middle", [[], [nn.Dropout(0.3)], [nn.BatchNorm1d(8)], [nn.BatchNorm1d(8), nn.Dropout(0.3)]])
+def test_a_mean_over_samples_is_one_with_dropout_and_batch_normalisation_too(middle: list[nn.Module]) -> None:
+    seen = found(squared, net(*middle))
+    assert (seen.together, seen.state, seen.hidden, seen.summed) == ("", "", "", False)
+    assert seen.batch_statistics is any(isinstance(each, nn.BatchNorm1d) for each in middle)
+
+
+def test_randomness_that_hardly_shows_is_not_taken_for_a_loss_that_depends_on_the_batch() -> None:
+    def hardly_random(model: nn.Module, batch: Any) -> Tensor:
+        return squared(model, batch) + 1 + (1e-4 * torch.rand(()) if model.training else 0)
+
+    assert not found(hardly_random).together
+
+
+@pytest.mark.parametrize("middle", [[], [nn.Dropout(0.3)]])
+def test_a_sum_is_told_from_a_mean(middle: list[nn.Module]) -> None:
+    assert found(lambda model, batch: model(batch[0]).square().sum(), net(*middle)).summed
+
+
+def test_labels_that_do_not_count_are_known_where_the_loss_is_the_cross_entropy_and_told_where_it_is_more() -> None:
+    assert not found(lambda model, batch: functional.cross_entropy(model(batch[0]), batch[1])).together
+    more = found(lambda model, batch: functional.cross_entropy(model(batch[0]), batch[1]) + squared(model, batch))
+    assert "is not known" in more.together
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        contrastive,
+        lambda model, batch: model(batch[0]).square().mean().sqrt(),
+        lambda model, batch: model(batch[0]).var(0).mean(),
+        lambda model, batch: squared(model, batch) + 0.1 * model(batch[0]).square().sum(),
+        lambda model, batch: functional.mse_loss(model(batch[0])[batch[1] >= 0], torch.ones(())),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_a_loss_that_depends_on_which_samples_are_together_is_told(loss: Callable[..., Any]) -> None:
+    assert found(loss).together
+    assert found(loss, net(nn.Dropout(0.3))).together
+
+
+def test_a_gradient_that_depends_on_which_samples_are_together_is_told_where_the_loss_does_not() -> None:
+    class Normalised(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+            return gradient / gradient.norm()
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        return squared(lambda x: Normalised.apply(model(x)), batch)  # type: ignore[arg-type]
+
+    with torch.no_grad():  # as it is called
+        assert "gradient" in found(loss).together
+        assert "gradient" in found(loss, net(nn.Dropout(0.3))).together
+        assert not found(squared, net(nn.Dropout(0.3))).together
+
+
+def test_a_parameter_that_only_some_of_the_samples_use_is_no_reason_to_refuse() -> None:
+    class Branch(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.rare = net(), nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            rare = x[:, 0] > 1
+            out: Tensor = self.net(x)
+            if bool(rare.any()):
+                out = out + self.rare(x) * rare[:, None]
+            return out
+
+    assert not found(squared, Branch()).together
+
+
+def test_a_term_that_is_there_for_large_batches_only_is_told() -> None:
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        return squared(model, batch) + (model(batch[0]).var() if len(batch[0]) > 16 else 0)
+
+    assert not found(loss).together
+    assert found(loss, large=32).together
+
+
+def test_a_loss_that_calls_backward_itself_is_refused() -> None:
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        value = squared(model, batch)
+        value.backward(retain_graph=True)
+        return value
+
+    with pytest.raises(JobError, match="itself calls backward"):
+        found(loss)
+
+
+def test_a_loss_that_is_random_in_evaluation_mode_too_is_compared_on_average() -> None:
+    def noisy(model: nn.Module, batch: Any) -> Tensor:
+        return (model(batch[0]) + 0.1 * torch.randn(len(batch[0]), 3)).square().mean()
+
+    seen = found(noisy)
+    assert not seen.together
+    assert "on average" in seen.notes[0]
+    assert found(lambda model, batch: len(batch[0]) * noisy(model, batch)).summed
+
+
+@pytest.mark.parametrize("middle", [nn.Dropout(0.3), nn.BatchNorm1d(8)])
+def test_a_model_with_another_output_in_evaluation_mode_is_looked_at_in_training_mode(middle: nn.Module) -> None:
+    class Auxiliary(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net(middle)
+
+        def forward(self, x: Tensor) -> Any:
+            return (self.net(x), self.net(x)) if self.training else self.net(x)
+
+    def both(model: nn.Module, batch: Any) -> Tensor:
+        out, auxiliary = model(batch[0])
+        return out.square().mean() + 0.3 * auxiliary.square().mean()
+
+    seen = found(both, Auxiliary())
+    assert (seen.together, seen.summed) == ("", False)
+    assert "evaluation mode" in seen.notes[0]
+
+
+def test_a_teacher_that_follows_is_state_that_can_be_put_together_and_a_queue_is_not() -> None:
+    def follow(model: Seeing, _: Tensor) -> None:
+        model.get_buffer("kept").lerp_(model.get_parameter("net.0.weight"), 0.1)
+
+    def push(model: Seeing, x: Tensor) -> None:
+        kept = model.get_buffer("kept")
+        kept.copy_(torch.cat([x, kept])[: len(kept)])
+
+    def count(model: Seeing, x: Tensor) -> None:
+        model.get_buffer("kept").add_(len(x))
+
+    assert not found(squared, Seeing(follow, torch.zeros(8, 6))).state
+    assert "kept" in found(squared, Seeing(push, torch.zeros(20, 6))).state
+    assert "kept" in found(squared, Seeing(count, torch.zeros((), dtype=torch.int64))).state
+    assert not found(squared, Seeing(lambda model, x: model.get_buffer("kept").add_(1), torch.zeros(()))).state
+
+
+def test_what_changes_with_every_call_outside_of_the_models_state_is_named() -> None:
+    class Job:
+        steps = 0
+
+        def loss(self, model: nn.Module, batch: Any) -> Tensor:
+            self.steps += 1
+            return squared(model, batch) * min(1.0, self.steps / 100)
+
+    job = Job()
+    job.steps = 5
+    assert found(job.loss, owner=job).hidden == "self.steps"
+    fixed = Job()
+    fixed.steps = 3
+    assert not found(squared, owner=fixed).hidden
+
+
+# --- What becomes of it ----------------------------------------------------------------------------------------------
+
+CONFIG = TrainingConfig(batch_size=64)
+
+
+def test_what_can_not_be_cut_is_refused_and_taken_undivided() -> None:
+    for seen in (Findings(together="it depends"), Findings(state="kept is a queue")):
+        with pytest.raises(JobError, match=r"depends|queue") as caught:
+            settle(CONFIG, seen, (), 2)
+        assert "unit" in caught.value.hint
+        assert settle(TrainingConfig(batch_size=64, unit=64), seen, (), 2).unit == 64
+
+
+def test_what_would_be_lost_is_refused_whatever_is_set() -> None:
+    whole = TrainingConfig(batch_size=64, unit=64)
+    with pytest.raises(JobError, match=r"head\.weight"):
+        settle(whole, Findings(), ("head.weight",), 2)
+    with pytest.raises(JobError, match=r"self\.steps"):
+        settle(whole, Findings(hidden="self.steps"), (), 2)
+
+
+def test_the_loss_and_the_unit_are_settled_as_they_were_found() -> None:
+    assert settle(CONFIG, Findings(summed=True), (), 2).loss_reduction == "sum"
+    assert settle(CONFIG, Findings(), (), 2).loss_reduction == "mean"
+    assert settle(CONFIG, Findings(), (), 2).unit == 0
+    assert settle(CONFIG, Findings(batch_statistics=True), (), 2).unit == 8
+    assert settle(CONFIG, Findings(batch_statistics=True), (), 2, room=5).unit == 5
+    assert settle(TrainingConfig(batch_size=64, deterministic=True), Findings(), (), 2).unit == 8
+    assert settle(TrainingConfig(batch_size=64, unit=20), Findings(batch_statistics=True), (), 2).unit == 20
+
+
+def test_the_plan_says_what_was_settled() -> None:
+    whole = settle(TrainingConfig(batch_size=64, unit=64), Findings(together="it depends"), (), 2)
+    assert "undivided" in findings.about(whole, Findings())[0]
+    normed = Findings(batch_statistics=True)
+    assert "batch normalisation" in findings.about(settle(CONFIG, normed, (), 2), normed)[0]

@@ -1,0 +1,121 @@
+"""A loss that turns out in the run to depend on which samples are together ends it; nothing else does."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from remote_agent.training.data import datasets
+from remote_agent.training.errors import JobError
+from remote_agent.training.shared.messages import Slice
+from remote_agent.training.worker.device.additivity import Additivity
+from remote_agent.training.worker.device.compute import SliceComputer
+from remote_agent.training.worker.device.watching import EVERY, FIRST, LossWatch, is_due
+
+SAMPLES, PADDED = 60, 40
+"""From sample 40 on some positions are padded."""
+
+MASK = torch.ones(SAMPLES, 4)
+MASK[PADDED::2, 2:] = 0
+
+
+def data() -> Any:
+    generator = torch.Generator().manual_seed(3)
+    return datasets.as_dataset((torch.randn(SAMPLES, 6, generator=generator), MASK))
+
+
+def net(*middle: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), *middle, nn.Tanh(), nn.Linear(8, 4)).train()
+
+
+def masked(model: nn.Module, batch: Any) -> Tensor:
+    each = model(batch[0]).square() * batch[1]
+    return each.sum() / batch[1].sum()
+
+
+def watched(loss: Callable[..., Any], model: nn.Module, *, summed: bool = False) -> SliceComputer:
+    """As it is after a measurement with the samples that are not padded."""
+    computer = SliceComputer(model, loss, data(), torch.device("cpu"), seed=0)
+    measured = Additivity(model, computer, None, np.arange(PADDED), {})
+    assert not measured.check().together
+    assert measured.evaluating is not None
+    computer.summed = summed
+    computer.watch = LossWatch(
+        model, evaluating=measured.evaluating, tolerance=measured.tolerance, scale=measured.scale
+    )
+    return computer
+
+
+def own(begin: int, count: int = 10) -> Slice:
+    return Slice(index=0, indices=np.arange(begin, begin + count), total=2 * count, begin=begin)
+
+
+def test_all_of_the_first_slices_are_looked_at_and_later_ones_now_and_then() -> None:
+    due = [number for number in range(1, 1001) if is_due(number)]
+    assert due[:FIRST] == list(range(1, FIRST + 1))
+    assert due[FIRST : FIRST + 2] == [16, 32]
+    assert 1000 / EVERY <= len(due) <= 1000 / EVERY + FIRST + 10
+
+
+@pytest.mark.parametrize("middle", [[], [nn.Dropout(0.3)]])
+def test_padding_that_the_measurement_did_not_see_ends_the_run(middle: list[nn.Module]) -> None:
+    computer = watched(masked, net(*middle))
+    for step in range(1, 4):
+        computer(step, own(10 * step))
+    with pytest.raises(
+        JobError, match=r"step 4: the loss of 10 samples \(40, 41, 42 \.\.\.\) is .* halves' losses"
+    ) as told:
+        computer(4, own(PADDED))
+    assert "may not be what plain torch trains" in told.value.hint
+
+
+def test_a_sum_of_means_is_told_too() -> None:
+    def summed(model: nn.Module, batch: Any) -> Tensor:
+        return masked(model, batch) * len(batch[0])
+
+    computer = watched(summed, net(), summed=True)
+    computer(1, own(0))
+    with pytest.raises(JobError, match="the sum of its halves' losses"):
+        computer(2, own(PADDED))
+
+
+@pytest.mark.parametrize("middle", [[], [nn.Dropout(0.3)], [nn.BatchNorm1d(8), nn.Dropout(0.3)]])
+def test_a_mean_over_samples_goes_on_and_nothing_of_it_shows(middle: list[nn.Module]) -> None:
+    def squared(model: nn.Module, batch: Any) -> Tensor:
+        return model(batch[0]).square().mean()
+
+    models = net(*copy.deepcopy(middle)), net(*copy.deepcopy(middle))
+    with_watch, without = (watched(squared, model) for model in models)
+    without.watch = None
+    for step in range(1, 20):
+        loss, expected = (each(step, own(step % 5 * 10)) for each in (with_watch, without))
+        assert (loss.loss, loss.weight) == (expected.loss, expected.weight)
+    for ours, theirs in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert ours.grad is not None
+        assert theirs.grad is not None
+        assert torch.equal(ours.grad, theirs.grad)
+    for ours, theirs in zip(models[0].buffers(), models[1].buffers(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_loss_that_becomes_small_or_random_later_is_no_reason_to_end() -> None:
+    calls = 0
+
+    def changing(model: nn.Module, batch: Any) -> Tensor:
+        nonlocal calls
+        calls += 1
+        value = functional.mse_loss(model(batch[0]), torch.zeros(()).expand(len(batch[0]), 4))
+        return value * 1e-6 if calls > 60 else value * (1 + 0.3 * torch.rand(())) if calls > 40 else value
+
+    computer = watched(changing, net())
+    for step in range(1, 50):
+        computer(step, own(step % 5 * 10))
+    assert calls > 60

@@ -1,0 +1,181 @@
+"""Groups of workers sum exactly, over their nodes' own addresses, and nobody waits for a member that is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed
+
+from remote_agent.training.shared.messages import GroupMembership
+from remote_agent.training.worker import process_group
+from remote_agent.training.worker.process_group import PIECE, GroupBroken, MeetingPlace, ProcessGroup
+
+ADDRESS, WAIT_S, SOON_S = "127.0.0.1", 60.0, 10.0
+"""Who is not freed waits for :data:`GROUP_S` or :data:`REDUCE_S`, which are far longer than ``SOON_S``."""
+
+
+@pytest.fixture
+def meeting() -> MeetingPlace:
+    return MeetingPlace(ADDRESS)
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as threads:
+        yield threads
+
+
+def together(pool: ThreadPoolExecutor, action: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """What `action` gives for each member, all at the same time."""
+    calls: list[Future[Any]] = [pool.submit(action, *each) for each in zip(*arguments, strict=True)]
+    return [call.result(WAIT_S) for call in calls]
+
+
+def formed(pool: ThreadPoolExecutor, invited: tuple[GroupMembership, ...]) -> list[ProcessGroup]:
+    return together(pool, lambda each: ProcessGroup(each, ADDRESS), invited)
+
+
+def summed(group: ProcessGroup, tensor: torch.Tensor) -> torch.Tensor:
+    group.sum(tensor, lambda: None)
+    return tensor
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.parametrize("numel", [1, 1000, 2 * PIECE + 17])
+def test_every_member_gets_the_same_bits_of_the_sum(
+    meeting: MeetingPlace, pool: ThreadPoolExecutor, size: int, numel: int
+) -> None:
+    groups = formed(pool, meeting.invite(size))
+    tensors = [torch.randn(numel, generator=torch.Generator().manual_seed(each)) for each in range(size)]
+    expected = torch.stack(tensors).double().sum(0)
+    results = together(pool, summed, groups, tensors)
+    assert all(torch.equal(result, results[0]) for result in results)
+    assert torch.allclose(results[0].double(), expected, atol=1e-5)
+    for group in groups:
+        group.close()
+    assert not torch.distributed.is_initialized()
+
+
+def test_the_first_members_numbers_and_the_largest_ones_reach_all(
+    meeting: MeetingPlace, pool: ThreadPoolExecutor
+) -> None:
+    groups = formed(pool, meeting.invite(3))
+    tensors = [torch.arange(4) * (each - 1) for each in range(3)]
+    together(pool, ProcessGroup.largest, groups, tensors)
+    assert all(torch.equal(tensor, torch.arange(4)) for tensor in tensors)
+    copies = [torch.full((PIECE + 3,), float(each)) for each in range(3)]
+    together(pool, lambda group, tensor: group.from_first(tensor, lambda: None), groups, copies)
+    assert all(not copy.any() for copy in copies)
+
+
+def test_the_store_listens_on_the_nodes_own_address_only() -> None:
+    (place,) = MeetingPlace("127.0.0.1").invite(1)
+    with pytest.raises(OSError), socket.create_connection((_outside(), place.port), timeout=2):  # noqa: PT011
+        pass
+
+
+def test_who_waits_for_a_member_that_does_not_come_is_freed_at_once(
+    meeting: MeetingPlace, pool: ThreadPoolExecutor
+) -> None:
+    first, second, _ = meeting.invite(3)
+    waiting = [pool.submit(ProcessGroup, each, ADDRESS) for each in (first, second)]
+    time.sleep(0.2)
+    assert not any(call.done() for call in waiting)
+    began = time.monotonic()
+    meeting.give_up(first)
+    for call in waiting:
+        with pytest.raises(GroupBroken, match="lost"):
+            call.result(WAIT_S)
+    assert time.monotonic() - began < SOON_S
+
+
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
+def test_who_waits_for_a_member_that_died_or_fell_silent_is_freed_and_sums_on_with_the_others(
+    meeting: MeetingPlace, pool: ThreadPoolExecutor, fault: signal.Signals
+) -> None:
+    size = 4
+    invited = meeting.invite(size)
+    with _member_elsewhere(invited[-1]) as other:
+        groups = formed(pool, invited[:-1])
+        together(pool, summed, groups, [torch.ones(10) for _ in groups])
+        os.kill(other.pid, fault)
+        calls = [pool.submit(summed, group, torch.ones(10)) for group in groups]
+        time.sleep(0.3)
+        if fault == signal.SIGSTOP:
+            assert not any(call.done() for call in calls)
+        began = time.monotonic()
+        for group in groups:
+            group.give_up()
+        for call in calls:
+            with pytest.raises(GroupBroken):
+                call.result(WAIT_S)
+        for group in groups:
+            group.close()
+        again = formed(pool, meeting.invite(size - 1))
+        results = together(pool, summed, again, [torch.ones(10) for _ in again])
+        assert time.monotonic() - began < SOON_S
+        assert all(torch.equal(result, torch.full((10,), 3.0)) for result in results)
+
+
+def test_a_group_that_was_given_up_starts_nothing_more(meeting: MeetingPlace, pool: ThreadPoolExecutor) -> None:
+    first, _ = formed(pool, meeting.invite(2))
+    first.give_up()
+    with pytest.raises(GroupBroken, match="given up"):
+        summed(first, torch.ones(3))
+
+
+def test_a_coordinator_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_group, "GROUP_S", 0.5)
+    with socket.create_server((ADDRESS, 0)) as closed:
+        port = closed.getsockname()[1]
+    place = GroupMembership(number=1, run="r", address=ADDRESS, port=port, rank=0, size=2)
+    with pytest.raises(GroupBroken, match="connect"):
+        ProcessGroup(place, ADDRESS)
+
+
+@contextlib.contextmanager
+def _member_elsewhere(place: GroupMembership) -> Iterator[subprocess.Popen[str]]:
+    """A member of the group in a process of its own, which takes part in one sum and in no more."""
+    code = (
+        "import torch; from remote_agent.training.shared.messages import GroupMembership;"
+        "from remote_agent.training.worker.process_group import ProcessGroup;"
+        "print(flush=True);"
+        f"group = ProcessGroup({place!r}, {ADDRESS!r});"
+        "group.sum(torch.ones(10), lambda: None); input()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "\n", "it has loaded torch, which may take longer than a group may"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _outside() -> str:
+    """Another address of this computer."""
+    return "127.0.0.9" if sys.platform == "linux" else socket.gethostbyname(socket.gethostname())
+
+
+def test_threads_that_leave_a_group_do_not_outlive_it_by_long(meeting: MeetingPlace, pool: ThreadPoolExecutor) -> None:
+    groups = formed(pool, meeting.invite(2))
+    others = set(threading.enumerate())  # a group that was given up in another test leaves when gloo lets it
+    for group in groups:
+        group.close()
+    deadline = time.monotonic() + SOON_S
+    while any(thread.name == "leave-group" for thread in set(threading.enumerate()) - others):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
