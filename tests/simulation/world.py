@@ -132,7 +132,7 @@ class Compute:
         x, y = X[own.indices].to(dtype), Y[own.indices].to(dtype)
         self._model.weight.grad = None
         loss = ((x @ self._model.weight - y) ** 2).sum()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         return SliceLoss(float(loss.detach()) / len(own.indices), float(len(own.indices)))
 
 
@@ -462,7 +462,7 @@ def check(reports: list[StepReport], weights: dict[str, flat.Payload], order: Sa
     for report in reports:
         indices = order.take(*order.span(report.step))
         optimizer.zero_grad()
-        ((X[indices] @ model.weight - Y[indices]) ** 2).mean().backward()
+        ((X[indices] @ model.weight - Y[indices]) ** 2).mean().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     if not weights:
         return "the run ended too soon"

@@ -119,7 +119,8 @@ def _watch(connection: socket.socket) -> None:
     for stream in streams:
         os.close(stream)
     ended = os.pidfd_open(pid)
-    if ended not in select.select([ended, connection], [], [])[0]:
+    waited: list[int] = [ended, connection.fileno()]
+    if ended not in select.select(waited, [], [])[0]:
         os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     with contextlib.suppress(OSError):
