@@ -133,4 +133,5 @@ def _devices(facts: HostFacts) -> str:
 
 
 def _gigabytes(facts: HostFacts) -> str:
-    return f"{facts.memory.total_bytes / 1e9:.1f} GB"
+    total = facts.memory.total_bytes
+    return "n/a" if total is None else f"{total / 1e9:.1f} GB"

@@ -16,11 +16,15 @@ from contextlib import AbstractAsyncContextManager
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
+from typing import TypeVar
 
-from hetero_tui import deadlines
-from hetero_tui.errors import CommandFailed
-from hetero_tui.text import last_lines
+from hetero_tui import answers, deadlines
+from hetero_tui.errors import BadAnswer, CommandFailed, HostError
+from hetero_tui.text import HostText, last_lines
 from hetero_tui.transport import Completed, Transport
+from remote_agent import protocol
+
+T = TypeVar("T")
 
 NOT_THERE = 96
 """Exit status of a call when the host has no agent of this cluster."""
@@ -86,20 +90,24 @@ async def call(
 
 def follow(
     transport: Transport, cluster: str, module: str, *arguments: str, step: str
-) -> AbstractAsyncContextManager[AsyncIterator[str]]:
+) -> AbstractAsyncContextManager[AsyncIterator[HostText]]:
     """Lines of a module of the agent as they come; see :meth:`Transport.stream`."""
     return transport.stream(words(cluster, module, *arguments), step=step, silence=deadlines.SILENCE)
 
 
-def answer(host: str, done: Completed, *, step: str) -> str:
-    """The JSON line that a module printed last (a login shell may have printed its own things before).
+def answer(cls: type[T], host: str, done: Completed, *, step: str) -> T:
+    """The value in the JSON line that a module printed last (a login shell may have printed its own things before).
 
     Raises:
         CommandFailed: there is none.
+        BadAnswer: it is not such a value.
     """
-    for line in reversed(done.stdout.splitlines()):
-        if line.startswith("{"):
-            return line
+    line = done.stdout.last("{")
+    if line is not None:
+        try:
+            return answers.value(cls, HostText(line))
+        except protocol.ProtocolError as error:
+            raise refused(host, error, step) from None
     tail = last_lines(done.stderr) or last_lines(done.stdout)
     raise CommandFailed(
         host,
@@ -108,6 +116,12 @@ def answer(host: str, done: Completed, *, step: str) -> str:
         hint="run `hetero-tui probe` to see whether its Python still works",
         output=tail,
     )
+
+
+def refused(host: str, error: protocol.ProtocolError, step: str) -> HostError:
+    """The error that says that ``host`` sent what can't be right."""
+    hint = "look at what runs there under this user; `hetero-tui up` sends it the agent again"
+    return BadAnswer(host, f"its answer is refused: {error}", step=step, hint=hint)
 
 
 @cache

@@ -7,6 +7,7 @@ The order on each host is: ledger, agent, token, node. A crash between any two o
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 import time
 from collections.abc import Mapping
@@ -27,6 +28,7 @@ from hetero_tui.transport import Transport
 from remote_agent import protocol
 
 STEP = "start node"
+_TOKEN = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +181,8 @@ async def _token(cluster: str, ledger: Ledger, head: Transport, running: bool, *
     if running:
         path = f"{agent.folder(cluster)}/token"
         done = await head.run(["cat", path], step="read token", deadline=deadlines.COMMAND)
-        if done.exit_status == 0 and done.stdout.strip():
-            token = done.stdout.strip().splitlines()[-1]
+        token = done.stdout.raw.strip().rpartition("\n")[2]
+        if done.exit_status == 0 and _TOKEN.fullmatch(token):
             ledger.keep_token(token)
             return token
     known = ledger.token()
@@ -263,10 +265,7 @@ async def _node_start(transport: Transport, cluster: str, spec: protocol.NodeSpe
     )
     if done is None:
         raise CommandFailed(transport.host, "the agent that was just sent is gone", step=STEP, hint="try again")
-    try:
-        report = protocol.decode(protocol.NodeReport, agent.answer(transport.host, done, step=STEP))
-    except protocol.ProtocolError as error:
-        raise CommandFailed(transport.host, str(error), step=STEP, hint="please report this as a bug") from None
+    report = agent.answer(protocol.NodeReport, transport.host, done, step=STEP)
     if report.state != "running":
         raise CommandFailed(transport.host, report.cause or "Ray did not start", step=STEP, hint=report.hint)
     return report

@@ -54,7 +54,14 @@ def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:
                 "use an environment and a home folder without blanks",
             )
         )
-    if facts.disk.free_bytes < MIN_FREE_DISK:
+    if facts.disk.unwritable:
+        problems.append(
+            Problem(
+                f"nothing can be written in {facts.disk.path}: {facts.disk.unwritable}",
+                "give this user the right to write in its home folder there",
+            )
+        )
+    if facts.disk.free_bytes is not None and facts.disk.free_bytes < MIN_FREE_DISK:
         problems.append(
             Problem(
                 f"only {facts.disk.free_bytes >> 20} MB free on {facts.disk.path}",

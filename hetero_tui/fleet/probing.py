@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from hetero_tui import deadlines, events
+from hetero_tui import answers, deadlines, events
 from hetero_tui.errors import (
     AuthenticationFailed,
     CommandFailed,
@@ -22,11 +20,12 @@ from hetero_tui.errors import (
     Unreachable,
 )
 from hetero_tui.events import Emit, HostState
-from hetero_tui.facts import HostFacts, parse_facts
+from hetero_tui.facts import HostFacts
 from hetero_tui.fleet import agent
 from hetero_tui.inventory import Host, Inventory
-from hetero_tui.text import last_lines
+from hetero_tui.text import HostText, last_lines
 from hetero_tui.transport import Transport
+from remote_agent.protocol import ProtocolError
 
 STEP = "probe"
 _NO_PYTHON = 97
@@ -104,8 +103,8 @@ async def probe_host(cluster: str, host: Host, transport: Transport) -> HostFact
             step=STEP,
             hint="install Python 3.11 or newer, or set `python:` for this host in the inventory",
         )
-    document = _last_document(done.stdout)
-    if document is None:
+    line = done.stdout.last('{"probe":')
+    if line is None:
         tail = last_lines(done.stderr) or last_lines(done.stdout)
         raise CommandFailed(
             host.name,
@@ -115,9 +114,9 @@ async def probe_host(cluster: str, host: Host, transport: Transport) -> HostFact
             output=tail,
         )
     try:
-        return parse_facts(document)
-    except ValueError as error:
-        raise CommandFailed(host.name, str(error), step=STEP, hint="please report this as a bug") from None
+        return answers.facts(HostText(line))
+    except ProtocolError as error:
+        raise agent.refused(host.name, error, STEP) from None
 
 
 def state_after(error: HostError) -> HostState:
@@ -138,13 +137,3 @@ def _python_candidates(cluster: str, host: Host) -> list[str]:
         return [host.python]
     own = [sys.executable] if host.connection == "local" else []
     return [f"{agent.folder(cluster)}/env/bin/python", *own, "python3", "python3.13", "python3.12", "python3.11"]
-
-
-def _last_document(output: str) -> Any | None:
-    for line in reversed(output.splitlines()):
-        if line.startswith('{"probe":'):
-            try:
-                return json.loads(line)
-            except ValueError:
-                return None
-    return None

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from hetero_tui.errors import CommandFailed, HostError
+from hetero_tui.errors import HostError
 from hetero_tui.events import HostState
 from hetero_tui.fleet import agent
 from hetero_tui.transport import Transport
@@ -105,10 +105,6 @@ async def _survey(cluster: str, transport: Transport) -> Surveyed:
         )
         if done is None:
             return Surveyed(transport.host)
-        line = agent.answer(transport.host, done, step=STEP)
-        return Surveyed(transport.host, node=protocol.decode(protocol.NodeReport, line))
-    except protocol.ProtocolError as error:
-        failed = CommandFailed(transport.host, str(error), step=STEP, hint="run `hetero-tui up` to renew the agent")
-        return Surveyed(transport.host, error=failed)
+        return Surveyed(transport.host, node=agent.answer(protocol.NodeReport, transport.host, done, step=STEP))
     except HostError as error:
         return Surveyed(transport.host, error=error)

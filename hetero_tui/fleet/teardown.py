@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 
 from hetero_tui import deadlines, events
-from hetero_tui.errors import CommandFailed, HostError
+from hetero_tui.errors import HostError
 from hetero_tui.events import ClusterState, Emit, HostState
 from hetero_tui.fleet import agent
 from hetero_tui.fleet.ledger import Ledger
@@ -79,10 +79,7 @@ async def _clean(cluster: str, transport: Transport, emit: Emit) -> TeardownRepo
     )
     removed: list[Removed] = []
     if answered is not None:
-        try:
-            report = protocol.decode(protocol.StopReport, agent.answer(name, answered, step=STEP))
-        except protocol.ProtocolError as error:
-            raise CommandFailed(name, str(error), step=STEP, hint="run `hetero-tui up`, then `down`") from None
+        report = agent.answer(protocol.StopReport, name, answered, step=STEP)
         removed += [Removed(host=name, kind="process", detail=process) for process in report.stopped]
         removed += [Removed(host=name, kind="folder", detail=path) for path in report.removed]
         if report.leftovers:

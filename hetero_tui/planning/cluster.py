@@ -157,7 +157,7 @@ def _fittest(candidates: Mapping[str, Candidate]) -> str:
         _, candidate = item
         speed = max((address.speed_mbps or 0 for address in candidate.facts.addresses), default=0)
         not_laptop = candidate.host.connection != "local"
-        return (not_laptop, candidate.host.role != "worker", speed, candidate.facts.memory.total_bytes)
+        return (not_laptop, candidate.host.role != "worker", speed, candidate.facts.memory.total_bytes or 0)
 
     name, _ = max(candidates.items(), key=fitness)  # the first of equals: the inventory's order
     return name

@@ -15,6 +15,7 @@ import asyncssh
 from hetero_tui import deadlines
 from hetero_tui.errors import HostError, Unreachable
 from hetero_tui.inventory import Host, Inventory
+from hetero_tui.text import last_lines
 from hetero_tui.transport import failures
 from hetero_tui.transport.base import Completed
 from hetero_tui.transport.commands import CommandTransport
@@ -80,9 +81,9 @@ class SshTransport(CommandTransport):
     async def run(self, command: Sequence[str], *, step: str, deadline: float, stdin: bytes | None = None) -> Completed:
         """As in the base class; an account without a usable shell is told apart from a command that failed."""
         done = await super().run(command, step=step, deadline=deadline, stdin=stdin)
-        if done.exit_status == 1 and _NOLOGIN in (done.stdout + done.stderr).lower():
+        if done.exit_status == 1 and _NOLOGIN in (done.stdout.raw + done.stderr.raw).lower():
             place = self._current.place if self._current else self._dialler.attempt().place
-            raise failures.missing_shell(replace(place, step=step), done.stdout + done.stderr)
+            raise failures.missing_shell(replace(place, step=step), last_lines(done.stdout) or last_lines(done.stderr))
         return done
 
     @asynccontextmanager

@@ -22,7 +22,7 @@ from hetero_tui.transport.commands import check_words
 from hetero_tui.transport.failures import SSH_ERRORS, Place
 
 _CHUNK = 64 * 1024
-_MARK = re.compile(rb"hetero-tui-pid:(\d+)\n")
+_MARK = re.compile(rb"hetero-tui-pid:(\d{1,10})\n")
 _MARK_WITHIN = 64 * 1024  # what login shells print before it is shorter; past that, nobody waits for it
 
 # The exec's keep one process id from sshd's child to the command, which makes it the leader of a process group.

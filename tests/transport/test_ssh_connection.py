@@ -171,7 +171,7 @@ async def test_what_is_not_ssh_is_said_so(connect):
 async def test_a_connection_cut_midway_is_an_error_and_the_next_use_connects_again(server, connect):
     transport = connect(server.host)
     async with transport.stream(["sh", "-c", "echo a; sleep 60"], step="follow", silence=60) as lines:
-        assert await anext(lines) == "a"
+        assert (await anext(lines)).raw == "a"
         await server.stop()
         with pytest.raises(Unreachable, match=r"real: follow: .*(lost|closed)"):
             await anext(lines)
@@ -179,7 +179,7 @@ async def test_a_connection_cut_midway_is_an_error_and_the_next_use_connects_aga
         await transport.connect()
     await server.start()
     done = await transport.run(["echo", "back"], step="try", deadline=30)
-    assert done.stdout == "back\n"
+    assert done.stdout.raw == "back\n"
 
 
 async def test_callers_at_the_same_time_share_one_attempt(server, connect):
@@ -255,7 +255,7 @@ async def test_a_jump_leads_through_one_host_to_another(openssh, machines, conne
     )
     transport = connect(far, gate)
     done = await transport.run(["pwd"], step="try", deadline=60)
-    assert done.stdout.strip() == str(machine.home)
+    assert done.stdout.raw.strip() == str(machine.home)
     assert transport.address is None
     closed = far.model_copy(update={"port": free_port()})
     with pytest.raises(Unreachable, match="the jump host can't connect to"):
@@ -280,7 +280,7 @@ async def test_proxy_jump_and_proxy_command_of_ssh_config_are_followed(openssh, 
         config = tmp_path / f"config{number}"
         config.write_text(f"{common}  {way}\n")
         done = await connect(Host(name="far", address="far"), config=(config,)).run(["pwd"], step="try", deadline=60)
-        assert done.stdout.strip() == str(machine.home)
+        assert done.stdout.raw.strip() == str(machine.home)
 
 
 async def test_what_a_login_shell_prints_does_not_harm_commands_files_or_round_trips(openssh, connect, tmp_path):
@@ -290,7 +290,7 @@ async def test_what_a_login_shell_prints_does_not_harm_commands_files_or_round_t
     await openssh.start()
     transport = connect(openssh.host)
     done = await transport.run(["sh", "-c", "echo out; echo err >&2"], step="try", deadline=30)
-    assert (done.stdout, done.stderr) == ("Welcome to rc-lab\nout\n", "noise\nerr\n")
+    assert (done.stdout.raw, done.stderr.raw) == ("Welcome to rc-lab\nout\n", "noise\nerr\n")
     await transport.put(b"data", str(tmp_path / "file"), step="send", deadline=30)
     assert (tmp_path / "file").read_bytes() == b"data"
     assert await transport.round_trip() > 0
