@@ -555,12 +555,17 @@ def parse_torch_version(text: str) -> Optional[str]:
 
 def read_packages(places: Optional[List[str]]) -> Tuple[Dict[str, Optional[str]], Optional[str]]:
     """(version by package, torch's build) in these folders, or on this Python's path. Nothing is imported."""
+    import site
     from importlib import metadata
 
+    if places is None:
+        # With -I, as the probe runs, a user's own packages are left out, which the agent will find.
+        own = [] if sys.prefix != sys.base_prefix else [site.getusersitepackages()]
+        places = [*sys.path, *own]
     versions: Dict[str, Optional[str]] = dict.fromkeys(PACKAGES)
     build = None
     for name in PACKAGES:
-        found = next(iter(metadata.distributions(name=name, path=sys.path if places is None else places)), None)
+        found = next(iter(metadata.distributions(name=name, path=places)), None)
         versions[name] = None if found is None else found.version
         if name == "torch" and found is not None:
             build = parse_torch_version(read_text(str(found.locate_file("torch/version.py"))) or "")

@@ -59,6 +59,11 @@ def run_process_name(run: str) -> str:
     return f"run-{run}"
 
 
+def join_address(host: str, port: int) -> str:
+    """``host:port``, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def short_folder(folder: str) -> str:
     """Where Ray's sockets of a cluster lie when its folder's own path is too long for them (see sun_path, unix(7)).
 

@@ -26,6 +26,9 @@ from remote_agent import protocol
 
 T = TypeVar("T")
 
+WITHOUT_PYTHON_VARIABLES = "for name in $(env | sed -n 's/^\\(PYTHON[A-Z0-9_]*\\)=.*/\\1/p'); do unset \"$name\"; done;"
+"""For a shell on a host: a PYTHONHOME or PYTHONPATH of the user's other programs breaks ours."""
+
 NOT_THERE = 96
 """Exit status of a call when the host has no agent of this cluster."""
 
@@ -50,9 +53,14 @@ async def ship(transport: Transport, cluster: str, python: str) -> None:
     script = (
         'set -e; umask 077; mkdir -p "$0"; cd "$0"\n'
         'if [ "$(cat agent/digest 2>/dev/null)" = "$1" ]; then cat >/dev/null; exit 0; fi\n'
-        'rm -rf agent.new.* agent.old.*; mkdir "agent.new.$$"; tar xzf - -C "agent.new.$$"\n'
-        'if [ -d agent ]; then mv agent "agent.old.$$"; fi\n'
-        'mv "agent.new.$$" agent; rm -rf agent.old.*\n'
+        # Another laptop may do the same now: each has a folder of its own, and they swap one after the other.
+        "find . -maxdepth 1 \\( -name 'agent.new.*' -o -name 'agent.old.*' \\) -mmin +10 -exec rm -rf {} +\n"
+        'new=$(mktemp -d agent.new.XXXXXX); tar xzf - -C "$new"\n'
+        "i=0; until mkdir agent.lock 2>/dev/null; do\n"
+        '  i=$((i + 1)); if [ "$i" -gt 100 ]; then rmdir agent.lock; fi; sleep 0.1\n'  # whoever had it was killed
+        "done\n"
+        'if [ -d agent ]; then mv agent "$new.old"; fi\n'
+        'mv "$new" agent; rmdir agent.lock; rm -rf "$new.old"\n'
     )
     step = "send agent"
     done = await transport.run(
@@ -153,6 +161,7 @@ def _archive(python: str) -> tuple[bytes, str]:
         "#!/bin/sh\n"
         "# Runs a module of the agent with the Python that was chosen for this host.\n"
         'agent=$(cd "$(dirname "$0")" && pwd) || exit 1\n'
+        f"{WITHOUT_PYTHON_VARIABLES}\n"
         f'cd && PYTHONPATH="$agent" PYTHONDONTWRITEBYTECODE=1 exec {shlex.quote(python)} -P -m "$@"\n'
     )
     files = [*_sources(), ("run", runner.encode())]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -84,14 +85,11 @@ async def probe_host(cluster: str, host: Host, transport: Transport) -> HostFact
         PythonMissing: none of the Pythons that could be used is there.
         CommandFailed: the probe ended badly, or printed something else.
     """
-    script = (
-        'for python in "$@"; do case "$python" in "~/"*) python="$HOME/${python#??}";; esac; '
-        'if command -v "$python" >/dev/null 2>&1; then '
-        f'exec "$python" - --folder "$0" --deadline {deadlines.PROBE_ON_HOST:g}; fi; done; exit {_NO_PYTHON}'
-    )
     candidates = _python_candidates(cluster, host)
+    # -I: what .bashrc sets for Python, and a file of the user's that is called as a module is, must not get in the way.
+    wanted = f'-I - --folder "$0" --deadline {deadlines.PROBE_ON_HOST:g}'
     done = await transport.run(
-        ["sh", "-c", script, agent.home_folder(cluster), *candidates],
+        ["sh", "-c", _with_python(wanted), agent.home_folder(cluster), *candidates],
         step=STEP,
         deadline=deadlines.PROBE,
         stdin=agent.probe_source(),
@@ -106,6 +104,14 @@ async def probe_host(cluster: str, host: Host, transport: Transport) -> HostFact
     line = done.stdout.last('{"probe":')
     if line is None:
         tail = last_lines(done.stderr) or last_lines(done.stdout)
+        version = await _version(transport, candidates)
+        if re.match(r"Python (2|3\.[0-7])\b", version):
+            raise PythonMissing(
+                host.name,
+                f"{version} is too old even for the probe, which needs 3.8 (used: {', '.join(candidates)})",
+                step=STEP,
+                hint="install Python 3.11 or newer, or set `python:` for this host in the inventory",
+            )
         raise CommandFailed(
             host.name,
             last_lines(tail, 1) or f"the probe ended with status {done.exit_status} and no answer",
@@ -117,6 +123,22 @@ async def probe_host(cluster: str, host: Host, transport: Transport) -> HostFact
         return answers.facts(HostText(line))
     except ProtocolError as error:
         raise agent.refused(host.name, error, STEP) from None
+
+
+def _with_python(arguments: str) -> str:
+    """A shell's script that runs the first of the Pythons ``$@`` that is there, without variables that steer Python."""
+    return (
+        f'{agent.WITHOUT_PYTHON_VARIABLES} for python in "$@"; do '
+        'case "$python" in "~/"*) python="$HOME/${python#??}";; esac; '
+        f'if command -v "$python" >/dev/null 2>&1; then exec "$python" {arguments}; fi; done; exit {_NO_PYTHON}'
+    )
+
+
+async def _version(transport: Transport, candidates: list[str]) -> str:
+    """What the Python that was used says of its version; before 3.4 it does so on stderr."""
+    words = ["sh", "-c", _with_python("-V"), "sh", *candidates]
+    done = await transport.run(words, step=STEP, deadline=deadlines.PROBE)
+    return last_lines(done.stdout, 1) or last_lines(done.stderr, 1)
 
 
 def state_after(error: HostError) -> HostState:

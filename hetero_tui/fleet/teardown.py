@@ -87,7 +87,7 @@ async def _clean(cluster: str, transport: Transport, emit: Emit) -> TeardownRepo
             return TeardownReport(removed=tuple(removed), leftovers=left)
     # Environment and runs (with their logs) stay; Ray's log went stale with it, and empty folders do not stay.
     script = (
-        'cd "$0" || exit 0; rm -rf agent agent.new.* agent.old.* token token.* processes logs || exit 1\n'
+        'cd "$0" || exit 0; rm -rf agent agent.new.* agent.old.* agent.lock token token.* processes logs || exit 1\n'
         'cd && rmdir "$0" 2>/dev/null; rmdir .hetero-tui 2>/dev/null; exit 0\n'
     )
     cleaned = await transport.run(["sh", "-c", script, agent.folder(cluster)], step=STEP, deadline=deadlines.COMMAND)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hetero_tui.errors import CommandFailed, DeadlineExceeded, HostError, Unreachable
+from hetero_tui.errors import BadAnswer, CommandFailed, DeadlineExceeded, HostError, Unreachable
 from tests.processes import ends
 
 WORDS = st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=30), max_size=6)
@@ -72,7 +72,7 @@ async def test_several_megabytes_of_output_arrive_whole(server, connect):
 
 
 async def test_endless_output_is_cut_off_with_the_reason(server, connect):
-    with pytest.raises(CommandFailed, match="grew past 8 MiB"):
+    with pytest.raises(BadAnswer, match="grew past 8 MiB"):
         await connect(server.host).run(["yes"], step="try", deadline=30)
 
 

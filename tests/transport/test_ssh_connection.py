@@ -315,3 +315,24 @@ async def test_an_account_without_a_shell_is_said_so(openssh, connect, tmp_path)
     await openssh.start()
     with pytest.raises(HostError, match=r"login shell of .* runs no commands"):
         await connect(openssh.host).run(["true"], step="try", deadline=30)
+
+
+@pytest.mark.parametrize(
+    ("forced", "says"),
+    [
+        ("/bin/false", "it said nothing and exited with 1"),
+        ("echo This gate is for backups only", 'it said "This gate is for backups only" and exited with 0'),
+    ],
+)
+async def test_a_shell_that_runs_nothing_and_a_forced_command_are_said_so(openssh, connect, tmp_path, forced, says):
+    with (tmp_path / "sshd_config").open("a") as config:
+        config.write(f"ForceCommand {forced}\n")
+    await openssh.stop()
+    await openssh.start()
+    transport = connect(openssh.host)
+    with pytest.raises(HostError, match=says) as caught:
+        await transport.run(["true"], step="try", deadline=30)
+    assert "ForceCommand" in caught.value.hint
+    with pytest.raises(HostError, match=says):
+        async with transport.stream(["true"], step="follow", silence=30) as lines:
+            _ = [line async for line in lines]
