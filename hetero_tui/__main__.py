@@ -5,6 +5,7 @@ The app's first frame does not wait for what only commands need (Typer, JSON rep
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,9 @@ from hetero_tui.launcher import INVENTORY, INVENTORY_VARIABLE, open_app
 
 def main() -> None:
     """The console script ``hetero-tui``."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a letter that the terminal lacks must not end the program
     inventory = inventory_of(sys.argv[1:])
     if inventory is not None:
         sys.exit(open_app(inventory))

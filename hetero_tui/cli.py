@@ -134,7 +134,7 @@ def probe(context: typer.Context, as_json: Json = False, plain: Plain = False, a
         if as_json:
             output.document(reports.probe_document(session.probed))
         else:
-            rows = reports.probe_rows(session.inventory, session.probed)
+            rows = reports.probe_rows(session.inventory, session.probed, session.state.head)
             if rows:
                 output.table(["HOST", "DEVICES", "MEMORY", "PYTHON", "VERDICT"], rows)
         failed = [entry.error for entry in session.probed if entry.error is not None]

@@ -37,13 +37,14 @@ async def probe(session: Session, output: Output) -> None:
 
 async def follow(session: Session, output: Output, run: str | None, *, demo: bool = False) -> int:
     """Print a run's events until its last one; the exit code says how it ended. A ``demo`` leaves no checkpoint."""
+    from hetero_tui import answers
     from remote_agent import protocol
 
     printer = StepPrinter(output, demo=demo)
     last: protocol.Event | None = None
     async for line, event in session.events_of(run):
         if output.as_json:
-            print(line, flush=True)
+            print(answers.json_line(line), flush=True)
         else:
             printer(event)
         last = event

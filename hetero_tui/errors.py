@@ -12,6 +12,7 @@ HeteroTuiError                      exit code 1 unless said otherwise
 │   ├── PythonMissing               no usable Python on the host
 │   ├── RequirementMissing          Ray, torch, a version or a device that the step needs is not there
 │   ├── CommandFailed               a command of ours ended with an error on the host
+│   ├── BadAnswer                   the host sent what can't be right: not ours, too much, out of bounds
 │   └── DeadlineExceeded            the host did not answer in time
 ├── ClusterError                    the cluster as a whole can't do what was asked
 └── RunError                        a training run failed or does not exist
@@ -23,6 +24,8 @@ HeteroTuiError                      exit code 1 unless said otherwise
 from __future__ import annotations
 
 from typing import ClassVar
+
+from hetero_tui.text import one_line
 
 
 class HeteroTuiError(Exception):
@@ -80,7 +83,8 @@ class HostError(HeteroTuiError):
     status: ClassVar[str] = "error"
 
     def __init__(self, host: str, cause: str, *, step: str, hint: str = "") -> None:
-        super().__init__(cause, step=step, hint=hint)
+        # What the host said is part of it: it gets one line, whatever that is.
+        super().__init__(one_line(cause, 600), step=step, hint=one_line(hint, 400))
         self.host = host
 
     def __str__(self) -> str:
@@ -135,6 +139,10 @@ class CommandFailed(HostError):
         super().__init__(host, cause, step=step, hint=hint)
         self.output = output
         self.exit_status = exit_status
+
+
+class BadAnswer(HostError):
+    """The host sent what can't be right: it is not ours, too much, or out of all bounds."""
 
 
 class DeadlineExceeded(HostError):

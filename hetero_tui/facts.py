@@ -1,6 +1,6 @@
 """What is known of one machine: the probe's raw words become typed facts in one step, and nothing else reads the raw.
 
-Strings are stripped of control characters here, at the door; sizes are bytes.
+Text is clean when it comes here (:mod:`hetero_tui.answers`); every number has bounds. Sizes are bytes.
 """
 
 from __future__ import annotations
@@ -8,11 +8,22 @@ from __future__ import annotations
 import ipaddress
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from hetero_tui.text import one_line
 
 Line = Annotated[str, BeforeValidator(lambda value: one_line(value) if isinstance(value, str) else value)]
+"""Words for people: one line, cut where it is too long; null where nothing is known."""
+
+Name = Annotated[Line, BeforeValidator(lambda value: "" if value is None else value)]
+Path = Annotated[str, Field(max_length=4096, pattern=r"^[^\t\n]*$")]
+Count = Annotated[int, Field(ge=0, le=1_000_000)]
+Size = Annotated[int, Field(ge=0, lt=2**63)]
+Factor = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
+
+
+def _ip(text: str) -> str:
+    return str(ipaddress.ip_address(text.partition("%")[0]))  # a zone says something on that machine only
 
 
 _VENDORS = {"cuda": "NVIDIA", "rocm": "AMD"}
@@ -35,8 +46,8 @@ class System(_Facts):
 class PythonFacts(_Facts):
     """The Python that ran the probe and would run the agent."""
 
-    version: Line
-    executable: Line
+    version: Annotated[str, Field(max_length=40, pattern=r"^\d{1,3}\.\d{1,3}")]
+    executable: Path
 
     @property
     def minor(self) -> tuple[int, int]:
@@ -48,10 +59,10 @@ class PythonFacts(_Facts):
 class Cpu(_Facts):
     """``physical`` and ``logical`` cores; ``quota`` is a container's limit in cores."""
 
-    model: Line = ""
-    physical: int | None = None
-    logical: int = 1
-    quota: float | None = None
+    model: Name = ""
+    physical: Count | None = None
+    logical: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    quota: Factor | None = None
 
     @property
     def usable(self) -> int:
@@ -60,27 +71,31 @@ class Cpu(_Facts):
 
 
 class Memory(_Facts):
-    """Main memory in bytes."""
+    """Main memory in bytes; None where it could not be read."""
 
-    total_bytes: int
-    available_bytes: int | None = None
+    total_bytes: Size | None = None
+    available_bytes: Size | None = None
 
 
 class Disk(_Facts):
-    """The file system that would hold the cluster's folder, in bytes."""
+    """The file system that would hold the cluster's folder, in bytes; None where it could not be read.
 
-    path: Line = ""
-    total_bytes: int
-    free_bytes: int
+    ``unwritable`` says why this user can't write there; empty where it can.
+    """
+
+    path: Path = ""
+    total_bytes: Size | None = None
+    free_bytes: Size | None = None
+    unwritable: Line = ""
 
 
 class Accelerator(_Facts):
     """One accelerator: ``kind`` is ``cuda``, ``rocm`` or ``mps``; ``index`` counts within its kind."""
 
     kind: Line
-    index: int = 0
+    index: Count = 0
     name: Line
-    memory_bytes: int | None = None
+    memory_bytes: Size | None = None
     driver: Line | None = None
     uuid: Line | None = None
 
@@ -91,39 +106,48 @@ class Accelerator(_Facts):
 
 
 class Address(_Facts):
-    """One address of the machine; ``speed_mbps`` is the link's nominal speed in Mbit/s."""
+    """One address of the machine; ``speed_mbps`` is the link's nominal speed in Mbit/s.
+
+    ``prefix`` is None where nothing tells how large its network is.
+    """
 
     interface: Line = ""
-    address: Line
-    prefix: int
-    speed_mbps: int | None = None
+    address: Annotated[str, Field(max_length=100), AfterValidator(_ip)]
+    prefix: Annotated[int, Field(ge=0, le=128)] | None = None
+    speed_mbps: Count | None = None
 
     @property
     def network(self) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
-        """The network that this address lies in."""
-        return ipaddress.ip_network(f"{self.address}/{self.prefix}", strict=False)
+        """The network that this address lies in; of an unknown prefix, the address alone."""
+        whole = ipaddress.ip_address(self.address).max_prefixlen
+        prefix = whole if self.prefix is None else min(self.prefix, whole)
+        return ipaddress.ip_network((self.address, prefix), strict=False)
 
 
 class HostFacts(_Facts):
-    """All that the probe found out about one machine."""
+    """All that the probe found out about one machine.
+
+    ``machine`` is the same for two hosts of the inventory that are one machine, user and folder; None: unknown.
+    """
 
     hostname: Line
     user: Line
-    home: Line
+    home: Path
     os: System
     python: PythonFacts
-    packages: dict[str, Line | None] = Field(default_factory=dict)
+    packages: Annotated[dict[str, Line | None], Field(default_factory=dict, max_length=100)]
     torch_build: Line | None = None
     cpu: Cpu
     memory: Memory
     disk: Disk
-    accelerators: tuple[Accelerator, ...] = ()
-    addresses: tuple[Address, ...] = ()
-    clock: float
-    free_ports: tuple[int, ...] = ()
-    simulated_speed: float | None = None
-    environment_python: Line | None = None
-    problems: tuple[Line, ...] = ()
+    accelerators: Annotated[tuple[Accelerator, ...], Field(max_length=256)] = ()
+    addresses: Annotated[tuple[Address, ...], Field(max_length=1000)] = ()
+    clock: Annotated[float, Field(ge=0, lt=253402300800, allow_inf_nan=False)]
+    free_ports: Annotated[tuple[Annotated[int, Field(gt=0, lt=2**16)], ...], Field(max_length=1000)] = ()
+    simulated_speed: Factor | None = None
+    environment_python: Path | None = None
+    problems: Annotated[tuple[Line, ...], Field(max_length=100)] = ()
+    machine: Line | None = None
 
     @property
     def usable_accelerators(self) -> tuple[Accelerator, ...]:
@@ -172,5 +196,5 @@ def parse_facts(raw: Any) -> HostFacts:
         return HostFacts.model_validate(raw)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
+        where = one_line(".".join(str(part) for part in first["loc"]))
         raise ValueError(f"the probe's answer has a bad field {where}: {first['msg']}") from None

@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import dataclass
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -69,10 +70,19 @@ class Output:
         self.complain(f"hetero-tui: {error}")
 
     def table(self, headings: list[str], rows: list[list[str]]) -> None:
-        """Aligned columns on stdout, without boxes."""
+        """Aligned columns on stdout, without boxes; the last one goes on below where a terminal is too narrow.
+
+        A pipe has no width: every line is whole there.
+        """
+        if not sys.stdout.isatty():
+            widths = [max(cell_len(cell) for cell in column) for column in zip(headings, *rows, strict=True)]
+            for row in (headings, *rows):
+                cells = (cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True))
+                self.data("  ".join(cells).rstrip())
+            return
         table = Table(box=None, pad_edge=False, show_edge=False, header_style="bold")
-        for heading in headings:
-            table.add_column(heading, no_wrap=True)
+        for number, heading in enumerate(headings, start=1):
+            table.add_column(heading, no_wrap=number < len(headings), overflow="fold")
         for row in rows:
             table.add_row(*(Text(cell) for cell in row))
         self._console(stderr=False).print(table)

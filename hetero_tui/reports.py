@@ -10,7 +10,7 @@ from typing import Any
 from hetero_tui.errors import HeteroTuiError
 from hetero_tui.facts import HostFacts
 from hetero_tui.fleet.bring_up import UpReport
-from hetero_tui.fleet.preflight import judge
+from hetero_tui.fleet.preflight import judge_fleet
 from hetero_tui.fleet.probing import Probed
 from hetero_tui.intents import TeardownReport
 from hetero_tui.inventory import Inventory
@@ -41,15 +41,14 @@ def error_document(error: HeteroTuiError | None) -> dict[str, str] | None:
     return None if error is None else {"step": error.step, "cause": error.cause, "hint": error.hint}
 
 
-def probe_rows(inventory: Inventory, probed: tuple[Probed, ...]) -> list[list[str]]:
-    """The table of ``probe``: one line for each host that answered."""
+def probe_rows(inventory: Inventory, probed: tuple[Probed, ...], head: str | None = None) -> list[list[str]]:
+    """The table of ``probe``: one line for each host that answered; ``head`` is the running cluster's."""
+    judged = judge_fleet(inventory, {entry.host: entry.facts for entry in probed if entry.facts is not None}, head)
     rows = []
     for entry in probed:
-        host = inventory.host(entry.host)
-        if entry.facts is None or host is None:
+        if entry.facts is None or entry.host not in judged:
             continue
-        facts = entry.facts
-        problems = judge(host, facts)
+        facts, problems = entry.facts, judged[entry.host]
         verdict = "; ".join(("fit", *facts.notes)) if not problems else f"{problems[0].cause} -> {problems[0].hint}"
         rows.append([entry.host, _devices(facts), _gigabytes(facts), facts.python.version, verdict])
     return rows
@@ -133,4 +132,5 @@ def _devices(facts: HostFacts) -> str:
 
 
 def _gigabytes(facts: HostFacts) -> str:
-    return f"{facts.memory.total_bytes / 1e9:.1f} GB"
+    total = facts.memory.total_bytes
+    return "n/a" if total is None else f"{total / 1e9:.1f} GB"

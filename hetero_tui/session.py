@@ -31,6 +31,7 @@ from hetero_tui.runs.logs import Logged, logs_of
 from hetero_tui.runs.order import READY_JOBS, Order, archive_of, read_order
 from hetero_tui.runs.recovery import FleetRecovery
 from hetero_tui.state import State, initial
+from hetero_tui.text import HostText
 from remote_agent import protocol
 
 _WITH_RAY = (
@@ -195,7 +196,7 @@ class Session:
         self._follow(run)
         return run
 
-    async def events_of(self, run: str | None) -> AsyncIterator[tuple[str, protocol.Event]]:
+    async def events_of(self, run: str | None) -> AsyncIterator[tuple[HostText, protocol.Event]]:
         """(line as written, event) of a run from seq 1 to its end; None is the newest run. Each is folded as well.
 
         Raises:
@@ -276,7 +277,7 @@ class Session:
         """Ask what of ours is on every host, without probing; the answer is the runs, oldest first."""
         async with self._exclusively("asking"):
             await self._fleet.survey()
-            return await list_runs(self.inventory.cluster, self._fleet.answering)
+            return await list_runs(self.inventory.cluster, self._fleet.answering, self._fleet.failed)
 
     def accept_host_key(self, host: str) -> None:
         """Trust the key that ``host`` offered; it is probed again by the next :meth:`probe`."""

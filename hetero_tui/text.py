@@ -3,27 +3,58 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-# C0 and C1 controls, escape sequences, bidirectional overrides and other invisible formatting characters: a host
-# could otherwise move the cursor, colour the screen or disguise a name.
+# C0 and C1 controls, escape sequences, bidirectional overrides, halves of surrogate pairs and other invisible
+# characters: a host could otherwise move the cursor, colour the screen, disguise a name, or make printing fail.
 _ESCAPE_SEQUENCE = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_].*?(?:\x1b\\|$)|[@-Z\\-_])", re.DOTALL
 )
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff"
+    r"\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
 
 
-def plain(text: str, limit: int = 2000) -> str:
+@dataclass(frozen=True, slots=True, repr=False)
+class HostText:
+    """Text as a host sent it. It is no ``str``: where a ``str`` is asked for, it is a type error.
+
+    Formatted or printed, it is one clean line. ``raw`` is for parsers (:mod:`hetero_tui.answers`), for what goes back
+    to the same host, and for nothing else.
+    """
+
+    raw: str
+
+    def __str__(self) -> str:
+        return one_line(self)
+
+    def __repr__(self) -> str:
+        return repr(one_line(self))
+
+    def last(self, start: str) -> str | None:
+        """The last line that begins with ``start``, raw; None: there is none."""
+        found = self.raw.rfind(f"\n{start}") + 1
+        if found == 0 and not self.raw.startswith(start):
+            return None
+        end = self.raw.find("\n", found)
+        return self.raw[found:] if end < 0 else self.raw[found:end]
+
+
+def plain(text: str | HostText, limit: int = 2000) -> str:
     """``text`` without escape sequences and control characters (newline and tab stay), at most ``limit`` long."""
-    clean = _CONTROL.sub("", _ESCAPE_SEQUENCE.sub("", text.replace("\r\n", "\n")))
+    raw = text.raw if isinstance(text, HostText) else text
+    clean = _CONTROL.sub("", _ESCAPE_SEQUENCE.sub("", raw.replace("\r\n", "\n")))
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
 
 
-def one_line(text: str, limit: int = 200) -> str:
+def one_line(text: str | HostText, limit: int = 200) -> str:
     """``text`` as one plain line: white space runs become single spaces."""
     return plain(" ".join(plain(text, limit * 4).split()), limit)
 
 
-def last_lines(text: str, count: int = 5, limit: int = 600) -> str:
+def last_lines(text: str | HostText, count: int = 5, limit: int = 600) -> str:
     """The last ``count`` lines of ``text`` that are not empty, plain, at most ``limit`` characters."""
-    lines = [line.rstrip() for line in plain(text, 100_000).splitlines() if line.strip()]
+    raw = text.raw if isinstance(text, HostText) else text
+    lines = [line.rstrip() for line in plain(raw[-100_000:], 100_000).splitlines() if line.strip()]
     return "\n".join(lines[-count:])[-limit:]

@@ -15,6 +15,7 @@ import argparse
 import csv
 import getpass
 import glob
+import hashlib
 import json
 import os
 import platform
@@ -554,12 +555,17 @@ def parse_torch_version(text: str) -> Optional[str]:
 
 def read_packages(places: Optional[List[str]]) -> Tuple[Dict[str, Optional[str]], Optional[str]]:
     """(version by package, torch's build) in these folders, or on this Python's path. Nothing is imported."""
+    import site
     from importlib import metadata
 
+    if places is None:
+        # With -I, as the probe runs, a user's own packages are left out, which the agent will find.
+        own = [] if sys.prefix != sys.base_prefix else [site.getusersitepackages()]
+        places = [*sys.path, *own]
     versions: Dict[str, Optional[str]] = dict.fromkeys(PACKAGES)
     build = None
     for name in PACKAGES:
-        found = next(iter(metadata.distributions(name=name, path=sys.path if places is None else places)), None)
+        found = next(iter(metadata.distributions(name=name, path=places)), None)
         versions[name] = None if found is None else found.version
         if name == "torch" and found is not None:
             build = parse_torch_version(read_text(str(found.locate_file("torch/version.py"))) or "")
@@ -586,7 +592,35 @@ def read_disk(folder: str) -> Facts:
     while not os.path.isdir(path) and path != os.path.dirname(path):
         path = os.path.dirname(path)
     usage = shutil.disk_usage(path)
-    return {"path": path, "total_bytes": usage.total, "free_bytes": usage.free}
+    return {"path": path, "total_bytes": usage.total, "free_bytes": usage.free, "unwritable": unwritable(path)}
+
+
+def unwritable(path: str) -> str:
+    """Why this user can't make files in a folder; empty where it can. Nothing is written to find out."""
+    if os.statvfs(path).f_flag & os.ST_RDONLY:
+        return "the file system is read-only"
+    return "" if os.access(path, os.W_OK | os.X_OK) else "it belongs to somebody else"
+
+
+def machine_identity(folder: str, root: str = "/") -> Optional[str]:
+    """The same for all who reach this machine as this user and would use this folder, by whatever name; None: unknown.
+
+    That is the computer since it was started, the container (its processes' name space), and the folder's place.
+    """
+    started = read_text(os.path.join(root, "proc/sys/kernel/random/boot_id"))
+    if MACOS:
+        started = subprocess.run(
+            ["sysctl", "-n", "kern.bootsessionuuid"], stdout=subprocess.PIPE, timeout=5, check=False
+        ).stdout.decode()
+    if not (started or "").strip():
+        return None
+    try:
+        space = os.readlink(os.path.join(root, "proc/self/ns/pid"))
+    except OSError:
+        space = ""
+    place = os.stat(os.path.expanduser("~"))
+    parts = ((started or "").strip(), space, str(os.getuid()), str(place.st_dev), str(place.st_ino), folder)
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def user_name() -> str:
@@ -616,6 +650,7 @@ def look(folder: str, deadline: float) -> Facts:
         "addresses": lambda: read_addresses(commands),
         "free_ports": lambda: read_free_ports(commands),
         "python": lambda: read_python(folder),
+        "machine": lambda: machine_identity(folder),
     }
     values: Dict[str, Any] = {}
     problems: Dict[str, str] = {}
@@ -659,6 +694,7 @@ def look(folder: str, deadline: float) -> Facts:
         "accelerators": [gpu for name in ("NVIDIA GPUs", "AMD GPUs", "Apple GPU") for gpu in values.get(name, [])],
         "addresses": values.get("addresses", []),
         "free_ports": values.get("free_ports", []),
+        "machine": values.get("machine"),
         "clock": time.time(),
         "simulated_speed": simulated_speed(),
         "problems": [problems[name] for name in parts if name in problems],

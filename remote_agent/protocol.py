@@ -59,6 +59,11 @@ def run_process_name(run: str) -> str:
     return f"run-{run}"
 
 
+def join_address(host: str, port: int) -> str:
+    """``host:port``, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def short_folder(folder: str) -> str:
     """Where Ray's sockets of a cluster lie when its folder's own path is too long for them (see sun_path, unix(7)).
 
@@ -607,7 +612,7 @@ def decode_event(line: str) -> Event | None:
     Raises:
         ProtocolError: the line is not JSON, or a field is missing or has the wrong type.
     """
-    return _event(_document(line))
+    return event_of(document(line))
 
 
 def decode_numbered(line: str) -> tuple[int, Event | None]:
@@ -616,11 +621,11 @@ def decode_numbered(line: str) -> tuple[int, Event | None]:
     Raises:
         ProtocolError: as for :func:`decode_event`, or there is no number.
     """
-    document = _document(line)
-    seq = document.get("seq")
+    found = document(line)
+    seq = found.get("seq")
     if type(seq) is not int:
         raise ProtocolError("an event without a number")
-    return seq, _event(document)
+    return seq, event_of(found)
 
 
 def decode(cls: type[T], line: str) -> T:
@@ -629,25 +634,43 @@ def decode(cls: type[T], line: str) -> T:
     Raises:
         ProtocolError: as for :func:`decode_event`.
     """
-    return _build(cls, _document(line), cls.__name__)
+    return value_of(cls, document(line))
 
 
-def _event(document: Mapping[str, Any]) -> Event | None:
-    kind = document.get("kind")
+def event_of(found: Mapping[str, Any]) -> Event | None:
+    """As :func:`decode_event`, from the line's document."""
+    kind = found.get("kind")
     if not isinstance(kind, str):
         raise ProtocolError("an event without a kind")
     cls = _BY_KIND.get(kind)
-    return None if cls is None else _build(cls, document, kind)
+    return None if cls is None else _build(cls, found, kind)
 
 
-def _document(line: str) -> dict[str, Any]:
+def value_of(cls: type[T], found: Mapping[str, Any]) -> T:
+    """As :func:`decode`, from the line's document."""
+    return _build(cls, found, cls.__name__)
+
+
+def document(line: str) -> dict[str, Any]:
+    """The JSON object in one line.
+
+    Raises:
+        ProtocolError: it is none.
+    """
     try:
-        document = json.loads(line)
+        found = _DECODER.decode(line)
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"not a line of JSON: {error}") from None
-    if not isinstance(document, dict):
+    if not isinstance(found, dict):
         raise ProtocolError("a line that is not a JSON object")
-    return document
+    return found
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"JSON has no {constant}")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)  # json.loads accepts NaN and Infinity
 
 
 def _build(cls: type[T], document: Mapping[str, Any], where: str) -> T:
@@ -697,7 +720,10 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
             raise ProtocolError(f"{where}: expected an object")
         return _build(hint, value, where)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise ProtocolError(f"{where}: a number that is too large") from None
     if isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool):
         return value
     raise ProtocolError(f"{where}: expected {hint.__name__}, got {type(value).__name__}")

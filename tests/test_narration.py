@@ -29,3 +29,13 @@ def test_a_checkpoint_is_named_unless_it_goes_with_the_demo(capsys: pytest.Captu
     said = capsys.readouterr().out
     assert "/tmp" not in said
     assert "the demo's checkpoints are removed with it\n" in said
+
+
+def test_in_a_pipe_a_long_cell_cuts_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+    verdict = "a reason " * 50
+    rows = [["mercer", "TITAN X, 12 GB", "fit"], ["nas-with-a-long-name", "CPU 4 cores", verdict]]
+    Output().table(["HOST", "DEVICES", "VERDICT"], rows)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "HOST                  DEVICES         VERDICT"
+    assert lines[1] == "mercer                TITAN X, 12 GB  fit"
+    assert lines[2] == f"nas-with-a-long-name  CPU 4 cores     {verdict.strip()}"

@@ -16,11 +16,18 @@ from contextlib import AbstractAsyncContextManager
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
+from typing import TypeVar
 
-from hetero_tui import deadlines
-from hetero_tui.errors import CommandFailed
-from hetero_tui.text import last_lines
+from hetero_tui import answers, deadlines
+from hetero_tui.errors import BadAnswer, CommandFailed, HostError
+from hetero_tui.text import HostText, last_lines
 from hetero_tui.transport import Completed, Transport
+from remote_agent import protocol
+
+T = TypeVar("T")
+
+WITHOUT_PYTHON_VARIABLES = "for name in $(env | sed -n 's/^\\(PYTHON[A-Z0-9_]*\\)=.*/\\1/p'); do unset \"$name\"; done;"
+"""For a shell on a host: a PYTHONHOME or PYTHONPATH of the user's other programs breaks ours."""
 
 NOT_THERE = 96
 """Exit status of a call when the host has no agent of this cluster."""
@@ -46,9 +53,14 @@ async def ship(transport: Transport, cluster: str, python: str) -> None:
     script = (
         'set -e; umask 077; mkdir -p "$0"; cd "$0"\n'
         'if [ "$(cat agent/digest 2>/dev/null)" = "$1" ]; then cat >/dev/null; exit 0; fi\n'
-        'rm -rf agent.new.* agent.old.*; mkdir "agent.new.$$"; tar xzf - -C "agent.new.$$"\n'
-        'if [ -d agent ]; then mv agent "agent.old.$$"; fi\n'
-        'mv "agent.new.$$" agent; rm -rf agent.old.*\n'
+        # Another laptop may do the same now: each has a folder of its own, and they swap one after the other.
+        "find . -maxdepth 1 \\( -name 'agent.new.*' -o -name 'agent.old.*' \\) -mmin +10 -exec rm -rf {} +\n"
+        'new=$(mktemp -d agent.new.XXXXXX); tar xzf - -C "$new"\n'
+        "i=0; until mkdir agent.lock 2>/dev/null; do\n"
+        '  i=$((i + 1)); if [ "$i" -gt 100 ]; then rmdir agent.lock; fi; sleep 0.1\n'  # whoever had it was killed
+        "done\n"
+        'if [ -d agent ]; then mv agent "$new.old"; fi\n'
+        'mv "$new" agent; rmdir agent.lock; rm -rf "$new.old"\n'
     )
     step = "send agent"
     done = await transport.run(
@@ -86,20 +98,24 @@ async def call(
 
 def follow(
     transport: Transport, cluster: str, module: str, *arguments: str, step: str
-) -> AbstractAsyncContextManager[AsyncIterator[str]]:
+) -> AbstractAsyncContextManager[AsyncIterator[HostText]]:
     """Lines of a module of the agent as they come; see :meth:`Transport.stream`."""
     return transport.stream(words(cluster, module, *arguments), step=step, silence=deadlines.SILENCE)
 
 
-def answer(host: str, done: Completed, *, step: str) -> str:
-    """The JSON line that a module printed last (a login shell may have printed its own things before).
+def answer(cls: type[T], host: str, done: Completed, *, step: str) -> T:
+    """The value in the JSON line that a module printed last (a login shell may have printed its own things before).
 
     Raises:
         CommandFailed: there is none.
+        BadAnswer: it is not such a value.
     """
-    for line in reversed(done.stdout.splitlines()):
-        if line.startswith("{"):
-            return line
+    line = done.stdout.last("{")
+    if line is not None:
+        try:
+            return answers.value(cls, HostText(line))
+        except protocol.ProtocolError as error:
+            raise refused(host, error, step) from None
     tail = last_lines(done.stderr) or last_lines(done.stdout)
     raise CommandFailed(
         host,
@@ -108,6 +124,12 @@ def answer(host: str, done: Completed, *, step: str) -> str:
         hint="run `hetero-tui probe` to see whether its Python still works",
         output=tail,
     )
+
+
+def refused(host: str, error: protocol.ProtocolError, step: str) -> HostError:
+    """The error that says that ``host`` sent what can't be right."""
+    hint = "look at what runs there under this user; `hetero-tui up` sends it the agent again"
+    return BadAnswer(host, f"its answer is refused: {error}", step=step, hint=hint)
 
 
 @cache
@@ -139,6 +161,7 @@ def _archive(python: str) -> tuple[bytes, str]:
         "#!/bin/sh\n"
         "# Runs a module of the agent with the Python that was chosen for this host.\n"
         'agent=$(cd "$(dirname "$0")" && pwd) || exit 1\n'
+        f"{WITHOUT_PYTHON_VARIABLES}\n"
         f'cd && PYTHONPATH="$agent" PYTHONDONTWRITEBYTECODE=1 exec {shlex.quote(python)} -P -m "$@"\n'
     )
     files = [*_sources(), ("run", runner.encode())]

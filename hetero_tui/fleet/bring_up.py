@@ -7,6 +7,7 @@ The order on each host is: ledger, agent, token, node. A crash between any two o
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 import time
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from hetero_tui.events import ClusterState, Emit, HostState
 from hetero_tui.facts import HostFacts
 from hetero_tui.fleet import agent
 from hetero_tui.fleet.ledger import Ledger
-from hetero_tui.fleet.preflight import judge, judge_together
+from hetero_tui.fleet.preflight import judge_fleet
 from hetero_tui.fleet.probing import Probed, state_after
 from hetero_tui.fleet.survey import Surveyed, head_name, newest_epoch, running_head
 from hetero_tui.inventory import Host, Inventory
@@ -27,6 +28,7 @@ from hetero_tui.transport import Transport
 from remote_agent import protocol
 
 STEP = "start node"
+_TOKEN = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +61,12 @@ async def bring_up(
         ClusterError: no cluster is possible: no fit host, no head, no port, a new head that did not start, or a running
             one that can't be asked for the cluster's secret.
     """
-    fit, failed = _fit(inventory, probed, emit)
+    running = running_head(surveyed) if holders is None else None
+    fit, failed = _fit(inventory, probed, head_name(surveyed) if running is not None else None, emit)
     candidates = {name: Candidate(host, facts, transports[name].address) for name, (host, facts) in fit.items()}
     if not candidates and failed:
         first = next(iter(failed.values()))
         raise ClusterError(f"no host can join; {first.host}: {first.cause}", step="plan cluster", hint=first.hint)
-    running = running_head(surveyed) if holders is None else None
     plan = plan_cluster(inventory, candidates, head=_running_head_name(running, surveyed), holders=holders)
     if running is not None:  # the head's address and ports stay as they are
         plan = _as_running(plan, running)
@@ -115,24 +117,19 @@ async def bring_up(
 
 
 def _fit(
-    inventory: Inventory, probed: tuple[Probed, ...], emit: Emit
+    inventory: Inventory, probed: tuple[Probed, ...], head: str | None, emit: Emit
 ) -> tuple[dict[str, tuple[Host, HostFacts]], dict[str, HostError]]:
     """Hosts that may join, and the errors of the others; preflight's verdicts are reported."""
     failed = {entry.host: entry.error for entry in probed if entry.error is not None}
     fit: dict[str, tuple[Host, HostFacts]] = {}
-    for entry in probed:
-        host = inventory.host(entry.host)
-        if host is None or entry.facts is None:
-            continue
-        problems = judge(host, entry.facts)
+    facts = {entry.host: entry.facts for entry in probed if entry.facts is not None}
+    for name, problems in judge_fleet(inventory, facts, head).items():
+        host = inventory.host(name)
         if problems:
             causes = "; ".join(problem.cause for problem in problems)
-            failed[entry.host] = RequirementMissing(entry.host, causes, step="preflight", hint=problems[0].hint)
-        else:
-            fit[entry.host] = (host, entry.facts)
-    for name, problem in judge_together({name: facts for name, (_, facts) in fit.items()}).items():
-        failed[name] = RequirementMissing(name, problem.cause, step="preflight", hint=problem.hint)
-        del fit[name]
+            failed[name] = RequirementMissing(name, causes, step="preflight", hint=problems[0].hint)
+        elif host is not None:
+            fit[name] = (host, facts[name])
     for error in failed.values():
         if isinstance(error, RequirementMissing):
             emit(events.HostChanged(time=time.time(), host=error.host, state=HostState.UNFIT, detail=error.cause))
@@ -179,8 +176,8 @@ async def _token(cluster: str, ledger: Ledger, head: Transport, running: bool, *
     if running:
         path = f"{agent.folder(cluster)}/token"
         done = await head.run(["cat", path], step="read token", deadline=deadlines.COMMAND)
-        if done.exit_status == 0 and done.stdout.strip():
-            token = done.stdout.strip().splitlines()[-1]
+        token = done.stdout.raw.strip().rpartition("\n")[2]
+        if done.exit_status == 0 and _TOKEN.fullmatch(token):
             ledger.keep_token(token)
             return token
     known = ledger.token()
@@ -263,10 +260,7 @@ async def _node_start(transport: Transport, cluster: str, spec: protocol.NodeSpe
     )
     if done is None:
         raise CommandFailed(transport.host, "the agent that was just sent is gone", step=STEP, hint="try again")
-    try:
-        report = protocol.decode(protocol.NodeReport, agent.answer(transport.host, done, step=STEP))
-    except protocol.ProtocolError as error:
-        raise CommandFailed(transport.host, str(error), step=STEP, hint="please report this as a bug") from None
+    report = agent.answer(protocol.NodeReport, transport.host, done, step=STEP)
     if report.state != "running":
         raise CommandFailed(transport.host, report.cause or "Ray did not start", step=STEP, hint=report.hint)
     return report

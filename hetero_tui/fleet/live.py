@@ -6,18 +6,19 @@ import asyncio
 import time
 from collections.abc import Collection, Coroutine, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hetero_tui import deadlines, events
-from hetero_tui.errors import HostKeyUnknown
+from hetero_tui.errors import HostError, HostKeyUnknown
 from hetero_tui.events import ClusterState, Emit, HostState
 from hetero_tui.facts import HostFacts
 from hetero_tui.fleet import telemetry
 from hetero_tui.fleet.bring_up import UpReport, bring_up
 from hetero_tui.fleet.ledger import Ledger
-from hetero_tui.fleet.preflight import judge
-from hetero_tui.fleet.probing import Probed, probe_fleet
+from hetero_tui.fleet.preflight import judge_fleet
+from hetero_tui.fleet.probing import Probed, probe_fleet, state_after
 from hetero_tui.fleet.survey import Surveyed, head_name, mark_replaced, survey
 from hetero_tui.fleet.teardown import tear_down
 from hetero_tui.intents import TeardownReport
@@ -90,12 +91,11 @@ class LiveFleet:
 
     async def _survey_probed(self, names: Collection[str]) -> None:
         await self.survey({*names} & self.facts.keys())
-        for name, facts in self.facts.items():
-            host = self.inventory.host(name)
+        judged = judge_fleet(self.inventory, self.facts, head_name(self.surveyed))
+        for name, problems in judged.items():
             found = self.surveyed.get(name)
-            if host is None or found is None or found.error is not None or found.runs_ray or found.restarts_ray:
+            if found is None or found.error is not None or found.runs_ray or found.restarts_ray:
                 continue
-            problems = judge(host, facts)
             if not problems and found.node_state is not None:
                 continue  # fit, but its Ray has ended, which was said
             state = HostState.UNFIT if problems else HostState.READY
@@ -124,6 +124,11 @@ class LiveFleet:
         else:
             state = ClusterState.DOWN
         self.emit(events.ClusterChanged(time=now, state=state, head=head_name(self.surveyed)))
+
+    def failed(self, error: HostError) -> None:
+        """A host that answered before failed at a later question: it counts as one that does not answer."""
+        self.surveyed[error.host] = replace(self.surveyed[error.host], error=error)
+        self.emit(events.HostChanged(time=time.time(), host=error.host, state=state_after(error), detail=error.cause))
 
     # --- Starting and stopping ---------------------------------------------------------------------------------------
 

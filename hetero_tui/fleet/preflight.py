@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hetero_tui.facts import HostFacts
-from hetero_tui.inventory import Host
+from hetero_tui.inventory import Host, Inventory
 
 NEEDED_PACKAGES = ("ray", "torch", "safetensors", "psutil", "numpy")
 """What the agent's Python must have for a host to join a cluster."""
+
+NEEDED_RAY = "2.60"
+"""What the agent was made for (pyproject.toml); a cluster takes nodes of one patch release of it."""
 
 OLDEST_PYTHON = (3, 11)
 MIN_FREE_DISK = 1 << 30
@@ -26,6 +29,35 @@ class Problem:
 
     cause: str
     hint: str
+
+
+def judge_fleet(
+    inventory: Inventory, fleet: Mapping[str, HostFacts], head: str | None = None
+) -> dict[str, tuple[Problem, ...]]:
+    """What keeps each of these hosts from joining; empty where nothing does. ``head`` is the running cluster's."""
+    judged = {host.name: judge(host, fleet[host.name]) for host in inventory.hosts if host.name in fleet}
+    fit = {name: fleet[name] for name, problems in judged.items() if not problems}
+    wanted = next((name for name in (head, inventory.head) if name in fit), None)
+    twins = _twins(fit, wanted)
+    odd = judge_together({name: facts for name, facts in fit.items() if name not in twins}, head)
+    return judged | {name: (problem,) for name, problem in (twins | odd).items()}
+
+
+def _twins(fleet: Mapping[str, HostFacts], wanted: str | None) -> dict[str, Problem]:
+    """Hosts that are the same machine as another one: ``wanted`` is used, else the first of the inventory."""
+    used: dict[str, str] = {}
+    twins: dict[str, Problem] = {}
+    for name in sorted(fleet, key=lambda each: each != wanted):
+        machine = fleet[name].machine
+        if machine is None:
+            continue
+        if machine in used:
+            twins[name] = Problem(
+                f"is the same machine as {used[machine]}, which is used",
+                "take one of the two out of the inventory: two nodes of one cluster there would end each other",
+            )
+        used.setdefault(machine, name)
+    return twins
 
 
 def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:
@@ -46,6 +78,14 @@ def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:
                 "make an environment there with `pip install 'hetero-tui[node]'` and set `python:` to its python",
             )
         )
+    ray = facts.packages.get("ray")
+    if ray is not None and not ray.startswith(f"{NEEDED_RAY}."):
+        problems.append(
+            Problem(
+                f"has Ray {ray}, and this hetero-tui needs {NEEDED_RAY}",
+                f"run `pip install 'ray=={NEEDED_RAY}.*'` with {facts.python.executable}",
+            )
+        )
     blank = next((path for path in (facts.python.executable, facts.home) if " " in path), None)
     if blank is not None:
         problems.append(
@@ -54,7 +94,14 @@ def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:
                 "use an environment and a home folder without blanks",
             )
         )
-    if facts.disk.free_bytes < MIN_FREE_DISK:
+    if facts.disk.unwritable:
+        problems.append(
+            Problem(
+                f"nothing can be written in {facts.disk.path}: {facts.disk.unwritable}",
+                "give this user the right to write in its home folder there",
+            )
+        )
+    if facts.disk.free_bytes is not None and facts.disk.free_bytes < MIN_FREE_DISK:
         problems.append(
             Problem(
                 f"only {facts.disk.free_bytes >> 20} MB free on {facts.disk.path}",
@@ -75,21 +122,31 @@ def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:
     return tuple(problems)
 
 
-def judge_together(fleet: Mapping[str, HostFacts]) -> dict[str, Problem]:
-    """Hosts whose versions of Ray or Python do not match the majority's: Ray refuses them in one cluster."""
+def judge_together(fleet: Mapping[str, HostFacts], head: str | None = None) -> dict[str, Problem]:
+    """Hosts whose Ray or Python is not that of the running ``head``, else of most hosts: one cluster can't mix them.
+
+    Where as many have one version as another, the first host's counts.
+    """
     odd: dict[str, Problem] = {}
     for word, version_of in (("Ray", _ray_version), ("Python", _python_minor)):
-        versions = Counter(version_of(facts) for facts in fleet.values())
-        if len(versions) < 2:
+        versions = {name: version_of(facts) for name, facts in fleet.items()}
+        if len(set(versions.values())) < 2:
             continue
-        usual = versions.most_common(1)[0][0]
-        for name, facts in fleet.items():
-            if version_of(facts) != usual and name not in odd:
+        usual = versions[head] if head in versions else Counter(versions.values()).most_common(1)[0][0]
+        who = f"the running head, {head}, has" if head in versions else _have(versions, usual)
+        for name, version in versions.items():
+            if version != usual and name not in odd:
                 odd[name] = Problem(
-                    f"has {word} {version_of(facts)}, most of the others have {usual}",
-                    f"give every host the same {word}: one cluster can't mix them",
+                    f"has {word} {version}, and {who} {usual}",
+                    f"install {word} {usual} there: one cluster can't mix them",
                 )
     return odd
+
+
+def _have(versions: Mapping[str, str], version: str) -> str:
+    names = [name for name, own in versions.items() if own == version]
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return f"{shown} {'has' if len(names) == 1 else 'have'}"
 
 
 def training_devices(host: Host, facts: HostFacts) -> tuple[str, ...]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import re
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from hetero_tui import deadlines, events
+from hetero_tui import answers, deadlines, events
 from hetero_tui.errors import (
     AuthenticationFailed,
     CommandFailed,
@@ -22,11 +21,12 @@ from hetero_tui.errors import (
     Unreachable,
 )
 from hetero_tui.events import Emit, HostState
-from hetero_tui.facts import HostFacts, parse_facts
+from hetero_tui.facts import HostFacts
 from hetero_tui.fleet import agent
 from hetero_tui.inventory import Host, Inventory
-from hetero_tui.text import last_lines
+from hetero_tui.text import HostText, last_lines
 from hetero_tui.transport import Transport
+from remote_agent.protocol import ProtocolError
 
 STEP = "probe"
 _NO_PYTHON = 97
@@ -85,14 +85,11 @@ async def probe_host(cluster: str, host: Host, transport: Transport) -> HostFact
         PythonMissing: none of the Pythons that could be used is there.
         CommandFailed: the probe ended badly, or printed something else.
     """
-    script = (
-        'for python in "$@"; do case "$python" in "~/"*) python="$HOME/${python#??}";; esac; '
-        'if command -v "$python" >/dev/null 2>&1; then '
-        f'exec "$python" - --folder "$0" --deadline {deadlines.PROBE_ON_HOST:g}; fi; done; exit {_NO_PYTHON}'
-    )
     candidates = _python_candidates(cluster, host)
+    # -I: what .bashrc sets for Python, and a file of the user's that is called as a module is, must not get in the way.
+    wanted = f'-I - --folder "$0" --deadline {deadlines.PROBE_ON_HOST:g}'
     done = await transport.run(
-        ["sh", "-c", script, agent.home_folder(cluster), *candidates],
+        ["sh", "-c", _with_python(wanted), agent.home_folder(cluster), *candidates],
         step=STEP,
         deadline=deadlines.PROBE,
         stdin=agent.probe_source(),
@@ -104,9 +101,17 @@ async def probe_host(cluster: str, host: Host, transport: Transport) -> HostFact
             step=STEP,
             hint="install Python 3.11 or newer, or set `python:` for this host in the inventory",
         )
-    document = _last_document(done.stdout)
-    if document is None:
+    line = done.stdout.last('{"probe":')
+    if line is None:
         tail = last_lines(done.stderr) or last_lines(done.stdout)
+        version = await _version(transport, candidates)
+        if re.match(r"Python (2|3\.[0-7])\b", version):
+            raise PythonMissing(
+                host.name,
+                f"{version} is too old even for the probe, which needs 3.8 (used: {', '.join(candidates)})",
+                step=STEP,
+                hint="install Python 3.11 or newer, or set `python:` for this host in the inventory",
+            )
         raise CommandFailed(
             host.name,
             last_lines(tail, 1) or f"the probe ended with status {done.exit_status} and no answer",
@@ -115,9 +120,25 @@ async def probe_host(cluster: str, host: Host, transport: Transport) -> HostFact
             output=tail,
         )
     try:
-        return parse_facts(document)
-    except ValueError as error:
-        raise CommandFailed(host.name, str(error), step=STEP, hint="please report this as a bug") from None
+        return answers.facts(HostText(line))
+    except ProtocolError as error:
+        raise agent.refused(host.name, error, STEP) from None
+
+
+def _with_python(arguments: str) -> str:
+    """A shell's script that runs the first of the Pythons ``$@`` that is there, without variables that steer Python."""
+    return (
+        f'{agent.WITHOUT_PYTHON_VARIABLES} for python in "$@"; do '
+        'case "$python" in "~/"*) python="$HOME/${python#??}";; esac; '
+        f'if command -v "$python" >/dev/null 2>&1; then exec "$python" {arguments}; fi; done; exit {_NO_PYTHON}'
+    )
+
+
+async def _version(transport: Transport, candidates: list[str]) -> str:
+    """What the Python that was used says of its version; before 3.4 it does so on stderr."""
+    words = ["sh", "-c", _with_python("-V"), "sh", *candidates]
+    done = await transport.run(words, step=STEP, deadline=deadlines.PROBE)
+    return last_lines(done.stdout, 1) or last_lines(done.stderr, 1)
 
 
 def state_after(error: HostError) -> HostState:
@@ -138,13 +159,3 @@ def _python_candidates(cluster: str, host: Host) -> list[str]:
         return [host.python]
     own = [sys.executable] if host.connection == "local" else []
     return [f"{agent.folder(cluster)}/env/bin/python", *own, "python3", "python3.13", "python3.12", "python3.11"]
-
-
-def _last_document(output: str) -> Any | None:
-    for line in reversed(output.splitlines()):
-        if line.startswith('{"probe":'):
-            try:
-                return json.loads(line)
-            except ValueError:
-                return None
-    return None

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from hetero_tui.errors import CommandFailed, HostError
+from hetero_tui.errors import HostError
 from hetero_tui.events import HostState
 from hetero_tui.fleet import agent
 from hetero_tui.transport import Transport
@@ -68,7 +68,19 @@ class Surveyed:
 async def survey(cluster: str, transports: Mapping[str, Transport]) -> dict[str, Surveyed]:
     """Ask every host at once; never raises for what a host does."""
     answers = await asyncio.gather(*(_survey(cluster, transport) for transport in transports.values()))
-    return mark_replaced({answer.host: answer for answer in answers})
+    return mark_replaced(_without_twins({answer.host: answer for answer in answers}))
+
+
+def _without_twins(found: Mapping[str, Surveyed]) -> dict[str, Surveyed]:
+    """The same, where a node counts once although two hosts of the inventory are its machine: for its own name."""
+
+    def is_twin(name: str, node: protocol.NodeReport | None) -> bool:
+        own = found.get(node.spec.host) if node is not None and node.spec is not None else None
+        if node is None or own is None or own.host == name or own.node is None:
+            return False
+        return (own.node.pid, own.node.spec) == (node.pid, node.spec)
+
+    return {name: Surveyed(name) if is_twin(name, entry.node) else entry for name, entry in found.items()}
 
 
 def mark_replaced(found: Mapping[str, Surveyed]) -> dict[str, Surveyed]:
@@ -105,10 +117,6 @@ async def _survey(cluster: str, transport: Transport) -> Surveyed:
         )
         if done is None:
             return Surveyed(transport.host)
-        line = agent.answer(transport.host, done, step=STEP)
-        return Surveyed(transport.host, node=protocol.decode(protocol.NodeReport, line))
-    except protocol.ProtocolError as error:
-        failed = CommandFailed(transport.host, str(error), step=STEP, hint="run `hetero-tui up` to renew the agent")
-        return Surveyed(transport.host, error=failed)
+        return Surveyed(transport.host, node=agent.answer(protocol.NodeReport, transport.host, done, step=STEP))
     except HostError as error:
         return Surveyed(transport.host, error=error)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 
 from hetero_tui import deadlines, events
-from hetero_tui.errors import CommandFailed, HostError
+from hetero_tui.errors import HostError
 from hetero_tui.events import ClusterState, Emit, HostState
 from hetero_tui.fleet import agent
 from hetero_tui.fleet.ledger import Ledger
@@ -79,10 +79,7 @@ async def _clean(cluster: str, transport: Transport, emit: Emit) -> TeardownRepo
     )
     removed: list[Removed] = []
     if answered is not None:
-        try:
-            report = protocol.decode(protocol.StopReport, agent.answer(name, answered, step=STEP))
-        except protocol.ProtocolError as error:
-            raise CommandFailed(name, str(error), step=STEP, hint="run `hetero-tui up`, then `down`") from None
+        report = agent.answer(protocol.StopReport, name, answered, step=STEP)
         removed += [Removed(host=name, kind="process", detail=process) for process in report.stopped]
         removed += [Removed(host=name, kind="folder", detail=path) for path in report.removed]
         if report.leftovers:
@@ -90,7 +87,7 @@ async def _clean(cluster: str, transport: Transport, emit: Emit) -> TeardownRepo
             return TeardownReport(removed=tuple(removed), leftovers=left)
     # Environment and runs (with their logs) stay; Ray's log went stale with it, and empty folders do not stay.
     script = (
-        'cd "$0" || exit 0; rm -rf agent agent.new.* agent.old.* token token.* processes logs || exit 1\n'
+        'cd "$0" || exit 0; rm -rf agent agent.new.* agent.old.* agent.lock token token.* processes logs || exit 1\n'
         'cd && rmdir "$0" 2>/dev/null; rmdir .hetero-tui 2>/dev/null; exit 0\n'
     )
     cleaned = await transport.run(["sh", "-c", script, agent.folder(cluster)], step=STEP, deadline=deadlines.COMMAND)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import suppress
 
-from hetero_tui import deadlines, events
+from hetero_tui import answers, deadlines, events
 from hetero_tui.errors import CommandFailed, HostError, HostKeyChanged, HostKeyUnknown
-from hetero_tui.events import Emit
+from hetero_tui.events import Emit, Level
 from hetero_tui.fleet import agent
 from hetero_tui.transport import Transport
 from remote_agent import protocol
@@ -23,7 +22,7 @@ async def watch(cluster: str, transport: Transport, emit: Emit) -> None:
 
     Ends by itself when the host refuses our key or login: that needs a person.
     """
-    pauses = deadlines.reconnect_pauses()
+    pauses, complained = deadlines.reconnect_pauses(), False
     while True:
         try:
             await transport.connect()
@@ -37,17 +36,22 @@ async def watch(cluster: str, transport: Transport, emit: Emit) -> None:
             ) as lines:
                 measured, round_trip = 0.0, None
                 async for line in lines:
-                    with suppress(protocol.ProtocolError):  # a login shell's banner, an empty heartbeat
-                        sample = protocol.decode(protocol.HostSample, line)
-                        pauses = deadlines.reconnect_pauses()
-                        if time.monotonic() - measured > ROUND_TRIP_EVERY:
-                            round_trip = await transport.round_trip()
-                            measured = time.monotonic()
-                        emit(
-                            events.HostSampled(
-                                time=time.time(), host=transport.host, sample=sample, round_trip_s=round_trip
-                            )
+                    try:
+                        sample = answers.value(protocol.HostSample, line)
+                    except protocol.ProtocolError as error:
+                        if line.raw.startswith("{") and not complained:  # else a login shell's banner, a heartbeat
+                            complained = True
+                            emit(_warning(transport.host, f"what it says of its use is refused: {error}"))
+                        continue
+                    pauses = deadlines.reconnect_pauses()
+                    if time.monotonic() - measured > ROUND_TRIP_EVERY:
+                        round_trip = await transport.round_trip()
+                        measured = time.monotonic()
+                    emit(
+                        events.HostSampled(
+                            time=time.time(), host=transport.host, sample=sample, round_trip_s=round_trip
                         )
+                    )
         except (HostKeyChanged, HostKeyUnknown) as error:
             emit(events.HostLost(time=time.time(), host=transport.host, cause=error.cause))
             return
@@ -56,3 +60,7 @@ async def watch(cluster: str, transport: Transport, emit: Emit) -> None:
         except HostError as error:
             emit(events.HostLost(time=time.time(), host=transport.host, cause=error.cause))
         await asyncio.sleep(next(pauses))
+
+
+def _warning(host: str, text: str) -> events.Notice:
+    return events.Notice(time=time.time(), level=Level.WARNING, text=text, host=host)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hetero_tui.errors import ClusterError
@@ -17,6 +18,10 @@ They lie outside 10002-19999, which Ray hands to its workers.
 """
 
 DASHBOARD_PORTS = range(8365, 8369)
+_BRIDGES = ("docker", "br-", "veth", "virbr", "cni", "podman", "lxc", "lxd", "vmnet", "bridge", "utun")
+"""How interfaces are named that lead to containers, virtual machines and tunnels of this machine itself."""
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 STEP = "plan cluster"
 
 
@@ -70,12 +75,15 @@ def plan_cluster(
     """
     if not candidates:
         raise ClusterError("no host can join a cluster", step=STEP, hint="`hetero-tui probe` says what each one lacks")
-    chosen, reason = _choose_head(inventory, candidates, head, holders)
-    head_address = node_address(candidates[chosen], None)
+    shared = shared_addresses(candidates)
+    chosen, reason = _choose_head(inventory, candidates, head, holders, shared)
+    others = {name: candidate for name, candidate in candidates.items() if name != chosen}
+    networks = [link.network for entry in others.values() for link in _own(entry, shared)]
+    head_address = node_address(candidates[chosen], None, shared, networks)
     nodes = tuple(
         PlannedNode(
             host=name,
-            address=head_address if name == chosen else node_address(candidate, head_address),
+            address=head_address if name == chosen else node_address(candidate, head_address, shared),
             cpus=candidate.host.cpus or candidate.facts.cpu.usable,
         )
         for name, candidate in candidates.items()
@@ -99,17 +107,38 @@ def _idle(candidates: Mapping[str, Candidate]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def node_address(candidate: Candidate, head_address: str | None) -> str:
+def shared_addresses(candidates: Mapping[str, Candidate]) -> frozenset[str]:
+    """Addresses that several hosts have (Docker's bridge has the same one everywhere): none of them leads to one host.
+
+    A machine that is in the inventory twice has all of its addresses twice: it counts once.
+    """
+    machines = {entry.facts.machine or name: entry for name, entry in candidates.items()}
+    counts = Counter(text for entry in machines.values() for text in {link.address for link in entry.facts.addresses})
+    return frozenset(text for text, count in counts.items() if count > 1)
+
+
+def node_address(
+    candidate: Candidate,
+    head_address: str | None,
+    shared: frozenset[str] = frozenset(),
+    networks: Sequence[Network] = (),
+) -> str:
     """The address at which the other nodes reach this one.
 
     The address that the laptop reached it at, when the machine itself has it (it is then no NAT's or jump host's);
-    else the one in the head's network; else that of its fastest link.
+    else the one in the head's network; else one in a network that others are in, of a real link, and of its fastest.
+
+    Args:
+        candidate: the host.
+        head_address: where the head is; None: this is the head.
+        shared: addresses that other hosts have too; none of them is taken.
+        networks: those that the other hosts' addresses lie in.
     """
-    own = [address for address in candidate.facts.addresses if _usable(address)]
+    own = _own(candidate, shared)
     reached = candidate.address
     if reached is not None and candidate.host.connection == "ssh":
         loopback = ipaddress.ip_address(reached).is_loopback
-        if loopback or any(address.address == reached for address in own):
+        if loopback or any(address.address == reached for address in candidate.facts.addresses):
             return reached
     if head_address is not None:
         head = ipaddress.ip_address(head_address)
@@ -118,12 +147,21 @@ def node_address(candidate: Candidate, head_address: str | None) -> str:
         for address in own:
             if head in address.network:
                 return address.address
-    ordered = sorted(own, key=lambda address: (":" in address.address, -(address.speed_mbps or 0)))
-    return ordered[0].address if ordered else "127.0.0.1"
+
+    def fitness(link: Address) -> tuple[int, bool, bool, int]:
+        address = ipaddress.ip_address(link.address)
+        neighbours = sum(address in network for network in networks)
+        return (-neighbours, link.interface.startswith(_BRIDGES), address.version != 4, -(link.speed_mbps or 0))
+
+    return min(own, key=fitness).address if own else "127.0.0.1"
 
 
 def _choose_head(
-    inventory: Inventory, candidates: Mapping[str, Candidate], running: str | None, holders: frozenset[str] | None
+    inventory: Inventory,
+    candidates: Mapping[str, Candidate],
+    running: str | None,
+    holders: frozenset[str] | None,
+    shared: frozenset[str],
 ) -> tuple[str, str]:
     wanted = running or inventory.head
     if holders is not None and wanted not in holders & candidates.keys():
@@ -134,7 +172,7 @@ def _choose_head(
                 step=STEP,
                 hint="see what `hetero-tui probe` says of them",
             )
-        name = _fittest(fit)
+        name = _fittest(fit, shared)
         return name, f"head {name}: the best connected host that holds the run's newest checkpoint"
     if wanted is not None:
         if wanted in candidates:
@@ -147,20 +185,27 @@ def _choose_head(
             hint=f"see what `hetero-tui probe` says of {wanted}, name another head, or run `hetero-tui down` first",
         )
 
-    name = _fittest(candidates)
+    name = _fittest(candidates, shared)
     why = "it is the only machine" if len(candidates) == 1 else "best link and most memory among those that stay"
     return name, f"head {name}: {why}"
 
 
-def _fittest(candidates: Mapping[str, Candidate]) -> str:
+def _fittest(candidates: Mapping[str, Candidate], shared: frozenset[str]) -> str:
     def fitness(item: tuple[str, Candidate]) -> tuple[bool, bool, int, int]:
         _, candidate = item
-        speed = max((address.speed_mbps or 0 for address in candidate.facts.addresses), default=0)
+        real = (link for link in _own(candidate, shared) if not link.interface.startswith(_BRIDGES))
+        speed = max((link.speed_mbps or 0 for link in real), default=0)
         not_laptop = candidate.host.connection != "local"
-        return (not_laptop, candidate.host.role != "worker", speed, candidate.facts.memory.total_bytes)
+        return (not_laptop, candidate.host.role != "worker", speed, candidate.facts.memory.total_bytes or 0)
 
     name, _ = max(candidates.items(), key=fitness)  # the first of equals: the inventory's order
     return name
+
+
+def _own(candidate: Candidate, shared: frozenset[str]) -> list[Address]:
+    """The addresses of a host that are its alone; all, where none is (two users' accounts on one machine)."""
+    usable = [link for link in candidate.facts.addresses if _usable(link)]
+    return [link for link in usable if link.address not in shared] or usable
 
 
 def _usable(address: Address) -> bool:

@@ -20,6 +20,7 @@ from hetero_tui.events import Emit, Level
 from hetero_tui.runs.follow import follow
 from hetero_tui.runs.seen import Seen
 from hetero_tui.runs.watching import head_loss, until_lost
+from hetero_tui.text import HostText
 from hetero_tui.transport import Transport
 from remote_agent import protocol
 
@@ -42,7 +43,7 @@ class Recovery(Protocol):
 
 async def attend(
     cluster: str, transports: Mapping[str, Transport], run: str, head: str, emit: Emit, recovery: Recovery
-) -> AsyncGenerator[tuple[str, protocol.Event]]:
+) -> AsyncGenerator[tuple[HostText, protocol.Event]]:
     """Yield (line as written, event) of a run from seq 1 to its last event; each is also emitted.
 
     Raises:

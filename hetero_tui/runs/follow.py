@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 
-from hetero_tui import deadlines
+from hetero_tui import answers, deadlines
 from hetero_tui.errors import CommandFailed, CoordinatorGone, HostKeyChanged, HostKeyUnknown, RunError, Unreachable
 from hetero_tui.fleet import agent
+from hetero_tui.text import HostText
 from hetero_tui.transport import Transport
 from remote_agent import protocol
 
@@ -18,7 +19,7 @@ MAX_BAD_LINES = 20
 
 async def follow(
     transport: Transport, cluster: str, run: str, on_break: Callable[[str], None] | None = None, *, after: int = 0
-) -> AsyncGenerator[tuple[str, protocol.Event]]:
+) -> AsyncGenerator[tuple[HostText, protocol.Event]]:
     """Yield (line as written, event) from seq 1 to the run's last event; ends after that one.
 
     A broken connection is opened again with growing pauses and the file read on from where it was: nothing is lost and
@@ -48,20 +49,20 @@ async def follow(
                 bad, damaged = 0, 0
                 async for line in lines:
                     pauses = deadlines.reconnect_pauses()
-                    if not line:
+                    if not line.raw:
                         continue  # a heartbeat
                     try:
-                        event = protocol.decode_event(line)
+                        event = answers.event(line)
                     except protocol.ProtocolError:
                         bad += 1
                         if bad > MAX_BAD_LINES:
                             raise RunError(f"the events of {run} can't be read", step=STEP) from None
                         # A damaged line of the file, unless it is a shell's banner, or cut short by a broken stream:
                         # it is passed over only once something whole came after it.
-                        damaged += len(line.encode()) + 1 if line.startswith("{") else 0
+                        damaged += len(line.raw.encode()) + 1 if line.raw.startswith("{") else 0
                         continue
                     bad = 0
-                    offset += damaged + len(line.encode()) + 1
+                    offset += damaged + len(line.raw.encode()) + 1
                     damaged = 0
                     if event is None or event.seq <= last_seq:
                         continue

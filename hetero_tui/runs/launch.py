@@ -101,7 +101,7 @@ def specification(
         job=job,
         cluster=inventory.cluster,
         host=head,
-        ray_address=f"{spec.head_address}:{spec.gcs_port}",
+        ray_address=protocol.join_address(spec.head_address, spec.gcs_port),
         node_address=spec.head_address,
         devices=devices,
         server_host=servers[0] if servers else head,

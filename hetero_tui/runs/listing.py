@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from hetero_tui import deadlines
 from hetero_tui.errors import CommandFailed, HostError, RunError
 from hetero_tui.fleet import agent
+from hetero_tui.text import last_lines
 from hetero_tui.transport import Transport
 from remote_agent import protocol
 
 FINAL_STATES = frozenset({"finished", "stopped", "failed", "lost"})
 
 
-async def list_runs(cluster: str, transports: Mapping[str, Transport]) -> tuple[tuple[str, protocol.RunSummary], ...]:
-    """Pairs of host and run, oldest first; a host that does not answer has no runs for now.
+def _ignore(_: HostError) -> None:
+    """A host that does not answer has no runs for now."""
+
+
+async def list_runs(
+    cluster: str, transports: Mapping[str, Transport], failed: Callable[[HostError], None] = _ignore
+) -> tuple[tuple[str, protocol.RunSummary], ...]:
+    """Pairs of host and run, oldest first; ``failed`` is told of each host that can't say what runs it has.
 
     A run that several hosts have a folder of comes once, as the host tells it that knows best (:func:`told_best`).
     """
-    return told_best(await list_copies(cluster, transports))
+    return told_best(await list_copies(cluster, transports, failed))
 
 
 def told_best(found: Iterable[tuple[str, protocol.RunSummary]]) -> tuple[tuple[str, protocol.RunSummary], ...]:
@@ -40,7 +47,9 @@ def told_best(found: Iterable[tuple[str, protocol.RunSummary]]) -> tuple[tuple[s
     return tuple(sorted(best.values(), key=lambda entry: entry[1].started or float("inf")))
 
 
-async def list_copies(cluster: str, transports: Mapping[str, Transport]) -> tuple[tuple[str, protocol.RunSummary], ...]:
+async def list_copies(
+    cluster: str, transports: Mapping[str, Transport], failed: Callable[[HostError], None] = _ignore
+) -> tuple[tuple[str, protocol.RunSummary], ...]:
     """Pairs of host and run for every folder of a run on every host that answers, copies included."""
 
     async def of_host(transport: Transport) -> tuple[tuple[str, protocol.RunSummary], ...]:
@@ -50,8 +59,9 @@ async def list_copies(cluster: str, transports: Mapping[str, Transport]) -> tupl
             )
             if done is None:
                 return ()
-            found = protocol.decode(protocol.RunList, agent.answer(transport.host, done, step="list runs"))
-        except (HostError, protocol.ProtocolError):
+            found = agent.answer(protocol.RunList, transport.host, done, step="list runs")
+        except HostError as error:
+            failed(error)
             return ()
         return tuple((transport.host, run) for run in found.runs)
 
@@ -107,5 +117,5 @@ async def stop_run(cluster: str, transport: Transport, run: str) -> None:
         deadline=deadlines.RUN_STOP + deadlines.COMMAND,
     )
     if done is None or done.exit_status != 0:
-        detail = "no agent there" if done is None else done.stderr.strip() or "it did not end"
+        detail = "no agent there" if done is None else last_lines(done.stderr, 1) or "it did not end"
         raise CommandFailed(transport.host, f"{run} could not be stopped: {detail}", step="stop run")

@@ -12,10 +12,11 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hetero_tui import deadlines
+from hetero_tui import answers, deadlines
 from hetero_tui.errors import CommandFailed, HostError
 from hetero_tui.fleet import agent
 from hetero_tui.fleet.live import cancel
+from hetero_tui.text import HostText
 from hetero_tui.transport import Transport
 from remote_agent import protocol
 
@@ -25,7 +26,6 @@ AROUND_S = 60.0
 """Seconds before a run's first event and after its last one for which a host's own lines belong to it."""
 
 _MAX_WAITING = 1000
-_LATEST = 253402300800.0  # the year 10000, in seconds since the epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ async def _read(
     try:
         async with agent.follow(transport, cluster, "logs", "--folder", folder, *arguments, step=STEP) as lines:
             async for text in lines:
-                if not text and "--follow" in arguments and into is there:
+                if not text.raw and "--follow" in arguments and into is there:
                     await there.put(None)
                     into = live
                 line = _decoded(text)
@@ -129,13 +129,12 @@ async def _read(
     await live.put(transport.host)
 
 
-def _decoded(text: str) -> protocol.LogLine | None:
+def _decoded(text: HostText) -> protocol.LogLine | None:
     """None: it is a heartbeat, a shell's banner, or of no time that can be."""
     try:
-        line = protocol.decode(protocol.LogLine, text)
+        return answers.value(protocol.LogLine, text)
     except protocol.ProtocolError:
         return None
-    return line if 0 <= line.time < _LATEST else None
 
 
 async def _merged(queues: Mapping[str, _There]) -> AsyncGenerator[Logged]:

@@ -10,6 +10,8 @@ import os
 import tempfile
 from types import TracebackType
 
+from hetero_tui.text import HostText
+
 
 class Seen:
     """Lines of one run's ``events.jsonl``, without a gap from the first; a context manager."""
@@ -26,11 +28,11 @@ class Seen:
     ) -> None:
         self._file.close()
 
-    def add(self, line: str, seq: int) -> None:
+    def add(self, line: HostText, seq: int) -> None:
         """Keep the next event; one after a gap (of a kind that this version skips) ends what can be given back."""
         if seq == self.last + 1:
             self._file.seek(0, os.SEEK_END)
-            self._file.write(line.encode() + b"\n")
+            self._file.write(line.raw.encode() + b"\n")
             self.last = seq
 
     def lines(self, after: int = 0) -> bytes:
@@ -40,11 +42,11 @@ class Seen:
             self._file.readline()
         return self._file.read()
 
-    def same(self, line: str, seq: int) -> bool:
+    def same(self, line: HostText, seq: int) -> bool:
         """Whether the event that was seen with this number is this one; asked in the order of the numbers from 1."""
         if seq == 1:
             self._file.seek(0)
-        return seq <= self.last and self._file.readline() == line.encode() + b"\n"
+        return seq <= self.last and self._file.readline() == line.raw.encode() + b"\n"
 
     def cut(self, seq: int) -> None:
         """Forget the events after number ``seq``."""

@@ -90,6 +90,6 @@ async def _report(cluster: str, transport: Transport) -> protocol.HeadReport | N
             )
             if done is None:
                 return None
-            return protocol.decode(protocol.HeadReport, agent.answer(transport.host, done, step=STEP))
-    except (TimeoutError, HostError, protocol.ProtocolError):
+            return agent.answer(protocol.HeadReport, transport.host, done, step=STEP)
+    except (TimeoutError, HostError):
         return None

@@ -12,14 +12,16 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from hetero_tui.text import HostText
+
 
 @dataclass(frozen=True, slots=True)
 class Completed:
     """A command that ended by itself. ``exit_status`` is negative for a signal, as in :mod:`subprocess`."""
 
     exit_status: int
-    stdout: str
-    stderr: str
+    stdout: HostText
+    stderr: HostText
 
 
 class Transport(Protocol):
@@ -45,7 +47,7 @@ class Transport(Protocol):
 
     def stream(
         self, command: Sequence[str], *, step: str, silence: float, stdin: bytes | None = None
-    ) -> AbstractAsyncContextManager[AsyncIterator[str]]:
+    ) -> AbstractAsyncContextManager[AsyncIterator[HostText]]:
         """Lines of stdout as they come, without their newline; leaving the context ends the command on the host.
 
         Without ``stdin`` the command's stdin stays open until then: its end tells it that nobody listens any more.

@@ -13,8 +13,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
 from hetero_tui import deadlines
-from hetero_tui.errors import CommandFailed, DeadlineExceeded, HostError, Unreachable
-from hetero_tui.text import last_lines, one_line
+from hetero_tui.errors import BadAnswer, CommandFailed, DeadlineExceeded, HostError, Unreachable
+from hetero_tui.text import HostText, last_lines, one_line
 from hetero_tui.transport.base import Completed
 
 OUTPUT_LIMIT = 8 * 1024 * 1024
@@ -83,7 +83,7 @@ class CommandTransport:
     @asynccontextmanager
     async def stream(
         self, command: Sequence[str], *, step: str, silence: float, stdin: bytes | None = None
-    ) -> AsyncIterator[AsyncIterator[str]]:
+    ) -> AsyncIterator[AsyncIterator[HostText]]:
         """Lines of stdout as they come; see :meth:`Transport.stream <hetero_tui.transport.base.Transport.stream>`."""
         async with self.start(command, step) as running:
             errors = bytearray()
@@ -121,7 +121,7 @@ class CommandTransport:
         silence: float,
         helpers: Sequence[asyncio.Future[None]],
         errors: bytearray,
-    ) -> AsyncGenerator[str, None]:
+    ) -> AsyncGenerator[HostText, None]:
         pending = b""
         while True:
             try:
@@ -166,9 +166,9 @@ class CommandTransport:
                 raise self._too_much(step, "its output", OUTPUT_LIMIT)
         return bytes(output)
 
-    def _too_much(self, step: str, what: str, limit: int) -> CommandFailed:
+    def _too_much(self, step: str, what: str, limit: int) -> BadAnswer:
         cause = f"the command was ended: {what} grew past {limit // 2**20} MiB"
-        return CommandFailed(self.host, cause, step=step, hint="look for a shell start-up file that prints without end")
+        return BadAnswer(self.host, cause, step=step, hint="look for a shell start-up file that prints without end")
 
     def _late(self, command: Sequence[str], step: str, deadline: float, *, started: bool) -> HostError:
         if not started:
@@ -204,8 +204,8 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return error
 
 
-def _decoded(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
+def _decoded(data: bytes) -> HostText:
+    return HostText(data.decode("utf-8", "replace"))
 
 
 def _shown(command: Sequence[str]) -> str:

@@ -125,14 +125,17 @@ def behind_jump(error: asyncssh.ChannelOpenError, place: Place) -> Unreachable:
     )
 
 
-def missing_shell(place: Place, output: str) -> CommandFailed:
-    """The login user's shell can't run anything (``/bin/false``, ``nologin``, a shell that is not installed)."""
+def foreign_answer(place: Place, status: int, said: str) -> CommandFailed:
+    """Something else answered: the user's shell runs no commands (``/bin/false``, ``nologin``), or one is forced."""
+    shown = f'it said "{said}"' if said else "it said nothing"
+    cause = f"the login shell of '{place.user}' runs no commands, or another one is forced"
     return CommandFailed(
         place.host,
-        f"the login shell of '{place.user}' runs no commands",
+        f"{cause}: {shown} and exited with {status}",
         step=place.step,
-        hint="give the user a POSIX shell, such as /bin/sh, on the host",
-        output=output,
+        hint="give the user a shell such as /bin/sh there; look for ForceCommand in sshd_config and command= in"
+        " authorized_keys",
+        output=said,
     )
 
 

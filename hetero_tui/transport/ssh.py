@@ -16,14 +16,11 @@ from hetero_tui import deadlines
 from hetero_tui.errors import HostError, Unreachable
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.transport import failures
-from hetero_tui.transport.base import Completed
 from hetero_tui.transport.commands import CommandTransport
 from hetero_tui.transport.connection import Attempt, Dialled, Dialler
 from hetero_tui.transport.failures import SSH_ERRORS
 from hetero_tui.transport.host_keys import OfferedKey
 from hetero_tui.transport.ssh_command import SshCommand, command_line
-
-_NOLOGIN = "this account is currently not available"
 
 
 class SshTransport(CommandTransport):
@@ -76,14 +73,6 @@ class SshTransport(CommandTransport):
             ) from None
         self.offered = None
         return True
-
-    async def run(self, command: Sequence[str], *, step: str, deadline: float, stdin: bytes | None = None) -> Completed:
-        """As in the base class; an account without a usable shell is told apart from a command that failed."""
-        done = await super().run(command, step=step, deadline=deadline, stdin=stdin)
-        if done.exit_status == 1 and _NOLOGIN in (done.stdout + done.stderr).lower():
-            place = self._current.place if self._current else self._dialler.attempt().place
-            raise failures.missing_shell(replace(place, step=step), done.stdout + done.stderr)
-        return done
 
     @asynccontextmanager
     async def start(self, command: Sequence[str], step: str) -> AsyncIterator[SshCommand]:

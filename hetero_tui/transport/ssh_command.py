@@ -17,12 +17,14 @@ import asyncssh
 
 from hetero_tui import deadlines
 from hetero_tui.errors import HostError
+from hetero_tui.text import HostText, last_lines
 from hetero_tui.transport import failures
 from hetero_tui.transport.commands import check_words
 from hetero_tui.transport.failures import SSH_ERRORS, Place
 
 _CHUNK = 64 * 1024
-_MARK = re.compile(rb"hetero-tui-pid:(\d+)\n")
+_MARK = re.compile(rb"hetero-tui-pid:(\d{1,10})\n")
+_SAID = 4096  # bytes of stdout that are kept, to show what answered in a command's place
 _MARK_WITHIN = 64 * 1024  # what login shells print before it is shorter; past that, nobody waits for it
 
 # The exec's keep one process id from sshd's child to the command, which makes it the leader of a process group.
@@ -52,6 +54,8 @@ class SshCommand:
         self._place = place
         self._pid: int | None = None
         self._before_mark: bytes | None = b""
+        self._is_foreign = False
+        self._said = b""
 
     async def feed(self, data: bytes) -> None:
         """Give ``data`` to stdin; a command that does not read it, and a broken connection, are seen elsewhere."""
@@ -63,7 +67,9 @@ class SshCommand:
 
     async def read_stdout(self) -> bytes:
         """Some bytes of stdout; empty at its end."""
-        return await self._read(self._process.stdout)
+        chunk = await self._read(self._process.stdout)
+        self._said += chunk[: _SAID - len(self._said)]
+        return chunk
 
     async def read_stderr(self) -> bytes:
         """Some bytes of stderr, without the line that tells the process id; empty at its end."""
@@ -75,6 +81,7 @@ class SshCommand:
                 self._before_mark = seen
                 continue
             self._before_mark = None
+            self._is_foreign = found is None and not chunk
             if found is not None:
                 self._pid = int(found[1])
                 seen = seen[: found.start()] + seen[found.end() :]
@@ -83,11 +90,17 @@ class SshCommand:
         return await self._read(self._process.stderr)
 
     async def wait(self) -> int:
-        """The exit status, once the command has ended. Raises Unreachable when the connection broke before."""
+        """The exit status, once the command has ended. Raises Unreachable when the connection broke before.
+
+        Raises CommandFailed where another program answered in the command's place, and ended by itself.
+        """
         await self._process.wait_closed()
         status = self._process.returncode
         if status is None:
             raise failures.lost(self._place)
+        if self._is_foreign and status >= 0:
+            said = HostText(self._said.decode("utf-8", "replace"))
+            raise failures.foreign_answer(self._place, status, last_lines(said, 1, 120))
         return status
 
     async def end(self) -> None:

@@ -78,7 +78,8 @@ def _facts(facts: HostFacts) -> Pairs:
         pairs.append(("packages", ", ".join(versions)))
     for address in facts.addresses:
         speed = "" if address.speed_mbps is None else f", {fmt.link_rate(address.speed_mbps * 1e6 / 8)}"
-        pairs.append((address.interface or "address", f"{address.address}/{address.prefix}{speed}"))
+        prefix = "" if address.prefix is None else f"/{address.prefix}"
+        pairs.append((address.interface or "address", f"{address.address}{prefix}{speed}"))
     pairs.extend(("note", note) for note in facts.notes)
     pairs.extend(("problem", problem) for problem in facts.problems)
     return pairs

@@ -24,8 +24,10 @@ def memory(used: int | None, total: int | None) -> str:
     return UNKNOWN if used is None else f"{gigabytes(used)}/{gigabytes(total)} GB"
 
 
-def size(count: int) -> str:
+def size(count: int | None) -> str:
     """Bytes with the unit that fits: ``512 B``, ``4.1 MB``, ``1.2 TB``."""
+    if count is None:
+        return UNKNOWN
     value = float(count)
     for unit in ("B", "KB", "MB", "GB"):
         if value < 1024:

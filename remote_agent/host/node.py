@@ -29,7 +29,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from remote_agent import deadlines
+from remote_agent import deadlines, protocol
 from remote_agent.host import layout, processes, ray_command, ray_node, supervision, supervisor, teardown
 from remote_agent.host.ray_node import NodeError
 from remote_agent.protocol import (
@@ -163,7 +163,7 @@ def _check_port_is_free(port: int) -> None:
 def _await_head(spec: NodeSpec, pause: ray_node.Pause) -> None:
     """Wait until the head's port answers: both machines start at the same time."""
     ends = time.monotonic() + deadlines.HEAD_REACHABLE_SECONDS
-    where = ray_command.join_address(spec.head_address, spec.gcs_port)
+    where = protocol.join_address(spec.head_address, spec.gcs_port)
     while silence := ray_node.head_silence(spec):
         if time.monotonic() >= ends:
             seconds = f"{deadlines.HEAD_REACHABLE_SECONDS:.0f} s"

@@ -55,7 +55,7 @@ def arguments(spec: NodeSpec, ray_folder: Path, object_store: int, *, dashboard:
         if dashboard:
             argv += ["--dashboard-host=127.0.0.1", f"--dashboard-port={spec.dashboard_port}"]
     else:
-        argv += [f"--address={join_address(spec.head_address, spec.gcs_port)}"]
+        argv += [f"--address={protocol.join_address(spec.head_address, spec.gcs_port)}"]
     argv += [f"--node-ip-address={spec.node_address}", f"--temp-dir={ray_folder}"]
     argv += [f"--object-store-memory={object_store}"]
     argv += ["--labels=" + ",".join(f"{key}={value}" for key, value in labels.items())]
@@ -125,11 +125,6 @@ def dashboard_installed() -> bool:
 def is_simulated(base: Mapping[str, str]) -> bool:
     """Whether this is a simulated machine, one of several on a computer."""
     return SIMULATED_SPEED in base
-
-
-def join_address(host: str, port: int) -> str:
-    """``host:port``, with brackets around an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 # --- Folders -------------------------------------------------------------------------------------------------------

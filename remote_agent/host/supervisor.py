@@ -27,7 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from remote_agent import deadlines
+from remote_agent import deadlines, protocol
 from remote_agent.host import layout, processes, ray_command, ray_node, supervision
 from remote_agent.host.ray_node import NodeError
 from remote_agent.host.supervision import Supervision
@@ -173,7 +173,7 @@ class Supervisor:
         """Return as soon as the head answers, however long that takes: only `down` knows that it never will."""
         pause = deadlines.HEAD_POLL_SECONDS
         while silence := ray_node.head_silence(self._spec):
-            where = ray_command.join_address(self._spec.head_address, self._spec.gcs_port)
+            where = protocol.join_address(self._spec.head_address, self._spec.gcs_port)
             self._explain(
                 f"the head's Ray at {where} can't be reached from this machine: {silence}",
                 "it joins by itself once the head answers; `down` ends that",

@@ -40,7 +40,7 @@ async def test_each_machine_has_its_own_home_and_speed_and_a_clean_environment(m
     monkeypatch.setenv("PYTHONPATH", "/leaked")
     for (name, transport), speed in zip(transports.items(), ("1", "0.5", "0.25"), strict=True):
         done = await transport.run(["env"], step="try", deadline=30)
-        environment = dict(line.split("=", 1) for line in done.stdout.splitlines())
+        environment = dict(line.split("=", 1) for line in done.stdout.raw.splitlines())
         assert environment["HOME"] == environment["PWD"] == str(machines.machine(name).home)
         assert environment[SIMULATED_SPEED] == speed
         assert "PYTHONPATH" not in environment
@@ -67,7 +67,7 @@ async def test_a_cut_connection_ends_the_command_and_its_group_but_not_what_made
     if sys.platform == "darwin":
         pytest.skip("macOS has no setsid command")
     async with transports["half"].stream(["sh", "-c", script], step="follow", silence=20) as lines:
-        grouped, apart = int(await anext(lines)), int(await anext(lines))
+        grouped, apart = int((await anext(lines)).raw), int((await anext(lines)).raw)
         await machines.unplug("half")
         with pytest.raises(Unreachable):
             await anext(lines)
@@ -75,14 +75,14 @@ async def test_a_cut_connection_ends_the_command_and_its_group_but_not_what_made
         assert await asyncio.to_thread(ends, grouped)
         assert psutil.pid_exists(apart)
         await machines.plug_in("half")
-        assert (await transports["half"].run(["echo", "back"], step="try", deadline=30)).stdout == "back\n"
+        assert (await transports["half"].run(["echo", "back"], step="try", deadline=30)).stdout.raw == "back\n"
     finally:
         os.kill(apart, signal.SIGKILL)
 
 
 async def test_a_background_child_that_keeps_the_pipes_does_not_hold_the_command_back(transports):
     done = await transports["fast"].run(["sh", "-c", "sleep 60 & echo $!"], step="try", deadline=30)
-    os.kill(int(done.stdout), signal.SIGKILL)
+    os.kill(int(done.stdout.raw), signal.SIGKILL)
 
 
 async def test_leaving_ends_all_commands_and_frees_the_ports(short_folder):

@@ -18,12 +18,14 @@ from hetero_tui.fleet.survey import Surveyed
 from hetero_tui.fold import apply
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.state import State, initial
+from hetero_tui.text import HostText
 from hetero_tui.transport import Completed, Transport
 from remote_agent import protocol
 from tests.specs import node_spec
 
 HOSTS = ("mercer", "crosby", "nas")
 HEAD = "mercer"
+SECRET = "5ec2e7" + 58 * "0"
 
 
 def node(host: str) -> protocol.NodeSpec:
@@ -43,10 +45,10 @@ class Machine:
         if step == self._fails_at:
             raise Unreachable(self.host, "the connection broke", step=step, hint="is the machine on?")
         if step == "read token":
-            return Completed(0, "secret\n", "")
+            return Completed(0, HostText(f"{SECRET}\n"), HostText(""))
         if step == "start node" and "stop" in command:
-            return Completed(0, protocol.encode(protocol.StopReport()) + "\n", "")
-        return Completed(0, protocol.encode(self._report) + "\n", "")
+            return Completed(0, HostText(protocol.encode(protocol.StopReport()) + "\n"), HostText(""))
+        return Completed(0, HostText(protocol.encode(self._report) + "\n"), HostText(""))
 
     async def put(self, data: bytes, path: str, *, step: str, deadline: float, mode: int = 0o600) -> None:
         if step == self._fails_at:

@@ -1,11 +1,13 @@
 """Preflight names everything that keeps a machine from joining, each with what to do."""
 
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hetero_tui.fleet.preflight import judge, judge_together, training_devices
-from hetero_tui.inventory import Host
+from hetero_tui.fleet.preflight import NEEDED_RAY, judge, judge_fleet, judge_together, training_devices
+from hetero_tui.inventory import Host, Inventory
 
 ROCM = {"kind": "rocm", "index": 0, "name": "Radeon Pro W6800", "memory_bytes": 32 << 30}
 CUDA = {"kind": "cuda", "index": 0, "name": "TITAN X", "memory_bytes": 12 << 30}
@@ -95,3 +97,45 @@ def test_no_device_is_named_twice(make_facts: Any) -> None:
 
 def test_without_an_accelerator_the_processor_trains(make_facts: Any) -> None:
     assert training_devices(HOST, make_facts()) == ("cpu",)
+
+
+def fleet_of(**facts: Any) -> tuple[Inventory, dict[str, Any]]:
+    return Inventory(cluster="lab", hosts=tuple(Host(name=name, address=name) for name in facts)), facts
+
+
+def test_the_running_head_decides_which_version_is_right_and_both_are_named(make_facts: Any) -> None:
+    new = make_facts(python={"version": "3.12.1", "executable": "/p"})
+    old = make_facts()
+    odd = judge_together({"nas": old, "crosby": old, "mercer": new}, "mercer")
+    assert set(odd) == {"nas", "crosby"}
+    assert odd["nas"].cause == "has Python 3.11, and the running head, mercer, has 3.12"
+    without = judge_together({"nas": old, "crosby": old, "mercer": new})
+    assert without["mercer"].cause == "has Python 3.12, and nas, crosby have 3.11"
+
+
+def test_of_two_hosts_the_one_with_a_ray_that_is_not_ours_is_blamed(make_facts: Any) -> None:
+    right = make_facts()
+    wrong = make_facts(packages={**right.packages, "ray": "2.9.0"})
+    judged = judge_fleet(*fleet_of(mercer=wrong, nas=right))
+    assert judged["nas"] == ()
+    assert judged["mercer"][0].cause == "has Ray 2.9.0, and this hetero-tui needs 2.60"
+
+
+def test_the_ray_that_is_needed_is_the_one_that_is_installed() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert f"ray>={NEEDED_RAY},<2.61" in project["project"]["optional-dependencies"]["node"]
+
+
+def test_a_machine_with_two_names_is_used_once_and_that_is_said(make_facts: Any) -> None:
+    twin, other = make_facts(machine="m1"), make_facts(machine="m2")
+    inventory, facts = fleet_of(address=twin, name=twin, other=other, unknown=make_facts(), unknown2=make_facts())
+    judged = judge_fleet(inventory, facts)
+    assert [name for name, problems in judged.items() if problems] == ["name"]
+    assert judged["name"][0].cause == "is the same machine as address, which is used"
+    assert [name for name, problems in judge_fleet(inventory, facts, "name").items() if problems] == ["address"]
+
+
+def test_a_home_that_cannot_be_written_is_named(make_facts: Any) -> None:
+    disk = {"path": "/home/me", "total_bytes": 9 << 30, "free_bytes": 8 << 30}
+    (problem,) = judge(HOST, make_facts(disk=disk | {"unwritable": "the file system is read-only"}))
+    assert problem.cause == "nothing can be written in /home/me: the file system is read-only"

@@ -298,6 +298,7 @@ class Laptop(Machine):
             "LOGNAME": user.pw_name,
             "PATH": f"{Path(sys.executable).parent}:{_SYSTEM_PATH}",
             "LANG": "C.UTF-8",
+            "PYTHONPATH": str(mounts.REPOSITORY),  # this checkout's, wherever the environment's own leads
         } | {name: str(value) for name, value in extra.items()}
         script = mounts.script(
             folder=self.folder,

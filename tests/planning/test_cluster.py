@@ -112,3 +112,38 @@ def test_a_run_goes_on_with_the_best_connected_host_that_holds_its_newest_checkp
 def test_a_head_that_the_inventory_names_stays_head_if_it_holds_the_newest_checkpoint(make_facts: Any) -> None:
     a, b = candidate(make_facts(), "a", "10.0.0.2"), candidate(make_facts(), "b", "10.0.0.2")
     assert plan_cluster(*inventory(a, b, head="b"), holders=frozenset({"a", "b"})).head == "b"
+
+
+DOCKER = {"interface": "docker0", "address": "172.17.0.1", "prefix": 16, "speed_mbps": 10_000}
+
+
+def test_an_address_that_several_hosts_have_leads_to_none_of_them(make_facts: Any) -> None:
+    fleet = [
+        candidate(make_facts(addresses=[DOCKER, address(f"10.0.0.{number}")]), f"h{number}", None) for number in (2, 3)
+    ]
+    # Reached through a jump host, or from a machine that has Docker too: nothing says which address leads there.
+    plan = plan_cluster(*inventory(*fleet))
+    assert [node.address for node in plan.nodes] == ["10.0.0.2", "10.0.0.3"]
+
+
+def test_the_bridge_of_the_only_host_with_docker_is_not_its_address(make_facts: Any) -> None:
+    docker = candidate(make_facts(addresses=[DOCKER, address("10.0.0.2")]), "docker", None)
+    other = candidate(make_facts(addresses=[address("10.0.0.3")]), "other", None)
+    plan = plan_cluster(*inventory(docker, other, head="docker"))
+    assert plan.head_address == "10.0.0.2"
+    fast = candidate(make_facts(addresses=[address("10.0.0.4", speed=2500)]), "fast", None)
+    assert plan_cluster(*inventory(docker, fast)).head == "fast"  # a bridge's nominal speed makes no good link
+
+
+def test_the_head_is_known_at_an_address_in_a_network_that_the_others_are_in(make_facts: Any) -> None:
+    links = [address("192.168.9.1", speed=10_000), address("10.0.0.2", speed=100)]
+    head = candidate(make_facts(addresses=links), "head", None)
+    other = candidate(make_facts(addresses=[address("10.0.0.3")]), "other", None)
+    assert plan_cluster(*inventory(head, other, head="head")).head_address == "10.0.0.2"
+
+
+def test_machines_with_ipv6_alone_are_known_at_it(make_facts: Any) -> None:
+    first = candidate(make_facts(addresses=[address("fd00::2", 64)]), "a", "fd00::2")
+    zone = candidate(make_facts(addresses=[address("fe80::3%eth0", 64), address("fd00::3", 64)]), "b", "fe80::3%eth0")
+    plan = plan_cluster(*inventory(first, zone, head="a"))
+    assert [node.address for node in plan.nodes] == ["fd00::2", "fd00::3"]

@@ -16,6 +16,7 @@ from hetero_tui.fold import apply
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.runs.failover import form_anew
 from hetero_tui.state import initial
+from hetero_tui.text import HostText
 from hetero_tui.transport import Completed, Transport
 from remote_agent import protocol
 from tests.specs import node_spec
@@ -38,7 +39,7 @@ class Machine:
         """It is there."""
 
     async def run(self, command: Sequence[str], *, step: str, deadline: float, stdin: bytes | None = None) -> Completed:
-        return Completed(0, self._answers[step] + "\n", "")
+        return Completed(0, HostText(self._answers[step] + "\n"), HostText(""))
 
 
 def report(host: str, role: str, state: str, cause: str = "") -> protocol.NodeReport:

@@ -76,7 +76,7 @@ async def test_a_connection_that_breaks_twice_loses_no_event_and_doubles_none(ma
         await start_writer(transport, EVENTS, last_word=True, rests=BREAKS)
         async with asyncio.timeout(deadlines.RUN_START + 30):
             async for line, event in follow(transport, CLUSTER, "r", breaks.append):
-                assert protocol.decode_event(line) == event
+                assert protocol.decode_event(line.raw) == event
                 seen.append(event.seq)
                 if event.seq in BREAKS:
                     await machines.unplug(machine.name)

@@ -8,6 +8,7 @@ import pytest
 from hetero_tui.errors import HeadGone
 from hetero_tui.runs.seen import Seen
 from hetero_tui.runs.watching import until_lost
+from hetero_tui.text import HostText
 
 
 async def numbers(count: int, *, for_ever: bool, closed: list[str]) -> AsyncGenerator[int]:
@@ -52,19 +53,19 @@ async def test_what_ends_by_itself_ends_without_an_error() -> None:
 def test_what_was_seen_is_given_back_as_it_stood_up_to_the_first_gap() -> None:
     with Seen() as seen:
         for seq in (1, 2, 2, 4):
-            seen.add(f"line {seq}", seq)
+            seen.add(HostText(f"line {seq}"), seq)
         assert (seen.last, seen.lines()) == (2, b"line 1\nline 2\n")
         assert [seen.lines(after=seq) for seq in (1, 2, 9)] == [b"line 2\n", b"", b""]
-        seen.add("line 3", 3)
+        seen.add(HostText("line 3"), 3)
         assert seen.lines() == b"line 1\nline 2\nline 3\n"
 
 
 def test_what_was_seen_is_compared_with_what_the_history_is_now() -> None:
     with Seen() as seen:
         for seq in (1, 2, 3):
-            seen.add(f"line {seq}", seq)
-        assert [seen.same(f"line {seq}", seq) for seq in (1, 2)] == [True, True]
-        assert not seen.same("another", 3)
+            seen.add(HostText(f"line {seq}"), seq)
+        assert [seen.same(HostText(f"line {seq}"), seq) for seq in (1, 2)] == [True, True]
+        assert not seen.same(HostText("another"), 3)
         seen.cut(2)
-        seen.add("another", 3)
+        seen.add(HostText("another"), 3)
         assert (seen.last, seen.lines()) == (3, b"line 1\nline 2\nanother\n")

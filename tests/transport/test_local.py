@@ -26,13 +26,13 @@ async def test_commands_run_in_the_home_folder_with_their_words_unchanged(laptop
     done = await laptop.run(
         ["sh", "-c", 'pwd; printf "%s|" "$@"; exit 3', "sh", "a b", "$HOME", "*"], step="t", deadline=30
     )
-    assert (done.exit_status, done.stdout) == (3, f"{HOME}\na b|$HOME|*|")
+    assert (done.exit_status, done.stdout.raw) == (3, f"{HOME}\na b|$HOME|*|")
     assert laptop.address == "127.0.0.1"
 
 
 async def test_a_missing_program_is_what_a_shell_would_say(laptop):
     done = await laptop.run(["no-such-program"], step="try", deadline=30)
-    assert (done.exit_status, done.stderr) == (127, "no-such-program: not found\n")
+    assert (done.exit_status, done.stderr.raw) == (127, "no-such-program: not found\n")
 
 
 async def test_a_command_and_its_children_are_ended_at_the_deadline(laptop, tmp_path):
@@ -46,7 +46,7 @@ async def test_a_command_and_its_children_are_ended_at_the_deadline(laptop, tmp_
 
 async def test_streams_keep_the_same_promises(laptop):
     async with laptop.stream(["cat"], step="follow", silence=30, stdin=b"a\n\nb") as lines:
-        assert [line async for line in lines] == ["a", "", "b"]
+        assert [line.raw async for line in lines] == ["a", "", "b"]
     async with laptop.stream(["sh", "-c", "echo worse >&2; exit 2"], step="follow", silence=30) as lines:
         with pytest.raises(CommandFailed) as caught:
             await anext(lines)

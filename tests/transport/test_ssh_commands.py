@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hetero_tui.errors import CommandFailed, DeadlineExceeded, HostError, Unreachable
+from hetero_tui.errors import BadAnswer, CommandFailed, DeadlineExceeded, HostError, Unreachable
 from tests.processes import ends
 
 WORDS = st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=30), max_size=6)
@@ -18,7 +18,7 @@ WORDS = st.lists(st.text(st.characters(exclude_characters="\0", exclude_categori
 
 async def test_output_errors_and_exit_status_come_back_apart(server, connect):
     done = await connect(server.host).run(["sh", "-c", "echo out; echo err >&2; exit 7"], step="try", deadline=30)
-    assert (done.exit_status, done.stdout, done.stderr) == (7, "out\n", "err\n")
+    assert (done.exit_status, done.stdout.raw, done.stderr.raw) == (7, "out\n", "err\n")
 
 
 async def test_a_signal_is_a_negative_exit_status(server, connect):
@@ -28,7 +28,7 @@ async def test_a_signal_is_a_negative_exit_status(server, connect):
 
 async def test_commands_start_in_the_home_folder(server, connect):
     done = await connect(server.host).run(["pwd"], step="try", deadline=30)
-    assert Path(done.stdout.strip()).resolve() == server.home.resolve()
+    assert Path(done.stdout.raw.strip()).resolve() == server.home.resolve()
 
 
 async def test_words_come_through_unchanged_whatever_they_hold(server, connect):
@@ -42,7 +42,7 @@ async def test_words_come_through_unchanged_whatever_they_hold(server, connect):
     def check(words: list[str]) -> None:
         command = ["sh", "-c", 'for word in "$@"; do printf "%s\\0" "$word"; done', "sh", *words]
         future = asyncio.run_coroutine_threadsafe(transport.run(command, step="try", deadline=60), loop)
-        assert future.result(90).stdout == "".join(f"{word}\0" for word in words)
+        assert future.result(90).stdout.raw == "".join(f"{word}\0" for word in words)
 
     await asyncio.to_thread(check)
 
@@ -58,7 +58,7 @@ async def test_stdin_reaches_the_command_byte_by_byte(server, connect):
     data = os.urandom(3_000_000)
     done = await connect(server.host).run(["sh", "-c", "cat | cksum"], step="try", deadline=60, stdin=data)
     local = await asyncio.create_subprocess_exec("cksum", stdin=-1, stdout=-1)
-    assert done.stdout == (await local.communicate(data))[0].decode()
+    assert done.stdout.raw == (await local.communicate(data))[0].decode()
 
 
 async def test_a_command_that_ignores_its_stdin_is_no_error(server, connect):
@@ -68,11 +68,11 @@ async def test_a_command_that_ignores_its_stdin_is_no_error(server, connect):
 
 async def test_several_megabytes_of_output_arrive_whole(server, connect):
     done = await connect(server.host).run(["sh", "-c", "head -c 6000000 /dev/zero"], step="try", deadline=60)
-    assert len(done.stdout) == 6_000_000
+    assert len(done.stdout.raw) == 6_000_000
 
 
 async def test_endless_output_is_cut_off_with_the_reason(server, connect):
-    with pytest.raises(CommandFailed, match="grew past 8 MiB"):
+    with pytest.raises(BadAnswer, match="grew past 8 MiB"):
         await connect(server.host).run(["yes"], step="try", deadline=30)
 
 
@@ -107,20 +107,20 @@ async def test_a_command_that_ignores_sigterm_is_killed(server, connect):
 async def test_lines_are_streamed_as_they_come_and_leaving_ends_the_command(server, connect):
     command = ["sh", "-c", "echo $$; i=0; while :; do i=$((i+1)); echo line $i; sleep 0.05; done"]
     async with connect(server.host).stream(command, step="follow", silence=30) as lines:
-        pid = int(await anext(lines))
-        assert [await anext(lines) for _ in range(3)] == ["line 1", "line 2", "line 3"]
+        pid = int((await anext(lines)).raw)
+        assert [(await anext(lines)).raw for _ in range(3)] == ["line 1", "line 2", "line 3"]
         os.kill(pid, 0)
     assert await asyncio.to_thread(ends, pid)
 
 
 async def test_a_stream_reads_stdin_keeps_blank_lines_and_a_last_line_without_newline(server, connect):
     async with connect(server.host).stream(["cat"], step="follow", silence=30, stdin="a\n\nß".encode()) as lines:
-        assert [line async for line in lines] == ["a", "", "ß"]
+        assert [line.raw async for line in lines] == ["a", "", "ß"]
 
 
 async def test_a_stream_that_keeps_silent_is_given_up(server, connect):
     async with connect(server.host).stream(["sh", "-c", "echo a; sleep 60"], step="follow", silence=2) as lines:
-        assert await anext(lines) == "a"
+        assert (await anext(lines)).raw == "a"
         with pytest.raises(Unreachable, match=r"real: follow: nothing came for 2 s"):
             await anext(lines)
 
@@ -187,4 +187,4 @@ async def test_many_commands_share_one_connection(server, connect):
     done = await asyncio.gather(
         *(transport.run(["sh", "-c", "echo $SSH_CLIENT"], step="try", deadline=60) for _ in "12345")
     )
-    assert len({answer.stdout for answer in done}) == 1  # OpenSSH tells each command the connection's port
+    assert len({answer.stdout.raw for answer in done}) == 1  # OpenSSH tells each command the connection's port

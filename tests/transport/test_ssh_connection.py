@@ -171,7 +171,7 @@ async def test_what_is_not_ssh_is_said_so(connect):
 async def test_a_connection_cut_midway_is_an_error_and_the_next_use_connects_again(server, connect):
     transport = connect(server.host)
     async with transport.stream(["sh", "-c", "echo a; sleep 60"], step="follow", silence=60) as lines:
-        assert await anext(lines) == "a"
+        assert (await anext(lines)).raw == "a"
         await server.stop()
         with pytest.raises(Unreachable, match=r"real: follow: .*(lost|closed)"):
             await anext(lines)
@@ -179,7 +179,7 @@ async def test_a_connection_cut_midway_is_an_error_and_the_next_use_connects_aga
         await transport.connect()
     await server.start()
     done = await transport.run(["echo", "back"], step="try", deadline=30)
-    assert done.stdout == "back\n"
+    assert done.stdout.raw == "back\n"
 
 
 async def test_callers_at_the_same_time_share_one_attempt(server, connect):
@@ -255,7 +255,7 @@ async def test_a_jump_leads_through_one_host_to_another(openssh, machines, conne
     )
     transport = connect(far, gate)
     done = await transport.run(["pwd"], step="try", deadline=60)
-    assert done.stdout.strip() == str(machine.home)
+    assert done.stdout.raw.strip() == str(machine.home)
     assert transport.address is None
     closed = far.model_copy(update={"port": free_port()})
     with pytest.raises(Unreachable, match="the jump host can't connect to"):
@@ -280,7 +280,7 @@ async def test_proxy_jump_and_proxy_command_of_ssh_config_are_followed(openssh, 
         config = tmp_path / f"config{number}"
         config.write_text(f"{common}  {way}\n")
         done = await connect(Host(name="far", address="far"), config=(config,)).run(["pwd"], step="try", deadline=60)
-        assert done.stdout.strip() == str(machine.home)
+        assert done.stdout.raw.strip() == str(machine.home)
 
 
 async def test_what_a_login_shell_prints_does_not_harm_commands_files_or_round_trips(openssh, connect, tmp_path):
@@ -290,7 +290,7 @@ async def test_what_a_login_shell_prints_does_not_harm_commands_files_or_round_t
     await openssh.start()
     transport = connect(openssh.host)
     done = await transport.run(["sh", "-c", "echo out; echo err >&2"], step="try", deadline=30)
-    assert (done.stdout, done.stderr) == ("Welcome to rc-lab\nout\n", "noise\nerr\n")
+    assert (done.stdout.raw, done.stderr.raw) == ("Welcome to rc-lab\nout\n", "noise\nerr\n")
     await transport.put(b"data", str(tmp_path / "file"), step="send", deadline=30)
     assert (tmp_path / "file").read_bytes() == b"data"
     assert await transport.round_trip() > 0
@@ -315,3 +315,24 @@ async def test_an_account_without_a_shell_is_said_so(openssh, connect, tmp_path)
     await openssh.start()
     with pytest.raises(HostError, match=r"login shell of .* runs no commands"):
         await connect(openssh.host).run(["true"], step="try", deadline=30)
+
+
+@pytest.mark.parametrize(
+    ("forced", "says"),
+    [
+        ("/bin/false", "it said nothing and exited with 1"),
+        ("echo This gate is for backups only", 'it said "This gate is for backups only" and exited with 0'),
+    ],
+)
+async def test_a_shell_that_runs_nothing_and_a_forced_command_are_said_so(openssh, connect, tmp_path, forced, says):
+    with (tmp_path / "sshd_config").open("a") as config:
+        config.write(f"ForceCommand {forced}\n")
+    await openssh.stop()
+    await openssh.start()
+    transport = connect(openssh.host)
+    with pytest.raises(HostError, match=says) as caught:
+        await transport.run(["true"], step="try", deadline=30)
+    assert "ForceCommand" in caught.value.hint
+    with pytest.raises(HostError, match=says):
+        async with transport.stream(["true"], step="follow", silence=30) as lines:
+            _ = [line async for line in lines]

@@ -53,7 +53,8 @@ class Service(abc.ABC):
         self.failure: ExchangeError | None = None
         self._number, self._chunks, self._longest = number, chunks, longest
         self._token = token
-        self._listener = socket.create_server((host, port), backlog=_BACKLOG)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         self._lock = threading.Lock()
         self._connections: dict[Connection, threading.Thread] = {}

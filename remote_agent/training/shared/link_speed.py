@@ -61,8 +61,10 @@ class LinkEnd:
 
     def link_open(self) -> tuple[Address, int] | None:
         """Listen. Returns where, and how many bytes of memory are free on this host; None: it can't listen."""
+        own = ray.util.get_node_ip_address()
+        family = socket.AF_INET6 if ":" in own else socket.AF_INET
         try:
-            self._listener = socket.create_server((ray.util.get_node_ip_address(), 0), backlog=_BACKLOG)
+            self._listener = socket.create_server((own, 0), family=family, backlog=_BACKLOG)
         except OSError:
             return None
         host, port = self._listener.getsockname()[:2]

@@ -1,0 +1,61 @@
+"""The agent gets to a host whole, also where several laptops send theirs at the same moment."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hetero_tui.fleet import agent
+from hetero_tui.inventory import Host
+from hetero_tui.transport.local import LocalTransport
+
+SHIPPERS = 6
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+async def test_laptops_that_send_their_agent_at_once_leave_one_that_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    transport = LocalTransport(Host(name="nas", connection="local"))
+    for first in (0, SHIPPERS):  # onto a host without one, and onto one with another
+        pythons = [f"/python/{number}" for number in range(first, first + SHIPPERS)]
+        await asyncio.gather(*(agent.ship(transport, "lab", python) for python in pythons))
+        folder = tmp_path / agent.folder("lab")
+        assert names_in(folder) == ["agent"]
+        assert names_in(folder / "agent") == ["digest", "remote_agent", "run"]
+        assert (folder / "agent" / "run").read_text().split("exec ")[1].split()[0] in pythons
+
+
+async def test_what_a_killed_shipper_left_goes_after_a_while_and_does_not_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / agent.folder("lab")
+    for name in ("agent.new.old", "agent.new.fresh"):
+        (folder / name).mkdir(parents=True)
+    os.utime(folder / "agent.new.old", (1, 1))
+    await agent.ship(LocalTransport(Host(name="nas", connection="local")), "lab", "/python")
+    assert names_in(folder) == ["agent", "agent.new.fresh"]
+
+
+def test_the_agents_own_python_is_not_steered_by_the_users_variables(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("")
+    script = f"{agent.WITHOUT_PYTHON_VARIABLES} env"
+    done = subprocess.run(
+        ["sh", "-c", script],
+        env={"PATH": os.environ["PATH"], "PYTHONHOME": "/x y", "PYTHONPATH": "a\nb", "MYPYTHON": "kept"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "MYPYTHON=kept" in done.stdout
+    assert "PYTHONHOME" not in done.stdout
+    assert "PYTHONPATH" not in done.stdout

@@ -1,0 +1,76 @@
+"""The probe on a host whose surroundings are unusual; the host is this computer, with a home folder of its own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from hetero_tui.errors import BadAnswer, CommandFailed, HostError, PythonMissing
+from hetero_tui.facts import HostFacts
+from hetero_tui.fleet.probing import probe_host
+from hetero_tui.inventory import Host
+from hetero_tui.transport.local import LocalTransport
+from tests.garbage import REFUSED
+
+CLUSTER = "lab"
+
+
+async def probe(home: Path, python: str = sys.executable) -> HostFacts:
+    host = Host(name="nas", connection="local", python=python)
+    return await probe_host(CLUSTER, host, LocalTransport(host))
+
+
+@pytest.fixture(params=["plain", "o'brien", "größe", "two  blanks"])
+def home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = tmp_path / request.param
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    return home
+
+
+def program(home: Path, text: str) -> str:
+    path = home / "python"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o700)
+    return str(path)
+
+
+async def test_a_home_of_any_name_is_found_as_it_is(home: Path) -> None:
+    facts = await probe(home)
+    assert facts.home == str(home)
+    assert facts.disk.unwritable == ""
+    assert facts.machine
+
+
+async def test_what_the_users_shell_sets_for_python_does_not_reach_the_probe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('this is not the json module')\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONHOME", "/nonexistent")
+    monkeypatch.setenv("PYTHONSTARTUP", "/nonexistent")
+    facts = await probe(tmp_path)
+    assert facts.packages["psutil"]
+
+
+@pytest.mark.parametrize("version", ["Python 2.7.18", "Python 3.6.9"])
+async def test_a_python_that_cannot_run_the_probe_is_named_with_its_version(home: Path, version: str) -> None:
+    old = program(home, f'case "$*" in -V) echo {version} >&2;; *) echo "Unknown option: -I" >&2; exit 2;; esac')
+    with pytest.raises(PythonMissing, match=f"{version} is too old even for the probe"):
+        await probe(home, old)
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+async def test_garbage_in_place_of_the_facts_is_one_typed_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "garbage").write_bytes(REFUSED[kind]('{"probe":1,"clock":1.5,"home":"/x"}'))
+    with pytest.raises(HostError) as caught:
+        await probe(tmp_path, program(tmp_path, 'cat >/dev/null; case "$*" in -V) ;; *) cat "$HOME/garbage";; esac'))
+    assert isinstance(caught.value, BadAnswer | CommandFailed)
+    assert "\n" not in str(caught.value)
+    assert caught.value.hint

@@ -1,0 +1,219 @@
+"""Whatever a host sends becomes a value that can be shown, or the one typed error; soon, and in bounded memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks import fuzzing
+from hetero_tui import answers
+from hetero_tui.errors import CommandFailed
+from hetero_tui.text import HostText
+from remote_agent import protocol
+from remote_agent.protocol import ProtocolError
+from tests.garbage import GARBAGE, REFUSED, harmless
+
+SPEC = protocol.NodeSpec(
+    cluster="lab",
+    host="nas",
+    role="worker",
+    folder="~/x",
+    node_address="10.0.0.2",
+    head_address="fd00::1",
+    gcs_port=6389,
+    dashboard_port=8365,
+    labels={"a": "b"},
+    resources={},
+    epoch=1,
+)
+RUN = protocol.RunSummary(id="text-7f3a", job="text", state="running", step=3, loss=0.5, started=1.0)
+NODE = protocol.NodeReport(host="nas", state="running", pid=7, spec=SPEC)
+
+
+def parse(place: str, text: HostText) -> object:
+    """What the product makes of a line at one of the places where hosts send some."""
+    match place:
+        case "facts":
+            return answers.facts(text)
+        case "event":
+            return answers.event(text), json.loads(answers.json_line(text))
+        case "sample":
+            return answers.value(protocol.HostSample, text)
+        case "runs":
+            return answers.value(protocol.RunList, text)
+        case "node":
+            return answers.value(protocol.NodeReport, text)
+        case "removed":
+            return answers.value(protocol.StopReport, text)
+        case _:
+            return answers.value(protocol.LogLine, text)
+
+
+LINES = {
+    "facts": fuzzing.FACTS,
+    "event": fuzzing.EVENTS[0],
+    "sample": protocol.encode(
+        protocol.HostSample(
+            time=1.0,
+            cpu_use=0.5,
+            memory_used=1,
+            memory_total=2,
+            ray="running",
+            devices=(protocol.DeviceSample(device="cpu", name="CPU", use=0.25),),
+        )
+    ),
+    "runs": protocol.encode(protocol.RunList(runs=(RUN,))),
+    "node": protocol.encode(NODE),
+    "removed": protocol.encode(
+        protocol.StopReport(
+            stopped=("ray (7)",), removed=("/x",), leftovers=(protocol.Leftover(kind="port", detail="6389"),)
+        )
+    ),
+    "log": protocol.encode(protocol.LogLine(time=1.0, process="cpu", line="hello")),
+}
+
+
+@pytest.mark.parametrize("place", LINES)
+def test_what_is_right_is_taken(place: str) -> None:
+    assert parse(place, HostText(LINES[place]))
+
+
+@pytest.mark.parametrize("kind", GARBAGE)
+@pytest.mark.parametrize("place", LINES)
+def test_garbage_is_refused_or_shown_without_what_harms_a_terminal(place: str, kind: str) -> None:
+    text = HostText(GARBAGE[kind](LINES[place]).decode("utf-8", "replace"))
+    refused, found = "", None
+    try:
+        found = parse(place, text)
+    except ProtocolError as error:
+        refused = str(error)
+    # Some numbers and texts are right anywhere, and a report of what was removed may be empty.
+    assert refused or kind not in REFUSED or place in ("removed", "log", "runs"), found
+    assert all(harmless(shown) for shown in (refused, *_texts_in(found)))
+    assert len(refused) < 400
+
+
+def _texts_in(found: Any) -> list[str]:
+    if isinstance(found, str):
+        return [found]
+    if hasattr(found, "model_dump"):
+        return _texts_in(found.model_dump())
+    if hasattr(found, "__dataclass_fields__"):
+        return _texts_in([getattr(found, name) for name in found.__dataclass_fields__])
+    if isinstance(found, dict):
+        return [text for pair in found.items() for entry in pair for text in _texts_in(entry)]
+    return [text for entry in found for text in _texts_in(entry)] if isinstance(found, list | tuple) else []
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"python": {"version": "three", "executable": "/p"}}, "python.version"),
+        ({"cpu": {"model": "x", "logical": 8, "quota": float("-inf")}}, "JSON has no -Infinity"),
+        ({"cpu": {"model": "x", "logical": 8, "quota": -1}}, "cpu.quota"),
+        ({"cpu": {"model": "x", "logical": 10**400}}, "too large"),
+        ({"memory": {"total_bytes": -5}}, "memory.total_bytes"),
+        ({"addresses": [{"address": "not-one", "prefix": 24}]}, "addresses.0.address"),
+        ({"addresses": [{"address": "10.0.0.1", "prefix": 240}]}, "addresses.0.prefix"),
+        ({"clock": 1e200}, "clock"),
+        ({"home": "/home/a\tb"}, "home"),
+        ({"free_ports": [70000]}, "free_ports.0"),
+    ],
+)
+def test_a_fact_that_cannot_be_is_named(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(ProtocolError, match=says):
+        answers.facts(HostText(json.dumps(json.loads(fuzzing.FACTS) | changes)))
+
+
+def test_what_the_probe_could_not_read_is_no_reason_to_refuse_the_machine() -> None:
+    unread = {
+        "cpu": {"model": None, "physical": None, "logical": 4, "quota": None},
+        "memory": {"total_bytes": None, "available_bytes": None},
+        "disk": {"path": "/x", "total_bytes": None, "free_bytes": None},
+        "addresses": [{"interface": "", "address": "10.0.0.2", "prefix": None, "speed_mbps": None}],
+    }
+    facts = answers.facts(HostText(json.dumps(json.loads(fuzzing.FACTS) | unread)))
+    assert facts.memory.total_bytes is None
+    assert facts.addresses[0].network.num_addresses == 1
+
+
+@pytest.mark.parametrize(
+    ("cls", "found", "says"),
+    [
+        (protocol.RunList, protocol.RunList(runs=(replace(RUN, state="flying"),)), "unknown state 'flying'"),
+        (protocol.RunList, protocol.RunList(runs=(replace(RUN, id="../../x"),)), "not the name of a run"),
+        (protocol.RunList, protocol.RunList(runs=(replace(RUN, started=1e250),)), "not a time"),
+        (protocol.NodeReport, replace(NODE, spec=replace(SPEC, head_address="mercer")), "address"),
+        (protocol.NodeReport, replace(NODE, spec=replace(SPEC, gcs_port=0)), "port"),
+        (protocol.NodeReport, replace(NODE, spec=replace(SPEC, epoch=2**62)), "future"),
+        (protocol.LogLine, protocol.LogLine(time=-1.0, process="", line=""), "not a time"),
+    ],
+)
+def test_values_of_the_right_type_that_cannot_be_are_refused(cls: type[Any], found: object, says: str) -> None:
+    with pytest.raises(ProtocolError, match=says):
+        answers.value(cls, HostText(protocol.encode(found)))
+
+
+def test_the_line_for_scripts_is_the_hosts_own_unless_it_could_harm() -> None:
+    line = fuzzing.EVENTS[0]
+    assert answers.json_line(HostText(line)) is line
+    changed = json.loads(line) | {"job": "\x1b[2Jtext", "new": "\x9b1m"}
+    shown = answers.json_line(HostText(json.dumps(changed, ensure_ascii=False)))
+    assert json.loads(shown) == json.loads(line) | {"job": "text", "new": "1m"}
+
+
+@settings(max_examples=300)
+@given(st.integers(0, 2**32))
+def test_a_mutated_document_gives_a_value_or_the_typed_error_at_once(seed: int) -> None:
+    parse, text = fuzzing.mutated(seed)
+    began = time.thread_time()
+    with suppress(ProtocolError):
+        parse(text)
+    # The benchmark holds each to 10 ms of a quiet computer.
+    assert time.thread_time() - began < 0.1
+
+
+def test_only_the_detail_of_a_failure_has_lines_of_its_own() -> None:
+    failed = json.loads(fuzzing.EVENTS[-1]) | {"cause": "no\nmercer: ok", "detail": "a\nb"}
+    found = answers.event(HostText(json.dumps(failed)))
+    assert isinstance(found, protocol.RunFailed)
+    assert (found.cause, found.detail) == ("no mercer: ok", "a\nb")
+    report = protocol.StopReport(leftovers=(protocol.Leftover(kind="port", detail="1\nmercer: ok"),))
+    assert answers.value(protocol.StopReport, HostText(protocol.encode(report))).leftovers[0].detail == "1 mercer: ok"
+
+
+def test_an_error_of_a_host_is_one_line_whatever_the_host_said() -> None:
+    error = CommandFailed("nas", "no\nmercer: ok\x1b[2J" + "x" * 5000, step="start node", hint="do\nthis")
+    assert "\n" not in error.cause + error.hint
+    assert harmless(str(error))
+    assert len(error.cause) <= 600
+
+
+def test_a_letter_that_the_output_lacks_ends_no_command() -> None:
+    script = "from hetero_tui.__main__ import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", script, "--inventory", "/no-such/\xfc.yaml", "status"],
+        capture_output=True,
+        env=os.environ | {"PYTHONIOENCODING": "ascii:strict"},
+        check=False,
+    )
+    assert done.returncode == 2
+    assert b"Traceback" not in done.stderr
+    assert b"/no-such/?.yaml" in done.stderr
+
+
+def test_text_of_a_host_is_clean_wherever_it_is_formatted() -> None:
+    text = HostText("\x1b[31mred\n\x07next")
+    assert f"{text}" == str(text) == "red next"
+    assert "\x1b" not in repr([text])
+    assert not isinstance(text, str)
