@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-ROUNDS, MAX_ROUNDS = 7, 28
+ROUNDS, MAX_ROUNDS = 5, 21
 """So many as a rule; where the computer is so busy that these don't tell it, more."""
 
 MAX = 1.5
