@@ -76,24 +76,3 @@ def test_people_read_exactly_one_line_for_each_host(lab: Lab) -> None:
     lines = (done.stdout + done.stderr).splitlines()
     for name in names:
         assert sum(line.split()[:1] == [name] or f" {name}:" in line for line in lines) == 1, "\n".join(lines)
-
-
-def test_a_changed_key_is_refused_even_when_new_keys_are_accepted(lab: Lab) -> None:
-    inventory = lab.inventory(hosts=["unseen", "swapped"], unknown_key=["unseen"], changed_key=["swapped"])
-    product = HeteroTui(lab.laptop, inventory)
-    hosts = product.document("probe", "--accept-new-host-keys", exit_code=3)["hosts"]
-    assert [host["status"] for host in hosts] == ["ok", "host_key_changed"]
-    again = product.document("probe", exit_code=3)["hosts"]
-    assert [host["status"] for host in again] == ["ok", "host_key_changed"]
-
-
-def test_a_bad_inventory_names_every_mistake_with_its_line(lab: Lab) -> None:
-    path = lab.inventory({"mercer": {"adress": "10.0.0.1"}, "crosby": {"port": 70000}}, hosts=["mercer", "crosby"])
-    done = HeteroTui(lab.laptop, path).run("probe")
-    assert done.returncode == 2
-    assert done.stdout == ""
-    lines = path.read_text().splitlines()
-    for key in ("adress", "port"):
-        number = next(number for number, line in enumerate(lines, start=1) if line.strip().startswith(key))
-        assert any(key in line and str(number) in line for line in done.stderr.splitlines()), done.stderr
-    assert "address" in done.stderr
