@@ -23,7 +23,7 @@ from tests.lab.product import HeteroTui, event, only, steps
 
 pytestmark = [pytest.mark.lab, pytest.mark.ray, pytest.mark.timeout(240, method="signal")]
 
-TEXT_STEPS = 25
+TEXT_STEPS = 10
 """The loss of ``text`` falls by a third in them."""
 
 WARM_UP_STEPS = 10
@@ -95,17 +95,15 @@ def test_probe_says_what_every_host_is(product: HeteroTui, fleet: Lab) -> None:
     assert all(host["facts"]["packages"]["ray"] for host in hosts)
 
 
-def test_up_starts_the_hosts_that_can_be_reached_and_names_the_other(product: HeteroTui, fleet: Lab) -> None:
+def test_up_starts_the_hosts_that_can_be_reached_names_the_other_and_adds_it_when_it_is_there(
+    product: HeteroTui, fleet: Lab
+) -> None:
     inventory = fleet.inventory({"crosby": {"address": NOBODY}})
     document = HeteroTui(fleet.laptop, inventory).document("up", exit_code=3)
     errors = {host["name"]: host["error"] for host in document["hosts"]}
     assert errors["mercer"] is errors["nas"] is None
     assert NOBODY in errors["crosby"]["cause"]
     assert document["cluster"]["state"] == "degraded"
-
-
-def test_up_again_adds_the_missing_host_and_leaves_the_others_alone(product: HeteroTui, fleet: Lab) -> None:
-    HeteroTui(fleet.laptop, fleet.inventory({"crosby": {"address": NOBODY}})).run("up")
     before = {host.name: raylets(host) for host in fleet.hosts}
     document = product.document("up")
     assert document["cluster"]["state"] == "up"
@@ -126,8 +124,8 @@ def test_train_prints_every_event_as_a_line_and_the_loss_falls(product: HeteroTu
     assert_whole(events)
     losses = [one.loss for one in steps(events)]
     assert len(losses) == TEXT_STEPS
-    first, last = (statistics.mean(part) for part in (finite(losses[:5]), finite(losses[-5:])))
-    assert last < 0.9 * first
+    first, last = (statistics.mean(part) for part in (finite(losses[:1]), finite(losses[-3:])))
+    assert last < 0.8 * first
     finished = only(events, protocol.RunFinished)
     assert finished.steps == TEXT_STEPS
     assert finished.checkpoint

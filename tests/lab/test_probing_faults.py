@@ -27,6 +27,10 @@ STATUSES = {
     "crosby": "ok",
 }
 NOT_THERE: dict[str, dict[str, object]] = {"absent": {"address": NOBODY}, "closed": {"port": 2222}}
+WRONG: dict[str, dict[str, object]] = {
+    "stranger": {"user": "nobody-here"},
+    "moved": {"python": "/nonexistent/bin/python"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +42,7 @@ def lab(possible: None) -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def product(lab: Lab) -> HeteroTui:
-    wrong: dict[str, dict[str, object]] = {
-        "stranger": {"user": "nobody-here"},
-        "moved": {"python": "/nonexistent/bin/python"},
-    }
-    inventory = lab.inventory(NOT_THERE | wrong, unknown_key=["unseen"], changed_key=["swapped"])
+    inventory = lab.inventory(NOT_THERE | WRONG, unknown_key=["unseen"], changed_key=["swapped"])
     return HeteroTui(lab.laptop, inventory)
 
 
@@ -67,30 +67,12 @@ def test_each_fault_has_its_status_cause_and_hint_and_the_others_are_probed_in_t
     assert "2222" in causes["closed"]
 
 
-def test_people_read_exactly_one_line_for_each_host(product: HeteroTui) -> None:
-    done = product.run("probe", "--plain")
+def test_people_read_exactly_one_line_for_each_host(lab: Lab) -> None:
+    # Those that are waited for in vain are left out: `closed` is unreachable, too, and known to be at once.
+    names = [name for name in STATUSES if name not in ("absent", "dark")]
+    inventory = lab.inventory(NOT_THERE | WRONG, hosts=names, unknown_key=["unseen"], changed_key=["swapped"])
+    done = HeteroTui(lab.laptop, inventory).run("probe", "--plain")
     assert done.returncode == 3
     lines = (done.stdout + done.stderr).splitlines()
-    for name in STATUSES:
+    for name in names:
         assert sum(line.split()[:1] == [name] or f" {name}:" in line for line in lines) == 1, "\n".join(lines)
-
-
-def test_a_changed_key_is_refused_even_when_new_keys_are_accepted(lab: Lab) -> None:
-    inventory = lab.inventory(hosts=["unseen", "swapped"], unknown_key=["unseen"], changed_key=["swapped"])
-    product = HeteroTui(lab.laptop, inventory)
-    hosts = product.document("probe", "--accept-new-host-keys", exit_code=3)["hosts"]
-    assert [host["status"] for host in hosts] == ["ok", "host_key_changed"]
-    again = product.document("probe", exit_code=3)["hosts"]
-    assert [host["status"] for host in again] == ["ok", "host_key_changed"]
-
-
-def test_a_bad_inventory_names_every_mistake_with_its_line(lab: Lab) -> None:
-    path = lab.inventory({"mercer": {"adress": "10.0.0.1"}, "crosby": {"port": 70000}}, hosts=["mercer", "crosby"])
-    done = HeteroTui(lab.laptop, path).run("probe")
-    assert done.returncode == 2
-    assert done.stdout == ""
-    lines = path.read_text().splitlines()
-    for key in ("adress", "port"):
-        number = next(number for number, line in enumerate(lines, start=1) if line.strip().startswith(key))
-        assert any(key in line and str(number) in line for line in done.stderr.splitlines()), done.stderr
-    assert "address" in done.stderr

@@ -7,7 +7,8 @@ import pwd
 import shutil
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pytest
 from hetero_tui.demo.machines import EmbeddedMachines
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.transport.ssh import SshTransport
+from tests.lab.conftest import REQUIRED
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 USER = pwd.getpwuid(os.getuid()).pw_name
@@ -36,17 +38,18 @@ class Server:
         return self.host.model_copy(update=changes)
 
 
-async def wait_for_banner(port: int) -> None:
-    async with asyncio.timeout(30):
-        while True:
-            try:
-                reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            except ConnectionRefusedError:
-                await asyncio.sleep(0.05)
-                continue
-            await reader.readline()
-            writer.close()
-            return
+def wait_for_banner(port: int) -> None:
+    end = time.monotonic() + 30
+    while True:
+        try:
+            connection = socket.create_connection(("127.0.0.1", port), 30)
+        except ConnectionRefusedError:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+            continue
+        with connection:
+            assert connection.recv(4) == b"SSH-"
+        return
 
 
 class OpenSsh:
@@ -65,7 +68,7 @@ class OpenSsh:
             f"AuthorizedKeysFile {folder}/client_key.pub\nStrictModes no\nPasswordAuthentication no\n"
             f"KbdInteractiveAuthentication no\nPermitRootLogin prohibit-password\nMaxStartups 100\n{extra}"
         )
-        self.process: asyncio.subprocess.Process | None = None
+        self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def host(self) -> Host:
@@ -79,39 +82,61 @@ class OpenSsh:
         )
 
     async def start(self) -> None:
-        if os.getuid() == 0:
-            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-        log = (self.folder / "log").open("ab")
-        self.process = await asyncio.create_subprocess_exec(
-            SSHD, "-D", "-e", "-f", self.folder / "sshd_config", stderr=log, start_new_session=True
-        )
-        log.close()
-        await wait_for_banner(self.port)
+        await asyncio.to_thread(self.begin)
 
     async def stop(self) -> None:
+        await asyncio.to_thread(self.end)
+
+    def begin(self) -> None:
+        if os.getuid() == 0:
+            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+        assert SSHD is not None
+        with (self.folder / "log").open("ab") as log:
+            command = [SSHD, "-D", "-e", "-f", str(self.folder / "sshd_config")]
+            self.process = subprocess.Popen(command, stderr=log, start_new_session=True)
+        wait_for_banner(self.port)
+
+    def end(self) -> None:
         """Also ends its connections: they are children of the listener, in sessions of their own."""
         assert self.process is not None
         children = psutil.Process(self.process.pid).children(recursive=True)
         self.process.kill()
-        await self.process.wait()
+        self.process.wait()
         for child in children:
             with contextlib.suppress(psutil.NoSuchProcess):
                 if child.name().startswith("sshd"):
                     child.kill()
 
 
-@pytest.fixture
-async def openssh(tmp_path: Path) -> AsyncIterator[OpenSsh]:
+def check_installed() -> None:
+    """Where the lab is required (CI), so is its SSH server."""
+    if SSHD is None and os.environ.get(REQUIRED) == "1":
+        pytest.fail(f"{REQUIRED}=1, but no sshd is installed here")
     if SSHD is None:
         pytest.skip("no sshd is installed here")
+
+
+@pytest.fixture
+async def openssh(tmp_path: Path) -> AsyncIterator[OpenSsh]:
+    check_installed()
     server = OpenSsh(tmp_path)
     await server.start()
     yield server
     await server.stop()
 
 
+@pytest.fixture(scope="session")
+def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenSsh]:
+    """For tests that leave its files alone: they differ in what they ask of it."""
+    check_installed()
+    server = OpenSsh(tmp_path_factory.mktemp("sshd"))
+    server.begin()
+    yield server
+    server.end()
+
+
 @pytest.fixture(params=["embedded", "openssh"])
-async def server(request: pytest.FixtureRequest, short_folder: Path, tmp_path: Path) -> AsyncIterator[Server]:
+async def server(request: pytest.FixtureRequest, short_folder: Path) -> AsyncIterator[Server]:
     """Each test that asks for it runs twice: on an embedded machine and on OpenSSH."""
     if request.param == "embedded":
         async with EmbeddedMachines(short_folder, speeds=(1.0,)) as machines:
@@ -132,12 +157,11 @@ async def server(request: pytest.FixtureRequest, short_folder: Path, tmp_path: P
                 lambda: machines.plug_in(machine.name),
             )
         return
-    if SSHD is None:
-        pytest.skip("no sshd is installed here")
-    real = OpenSsh(tmp_path)
-    await real.start()
+    real: OpenSsh = request.getfixturevalue("common")
+    assert real.process is not None
+    if real.process.poll() is not None:
+        await real.start()  # a test that stopped it failed
     yield Server("openssh", real.host, Path(pwd.getpwuid(os.getuid()).pw_dir), real.stop, real.start)
-    await real.stop()
 
 
 @pytest.fixture

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import math
 import os
 import pty
 import select
 import signal
-import statistics
 import struct
 import subprocess
 import sys
@@ -18,8 +16,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-ROUNDS, MAX_ROUNDS = 7, 28
-"""So many as a rule; where the computer is so busy that these don't tell it, more."""
+ROUNDS = 9
+"""Other work on this computer makes a start slower and never faster: the fastest of these is the program's own."""
 
 MAX = 1.5
 ALTERNATE_SCREEN = b"\x1b[?1049h"
@@ -57,15 +55,10 @@ def test_the_first_frame_comes_within_one_and_a_half_times_of_an_empty_textual_a
     ours = [sys.executable, "-m", "hetero_tui"]
     for program in (empty, ours):
         _seconds_to_first_frame(program, tmp_path)  # byte code and file cache warm for both
-    pairs: list[tuple[float, float]] = []
-    ratio = math.inf
-    while len(pairs) < ROUNDS or (ratio > MAX and len(pairs) < MAX_ROUNDS):
-        pairs.append((_seconds_to_first_frame(empty, tmp_path), _seconds_to_first_frame(ours, tmp_path)))
-        # The median of the rounds' own ratios: both halves of a round see the same load of the computer.
-        ratio = statistics.median(own / bare for bare, own in pairs)
-    medians = [statistics.median(column) * 1000 for column in zip(*pairs, strict=True)]
-    print(f"first frame: empty Textual app {medians[0]:.0f} ms, ours {medians[1]:.0f} ms, ratio {ratio:.2f}")
-    assert ratio <= MAX
+    rounds = [[_seconds_to_first_frame(program, tmp_path) for program in (empty, ours)] for _ in range(ROUNDS)]
+    bare, own = map(min, zip(*rounds, strict=True))
+    print(f"first frame: empty Textual app {1000 * bare:.0f} ms, ours {1000 * own:.0f} ms, ratio {own / bare:.2f}")
+    assert own <= MAX * bare
 
 
 def test_the_screens_load_neither_torch_ray_asyncssh_nor_pydantic_before_the_first_frame() -> None:

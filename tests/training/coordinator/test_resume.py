@@ -112,7 +112,6 @@ def way(name: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("optimizer", "before", "hosts", "after", "other_hosts"),
     [
-        ("adamw", "network", "abc", "auto", "ab"),
         ("momentum", "auto", "ab", "allreduce", "bc"),
         ("adamw", "allreduce", "ab", "network", "abc"),
     ],

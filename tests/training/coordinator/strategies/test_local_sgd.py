@@ -57,36 +57,6 @@ class Job:
         x = torch.randn(100, 20, generator=generator)
         return x, (x[:, :5] + 0.3 * x[:, 5:10]).argmax(1)
 """
-STRAIGHT = """
-import os
-import signal
-import time
-
-import torch
-from torch import nn
-
-
-class Job:
-    '''A loss whose gradient does not depend on the weights: a slice moves them as far whoever computes it.'''
-
-    calls = 0
-
-    def create_model(self):
-        return nn.Linear(20, 1, bias=False)
-
-    def loss(self, model, batch):
-        Job.calls += 1
-        if os.environ.get("TEST_HOST") == "b" and Job.calls == FAIL_AT:
-            os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(0.001 * len(batch))  # as above
-        return model(batch).mean()
-
-    def create_optimizer(self, model, config):
-        return torch.optim.SGD(model.parameters(), lr=0.2)
-
-    def create_data(self):
-        return torch.randn(100, 20, generator=torch.Generator().manual_seed(5))
-"""
 SGD = "torch.optim.SGD(model.parameters(), lr=0.2)"
 ADAMW = "torch.optim.AdamW(model.parameters(), lr=0.003, weight_decay=0.1)"
 
@@ -206,42 +176,6 @@ def test_with_overlap_the_common_weights_come_one_round_late(
     weights = plain.weights_of(run)
     possible = (reference(quick, tmp_path, config, rounds, 5, waited=some) for some in copied)  # the likely ones first
     assert any(max(plain.errors(weights, one).values()) <= 1e-5 for one in possible)
-
-
-@pytest.mark.ray
-def test_a_worker_killed_with_overlap_leaves_every_sample_counted_once(launch: Any, tmp_path: Path) -> None:
-    source = STRAIGHT.replace("FAIL_AT", "30")
-    settings = {"strategy": "local_sgd", "local_batch": 10, "local_steps": 3, "overlap": True}
-    settings |= {"loss_reduction": "mean"}
-    run = launch(source, num_iterations=ROUNDS, seed=3, rebalance=False, stream="network", **settings)
-    assert run.finish() == (0, "")
-    (lost,) = run.of_kind("worker_lost")
-    assert lost["host"] == "b"
-    steps = run.of_kind("step")
-    assert [step["step"] for step in steps] == list(range(1, ROUNDS + 1))
-    before = [share["samples"] for share in run.of_kind("plan")[0]["shares"]]
-    after = [share["samples"] for share in run.of_kind("rebalanced")[0]["shares"]]
-    rounds = [before if step["step"] <= lost["step"] + 1 else after for step in steps]
-    assert [step["samples"] for step in steps] == [sum(samples) for samples in rounds]
-    config = TrainingConfig(num_iterations=ROUNDS, seed=3, **settings)
-    plain.assert_equal(plain.weights_of(run), reference(source, tmp_path, config, rounds, 10))
-
-
-@pytest.mark.ray
-def test_a_worker_killed_in_a_compressed_round_leaves_the_others_learning(launch: Any) -> None:
-    settings = {
-        "codec": "int8",
-        "stream": "network",
-        "strategy": "local_sgd",
-        "local_steps": 4,
-        "loss_reduction": "mean",
-    }
-    run = launch(job_source(ADAMW, fail_at=30), num_iterations=20, batch_size=BATCH, seed=3, **settings)
-    assert run.finish() == (0, "")
-    assert len(run.of_kind("worker_lost")) == 1
-    steps = run.of_kind("step")
-    assert len(steps) == 20
-    assert steps[-1]["loss"] < 0.8 * steps[0]["loss"]
 
 
 @pytest.mark.ray

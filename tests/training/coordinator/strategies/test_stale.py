@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -313,39 +312,3 @@ def synchronous(source: str, folder: Path, config: TrainingConfig) -> dict[str, 
     """The weights of a synchronous run: those of a plain loop, as other tests show."""
     job = plain.job_of(source, folder)
     return plain.train(job, config, loss=lambda model, batch: functional.cross_entropy(model(batch[0]), batch[1]))
-
-
-@pytest.mark.ray
-def test_a_killed_workers_slices_are_counted_once_by_others(launch: Any) -> None:  # ssp: test_faults_of_strategies
-    # Samples that cost nothing are dealt out by noise: the one that is to die may get none.
-    source = job_source(fail_at=MEASURED + 7, seconds_a_sample=0.003)
-    settings = {"num_iterations": 40, "batch_size": BATCH, "seed": 3, "checkpoint_every": 15, "loss_reduction": "mean"}
-    run = launch(source, strategy="async", **settings)
-    assert run.finish() == (0, "")
-    (lost,) = run.of_kind("worker_lost")
-    assert lost["host"] == "b"
-    assert {event["worker"] for event in run.of_kind("slice_reissued")} == {"b/cpu"}
-    steps = run.of_kind("step")
-    assert [step["step"] for step in steps] == list(range(1, 41))
-    back = [event["seq"] for event in run.of_kind("worker_joined") if event["host"] == "b"][1:]
-    away = [step for step in steps if lost["seq"] < step["seq"] < min(back, default=math.inf)]
-    assert len(away) > 5
-    assert all("b/cpu" not in [row["worker"] for row in step["workers"]] for step in away[5:]), "none of it is left"
-    counted_once(run, 40 * BATCH)
-    done = 0
-    for step in steps:  # a checkpoint holds whole steps and nothing else
-        done += step["samples"]
-        if step["step"] in (15, 30, 40):
-            assert done == step["step"] * BATCH
-    assert [event["step"] for event in run.of_kind("checkpoint_saved")] == [15, 30, 40]
-    assert steps[-1]["loss"] < 0.7 * steps[0]["loss"]
-
-
-@pytest.mark.ray
-def test_the_last_worker_lost_ends_the_run_with_the_reason(launch: Any) -> None:
-    run = launch(
-        job_source(fail_at=MEASURED + 10), "b", server="a", strategy="async", num_iterations=400, batch_size=BATCH
-    )
-    code, errors = run.finish()
-    assert (code, "Traceback" in errors) == (1, False)
-    assert "last worker was lost" in run.of_kind("run_failed")[0]["cause"]

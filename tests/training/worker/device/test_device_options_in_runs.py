@@ -32,7 +32,7 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    '''Tied, frozen and unused parameters, and perhaps two dtypes.'''
+    '''Tied, frozen and unused parameters.'''
 
     def __init__(self):
         super().__init__()
@@ -43,13 +43,13 @@ class Model(nn.Module):
         self.frozen.requires_grad_(False)
         self.unused = nn.Linear(7, 7)
         self.head = nn.Linear(16, 5)
-        self.scale = nn.Parameter(torch.ones(5, dtype=DTYPE))
+        self.scale = nn.Parameter(torch.ones(5))
 
     def forward(self, x):
         for block in self.blocks:
             x = block(x)
         x = self.frozen(torch.tanh(self.again(torch.tanh(self.tied(x)))))
-        return self.head(x) * self.scale.float()
+        return self.head(x) * self.scale
 
 
 class Job:
@@ -80,8 +80,8 @@ class Job:
 """
 
 
-def source(dtype: str = "torch.float32", fits: int = 100) -> str:
-    return JOB.replace("DTYPE", dtype).replace("FITS", str(fits))
+def source(fits: int = 100) -> str:
+    return JOB.replace("FITS", str(fits))
 
 
 def plain_loop(folder: Path, text: str) -> dict[str, Tensor]:
@@ -105,23 +105,19 @@ SETTINGS = {"num_iterations": STEPS, "batch_size": BATCH, "seed": SEED, "clip_no
 
 @pytest.mark.ray
 @pytest.mark.parametrize(
-    ("dtype", "settings", "way"),
-    [
-        ("torch.float32", {"stream": "auto"}, "over shared memory"),
-        ("torch.float32", {"stream": "network", "shards": 2}, "over network"),
-        ("torch.float64", {}, "without a server: parameters are float64"),
-    ],
+    ("settings", "way"),
+    [({"stream": "auto"}, "over shared memory"), ({"stream": "network", "shards": 2}, "over network")],
 )
 def test_weights_with_clipping_and_a_scheduler_of_the_jobs_own_are_those_of_a_plain_loop(
-    launch: Any, tmp_path: Path, dtype: str, settings: dict[str, Any], way: str
+    launch: Any, tmp_path: Path, settings: dict[str, Any], way: str
 ) -> None:
     limits = {"a": 17, "b": 9, "c": 4}
-    run = launch(source(dtype), limits=limits, **SETTINGS, **settings)
+    run = launch(source(), limits=limits, **SETTINGS, **settings)
     assert run.finish() == (0, "")
     assert any(way in each for each in run.of_kind("plan")[0]["reasons"]), run.of_kind("plan")
     for step in run.of_kind("step"):  # they cross the data's epochs
         assert [worker["samples"] for worker in step["workers"]] == list(limits.values())
-    plain.assert_equal(plain.weights_of(run), plain_loop(tmp_path, source(dtype)))
+    plain.assert_equal(plain.weights_of(run), plain_loop(tmp_path, source()))
 
 
 @pytest.mark.ray

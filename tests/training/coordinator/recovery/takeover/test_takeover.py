@@ -172,20 +172,6 @@ def test_a_worker_that_is_lost_with_the_coordinator_is_started_again_and_its_sli
     assert_exact(run, steps)
 
 
-def test_where_no_worker_is_left_the_run_goes_on_from_its_newest_checkpoint(launch: Any, cluster: Cluster) -> None:
-    run = launch(JOB, "ab", **SETTINGS | {"checkpoint_every": 5})
-    until_it_can_be_taken_over(run, 12)
-    kill_together(run, "ab", cluster)
-    code, errors = run.finish()
-    assert code == 0, errors
-    (resumed,) = run.of_kind("run_resumed")
-    assert resumed["checkpoint"]
-    assert resumed["step"] % 5 == 0
-    assert len(run.of_kind("worker_joined")) == 4, "all were started again"
-    spans = [span for slices in record.read(run.folder / record.FILE).values() for span in slices]
-    assert record.gaps_and_overlaps(spans, STEPS * BATCH) == ()
-
-
 def test_a_run_that_has_neither_workers_nor_a_checkpoint_to_go_on_with_says_so(launch: Any, cluster: Cluster) -> None:
     run = launch(JOB, "ab", **SETTINGS, checkpoint_seconds=0)
     until_it_can_be_taken_over(run, 3)
