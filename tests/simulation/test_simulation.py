@@ -121,3 +121,12 @@ def test_it_finds_a_step_that_is_not_committed_before_its_weights_are_asked_for(
 ) -> None:
     monkeypatch.setattr(AllReduce, "_commit", lambda *_: None)
     assert found()
+
+
+@pytest.mark.parametrize("after_s", [0.05, 0.2])
+def test_a_step_goes_on_when_only_workers_are_left_that_take_part_from_the_next_one_on(after_s: float) -> None:
+    drained = [Fault(0.5, "drain", "a", 12.0), Fault(2.0, "drain", "b", 1.0)]
+    events = simulate(3, drained, "sync").events
+    joined_s = next(float(event.split()[0]) for event in events if "WorkerJoined" in event and "b/cpu" in event)
+    outcome = simulate(3, [*drained, Fault(joined_s + after_s, "kill", "c", 0.0)], "sync")
+    assert not outcome.wrong, said(outcome)

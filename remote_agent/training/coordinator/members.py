@@ -9,6 +9,7 @@ from remote_agent.protocol import Share, WorkerStep
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
 from remote_agent.training.coordinator.plan.placement import Placement
 from remote_agent.training.shared.clock import ClockOffset
+from remote_agent.training.shared.messages import Stamps
 from remote_agent.training.shared.rpc import Actor, Ref
 
 
@@ -88,6 +89,10 @@ class WorkerHandle:
             pull_s=pull_s,
             wait_s=max(0.0, seconds - compute_s - push_s - pull_s),
         )
+
+    def took(self, stamps: Stamps) -> None:
+        """Remember how long its calls usually take."""
+        self.usual_call_s = max(0.9 * self.usual_call_s, stamps.left - stamps.entered)
 
     def observe(self, samples: int, seconds: float, rested: bool = False) -> None:
         """Take one slice's compute time into account, of a device that had none for a while if it ``rested``."""

@@ -17,7 +17,7 @@ from typing import Any
 from remote_agent.training.coordinator.members import WorkerHandle
 from remote_agent.training.coordinator.recovery.heartbeat import Heartbeat
 from remote_agent.training.coordinator.session import Session
-from remote_agent.training.deadlines import LOOK_S, PING_S, SLICE_FACTOR
+from remote_agent.training.deadlines import LOOK_S, PING_S, given_up_after
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.figures import Figures, whole
@@ -180,7 +180,7 @@ class _Work:
         for member in {piece.member for piece in self.pieces}:
             beat = heartbeat.of(member.actor)
             own = next(piece for piece in self.pieces if piece.member is member)
-            patience = self.session.config.slice_deadline_s + SLICE_FACTOR * own.expected_s
+            patience = given_up_after(self.session.config.slice_deadline_s, own.expected_s)
             if beat.ended or beat.is_silent or time.monotonic() - own.given > patience:
                 self._lose(member)
 

@@ -23,7 +23,7 @@ from remote_agent.training.coordinator.plan.placement import Placement
 from remote_agent.training.coordinator.recovery import policy
 from remote_agent.training.coordinator.recovery.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery.policy import Crash
-from remote_agent.training.deadlines import CLOSE_S, LAST_WORDS_S, LOOK_S, PING_S, SLICE_FACTOR
+from remote_agent.training.deadlines import CLOSE_S, LAST_WORDS_S, LOOK_S, PING_S, given_up_after
 from remote_agent.training.errors import JobError, TrainingError
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.messages import PING, Busy, Pulse
@@ -97,7 +97,7 @@ class Crashes:
             busy = heartbeat.of(member.actor).pulse.busy
             if busy is not None:
                 expected = member.track.current.seconds(max(1, busy.place.samples))
-                if busy.seconds > deadline_s + SLICE_FACTOR * expected:
+                if busy.seconds > given_up_after(deadline_s, expected):
                     self.hung(member.seat, member.actor, busy)
         error = self._verdict()
         if error is not None:

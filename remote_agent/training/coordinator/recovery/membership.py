@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
-from typing import Any
 
 from remote_agent.protocol import RunCommand, WorkerJoined
 from remote_agent.training.coordinator.members import WorkerHandle
@@ -28,13 +27,17 @@ from remote_agent.training.coordinator.recovery.policy import (
     RunStatus,
     SetAside,
 )
-from remote_agent.training.coordinator.recovery.rejoining import Rejoining, learn_from_late, of_following
+from remote_agent.training.coordinator.recovery.rejoining import (
+    HeldSlice,
+    Rejoining,
+    learn_from_late,
+    of_following,
+)
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.deadlines import ALONE_S, LOOK_S
 from remote_agent.training.errors import TrainingError, WeightsGone, WorkersGone
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.messages import PING
-from remote_agent.training.shared.rpc import Ref
 
 LOG = logging.getLogger(__name__)
 
@@ -60,35 +63,34 @@ class Membership:
         self._session, self._crew, self._heartbeat = session, crew, heartbeat
         self._on_server = on_server
         self._away, self._draining = session.away, session.draining
+        self._leaving: list[WorkerHandle] = []  # they take no part any more, and still do what they were given
         self._alone_since: float | None = None
         self._reopen()
 
     # --- Leaving -----------------------------------------------------------------------------------------------------
 
     def handle_failure(
-        self,
-        step: int,
-        member: WorkerHandle,
-        evidence: Evidence,
-        *,
-        newest: int,
-        patience_s: float = ALONE_S,
-        late: tuple[int, Ref[Any]] | None = None,
+        self, step: int, member: WorkerHandle, evidence: Evidence, *, newest: int, held: HeldSlice | None = None
     ) -> None:
-        """A worker of the crew failed: decide about it, and carry that out. Its slices are the caller's.
+        """Decide about a worker that failed, and carry that out. Its slices are the caller's to issue again.
+
+        One that was to leave anyway is ended, and nothing else; so it is for one that is known to have failed.
 
         Args:
             step: the one under way.
-            member: who.
+            member: the worker.
             evidence: what was seen.
             newest: the newest step that it was given a part in.
-            patience_s: after this long it is taken to hang.
-            late: samples and answer of the slice that it did not deliver in time.
+            held: the slice that it had.
 
         Raises:
             WorkersGone: it was the last one, and will not come back.
             TrainingError: the batch does not fit into the others' memory.
         """
+        if member in self._leaving:
+            self._release(member)
+        if member not in self._session.crew:
+            return
         others = [other for other in self._session.crew if other is not member]
         if member.host in self._draining and others:
             evidence = policy.Drained()
@@ -101,8 +103,29 @@ class Membership:
         if lost:
             self._crew.report_lost(step, member, decision.cause)
         self._crew.leave(step, member, f"{member.name} was lost" if lost else f"{member.name}: {decision.cause}")
-        away = Rejoining(member.seat.spec, member, time.monotonic(), lost, patience_s, late, attempts=member.attempts)
+        is_late = isinstance(evidence, policy.Late)
+        away = Rejoining(
+            member.seat.spec, member, time.monotonic(), lost, held, is_late=is_late, attempts=member.attempts
+        )
         self._carry_out(decision, away, newest)
+
+    def start_leaving(self, step: int) -> None:
+        """Give workers on drained hosts no part in ``step`` and those after it; never all workers leave."""
+        wanted = [member for member in self._session.crew if member.host in self._draining]
+        for member in wanted if len(wanted) < len(self._session.crew) else ():
+            self._crew.report_lost(step, member, policy.decide(policy.Drained(), _ANY).cause)
+            self._crew.leave(step, member, f"{member.host} is drained")
+            self._leaving.append(member)
+
+    def release_idle(self, busy: Collection[WorkerHandle] = ()) -> None:
+        """End those that were to leave, and are not ``busy`` with what they were given before."""
+        for member in [member for member in self._leaving if member not in busy]:
+            self._release(member)
+
+    def _release(self, member: WorkerHandle) -> None:
+        self._leaving.remove(member)
+        self._end(member)
+        self._watch()
 
     def _blame(self, member: WorkerHandle, evidence: Evidence) -> None:
         """See whether the user's code is to blame."""
@@ -148,8 +171,8 @@ class Membership:
         """Until something may have changed about those who are away, at most so long."""
         self._heartbeat.wait(seconds)
 
-    def look(self, step: int) -> None:
-        """See how those are doing who are away, and what the user wants.
+    def refresh(self, step: int) -> None:
+        """Help those on that are away, and carry out the user's commands.
 
         Raises:
             WorkersGone: nobody takes part, and nobody came back in time.
@@ -277,7 +300,7 @@ class Membership:
         LOG.info("step %d: paused, no worker takes part", step)
         while not self._session.crew:
             self.wait(LOOK_S)
-            self.look(step)
+            self.refresh(step)
             self.readmit(step)
         LOG.info("step %d: continued", step)
 
@@ -294,7 +317,8 @@ class Membership:
                 self._end(away.member)
             if away.opening is not None:
                 away.opening.add_done_callback(self._end_opened)
-            away.follows = away.late = away.opening = None
+            away.follows = away.opening = None
+            away.is_late = False
             away.start_at = time.monotonic()
         self._watch()
 
@@ -303,22 +327,6 @@ class Membership:
             self._end(opening.result())
 
     # --- What the user wants -----------------------------------------------------------------------------------------
-
-    def leaving(self) -> list[WorkerHandle]:
-        """Workers of the crew that the user wants to leave; never all of the crew."""
-        wanted = [member for member in self._session.crew if member.host in self._draining]
-        return wanted if len(wanted) < len(self._session.crew) else []
-
-    def dismiss(self, step: int, members: list[WorkerHandle]) -> None:
-        """These get no part in the steps that are issued from now on; they still do what they were given."""
-        for member in members:
-            self._crew.report_lost(step, member, policy.decide(policy.Drained(), _ANY).cause)
-            self._crew.leave(step, member, f"{member.host} is drained")
-
-    def dismissed(self, member: WorkerHandle) -> None:
-        """One of them has done all that it was given."""
-        self._end(member)
-        self._watch()
 
     def _obey(self, command: RunCommand) -> None:
         LOG.info("the user's command: %s", command)
@@ -353,8 +361,8 @@ class Membership:
 
     def _watch(self) -> None:
         away = [away.member.actor for away in self._away if away.member is not None and away.follows is not None]
-        crew, servers = self._session.crew, self._session.servers
-        self._heartbeat.watch([*(member.actor for member in crew), *away, *(server.actor for server in servers)])
+        working = [member.actor for member in (*self._session.crew, *self._leaving)]
+        self._heartbeat.watch([*working, *away, *(server.actor for server in self._session.servers)])
 
 
 _ANY = RunStatus(others=1, coming=0)

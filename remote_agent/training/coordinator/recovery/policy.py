@@ -68,11 +68,18 @@ class ShardLinkDown:
 
 
 @dataclass(frozen=True)
+class TooLate:
+    """It takes part from the step after ``step`` on, and all that take part in ``step`` were lost."""
+
+    step: int
+
+
+@dataclass(frozen=True)
 class Drained:
     """The user wants its host to leave."""
 
 
-Evidence = Died | Silent | Late | Hung | ShardLinkDown | Drained
+Evidence = Died | Silent | Late | Hung | ShardLinkDown | TooLate | Drained
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,6 +227,8 @@ def _about(evidence: Evidence, standing: RunStatus) -> Decision:
             return SetAside(cause, lost=True)
         case ShardLinkDown(cause) | Died(cause):
             return _again(cause, standing)
+        case TooLate(step):
+            return _again(f"it waited for step {step}, and all workers of that step were lost", standing)
         case Hung(seconds):
             return _again(f"its slice was not done after {seconds:.0f} s, though its process answers", standing)
 

@@ -11,7 +11,7 @@ from remote_agent.protocol import DeviceSpec
 from remote_agent.training.coordinator.members import WorkerHandle
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
 from remote_agent.training.coordinator.recovery.policy import Died, Evidence
-from remote_agent.training.deadlines import ALONE_S
+from remote_agent.training.deadlines import ALONE_S, HUNG_DEADLINES
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.device_profile import DeviceProfile
 from remote_agent.training.shared.messages import ShardLinkDown, StaleResult, StreamedResult
@@ -19,6 +19,15 @@ from remote_agent.training.shared.rpc import Ref
 
 MAX_SLOWDOWN = 20.0
 """A slice that was late by more than this says no more about the device than one that was late by this."""
+
+
+@dataclass(frozen=True)
+class HeldSlice:
+    """The slice that a worker had when it failed: its samples, its answer, and after how many seconds it is late."""
+
+    samples: int
+    answer: Ref[Any]
+    late_s: float
 
 
 @dataclass(eq=False)
@@ -30,8 +39,8 @@ class Rejoining:
         member: itself; None: it is new.
         since: when it left, on the monotonic clock.
         lost: the user was told that it is lost (or new), and is told when it takes part.
-        patience_s: after this long without a sign of progress it is taken to hang.
-        late: the slice that it was set aside for: (samples, answer).
+        held: the slice that it had when it failed; None: it had none.
+        is_late: it was set aside since that slice was late.
         follows: its call to follow the run; None: its process is not there yet.
         follows_since: when that was called.
         opening: its process, while that is being started.
@@ -43,8 +52,8 @@ class Rejoining:
     member: WorkerHandle | None
     since: float
     lost: bool
-    patience_s: float = ALONE_S
-    late: tuple[int, Ref[Any]] | None = None
+    held: HeldSlice | None = None
+    is_late: bool = False
     follows: Ref[ShardLinkDown | None] | None = None
     follows_since: float = 0.0
     opening: Future[WorkerHandle] | None = None
@@ -56,6 +65,11 @@ class Rejoining:
         """A device that has had no worker so far: it gets one as soon as its host has a living node."""
         now = time.monotonic()
         return cls(spec, None, now, lost=True, start_at=now)
+
+    @property
+    def patience_s(self) -> float:
+        """Seconds without a sign of progress after which it is taken to hang."""
+        return ALONE_S if self.held is None else HUNG_DEADLINES * self.held.late_s
 
     @property
     def name(self) -> str:
@@ -74,11 +88,11 @@ def of_following(follows: Ref[ShardLinkDown | None]) -> Evidence | None:
 
 def learn_from_late(away: Rejoining, member: WorkerHandle) -> None:
     """Let the slice that was late say how fast the device is now."""
-    if away.late is None or away.lost:
+    if away.held is None or not away.is_late or away.lost:
         return
-    samples, ref = away.late
+    samples = away.held.samples
     try:
-        answer = rpc.get(ref, 0.0)
+        answer = rpc.get(away.held.answer, 0.0)
     except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
         return
     now = member.track.current

@@ -28,8 +28,14 @@ class Share:
 class Call:
     """A worker's part in a reduction that is under way."""
 
+    member: WorkerHandle
     answer: Ref[Answer]
     predicted_s: float
+
+    @property
+    def expected_s(self) -> float:
+        """How long it usually takes, with the wait for the others."""
+        return max(self.member.usual_call_s, self.predicted_s)
 
 
 @dataclass(eq=False)

@@ -10,7 +10,7 @@ from remote_agent.training.coordinator.strategies.step_in_flight import SliceAss
 from remote_agent.training.shared.messages import Slice, StreamedTask
 
 
-def turn_of(session: Session, open_step: OpenStep) -> tuple[StepInFlight, dict[str, StreamedTask]]:
+def resumed(session: Session, open_step: OpenStep) -> tuple[StepInFlight, dict[str, StreamedTask]]:
     """The step as it goes on: whoever has begun it is asked what came of it, and the others are given their parts.
 
     The cut is the one that it was begun with. So a slice that is done twice, since its first worker had sent a part of
@@ -21,7 +21,7 @@ def turn_of(session: Session, open_step: OpenStep) -> tuple[StepInFlight, dict[s
     """
     now = time.monotonic()
     common = dataclasses.replace(open_step.common, coordinator=session.coordinator)
-    turn = StepInFlight(common, common.spans[-1].end, inherited=True)
+    current = StepInFlight(common, common.spans[-1].end, inherited=True)
     begun = {task.own.index for task in open_step.begun.values() if task.own is not None}
     missing = {
         span.worker: Slice(
@@ -40,7 +40,7 @@ def turn_of(session: Session, open_step: OpenStep) -> tuple[StepInFlight, dict[s
         else:
             for earlier in open_step.earlier.get(member.name, ()):
                 member.call("step", dataclasses.replace(earlier, coordinator=session.coordinator))
-            task = turn.task(missing.pop(member.name, None))
+            task = current.task(missing.pop(member.name, None))
             answer = member.call("step", task)
-        turn.parts.append(SliceAssignment(task, member, answer, now))
-    return turn, {owner: turn.task(own) for owner, own in missing.items()}
+        current.parts.append(SliceAssignment(task, member, answer, now))
+    return current, {owner: current.task(own) for owner, own in missing.items()}
