@@ -82,7 +82,7 @@ def test_it_finds_a_host_that_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
 def test_it_finds_a_slice_that_is_given_to_who_waits_for_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
     def by_load(self: ShareBalancer, size: int, busy: dict[Any, float], step: int) -> Any:
         del size, step
-        return min(self._session.crew, key=lambda member: busy.get(member, 0.0))
+        return min(self._session.members, key=lambda member: busy.get(member, 0.0))
 
     monkeypatch.setattr(ShareBalancer, "substitute", by_load)
     assert "no step for" in found("sync")

@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from remote_agent import protocol
-from remote_agent.goals import up_to
 from remote_agent.strategies import spec_of
 from remote_agent.training import job
 from remote_agent.training.checkpoint import checkpoint
@@ -77,7 +76,7 @@ def _train(
     last: StepReport | None = None
     saved = order.done
     judge, asked = Judge(session, request.host), session.stopping
-    session.stopping = lambda: asked() or bool(judge.reason)
+    session = dataclasses.replace(session, stopping=lambda: asked() or bool(judge.reason))
     about = {
         "run": request.run,
         "job": request.job.name,
@@ -95,7 +94,7 @@ def _train(
             try:
                 for report in spec_of(config.strategy).strategy()().steps(session):
                     slices.write(report.step, report.slices)
-                    if report.step > session.told:
+                    if report.step > last_reported(session):
                         rate = session.rates.at(report.step, session.watched) if session.rates is not None else None
                         journal.write(protocol.Step, **report.fields(), learning_rate=rate)
                     testament.keep(session)
@@ -128,8 +127,7 @@ def _train(
                 copies.forget()
                 slices.go_back(copy.step)
                 samples, progress.step = copy.position, copy.step + 1
-                session.watched = up_to(session.watched, copy.step)
-                judge.tell_servers(session)
+                judge.go_back(session, copy.step)
                 testament.keep(session)
         seconds = time.monotonic() - begun
     assert saver.newest is not None, "the last one was waited for"
@@ -157,6 +155,11 @@ def _train(
         reason=reason,
         stopped=stopped,
     )
+
+
+def last_reported(session: Session) -> int:
+    """The last step that has an event of a coordinator that was killed; 0: none has."""
+    return session.takeover.last_reported_step if session.takeover is not None else 0
 
 
 def why_over(config: TrainingConfig, step: int) -> str:

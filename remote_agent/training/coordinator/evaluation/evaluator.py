@@ -125,14 +125,14 @@ class _Work:
                     self._look(heartbeat)
                 elif time.monotonic() - heard > WATCHED_S:
                     heartbeat = stack.enter_context(Heartbeat())
-                    heartbeat.watch([member.actor for member in self.session.crew])
+                    heartbeat.watch([member.actor for member in self.session.members])
         return self.figures
 
     # --- Handing out -------------------------------------------------------------------------------------------------
 
     def _hand_out(self) -> None:
         """Give pieces to whoever would have done them soonest, while that is somebody with room for one."""
-        living = [member for member in self.session.crew if member not in self.lost]
+        living = [member for member in self.session.members if member not in self.lost]
         if not living:
             raise NobodyLeft
         speeds = {member: member.track.current.speed for member in living}

@@ -75,19 +75,19 @@ class _Place:
     workers: int = 0
 
 
-def surroundings(config: TrainingConfig, numel: int, first: Server, crew: Sequence[WorkerHandle]) -> Surroundings:
+def surroundings(config: TrainingConfig, numel: int, first: Server, members: Sequence[WorkerHandle]) -> Surroundings:
     """Find out where everybody is, and measure the links between them where it matters.
 
     Args:
         config: the run's.
         numel: numbers in the flat buffer.
         first: the server that is there already.
-        crew: the workers.
+        members: the workers.
 
     Raises:
         PlacementError: an actor was lost.
     """
-    places = _places(first, crew, apart=config.shards > 1)
+    places = _places(first, members, apart=config.shards > 1)
     together = len(places) == 1 and bool(places[0].name)
     if len(places) == 1 or config.shards == 1 or (not config.shards and numel <= CHUNK_NUMBERS):
         return Surroundings(first=first.host, together=together)
@@ -150,12 +150,12 @@ def chunk_numbers(numel: int, shards: int) -> int:
     return min(CHUNK_NUMBERS, max(useful, math.ceil(numel / (shards * CHUNKS_A_SHARD))))
 
 
-def _places(first: Server, crew: Sequence[WorkerHandle], *, apart: bool) -> list[_Place]:
+def _places(first: Server, members: Sequence[WorkerHandle], *, apart: bool) -> list[_Place]:
     """The hosts that may hold a shard, the first server's first; several without a network between count as one.
 
     With ``apart`` every host counts by itself, wherever it is.
     """
-    asked = [(first.host, first.actor, 0), *((member.host, member.actor, 1) for member in crew)]
+    asked = [(first.host, first.actor, 0), *((member.host, member.actor, 1) for member in members)]
     calls = [actor.call("place") for _, actor, _ in asked]
     places: dict[str, _Place] = {}
     for (host, actor, workers), call in zip(asked, calls, strict=True):

@@ -12,8 +12,8 @@ import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 
-from remote_agent.protocol import RunCommand, WorkerJoined
-from remote_agent.training.coordinator.members import WorkerHandle
+from remote_agent.protocol import RunCommand, WorkerJoined, WorkerLost
+from remote_agent.training.coordinator.members import HeldSlice, Rejoining, WorkerHandle
 from remote_agent.training.coordinator.plan.share_balancer import LAST_HINT, ShareBalancer
 from remote_agent.training.coordinator.recovery import policy
 from remote_agent.training.coordinator.recovery.heartbeat import Heartbeat
@@ -27,12 +27,7 @@ from remote_agent.training.coordinator.recovery.policy import (
     RunStatus,
     SetAside,
 )
-from remote_agent.training.coordinator.recovery.rejoining import (
-    HeldSlice,
-    Rejoining,
-    learn_from_late,
-    of_following,
-)
+from remote_agent.training.coordinator.recovery.rejoining import learn_from_late, of_following
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.deadlines import ALONE_S, LOOK_S
 from remote_agent.training.errors import TrainingError, WeightsGone, WorkersGone
@@ -42,12 +37,33 @@ from remote_agent.training.shared.messages import PING
 LOG = logging.getLogger(__name__)
 
 
+def lose(session: Session, member: WorkerHandle, step: int, cause: str) -> None:
+    """Go on without a worker that was lost while no strategy was training; it is started again once one is.
+
+    Raises:
+        WorkersGone: it was the last one.
+    """
+    session.membership.members.remove(member)
+    _report_lost(session, step, member, cause)
+    session.joining.end(member)
+    session.membership.away.append(Rejoining(member.seat.spec, member, time.monotonic(), lost=True))
+    if not session.members:
+        cause = f"the last worker was lost: {cause}"
+        raise WorkersGone(cause, hint="look at the host, then resume the run", host=member.host)
+
+
+def _report_lost(session: Session, step: int, member: WorkerHandle, cause: str) -> None:
+    session.journal.write(
+        WorkerLost, worker=member.name, host=member.host, device=member.device, step=step, cause=cause
+    )
+
+
 class Membership:
-    """The workers of a session that are away.
+    """Changes which workers of a session take part, as long as a strategy trains.
 
     Args:
-        session: the run's; its crew takes part.
-        crew: decides about shares.
+        session: the run's.
+        balancer: decides about shares.
         heartbeat: pings all of them.
         on_server: see :class:`~remote_agent.training.coordinator.recovery.policy.RunStatus`.
     """
@@ -55,14 +71,15 @@ class Membership:
     def __init__(
         self,
         session: Session,
-        crew: ShareBalancer,
+        balancer: ShareBalancer,
         heartbeat: Heartbeat,
         *,
         on_server: bool = True,
     ) -> None:
-        self._session, self._crew, self._heartbeat = session, crew, heartbeat
+        self._session, self._balancer, self._heartbeat = session, balancer, heartbeat
         self._on_server = on_server
-        self._away, self._draining = session.away, session.draining
+        record = session.membership
+        self._members, self._away, self._draining = record.members, record.away, record.draining
         self._leaving: list[WorkerHandle] = []  # they take no part any more, and still do what they were given
         self._alone_since: float | None = None
         self._reopen()
@@ -89,9 +106,9 @@ class Membership:
         """
         if member in self._leaving:
             self._release(member)
-        if member not in self._session.crew:
+        if member not in self._members:
             return
-        others = [other for other in self._session.crew if other is not member]
+        others = [other for other in self._members if other is not member]
         if member.host in self._draining and others:
             evidence = policy.Drained()
         self._blame(member, evidence)
@@ -101,8 +118,8 @@ class Membership:
             member.attempts += 1
         lost = not isinstance(decision, SetAside) or decision.lost
         if lost:
-            self._crew.report_lost(step, member, decision.cause)
-        self._crew.leave(step, member, f"{member.name} was lost" if lost else f"{member.name}: {decision.cause}")
+            _report_lost(self._session, step, member, decision.cause)
+        self._leave(step, member, f"{member.name} was lost" if lost else f"{member.name}: {decision.cause}")
         is_late = isinstance(evidence, policy.Late)
         away = Rejoining(
             member.seat.spec, member, time.monotonic(), lost, held, is_late=is_late, attempts=member.attempts
@@ -111,16 +128,20 @@ class Membership:
 
     def start_leaving(self, step: int) -> None:
         """Give workers on drained hosts no part in ``step`` and those after it; never all workers leave."""
-        wanted = [member for member in self._session.crew if member.host in self._draining]
-        for member in wanted if len(wanted) < len(self._session.crew) else ():
-            self._crew.report_lost(step, member, policy.decide(policy.Drained(), _ANY).cause)
-            self._crew.leave(step, member, f"{member.host} is drained")
+        wanted = [member for member in self._members if member.host in self._draining]
+        for member in wanted if len(wanted) < len(self._members) else ():
+            _report_lost(self._session, step, member, policy.decide(policy.Drained(), _ANY).cause)
+            self._leave(step, member, f"{member.host} is drained")
             self._leaving.append(member)
 
     def release_idle(self, busy: Collection[WorkerHandle] = ()) -> None:
         """End those that were to leave, and are not ``busy`` with what they were given before."""
         for member in [member for member in self._leaving if member not in busy]:
             self._release(member)
+
+    def _leave(self, step: int, member: WorkerHandle, reason: str) -> None:
+        self._members.remove(member)
+        self._balancer.recut(step, reason)
 
     def _release(self, member: WorkerHandle) -> None:
         self._leaving.remove(member)
@@ -181,7 +202,7 @@ class Membership:
         now = time.monotonic()
         there = [away.member for away in self._away if away.member is not None]
         deadline_s = self._session.config.slice_deadline_s
-        self._session.crashes.look([*self._session.crew, *there], self._heartbeat, deadline_s)
+        self._session.crashes.look([*self._members, *there], self._heartbeat, deadline_s)
         if self._session.control is not None:
             for command in self._session.control.poll():
                 self._obey(command)
@@ -194,11 +215,11 @@ class Membership:
     def _failed(self, step: int, away: Rejoining, evidence: Evidence) -> None:
         """Decide about a worker that failed on its way back."""
         self._away.remove(away)
-        standing = self._standing(away.attempts, len(self._session.crew), len(self._away))
+        standing = self._standing(away.attempts, len(self._members), len(self._away))
         if away.member is not None:
             self._blame(away.member, evidence)
         if not away.lost and away.member is not None:
-            self._crew.report_lost(step, away.member, _cause(evidence))
+            _report_lost(self._session, step, away.member, _cause(evidence))
             away.lost = True
         decision = policy.decide(evidence, standing)
         LOG.info("step %d: %s on its way back: %s -> %s", step, away.name, evidence, decision)
@@ -283,7 +304,8 @@ class Membership:
                 self._session.journal.write(
                     WorkerJoined, worker=member.name, host=spec.host, device=member.device, name=spec.name
                 )
-            self._crew.enter(step, member, f"{member.name} takes part" if away.lost else f"{member.name} is back")
+            self._members.append(member)
+            self._balancer.recut(step, f"{member.name} takes part" if away.lost else f"{member.name} is back")
             entered = True
             self._watch()
         return entered
@@ -295,10 +317,10 @@ class Membership:
             WorkersGone: nobody came back in time.
         """
         self.readmit(step)
-        if self._session.crew:
+        if self._members:
             return
         LOG.info("step %d: paused, no worker takes part", step)
-        while not self._session.crew:
+        while not self._members:
             self.wait(LOOK_S)
             self.refresh(step)
             self.readmit(step)
@@ -339,7 +361,7 @@ class Membership:
                 elif away.member is not None:
                     self._end(away.member)
         elif command.command == "add":
-            there = [member.seat.spec for member in self._session.crew] + [away.spec for away in self._away]
+            there = [member.seat.spec for member in self._members] + [away.spec for away in self._away]
             known = {(spec.host, spec.device) for spec in there}
             for spec in command.devices:
                 self._draining.discard(spec.host)
@@ -349,7 +371,7 @@ class Membership:
     # --- Nobody left -------------------------------------------------------------------------------------------------
 
     def _check_alone(self, now: float) -> None:
-        if self._session.crew or any(away.opening is not None for away in self._away):
+        if self._members or any(away.opening is not None for away in self._away):
             self._alone_since = None
         elif self._alone_since is None:
             self._alone_since = now
@@ -361,7 +383,7 @@ class Membership:
 
     def _watch(self) -> None:
         away = [away.member.actor for away in self._away if away.member is not None and away.follows is not None]
-        working = [member.actor for member in (*self._session.crew, *self._leaving)]
+        working = [member.actor for member in (*self._members, *self._leaving)]
         self._heartbeat.watch([*working, *away, *(server.actor for server in self._session.servers)])
 
 

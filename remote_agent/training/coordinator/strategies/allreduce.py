@@ -99,7 +99,7 @@ class AllReduce(Strategy):
         self._ended = time.monotonic()
         with Heartbeat() as self._heartbeat:
             self._driver = Driver(session, self._balancer, self._heartbeat, on_server=False)
-            self._members = self._driver.members
+            self._membership = self._driver.membership
             yield from self._reports()
 
     def _reports(self) -> Iterator[StepReport]:
@@ -110,7 +110,7 @@ class AllReduce(Strategy):
             computed = [(member, each) for member, result in results.items() for each in result.computed]
             self._balancer.adapt(current.step, ((member, each.samples, each.compute_s) for member, each in computed))
             for member, result in results.items():
-                self._members.worked(member)
+                self._membership.worked(member)
                 if result.at_most:
                     self._balancer.reduced(current.step, member, result.at_most)
             goes_on = session.goes_on(current.step, current.end)
@@ -154,23 +154,23 @@ class AllReduce(Strategy):
 
     def _change_members(self, step: int) -> None:
         """Before ``step`` is issued: end the workers that were to leave, and let in those that are back."""
-        self._members.start_leaving(step)
-        self._members.release_idle()
-        newcomers = self._members.ready()
+        self._membership.start_leaving(step)
+        self._membership.release_idle()
+        newcomers = self._membership.ready()
         if newcomers:
             self._commit(self._committed)
-            failed = hand_over(self._committed, self._session.crew[0], newcomers, self._heartbeat)
-            self._members.refuse(step, failed)
-            self._members.readmit(step, [member for member in newcomers if member not in failed])
+            failed = hand_over(self._committed, self._session.members[0], newcomers, self._heartbeat)
+            self._membership.refuse(step, failed)
+            self._membership.readmit(step, [member for member in newcomers if member not in failed])
 
     def _submit(self, current: ReductionInFlight) -> None:
         """Have all living workers compute what is due and reduce."""
-        crew = self._session.crew
-        if self._group is None or list(self._group.places) != crew:
+        members = self._session.members
+        if self._group is None or list(self._group.places) != members:
             self._group = None
-            if len(crew) > 1:
-                self._group = Group(dict(zip(crew, self._meeting.invite(len(crew)), strict=True)))
-        for member in crew:
+            if len(members) > 1:
+                self._group = Group(dict(zip(members, self._meeting.invite(len(members)), strict=True)))
+        for member in members:
             parts = tuple(share.part for share in current.due if share.member is member)
             place = self._group.places[member] if self._group is not None else None
             task = ReductionTask(
@@ -196,12 +196,12 @@ class AllReduce(Strategy):
         """
         broken = 0
         while True:
-            before = len(self._session.crew)
+            before = len(self._session.members)
             answers = self._answers(current)
             causes = [answer.cause for answer in answers.values() if isinstance(answer, Broken)]
             if not causes:
                 return self._counted(current, answers)
-            broken = broken + 1 if len(self._session.crew) == before else 0
+            broken = broken + 1 if len(self._session.members) == before else 0
             if broken >= MAX_BROKEN:
                 cause = f"step {current.step} could not be reduced in {broken} tries: {causes[0]}"
                 raise TrainingError(cause, hint=NETWORK_HINT)
@@ -222,7 +222,7 @@ class AllReduce(Strategy):
                     answers[call.member] = answer
                 case Lost(member, evidence):
                     del current.calls[member]
-                    self._members.handle_failure(current.step, member, evidence, newest=current.step)
+                    self._membership.handle_failure(current.step, member, evidence, newest=current.step)
                     self._call_off(current)
                     self._driver.begin()
                 case Stalled():
@@ -265,7 +265,7 @@ class AllReduce(Strategy):
         """Give slices of lost workers to living ones."""
         busy: dict[WorkerHandle, float] = {}
         for share in current.shares:
-            if share.member in self._session.crew:
+            if share.member in self._session.members:
                 continue
             size = len(share.part.indices)
             share.lost_by = share.lost_by or share.member.name
@@ -283,7 +283,7 @@ class AllReduce(Strategy):
             TrainingError: it does not hold each of the step's samples once.
         """
         results: dict[WorkerHandle, Reduced] = {}
-        for member in self._session.crew:
+        for member in self._session.members:
             result = answers[member]
             assert isinstance(result, Reduced), "no reduction was broken"
             results[member] = result
@@ -298,13 +298,13 @@ class AllReduce(Strategy):
         Raises:
             TrainingError: the optimizer failed, or nobody is left.
         """
-        calls = {member: member.call("commit", step) for member in self._session.crew}
+        calls = {member: member.call("commit", step) for member in self._session.members}
         for member, call in calls.items():
             try:
                 patience = given_up_after(self._session.config.slice_deadline_s, member.usual_call_s)
                 failed = answer_of(member, call, self._heartbeat, patience)
             except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
-                self._members.handle_failure(step, member, policy.Died(rpc.describe(error)), newest=step)
+                self._membership.handle_failure(step, member, policy.Died(rpc.describe(error)), newest=step)
             else:
                 if isinstance(failed, Failed):
                     raise failed.error(member.host)
@@ -314,7 +314,7 @@ class AllReduce(Strategy):
     def _weights(self) -> Payload:
         """The weights after the last step that is committed, from whichever living worker gives them first."""
         try:
-            return newest_weights(self._session.crew, self._heartbeat)
+            return newest_weights(self._session.members, self._heartbeat)
         except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
             cause = f"no worker gave the weights: {rpc.describe(error)}"
             raise WorkersGone(cause, hint="look at the hosts, then start the run again") from error
@@ -351,7 +351,7 @@ class AllReduce(Strategy):
             workers=tuple(worker_times(results, seconds, gathered)),
             weights=self._weights,
             slices=current.spans,
-            snapshot=lambda: snapshots.of_worker(self._session.crew),
+            snapshot=lambda: snapshots.of_worker(self._session.members),
             scalars=whole(result.scalars for result in results.values()),
             gradient_norm=norm if math.isfinite(norm) else None,
         )

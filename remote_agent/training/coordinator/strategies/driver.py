@@ -102,14 +102,14 @@ class Driver:
         on_server: see :class:`~remote_agent.training.coordinator.recovery.policy.RunStatus`.
 
     Attributes:
-        members: the workers that take part, and those that may again.
+        membership: the workers that take part, and those that may again.
     """
 
     def __init__(
         self, session: Session, balancer: ShareBalancer, heartbeat: Heartbeat, *, on_server: bool = True
     ) -> None:
         self._session, self._heartbeat, self._on_server = session, heartbeat, on_server
-        self.members = Membership(session, balancer, heartbeat, on_server=on_server)
+        self.membership = Membership(session, balancer, heartbeat, on_server=on_server)
         self._refreshed = self._waiting_since = 0.0
         self._stalls = 0
 
@@ -133,7 +133,7 @@ class Driver:
         if time.monotonic() - self._refreshed >= LOOK_S:
             return self._refresh(step, awaited, owed)
         if not awaited:
-            self.members.wait(LOOK_S)
+            self.membership.wait(LOOK_S)
             return None
         position = rpc.first_ready([each.answer for each in awaited], LOOK_S)
         if position is None:
@@ -168,7 +168,7 @@ class Driver:
                 return Lost(member, evidence)
         self._refreshed = now
         check_beats(self._session, self._heartbeat)
-        self.members.refresh(step)
+        self.membership.refresh(step)
         return None
 
     def _evidence(
@@ -190,7 +190,7 @@ class Driver:
             check_servers(self._session)
             cause = f"its gradient was not exchanged within {waited_s:.0f} s, though its process answers"
             return policy.ShardLinkDown(cause)
-        if self._session.crew == [member]:
+        if self._session.members == [member]:
             return policy.Hung(waited_s) if waited_s > work.patience_s else None
         if not self._on_server:
             return policy.Hung(waited_s) if waited_s > HUNG_DEADLINES * work.late_s else None

@@ -83,7 +83,7 @@ class RoundBalancer(ShareBalancer):
     _in_units = False
 
     def __init__(self, session: Session) -> None:
-        self.batch = local_batch(session.config, len(session.crew))
+        self.batch = local_batch(session.config, len(session.members))
         super().__init__(session)
 
     def adapt(self, step: int, observed: Iterable[tuple[WorkerHandle, int, float]]) -> None:

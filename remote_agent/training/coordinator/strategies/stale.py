@@ -30,11 +30,10 @@ from remote_agent.protocol import SliceReissued
 from remote_agent.training.checkpoint.optimizer_state import Snapshot
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import snapshots
-from remote_agent.training.coordinator.members import WorkerHandle
+from remote_agent.training.coordinator.members import HeldSlice, WorkerHandle
 from remote_agent.training.coordinator.plan.share_balancer import ShareBalancer
 from remote_agent.training.coordinator.recovery.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery.liveness import newest_weights
-from remote_agent.training.coordinator.recovery.rejoining import HeldSlice
 from remote_agent.training.coordinator.session import Session, StepReport
 from remote_agent.training.coordinator.strategies.base import FirstCut, Strategy
 from remote_agent.training.coordinator.strategies.driver import Answered, Driver, Lost, Owed
@@ -87,7 +86,7 @@ class Stale(Strategy):
         self._ended = time.monotonic()
         with Heartbeat() as self._heartbeat:
             self._driver = Driver(session, self._balancer, self._heartbeat)
-            self._members = self._driver.members
+            self._membership = self._driver.membership
             yield from self._reports()
 
     def _reports(self) -> Iterator[StepReport]:
@@ -124,24 +123,20 @@ class Stale(Strategy):
             self._taken,
             session.config.num_iterations,
             session.config.checkpoint_every,
-            (session.copy_due, session.checkpoint_due, session.next_evaluation(self._step - 1)),
+            (session.keeping.copy_due, session.keeping.checkpoint_due, session.next_evaluation(self._step - 1)),
             stopping=session.stopping(),
         )
-        # Slices of later steps are under way.
-        if self._step <= session.copy_due < goal.step:
-            session.copy_due = goal.step
-        if self._step <= session.checkpoint_due < goal.step:
-            session.checkpoint_due = goal.step
+        session.keeping.postpone(self._step, goal.step)  # slices of later steps are under way
         return goal
 
     # --- Submitting --------------------------------------------------------------------------------------------------
 
     def _issue(self, goal: Goal) -> None:
         """Give slices to all who may have another one: lost ones first, and to who has the fewest."""
-        self._members.readmit(self._step)
-        self._members.start_leaving(self._step)
-        self._members.release_idle([member for member, queue in self._queues.items() if queue.slices])
-        sizes = dict(zip(self._session.crew, self._balancer.cut, strict=True))
+        self._membership.readmit(self._step)
+        self._membership.start_leaving(self._step)
+        self._membership.release_idle([member for member, queue in self._queues.items() if queue.slices])
+        sizes = dict(zip(self._session.members, self._balancer.cut, strict=True))
         self._pace.set_workers([member for member, samples in sizes.items() if samples])
         while self._unassigned or self._taken < goal.end:
             free = [member for member, samples in sizes.items() if samples and self._pace.may_begin(member)]
@@ -191,7 +186,7 @@ class Stale(Strategy):
             case Lost(member, evidence):
                 slices = self._queues.pop(member).slices  # they are the next to be issued
                 held = HeldSlice(slices[0].samples, slices[0].answer, self._late_s(slices[0]))
-                self._members.handle_failure(self._step, member, evidence, newest=self._step, held=held)
+                self._membership.handle_failure(self._step, member, evidence, newest=self._step, held=held)
                 self._unassigned.extend(slices)
             case Answered(head, result):
                 self._pace.applied(head.member)
@@ -199,7 +194,7 @@ class Stale(Strategy):
                 self._queues[head.member] = queue  # to the end: of several that are ready, each is served in its turn
                 queue.slices.popleft()
                 queue.since = time.monotonic()
-                self._members.worked(head.member)
+                self._membership.worked(head.member)
                 return head, result
         return None
 
@@ -269,7 +264,7 @@ class Stale(Strategy):
 
     def _weights(self) -> Payload:
         """The shards' weights, through whichever living worker gives them first."""
-        return newest_weights(self._session.crew, self._heartbeat)
+        return newest_weights(self._session.members, self._heartbeat)
 
     def _snapshot(self) -> Snapshot:
         """Have the shards keep what the optimizer remembers."""

@@ -28,12 +28,11 @@ from functools import partial
 from remote_agent.protocol import SliceReissued
 from remote_agent.training.checkpoint.optimizer_state import Snapshot
 from remote_agent.training.coordinator import snapshots
-from remote_agent.training.coordinator.members import WorkerHandle
+from remote_agent.training.coordinator.members import HeldSlice, WorkerHandle
 from remote_agent.training.coordinator.plan.share_balancer import LAST_HINT, ShareBalancer
 from remote_agent.training.coordinator.recovery import policy
 from remote_agent.training.coordinator.recovery.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery.liveness import SERVER_HINT, check_servers, newest_weights
-from remote_agent.training.coordinator.recovery.rejoining import HeldSlice
 from remote_agent.training.coordinator.recovery.takeover import resume_open_step
 from remote_agent.training.coordinator.session import OpenStep, Session, StepReport
 from remote_agent.training.coordinator.strategies.base import Strategy
@@ -68,13 +67,15 @@ class Streamed(Strategy):
         self._newest = session.order.done
         with Heartbeat() as self._heartbeat:
             self._driver = Driver(session, self._balancer, self._heartbeat)
-            self._members = self._driver.members
-            open_step, session.open_step = session.open_step, None
-            news, session.news = session.news, ""
-            if news:
-                self._balancer.announce(session.order.done, news)
-            first = self._resume(open_step) if open_step is not None else self._issue(session.order.done + 1)
-            yield from self._reports(first)
+            self._membership = self._driver.membership
+            yield from self._reports(self._first_step())
+
+    def _first_step(self) -> StepInFlight:
+        takeover, done = self._session.takeover, self._session.order.done
+        if takeover is not None and takeover.rebalance_reason:
+            self._balancer.announce(done, takeover.rebalance_reason)
+        open_step = takeover.open_step if takeover is not None else None
+        return self._resume(open_step) if open_step is not None else self._issue(done + 1)
 
     def _reports(self, current: StepInFlight | None) -> Iterator[StepReport]:
         while current is not None:
@@ -102,8 +103,8 @@ class Streamed(Strategy):
         )
         for part in current.parts:
             if isinstance(part.result, StreamedResult):
-                self._members.worked(part.member)
-                if part.result.at_most and part.member in self._session.crew:
+                self._membership.worked(part.member)
+                if part.result.at_most and part.member in self._session.members:
                     self._balancer.reduced(current.step, part.member, part.result.at_most)
 
     def _new_balancer(self, session: Session) -> ShareBalancer:
@@ -126,8 +127,8 @@ class Streamed(Strategy):
         """Submit a step to all workers: those without a share take part to get the weights."""
         session = self._session
         self._newest = step
-        self._members.gather(step)
-        self._members.start_leaving(step)
+        self._membership.gather(step)
+        self._membership.start_leaving(step)
         first, last = self._span(step)
         indices = session.order.take(first, last)
         slices = self._balancer.slices(last - first)
@@ -146,7 +147,7 @@ class Streamed(Strategy):
         current = StepInFlight(common, last)
         if self._is_delayed(current):
             current.common, current.delayed = dataclasses.replace(common, delayed=True), True
-        for member in session.crew:
+        for member in session.members:
             task = current.task(own.get(member))
             current.parts.append(SliceAssignment(task, member, member.call("step", task), time.monotonic()))
         return current
@@ -183,7 +184,7 @@ class Streamed(Strategy):
                     self._driver.begin()
                 case Stalled(times):
                     self._stalled(current, times)
-                case None if not self._session.crew and self._members.readmit(current.step):
+                case None if not self._session.members and self._membership.readmit(current.step):
                     self._issue_again(current, ahead)
 
     def _stalled(self, current: StepInFlight, times: int) -> None:
@@ -219,7 +220,7 @@ class Streamed(Strategy):
         """
         own = next((part for part in current.parts if part.member is gone and not part.repair), None)
         held = HeldSlice(own.samples, own.answer, self._late_s([own])) if own is not None else None
-        self._members.handle_failure(current.step, gone, evidence, newest=self._newest, held=held)
+        self._membership.handle_failure(current.step, gone, evidence, newest=self._newest, held=held)
         for each in (current, ahead):
             if each is None:
                 continue
@@ -234,7 +235,7 @@ class Streamed(Strategy):
             for lost in [part for part in parts if part.member is gone]:
                 self._reassign(lost, current, parts, current.earlier)
         if current.unassigned:  # the living workers, if any, wait for this step: see the module
-            for member in list(self._session.crew):
+            for member in list(self._session.members):
                 self._lose(current, ahead, member, policy.TooLate(current.step))
 
     def _reassign(
@@ -245,7 +246,7 @@ class Streamed(Strategy):
         if lost.task.own is None:
             return
         delayed = current.delayed or self._before is not None
-        if self._session.crew and (delayed or not self._all_came_later(lost.task.step)):
+        if self._session.members and (delayed or not self._all_came_later(lost.task.step)):
             to.append(self._reissue(to, lost.task, lost.owner))
         elif delayed:
             # A worker that has the weights of neither of two open rounds can't go on with them.
@@ -255,11 +256,11 @@ class Streamed(Strategy):
 
     def _all_came_later(self, step: int) -> bool:
         """Whether no living worker can do a slice of ``step``: they get its weights once it is whole."""
-        return all(member.entered > step for member in self._session.crew)
+        return all(member.entered > step for member in self._session.members)
 
     def _issue_unassigned(self, current: StepInFlight) -> None:
         """Issue again what was lost of a step while the step before was under way."""
-        if self._session.crew:
+        if self._session.members:
             unassigned, current.unassigned = current.unassigned, []
             for lost in unassigned:
                 current.parts.append(self._reissue(current.parts, lost.task, lost.owner))
@@ -280,7 +281,7 @@ class Streamed(Strategy):
                 continue
             unassigned, each.unassigned = each.unassigned, []
             each.begun = time.monotonic()
-            for number, member in enumerate(self._session.crew):
+            for number, member in enumerate(self._session.members):
                 given = unassigned.pop(0) if unassigned and not number else None
                 task = each.task(given.task.own if given is not None else None)
                 lost_by = given.member.name if given is not None else ""
@@ -292,12 +293,12 @@ class Streamed(Strategy):
         """End workers that were to leave, and have done all that they were given."""
         busy = {part.member for each in (current, ahead) if each is not None for part in each.awaited}
         busy |= {part.member for part in current.parts} if current.delayed else set()
-        self._members.release_idle(busy)
+        self._membership.release_idle(busy)
 
     # --- Accounting --------------------------------------------------------------------------------------------------
 
     def _weights(self) -> Payload:
-        return newest_weights(self._session.crew, self._heartbeat)
+        return newest_weights(self._session.members, self._heartbeat)
 
     def _snapshot(self) -> Snapshot:
         """Have the shards keep what the optimizer remembers."""

@@ -34,7 +34,7 @@ def resumed(session: Session, open_step: OpenStep) -> tuple[StepInFlight, dict[s
         for index, span in enumerate(common.spans)
         if index not in begun
     }
-    for member in session.crew:
+    for member in session.members:
         if member.name in open_step.begun:
             task, answer = open_step.begun[member.name], member.call("outcome", common.step)
         else:

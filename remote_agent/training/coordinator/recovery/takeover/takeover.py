@@ -41,13 +41,12 @@ from remote_agent.training.coordinator.actors import WORKER, Servers, WorkerInit
 from remote_agent.training.coordinator.control import Control
 from remote_agent.training.coordinator.evaluation import validation
 from remote_agent.training.coordinator.journal import Journal
-from remote_agent.training.coordinator.members import Server, WorkerHandle
+from remote_agent.training.coordinator.members import MembershipRecord, Rejoining, Server, WorkerHandle
 from remote_agent.training.coordinator.plan import placement
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
 from remote_agent.training.coordinator.plan.placement import Placement
 from remote_agent.training.coordinator.recovery.crashes import Crashes
 from remote_agent.training.coordinator.recovery.joining import Joining
-from remote_agent.training.coordinator.recovery.rejoining import Rejoining
 from remote_agent.training.coordinator.recovery.takeover.takeover_file import TakeoverState
 from remote_agent.training.coordinator.recovery.takeover.worker_status import (
     TakeoverPoint,
@@ -56,7 +55,7 @@ from remote_agent.training.coordinator.recovery.takeover.worker_status import (
     standing,
 )
 from remote_agent.training.coordinator.request import Request
-from remote_agent.training.coordinator.session import Session
+from remote_agent.training.coordinator.session import EvaluationRecord, Session, Takeover
 from remote_agent.training.data import record
 from remote_agent.training.data.extent import Begin
 from remote_agent.training.data.record import SliceRecord
@@ -138,7 +137,7 @@ def taken_over(
     accounts, lost = _accounts(estate, request.run, coordinator)
     at = standing(accounts, _on_record(request.folder / record.FILE))
     servers = _servers(estate, at)
-    crew = [member for member, _ in accounts if member not in at.behind]
+    members = [member for member, _ in accounts if member not in at.behind]
     lost += [(member.seat, "it was behind when its coordinator was killed") for member in at.behind]
     model = job.create_model(request.job.factory, estate.config.seed)
     with contextlib.closing(sources.source_of(job.guard("create_data", request.job.create_data))) as source:
@@ -156,25 +155,26 @@ def taken_over(
         except TrainingError as error:
             raise TakeoverRefused(error.cause) from error
         spare = _spare(estate)
-        kept = (*(member.actor for member in crew), *(server.actor for server in servers))
+        kept = (*(member.actor for member in members), *(server.actor for server in servers))
         lazy.give_shapes(model, request.job.factory, source)
         # Whoever was on its way back begins anew.
         end_all(request.run, but={actor.name for actor in (*kept, *([] if spare is None else [spare.actor]))})
         nodes = placement.living_nodes()
         given = WorkerInit(request.job, model, source.for_workers())
-        pool = Servers(request, nodes, [member.seat for member in crew], given, servers)
+        pool = Servers(request, nodes, [member.seat for member in members], given, servers)
         pool.spare = spare
-        workers = Workers(request, given, [member.actor for member in crew])
+        workers = Workers(request, given, [member.actor for member in members])
         joining = Joining(
             workers, estate.entry, buffers=estate.buffers, reference=estate.reference, config=estate.config
         )
+        away = [Rejoining.new(spec) for spec in _missing(estate, request, [member.seat for member in members])]
         try:
             _tell(estate, request, journal, at, lost, time.monotonic() - began)
             with joining:
                 yield (
                     Session(
                         config=estate.config,
-                        crew=crew,
+                        membership=MembershipRecord(members, away, set(estate.draining)),
                         servers=servers,
                         order=order,
                         source=source,
@@ -187,17 +187,15 @@ def taken_over(
                         first_state=None,
                         pool=pool,
                         joining=joining,
-                        away=[
-                            Rejoining.new(spec) for spec in _missing(estate, request, [member.seat for member in crew])
-                        ],
-                        draining=set(estate.draining),
                         control=Control(request.folder / CONTROL_FILE, estate.heeded),
-                        coordinator=coordinator,
-                        open_step=at.open_step,
-                        told=at.told(journal.step)[0],
-                        news="a new coordinator took over",
+                        takeover=Takeover(
+                            coordinator=coordinator,
+                            open_step=at.open_step,
+                            last_reported_step=at.told(journal.step)[0],
+                            rebalance_reason="a new coordinator took over",
+                        ),
                         validation=validation.of_job(request, estate.config),
-                        watched=estate.watched,
+                        evaluations=EvaluationRecord(estate.watched),
                         crashes=crashes,
                         plateau=estate.plateau,
                         rates=rates_of(request.job.factory, model, estate.config),

@@ -141,11 +141,11 @@ def _of(session: Session, request: Request) -> TakeoverState | None:
     return TakeoverState(
         asked=(request.devices, request.config),
         config=config,
-        workers=tuple(_employed(member) for member in session.crew),
+        workers=tuple(_employed(member) for member in session.members),
         servers=tuple((server.host, server.actor.name) for server in session.servers),
         spare=(spare.host, spare.actor.name) if spare is not None else None,
         away=tuple(away.spec for away in session.away),
-        draining=frozenset(session.draining),
+        draining=frozenset(session.membership.draining),
         heeded=session.control.offset if session.control is not None else 0,
         stream=session.stream,
         entry=joining.entry,
