@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from remote_agent.training.coordinator.plan.measure import Measurements
-from remote_agent.training.coordinator.plan.share_balancer import ShareBalancer
-from remote_agent.training.coordinator.recovery import joining, policy
+from remote_agent.training.coordinator.processes import joining
+from remote_agent.training.coordinator.recovery import policy
 from remote_agent.training.coordinator.recovery.policy import Drop
+from remote_agent.training.coordinator.share_balancer import ShareBalancer
 from remote_agent.training.coordinator.strategies.allreduce import AllReduce
 from remote_agent.training.worker.reducing import ReductionEngine
 from tests.simulation import world

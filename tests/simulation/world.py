@@ -21,8 +21,8 @@ from remote_agent.training.coordinator.plan import placement
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
 from remote_agent.training.coordinator.plan.measure import Measurements
 from remote_agent.training.coordinator.plan.placement import Node, Placement
-from remote_agent.training.coordinator.recovery import joining
-from remote_agent.training.coordinator.recovery.joining import Joining
+from remote_agent.training.coordinator.processes import joining
+from remote_agent.training.coordinator.processes.joining import Joining
 from remote_agent.training.coordinator.session import Session, StepReport
 from remote_agent.training.coordinator.strategies import allreduce
 from remote_agent.training.coordinator.strategies.base import Strategy

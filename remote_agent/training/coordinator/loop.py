@@ -62,12 +62,12 @@ class Progress:
 
 def train(request: Request, model: nn.Module, session: Session, progress: Progress) -> Outcome:
     """The loop over applied steps, then the end: last checkpoint, evaluation, final event."""
-    with TakeoverFile(request) as testament:
-        return _train(request, model, session, progress, testament)
+    with TakeoverFile(request) as takeover_file:
+        return _train(request, model, session, progress, takeover_file)
 
 
 def _train(
-    request: Request, model: nn.Module, session: Session, progress: Progress, testament: TakeoverFile
+    request: Request, model: nn.Module, session: Session, progress: Progress, takeover_file: TakeoverFile
 ) -> Outcome:
     config, journal, order = session.config, session.journal, session.order
     begun = time.monotonic()
@@ -97,12 +97,12 @@ def _train(
                     if report.step > last_reported(session):
                         rate = session.rates.at(report.step, session.watched) if session.rates is not None else None
                         journal.write(protocol.Step, **report.fields(), learning_rate=rate)
-                    testament.keep(session)
+                    takeover_file.keep(session)
                     samples += report.samples
                     last = report
                     judged = judge.after(session, report.step, samples - report.samples, samples)
                     if judged.evaluated:
-                        testament.keep(session)
+                        takeover_file.keep(session)
                     progress.step = report.step + 1
                     restorer.made(report.step)
                     _announce(request, session, saver.poll)
@@ -128,7 +128,7 @@ def _train(
                 slices.go_back(copy.step)
                 samples, progress.step = copy.position, copy.step + 1
                 judge.go_back(session, copy.step)
-                testament.keep(session)
+                takeover_file.keep(session)
         seconds = time.monotonic() - begun
     assert saver.newest is not None, "the last one was waited for"
     evaluation = judge.figures | _evaluate(request, model)

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from remote_agent.goals import Watched
 from remote_agent.protocol import WorkerStep
 from remote_agent.training.checkpoint.optimizer_state import Shapes, Snapshot, TrainingState
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.coordinator.actors import Servers
 from remote_agent.training.coordinator.control import Control
-from remote_agent.training.coordinator.evaluation.validation import Validation
 from remote_agent.training.coordinator.journal import Journal
 from remote_agent.training.coordinator.members import MembershipRecord, Rejoining, Server, WorkerHandle
+from remote_agent.training.coordinator.plan import shares
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
-from remote_agent.training.coordinator.recovery.crashes import Crashes
-from remote_agent.training.coordinator.recovery.joining import Joining
+from remote_agent.training.coordinator.processes.actors import Servers
+from remote_agent.training.coordinator.processes.crashes import Crashes
+from remote_agent.training.coordinator.processes.joining import Joining
 from remote_agent.training.coordinator.sources import Source
 from remote_agent.training.coordinator.transfer import Stream
+from remote_agent.training.coordinator.validation import Validation
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.shared.flat import Payload
 from remote_agent.training.shared.messages import StreamedTask
@@ -88,11 +89,6 @@ class EvaluationRecord:
     """What came of the evaluations so far; ``evaluation.judge`` alone changes it."""
 
     watched: Watched = ()
-
-
-def least_slice(buffers: Collection[str]) -> int:
-    """Samples of the smallest slice of a model with these changing ``buffers``: one sample alone has no statistics."""
-    return 2 if buffers else 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,8 +213,8 @@ class Session:
 
     @property
     def least_slice(self) -> int:
-        """Samples of the smallest slice; see :func:`least_slice`."""
-        return least_slice(self.buffer_names)
+        """Samples of the smallest slice; see :func:`~remote_agent.training.coordinator.plan.shares.least_slice`."""
+        return shares.least_slice(self.buffer_names)
 
     @property
     def tracks(self) -> list[SpeedTrack]:

@@ -14,18 +14,18 @@ from remote_agent.training import job
 from remote_agent.training.checkpoint.checkpoint import Checkpoint
 from remote_agent.training.checkpoint.optimizer_state import Resumption, TrainingState
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.coordinator import actors, lazy, resuming, snapshots, sources, transfer
+from remote_agent.training.coordinator import lazy, resuming, snapshots, sources, transfer, validation
 from remote_agent.training.coordinator.control import Control
-from remote_agent.training.coordinator.evaluation import validation
 from remote_agent.training.coordinator.journal import Journal
 from remote_agent.training.coordinator.members import MembershipRecord, Rejoining, WorkerHandle
 from remote_agent.training.coordinator.plan import placement, run_plan
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
 from remote_agent.training.coordinator.plan.measure import Candidate, Measurements, measure
 from remote_agent.training.coordinator.plan.run_plan import Profile
+from remote_agent.training.coordinator.processes import actors
+from remote_agent.training.coordinator.processes.crashes import Crashes
+from remote_agent.training.coordinator.processes.joining import Joining
 from remote_agent.training.coordinator.recovery import backups
-from remote_agent.training.coordinator.recovery.crashes import Crashes
-from remote_agent.training.coordinator.recovery.joining import Joining
 from remote_agent.training.coordinator.request import Request
 from remote_agent.training.coordinator.session import EvaluationRecord, Session
 from remote_agent.training.data import datasets

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from remote_agent.training.checkpoint import optimizer_state
 from remote_agent.training.checkpoint.optimizer_state import Resumption, Snapshot, TrainingState
-from remote_agent.training.coordinator.actors import Servers
 from remote_agent.training.coordinator.members import WorkerHandle
+from remote_agent.training.coordinator.processes.actors import Servers
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.deadlines import SERVER_S, TRANSFER_S
 from remote_agent.training.shared import rpc

@@ -12,9 +12,9 @@ from torch import nn
 
 from remote_agent.strategies import spec_of
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.coordinator.actors import Servers
 from remote_agent.training.coordinator.members import Server, WorkerHandle
 from remote_agent.training.coordinator.plan import siting
+from remote_agent.training.coordinator.processes.actors import Servers
 from remote_agent.training.deadlines import TRANSFER_S
 from remote_agent.training.errors import PlacementError, ServerGone
 from remote_agent.training.shared import dataplane, flat, rpc

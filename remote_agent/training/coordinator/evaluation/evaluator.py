@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from remote_agent.training.coordinator.members import WorkerHandle
-from remote_agent.training.coordinator.recovery.heartbeat import Heartbeat
+from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.deadlines import LOOK_S, PING_S, given_up_after
 from remote_agent.training.errors import JobError

@@ -165,7 +165,7 @@ class SpeedTrack:
         """The track of a device that takes slices of any size, those above its memory's limit in parts."""
         return dataclasses.replace(self, profile=dataclasses.replace(self.profile, max_batch=None))
 
-    def heeded(self) -> SpeedTrack:
+    def noticed(self) -> SpeedTrack:
         """The track once its jump was acted upon, or was found to need no action."""
         return dataclasses.replace(self, jumped=False)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.coordinator.members import Server, WorkerHandle
 from remote_agent.training.coordinator.plan import sharding
 from remote_agent.training.coordinator.plan.sharding import Site, Traffic
 from remote_agent.training.deadlines import TRANSFER_S
@@ -65,6 +65,20 @@ class Surroundings:
     sites: tuple[Site, ...] = ()
 
 
+class Located(Protocol):
+    """A server or worker."""
+
+    @property
+    def host(self) -> str:
+        """The host that it runs on."""
+        ...
+
+    @property
+    def actor(self) -> Actor:
+        """Its process."""
+        ...
+
+
 @dataclass(eq=False)
 class _Place:
     """A host, or several with no network between them, of which it is the first."""
@@ -75,7 +89,7 @@ class _Place:
     workers: int = 0
 
 
-def surroundings(config: TrainingConfig, numel: int, first: Server, members: Sequence[WorkerHandle]) -> Surroundings:
+def surroundings(config: TrainingConfig, numel: int, first: Located, members: Sequence[Located]) -> Surroundings:
     """Find out where everybody is, and measure the links between them where it matters.
 
     Args:
@@ -150,7 +164,7 @@ def chunk_numbers(numel: int, shards: int) -> int:
     return min(CHUNK_NUMBERS, max(useful, math.ceil(numel / (shards * CHUNKS_A_SHARD))))
 
 
-def _places(first: Server, members: Sequence[WorkerHandle], *, apart: bool) -> list[_Place]:
+def _places(first: Located, members: Sequence[Located], *, apart: bool) -> list[_Place]:
     """The hosts that may hold a shard, the first server's first; several without a network between count as one.
 
     With ``apart`` every host counts by itself, wherever it is.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from remote_agent.training.coordinator.members import WorkerHandle
-from remote_agent.training.coordinator.recovery.heartbeat import Heartbeat
+from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.deadlines import LOOK_S, PING_S, SERVER_SILENT_S, TRANSFER_S
 from remote_agent.training.errors import ServerGone

@@ -14,9 +14,8 @@ from concurrent.futures import Future
 
 from remote_agent.protocol import RunCommand, WorkerJoined, WorkerLost
 from remote_agent.training.coordinator.members import HeldSlice, Rejoining, WorkerHandle
-from remote_agent.training.coordinator.plan.share_balancer import LAST_HINT, ShareBalancer
+from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery import policy
-from remote_agent.training.coordinator.recovery.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery.policy import (
     Died,
     Drop,
@@ -29,6 +28,7 @@ from remote_agent.training.coordinator.recovery.policy import (
 )
 from remote_agent.training.coordinator.recovery.rejoining import learn_from_late, of_following
 from remote_agent.training.coordinator.session import Session
+from remote_agent.training.coordinator.share_balancer import LAST_HINT, ShareBalancer
 from remote_agent.training.deadlines import ALONE_S, LOOK_S
 from remote_agent.training.errors import TrainingError, WeightsGone, WorkersGone
 from remote_agent.training.shared import rpc

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from remote_agent.training.coordinator.members import WorkerHandle
-from remote_agent.training.coordinator.recovery.heartbeat import Heartbeat
+from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery.liveness import answer_of
 from remote_agent.training.coordinator.recovery.policy import Died
 from remote_agent.training.deadlines import TRANSFER_S

@@ -38,12 +38,13 @@ from remote_agent.protocol import SliceReissued
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import snapshots
 from remote_agent.training.coordinator.members import WorkerHandle
-from remote_agent.training.coordinator.plan.share_balancer import ShareBalancer
+from remote_agent.training.coordinator.plan.run_plan import FirstCut
+from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery import policy
-from remote_agent.training.coordinator.recovery.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery.liveness import answer_of, newest_weights
 from remote_agent.training.coordinator.recovery.state_transfer import hand_over
 from remote_agent.training.coordinator.session import Session, StepReport
+from remote_agent.training.coordinator.share_balancer import ShareBalancer
 from remote_agent.training.coordinator.strategies.allreduce_step import (
     Answer,
     Call,
@@ -52,7 +53,7 @@ from remote_agent.training.coordinator.strategies.allreduce_step import (
     Share,
     worker_times,
 )
-from remote_agent.training.coordinator.strategies.base import FirstCut, Strategy
+from remote_agent.training.coordinator.strategies.base import Strategy
 from remote_agent.training.coordinator.strategies.driver import Answered, Driver, Lost, Owed, Stalled
 from remote_agent.training.deadlines import PING_S, given_up_after, late_after
 from remote_agent.training.errors import PlacementError, TrainingError, WorkersGone

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from remote_agent.training.coordinator.members import WorkerHandle
-from remote_agent.training.coordinator.plan.share_balancer import ShareBalancer
+from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery import policy
-from remote_agent.training.coordinator.recovery.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery.liveness import check_beats, check_servers
 from remote_agent.training.coordinator.recovery.membership import Membership
 from remote_agent.training.coordinator.session import Session
+from remote_agent.training.coordinator.share_balancer import ShareBalancer
 from remote_agent.training.deadlines import HUNG_DEADLINES, LOOK_S, PING_S, given_up_after
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.messages import Failed, ShardLinkDown

@@ -28,9 +28,9 @@ from remote_agent.training.coordinator import snapshots
 from remote_agent.training.coordinator.members import WorkerHandle
 from remote_agent.training.coordinator.plan import balance
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
-from remote_agent.training.coordinator.plan.share_balancer import ShareBalancer
+from remote_agent.training.coordinator.plan.run_plan import FirstCut
 from remote_agent.training.coordinator.session import OpenStep, Session
-from remote_agent.training.coordinator.strategies.base import FirstCut
+from remote_agent.training.coordinator.share_balancer import ShareBalancer
 from remote_agent.training.coordinator.strategies.step_in_flight import StepInFlight
 from remote_agent.training.coordinator.strategies.streamed import Streamed
 from remote_agent.training.shared.device_profile import DeviceProfile

@@ -31,11 +31,12 @@ from remote_agent.training.checkpoint.optimizer_state import Snapshot
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import snapshots
 from remote_agent.training.coordinator.members import HeldSlice, WorkerHandle
-from remote_agent.training.coordinator.plan.share_balancer import ShareBalancer
-from remote_agent.training.coordinator.recovery.heartbeat import Heartbeat
+from remote_agent.training.coordinator.plan.run_plan import FirstCut
+from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery.liveness import newest_weights
 from remote_agent.training.coordinator.session import Session, StepReport
-from remote_agent.training.coordinator.strategies.base import FirstCut, Strategy
+from remote_agent.training.coordinator.share_balancer import ShareBalancer
+from remote_agent.training.coordinator.strategies.base import Strategy
 from remote_agent.training.coordinator.strategies.driver import Answered, Driver, Lost, Owed
 from remote_agent.training.coordinator.strategies.stale_goal import Goal, next_goal
 from remote_agent.training.coordinator.strategies.stale_slices import Issued, Queue, row

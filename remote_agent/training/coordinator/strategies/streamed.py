@@ -29,14 +29,14 @@ from remote_agent.protocol import SliceReissued
 from remote_agent.training.checkpoint.optimizer_state import Snapshot
 from remote_agent.training.coordinator import snapshots
 from remote_agent.training.coordinator.members import HeldSlice, WorkerHandle
-from remote_agent.training.coordinator.plan.share_balancer import LAST_HINT, ShareBalancer
+from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery import policy
-from remote_agent.training.coordinator.recovery.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery.liveness import SERVER_HINT, check_servers, newest_weights
-from remote_agent.training.coordinator.recovery.takeover import resume_open_step
 from remote_agent.training.coordinator.session import OpenStep, Session, StepReport
+from remote_agent.training.coordinator.share_balancer import LAST_HINT, ShareBalancer
 from remote_agent.training.coordinator.strategies.base import Strategy
 from remote_agent.training.coordinator.strategies.driver import Answered, Driver, Lost, Owed, Stalled
+from remote_agent.training.coordinator.strategies.open_step import resumed
 from remote_agent.training.coordinator.strategies.step_in_flight import SliceAssignment, StepInFlight, samples_of
 from remote_agent.training.deadlines import given_up_after, late_after
 from remote_agent.training.errors import ServerGone, WorkersGone
@@ -155,7 +155,7 @@ class Streamed(Strategy):
     def _resume(self, open_step: OpenStep) -> StepInFlight:
         """Go on with a step that a killed coordinator had issued: what no worker has begun of it is issued now."""
         self._newest = open_step.common.step
-        current, missing = resume_open_step.resumed(self._session, open_step)
+        current, missing = resumed(self._session, open_step)
         for owner, task in missing.items():
             current.parts.append(self._reissue(current.parts, task, owner))
         return current

@@ -113,7 +113,7 @@ class ShareBalancer:
             return
         better = self._better_cut(step - self._cut_at)
         for member in session.members:
-            member.track = member.track.heeded()
+            member.track = member.track.noticed()
         if better is not None:
             self._take(better, step)
             self.announce(step, "the devices' speeds changed")

@@ -16,8 +16,8 @@ from remote_agent.training.coordinator.members import MembershipRecord, WorkerHa
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
 from remote_agent.training.coordinator.plan.placement import Placement
 from remote_agent.training.coordinator.plan.resting import MIN_REST_S, TRIAL_COST
-from remote_agent.training.coordinator.plan.share_balancer import ShareBalancer
 from remote_agent.training.coordinator.session import Session
+from remote_agent.training.coordinator.share_balancer import ShareBalancer
 from remote_agent.training.shared.device_profile import DeviceProfile
 
 NOTHING = cast("Any", None)

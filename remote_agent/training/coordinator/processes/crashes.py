@@ -3,7 +3,7 @@
 The slice of a worker that died is issued again at once, so a sample that kills its process kills the next worker too,
 and the one after that. What a worker was at lies in a page on its host (``whereabouts``), which is read there once the
 worker is known to have ended; what a living one has been at for long comes with its answers to pings. The
-``policy`` says when that is enough: the run ends with the sample, the function and the line, and its last checkpoint.
+``culprit`` says when that is enough: the run ends with the sample, the function and the line, and its last checkpoint.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from remote_agent.training.coordinator.journal import Journal
 from remote_agent.training.coordinator.members import WorkerHandle
 from remote_agent.training.coordinator.plan import placement
 from remote_agent.training.coordinator.plan.placement import Placement
-from remote_agent.training.coordinator.recovery import policy
-from remote_agent.training.coordinator.recovery.heartbeat import Heartbeat
-from remote_agent.training.coordinator.recovery.policy import Crash
+from remote_agent.training.coordinator.processes.culprit import Crash, culprit, one_sample
+from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.deadlines import CLOSE_S, LAST_WORDS_S, LOOK_S, PING_S, given_up_after
 from remote_agent.training.errors import JobError, TrainingError
 from remote_agent.training.shared import rpc
@@ -130,7 +129,7 @@ class Crashes:
 
     def _verdict(self) -> JobError | None:
         with self._lock:
-            found = policy.culprit(self._known, self.workers)
+            found = culprit(self._known, self.workers)
         return _error(found) if found else None
 
     def _add(self, crash: Crash) -> None:
@@ -214,7 +213,7 @@ def _error(crashes: Sequence[Crash]) -> JobError:
     """The error that says so; the crashes are of one call."""
     last = crashes[-1]
     place = last.place
-    sample = policy.one_sample(crashes)
+    sample = one_sample(crashes)
     what = f"sample {sample}" if sample is not None else place.function
     verb = "held its worker up" if last.hung else "crashed its worker"
     times = {1: "", 2: " twice"}.get(len(crashes), f" {len(crashes)} times")

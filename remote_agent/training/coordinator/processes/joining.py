@@ -18,13 +18,13 @@ from typing import Self
 
 from remote_agent.protocol import DeviceSpec
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.coordinator.actors import Workers
 from remote_agent.training.coordinator.background import Background
 from remote_agent.training.coordinator.members import WorkerHandle
 from remote_agent.training.coordinator.plan import placement
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
 from remote_agent.training.coordinator.plan.measure import Candidate, measure
 from remote_agent.training.coordinator.plan.placement import Placement
+from remote_agent.training.coordinator.processes.actors import Workers
 from remote_agent.training.deadlines import CLOSE_S, NODES_S, OPEN_S, PLACEMENT_S, TRANSFER_S
 from remote_agent.training.errors import PlacementError, TrainingError
 from remote_agent.training.shared import rpc
