@@ -1,4 +1,4 @@
-"""What synchronous strategies decide about their workers: who is in, who gets how much, who has become slow."""
+"""Cuts each step's batch into the workers' shares, as their measured speed says; devices that are too slow rest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LAST_HINT = "look at the host, then start the run again"
 
 
 class ShareBalancer:
-    """The living workers of a session with the cut of the next step's batch."""
+    """The cut of the next step's batch among the members of a session."""
 
     _in_units = True
     """Whether a step is one batch, of which each device gets whole units."""
@@ -26,7 +26,7 @@ class ShareBalancer:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._rests: dict[WorkerHandle, Rest] = {}
-        self._trial: tuple[WorkerHandle, tuple[int, ...]] | None = None  # who is tried again, and the cut for that
+        self._trial: tuple[WorkerHandle, tuple[int, ...]] | None = None  # a resting device, the cut
         self._take(self._fresh_cut(), balance.FIRST_STEPS - balance.STEPS_BETWEEN)
 
     @property
@@ -97,7 +97,7 @@ class ShareBalancer:
         return min([member for member in members if member.entered <= step] or members, key=cost)
 
     def adapt(self, step: int, observed: Iterable[tuple[WorkerHandle, int, float]]) -> None:
-        """Learn from a step: (worker, samples, compute seconds). Cut again where it pays, and name who became slow."""
+        """Learn from a step: (worker, samples, compute seconds). Cut again where it pays, and report slow devices."""
         session = self._session
         seen = set[WorkerHandle]()
         for member, samples, seconds in observed:

@@ -31,7 +31,7 @@ WATCHED_S = 1.0
 """Seconds without an answer from which on the workers are pinged."""
 
 
-class NobodyLeft(Exception):
+class NoWorkerLeft(Exception):
     """Every worker was lost while it was evaluating."""
 
 
@@ -83,7 +83,7 @@ class Evaluator:
 
         Raises:
             JobError: the job's metrics, model or data raised.
-            NobodyLeft: there is no worker any more that could do it.
+            NoWorkerLeft: there is no worker any more that could do it.
         """
         began = time.monotonic()
         batches = self._validation.batches
@@ -131,10 +131,10 @@ class _Work:
     # --- Handing out -------------------------------------------------------------------------------------------------
 
     def _hand_out(self) -> None:
-        """Give pieces to whoever would have done them soonest, while that is somebody with room for one."""
+        """Give pieces to the worker that would have done them soonest, while that has room for one."""
         living = [member for member in self.session.members if member not in self.lost]
         if not living:
-            raise NobodyLeft
+            raise NoWorkerLeft
         speeds = {member: member.track.current.speed for member in living}
         total = sum(speeds.values())
         while self.waiting:
@@ -176,7 +176,7 @@ class _Work:
                 other.given = time.monotonic()  # it is begun now
 
     def _look(self, heartbeat: Heartbeat) -> None:
-        """Who does not answer, or takes far too long, is given nothing more, unless there is nobody else."""
+        """Give no more to workers that do not answer, or take far too long."""
         for member in {piece.member for piece in self.pieces}:
             beat = heartbeat.of(member.actor)
             own = next(piece for piece in self.pieces if piece.member is member)

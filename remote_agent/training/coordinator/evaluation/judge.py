@@ -8,7 +8,7 @@ from pathlib import Path
 from remote_agent import protocol
 from remote_agent.goals import Goal, Watched, up_to
 from remote_agent.strategies import spec_of
-from remote_agent.training.coordinator.evaluation.evaluator import Evaluation, Evaluator, NobodyLeft
+from remote_agent.training.coordinator.evaluation.evaluator import Evaluation, Evaluator, NoWorkerLeft
 from remote_agent.training.coordinator.recovery.liveness import server_gone
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.data import record
@@ -129,7 +129,7 @@ class Judge:
         """Measure one batch with the first weights: what fails there would fail after many steps."""
         try:
             first = evaluator.evaluate(session, numbers=(0,))
-        except NobodyLeft:
+        except NoWorkerLeft:
             return  # the first step says more
         wanted = session.config.keep_best or session.plateau
         if wanted and self._goal.metric not in first.metrics:
@@ -142,7 +142,7 @@ class Judge:
     def _evaluate(self, session: Session, evaluator: Evaluator, step: int, end: int) -> Verdict:
         try:
             evaluation = evaluator.evaluate(session)
-        except NobodyLeft:
+        except NoWorkerLeft:
             text = f"step {step} was not evaluated: every worker was lost meanwhile"
             session.journal.write(protocol.Notice, step=step, host=self._host, text=text)
             return Verdict()

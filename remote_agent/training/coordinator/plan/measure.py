@@ -82,10 +82,10 @@ def measure(
     """Measure every candidate; simulated ones share the measurement of one of them.
 
     Args:
-        candidates: who.
+        candidates: the workers.
         batch: samples of a step.
         seconds: time limit for one of them.
-        crashes: is told who dies, and knows who hangs.
+        crashes: is told of workers that die, and knows those that hang.
 
     Raises:
         TrainingError: a device could not be measured, with its host.
@@ -128,7 +128,7 @@ def measure(
 
 
 def _notes(results: Mapping[Candidate, Measured]) -> tuple[str, ...]:
-    """What workers have to say, each sentence once, after the names of those who say it."""
+    """The workers' notes, each once, after the names of the workers that it comes from."""
     saying: dict[str, list[str]] = {}
     for candidate, result in results.items():
         for note in (*candidate.opened.notes, *result.notes):

@@ -1,4 +1,4 @@
-"""Decides where a run's shards are, before the first step: who is where, how fast the links are, who has memory.
+"""Decides where a run's shards are, before the first step: hosts, links and free memory.
 
 The decision itself is pure and lies in ``sharding``, the measurement in ``link_speed``.
 """
@@ -90,7 +90,7 @@ class _Place:
 
 
 def surroundings(config: TrainingConfig, numel: int, first: Located, members: Sequence[Located]) -> Surroundings:
-    """Find out where everybody is, and measure the links between them where it matters.
+    """Find out where servers and workers are, and measure the links between them where it matters.
 
     Args:
         config: the run's.

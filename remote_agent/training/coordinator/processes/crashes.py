@@ -85,7 +85,7 @@ class Crashes:
         """See whether one of these hangs, by the heartbeat, and whether the run has to end.
 
         Args:
-            members: who.
+            members: the workers.
             heartbeat: pings them.
             deadline_s: of a slice, beyond ten times what its samples are expected to take.
 
@@ -136,7 +136,7 @@ class Crashes:
         with self._lock:
             self._known.append(crash)
         if self._journal is not None:
-            with contextlib.suppress(TrainingError):  # whoever writes next hears of that
+            with contextlib.suppress(TrainingError):  # the next write raises it too
                 self._journal.write(Notice, step=crash.place.step, host=crash.host, text=_error([crash]).cause)
 
     def _await(self, seconds: float) -> None:

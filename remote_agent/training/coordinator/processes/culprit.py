@@ -11,7 +11,7 @@ MAX_CRASHES = 2
 """Times that one call of the user's code may kill its worker, or hang in it."""
 
 MAX_KILLS = 3
-"""The same where workers were ended from outside, or nobody knows by what: that can be a coincidence."""
+"""The same where workers were ended from outside, or by an unknown cause: that can be a coincidence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Crash:
 
     @property
     def call(self) -> tuple[int, int, str]:
-        """The step, the slice and the function: whoever does the slice again makes the same call."""
+        """The step, the slice and the function: any worker that does the slice again makes the same call."""
         return self.place.step, self.place.slice, self.place.function
 
 

@@ -5,7 +5,7 @@ the copied step in its own memory (``Worker.keep``). What the optimizer remember
 shard puts it aside, between two steps; then training goes on, while the parts come here in the background. A copy is
 valid once all parts of that step are here; until then the one before is kept. So all parts are always of one step.
 
-Where nobody waits for a whole step (``ssp``, ``async``) no worker has the weights of one, and the shards put theirs
+Where no worker waits for a whole step (``ssp``, ``async``) no worker has the weights of one, and the shards put theirs
 aside with the rest. Between two steps nothing is under way there but where all workers come together, which such a run
 does for a copy as for a checkpoint; what that takes counts as time that training waits.
 
@@ -193,7 +193,7 @@ def _fetch(step: int, position: int, snapshot: Snapshot, keeping: Sequence[tuple
 
 
 def _keep(session: Session, step: int, still: int) -> list[tuple[str, Ref[bool]]]:
-    """Tell the workers to keep their weights before their next step; nobody waits for the answers."""
+    """Tell the workers to keep their weights before their next step; the answers are not waited for."""
     return [(member.name, member.call("keep", step, still)) for member in session.members]
 
 

@@ -1,4 +1,4 @@
-"""Who is still there: asked when something is late or lost, before anybody is blamed."""
+"""Which shards and workers answer: asked when something is late or lost, before one of them is blamed."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def newest_weights(members: Sequence[WorkerHandle], heartbeat: Heartbeat) -> Pay
     """The newest weights, from whichever living worker gives them first; the last one is waited for in any case.
 
     Raises:
-        Timeout, or an error of Ray's: nobody does.
+        Timeout, or an error of Ray's: none does.
     """
     *others, last = members
     for member in others:

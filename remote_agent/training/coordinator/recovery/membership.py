@@ -1,8 +1,8 @@
-"""Who is away from a run, and how they come back; it carries out what the failure policy decides about workers.
+"""Which workers take part in a run: it carries out what the failure policy and the user decide about them.
 
-A worker is away because it was set aside (silent, or late: it catches up by itself, and is let in again), because it is
-being started again, or because it is new. However that came about, it comes back the same way: it follows the run with
-the newest weights, and takes part from the next step that is issued. Nobody waits for it.
+A worker is away because it was set aside (silent, or late: it catches up by itself, and takes part again), because it
+is being started again, or because it is new. Each comes back the same way: it follows the run with the newest weights,
+and takes part from the next step that is issued. The others do not wait for it.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Membership:
     ) -> None:
         """Decide about a worker that failed, and carry that out. Its slices are the caller's to issue again.
 
-        One that was to leave anyway is ended, and nothing else; so it is for one that is known to have failed.
+        A worker that was to leave is ended, without a decision. Nothing is done about one that is gone already.
 
         Args:
             step: the one under way.
@@ -112,7 +112,7 @@ class Membership:
         if member.host in self._draining and others:
             evidence = policy.Drained()
         self._blame(member, evidence)
-        decision = policy.decide(evidence, self._standing(member.attempts, len(others), len(self._away)))
+        decision = policy.decide(evidence, self._status(member.attempts, len(others), len(self._away)))
         LOG.info("step %d: %s: %s -> %s", step, member.name, evidence, decision)
         if isinstance(evidence, policy.ShardLinkDown) and isinstance(decision, SetAside):
             member.attempts += 1
@@ -155,7 +155,7 @@ class Membership:
         elif isinstance(evidence, Hung):
             self._session.crashes.hung(member.seat, member.actor, self._heartbeat.of(member.actor).pulse.busy)
 
-    def _standing(self, attempts: int, others: int, coming: int) -> RunStatus:
+    def _status(self, attempts: int, others: int, coming: int) -> RunStatus:
         return RunStatus(others=others, coming=coming, attempts=attempts, on_server=self._on_server)
 
     def _carry_out(self, decision: policy.Decision, away: Rejoining, newest: int) -> None:
@@ -189,14 +189,14 @@ class Membership:
     # --- Coming back -------------------------------------------------------------------------------------------------
 
     def wait(self, seconds: float) -> None:
-        """Until something may have changed about those who are away, at most so long."""
+        """Wait until something may have changed about workers that are away, at most so long."""
         self._heartbeat.wait(seconds)
 
     def refresh(self, step: int) -> None:
-        """Help those on that are away, and carry out the user's commands.
+        """Bring workers that are away on their way back, and carry out the user's commands.
 
         Raises:
-            WorkersGone: nobody takes part, and nobody came back in time.
+            WorkersGone: no worker takes part, and none came back in time.
             JobError: the user's code kills workers, or holds them up.
         """
         now = time.monotonic()
@@ -215,13 +215,13 @@ class Membership:
     def _failed(self, step: int, away: Rejoining, evidence: Evidence) -> None:
         """Decide about a worker that failed on its way back."""
         self._away.remove(away)
-        standing = self._standing(away.attempts, len(self._members), len(self._away))
+        status = self._status(away.attempts, len(self._members), len(self._away))
         if away.member is not None:
             self._blame(away.member, evidence)
         if not away.lost and away.member is not None:
             _report_lost(self._session, step, away.member, _cause(evidence))
             away.lost = True
-        decision = policy.decide(evidence, standing)
+        decision = policy.decide(evidence, status)
         LOG.info("step %d: %s on its way back: %s -> %s", step, away.name, evidence, decision)
         self._carry_out(decision, away, step)
 
@@ -263,7 +263,7 @@ class Membership:
         return Hung(waited) if waited > away.patience_s else None
 
     def ready(self) -> list[WorkerHandle]:
-        """Those who have caught up, and may take part."""
+        """The workers that have caught up, and may take part."""
         return [member for _, member in self._ready()]
 
     def _ready(self) -> list[tuple[Rejoining, WorkerHandle]]:
@@ -278,17 +278,17 @@ class Membership:
         return result
 
     def refuse(self, step: int, failed: Mapping[WorkerHandle, Evidence]) -> None:
-        """These were ready, and could not be let in."""
+        """Decide about workers that were ready, and failed when they were to take part."""
         for away in [away for away in self._away if away.member in failed]:
             assert away.member is not None, "it was ready"
             self._failed(step, away, failed[away.member])
 
     def readmit(self, step: int, only: Collection[WorkerHandle] | None = None) -> bool:
-        """Let those take part, from ``step`` on, who have caught up; returns whether there was anybody.
+        """Let workers that have caught up take part from ``step`` on; returns whether there was one.
 
         Args:
             step: the one that is issued next.
-            only: nobody but these; None: all.
+            only: of these alone; None: of all.
         """
         entered = False
         for away, member in self._ready():
@@ -310,11 +310,11 @@ class Membership:
             self._watch()
         return entered
 
-    def gather(self, step: int) -> None:
-        """Let in who has caught up; where nobody takes part, wait until somebody does.
+    def wait_for_members(self, step: int) -> None:
+        """Let workers that have caught up take part from ``step`` on; where none does, wait until there is one.
 
         Raises:
-            WorkersGone: nobody came back in time.
+            WorkersGone: none came back in time.
         """
         self.readmit(step)
         if self._members:
@@ -333,7 +333,7 @@ class Membership:
             member.attempts = 0
 
     def _reopen(self) -> None:
-        """Where a strategy begins anew the shards have moved: who is away can't follow any more, and is opened anew."""
+        """Start the workers that are away again: where a strategy begins anew the shards have moved."""
         for away in self._away:
             if away.follows is not None and away.member is not None:
                 self._end(away.member)
@@ -368,7 +368,7 @@ class Membership:
                 if (spec.host, spec.device) not in known:
                     self._away.append(Rejoining.new(spec))
 
-    # --- Nobody left -------------------------------------------------------------------------------------------------
+    # --- No worker left ----------------------------------------------------------------------------------------------
 
     def _check_alone(self, now: float) -> None:
         if self._members or any(away.opening is not None for away in self._away):

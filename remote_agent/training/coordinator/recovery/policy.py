@@ -131,12 +131,12 @@ class Fail:
 Decision = SetAside | Restart | Drop | Fail
 
 
-def decide(evidence: Evidence, standing: RunStatus) -> Decision:
+def decide(evidence: Evidence, status: RunStatus) -> Decision:
     """What is done about the worker."""
-    decision = _about(evidence, standing)
-    if isinstance(decision, Drop) and not standing.others and not standing.coming:
+    decision = _about(evidence, status)
+    if isinstance(decision, Drop) and not status.others and not status.coming:
         return Fail(f"the last worker was lost: {decision.cause}")
-    if not isinstance(decision, Fail) and not standing.others and not standing.on_server:
+    if not isinstance(decision, Fail) and not status.others and not status.on_server:
         return Fail(f"the last worker was lost, and the weights with it: {decision.cause}", weights_lost=True)
     return decision
 
@@ -146,28 +146,28 @@ def pause_s(attempts: int) -> float:
     return FIRST_PAUSE_S if not attempts else min(LONGEST_PAUSE_S, NEXT_PAUSE_S * 2.0 ** min(attempts - 1, 30))
 
 
-def _about(evidence: Evidence, standing: RunStatus) -> Decision:
+def _about(evidence: Evidence, status: RunStatus) -> Decision:
     match evidence:
         case Drained():
             return Drop("drained")
         case Silent(seconds):
             cause = f"no answer for {seconds:.1f} s"
-            return SetAside(cause, lost=True) if standing.on_server else _again(cause, standing)
+            return SetAside(cause, lost=True) if status.on_server else _again(cause, status)
         case Late():
             cause = "its slice is late"
-            return SetAside(cause, lost=False) if standing.on_server else _again(cause, standing)
-        case ShardLinkDown(cause) if not standing.attempts and standing.on_server:
+            return SetAside(cause, lost=False) if status.on_server else _again(cause, status)
+        case ShardLinkDown(cause) if not status.attempts and status.on_server:
             return SetAside(cause, lost=True)
         case ShardLinkDown(cause) | Died(cause):
-            return _again(cause, standing)
+            return _again(cause, status)
         case TooLate(step):
-            return _again(f"it waited for step {step}, and all workers of that step were lost", standing)
+            return _again(f"it waited for step {step}, and all workers of that step were lost", status)
         case Hung(seconds):
-            return _again(f"its slice was not done after {seconds:.0f} s, though its process answers", standing)
+            return _again(f"its slice was not done after {seconds:.0f} s, though its process answers", status)
 
 
-def _again(cause: str, standing: RunStatus) -> Decision:
-    if standing.attempts >= MAX_ATTEMPTS and not standing.others and not standing.coming:
-        return Drop(f"{cause} (after {standing.attempts} attempts)")
-    after_s = pause_s(standing.attempts)
+def _again(cause: str, status: RunStatus) -> Decision:
+    if status.attempts >= MAX_ATTEMPTS and not status.others and not status.coming:
+        return Drop(f"{cause} (after {status.attempts} attempts)")
+    after_s = pause_s(status.attempts)
     return Restart(f"{cause} (tried again in {after_s:.0f} s)" if after_s else cause, after_s)

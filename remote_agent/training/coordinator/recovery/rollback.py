@@ -1,11 +1,11 @@
 """Going on when shards of the parameter server were lost: back to the newest copy, and the steps since made again.
 
-In this order: who waits for the shards is freed, and who does not answer is lost too; a new shard is started for each
-lost one, on the coordinator's host, where the copy is; all shards, the living ones too, are given the copied step's
-state, and serve anew, with a new secret, so that whoever was only cut off can't disturb; all workers go back to the
-weights that they have kept of that step. The steps since are then made as any others: with the same samples of the
-order, each counted once, as the record of slices says which of its lines are superseded. (Where nobody waits for a
-whole step they are cut into other slices, applied in another order: what comes out is as good, and not the same.)
+In this order: workers that wait for the shards are freed, and those that do not answer are lost too; a new shard is
+started for each lost one, on the coordinator's host, where the copy is; all shards, the living ones too, are given the
+copied step's state, and serve anew, with a new secret, so that one that was only cut off can't disturb; all workers go
+back to the weights that they have kept of that step. The steps since are then made as any others: with the same samples
+of the order, each counted once, as the record of slices says which of its lines are superseded. (Where no worker waits
+for a whole step they are cut into other slices, applied in another order: what comes out is as good, and not the same.)
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def restore(session: Session, copy: Copy, lost: ServerGone, step: int, host: str
         raise lost
     began = time.monotonic()
     session.journal.write(ServerLost, host=lost.host, step=step, cause=lost.cause)
-    living = _who_lives(session, step, gone=lost.host if lost.known else "")
+    living = _free_workers(session, step, gone=lost.host if lost.known else "")
     servers = _complete(session, living)
     hosts = [f"{before.host} -> {now.host}" for before, now in zip(session.servers, servers, strict=True)]
     LOG.info("step %d: shards (%s) are restored from the copy of step %d", step, ", ".join(hosts), copy.step)
@@ -149,10 +149,10 @@ def part_of(copy: Copy, shapes: Shapes, layout: Layout, shard: int) -> Resumptio
     return Resumption(step=copy.step, pieces=own)
 
 
-# --- Who is there ----------------------------------------------------------------------------------------------------
+# --- What is left ----------------------------------------------------------------------------------------------------
 
 
-def _who_lives(session: Session, step: int, gone: str) -> list[bool]:
+def _free_workers(session: Session, step: int, gone: str) -> list[bool]:
     """Have the workers give up what they wait for; says of each shard whether it answers.
 
     Workers that do not answer are lost. The shard on host ``gone`` is known to be, and not asked.
@@ -161,7 +161,7 @@ def _who_lives(session: Session, step: int, gone: str) -> list[bool]:
         TrainingError: one answers that it has failed by itself, which another one would too.
     """
     freeing = [(member, member.call_in(PING, "abandon")) for member in session.members]
-    # Once this is answered, nobody waits for an exchange with the old shards any more.
+    # Once this is answered, no worker waits for an exchange with the old shards any more.
     freeing += [(member, member.actor.call_in(EXCHANGE, "place")) for member in session.members]
     asking = [(server, server.actor.call("ping") if server.host != gone else None) for server in session.servers]
     deadline = time.monotonic() + HEARTBEAT_S

@@ -9,17 +9,17 @@ step ``t + 1``; after the last step, and after one that is saved, it has a call 
 
 When a worker is lost, the reduction breaks for some of the others, or for all. They are freed at once, keep their own
 sums, and form a new group; a slice that was lost is issued again, whole, to one of them: same samples, same weights,
-same random numbers. Then the reduction is repeated. If it was whole for all who live, the lost worker's slice is in it.
+same random numbers. Then the reduction is repeated. If it was whole for all others, the lost worker's slice is in it.
 
 With ``deterministic`` each unit of the batch is a slice, and its gradient is reduced by itself: all add them up in the
-order of the batch, and the sum has the same bits whoever computed what.
+order of the batch, and the sum has the same bits however they are assigned.
 
 A lost worker is started again, as in the other strategies. A worker that has missed a step has other weights than the
 others, so at the beginning of a step it takes over those of one of them, with the buffers and the optimizer's state
 (``state_transfer``); then the group is formed anew with it. A host that is added does the same.
 
 A ring carries ``2 (n - 1) / n`` times the gradient over each worker's link, each way, whichever links are slow: it
-waits for the slowest. Half of a reduction (sums to those who add them) is told as push, half (sums to all) as pull.
+waits for the slowest. Half of a reduction (sums to those that add them) is told as push, half (sums to all) as pull.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class AllReduce(Strategy):
         indices = order.take(first, last)
         slices = self._balancer.slices(last - first)
         if self._session.config.deterministic:
-            # A sum depends on the order of its parts: each unit is a slice, whoever computes it.
+            # A sum depends on the order of its parts: each unit is a slice.
             ends = units.bounds(last - first, self._session.config.unit)
             slices = [
                 (member, *each) for member, begin, end in slices for each in pairwise(ends) if begin <= each[0] < end
@@ -297,7 +297,7 @@ class AllReduce(Strategy):
         """Have ``step`` applied now, since no call comes that would say so, or the weights are asked for first.
 
         Raises:
-            TrainingError: the optimizer failed, or nobody is left.
+            TrainingError: the optimizer failed, or no worker is left.
         """
         calls = {member: member.call("commit", step) for member in self._session.members}
         for member, call in calls.items():

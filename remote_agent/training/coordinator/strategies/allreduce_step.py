@@ -16,7 +16,7 @@ Answer = Reduced | Broken | Failed
 
 @dataclass(eq=False)
 class Share:
-    """A slice of a step and who computes it; ``lost_by`` had it before, ``issued`` is when it changed hands."""
+    """A slice of a step and its worker; ``lost_by`` had it before, ``issued`` is when that was."""
 
     part: Slice
     member: WorkerHandle

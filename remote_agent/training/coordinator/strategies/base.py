@@ -16,7 +16,7 @@ from remote_agent.training.shared.device_profile import DeviceProfile
 class Strategy(ABC):
     """Turns a :class:`~remote_agent.training.coordinator.session.Session` into a sequence of applied steps.
 
-    It writes the events of its own decisions (who was lost, what was issued again, how shares moved); the loop writes
+    It writes the events of its own decisions (workers lost, slices issued again, shares moved); the loop writes
     the steps, checkpoints and the end.
     """
 

@@ -11,13 +11,13 @@ from remote_agent.training.shared.messages import Slice, StreamedTask
 
 
 def resumed(session: Session, open_step: OpenStep) -> tuple[StepInFlight, dict[str, StreamedTask]]:
-    """The step as it goes on: whoever has begun it is asked what came of it, and the others are given their parts.
+    """The step as it goes on: workers that have begun it are asked what came of it, and the others get their parts.
 
     The cut is the one that it was begun with. So a slice that is done twice, since its first worker had sent a part of
     it when it was lost, is the same slice.
 
     Returns:
-        The step, and the tasks of slices whose workers are gone, by their names: to be issued to somebody.
+        The step, and the tasks of slices whose workers are gone, by their names: to be issued to others.
     """
     now = time.monotonic()
     common = dataclasses.replace(open_step.common, coordinator=session.coordinator)

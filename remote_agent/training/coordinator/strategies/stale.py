@@ -133,7 +133,7 @@ class Stale(Strategy):
     # --- Submitting --------------------------------------------------------------------------------------------------
 
     def _issue(self, goal: Goal) -> None:
-        """Give slices to all who may have another one: lost ones first, and to who has the fewest."""
+        """Give slices to all workers that may have another one, first to those with the fewest; lost slices first."""
         self._membership.readmit(self._step)
         self._membership.start_leaving(self._step)
         self._membership.release_idle([member for member, queue in self._queues.items() if queue.slices])

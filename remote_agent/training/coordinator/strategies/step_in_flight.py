@@ -1,4 +1,4 @@
-"""A step under way: who has which slice, and, once it is done, whose slices counted and where the time went."""
+"""A step under way: which worker has which slice, and, once it is done, which slices counted, and the times."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def samples_of(task: StreamedTask) -> int:
 class SliceAssignment:
     """A worker's part in a step.
 
-    ``lost_by`` names who had the slice before; a ``repair`` is done beside the worker's own part in the step.
+    ``lost_by`` is the worker that had the slice before; a ``repair`` is done beside the worker's own part in the step.
     """
 
     task: StreamedTask

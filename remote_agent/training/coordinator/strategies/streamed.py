@@ -2,7 +2,7 @@
 
 Step ``t``: each worker computes the gradient sum of its slice and pushes it to the shards, which add the slices up,
 make the optimizer's step as soon as a chunk has them all, and stream the new weights back (``wire``,
-``shared_memory``). The coordinator takes no part in that. It says who computes what, one step ahead: while step ``t``
+``shared_memory``). The coordinator takes no part in that. It assigns the slices, one step ahead: while step ``t``
 is computed, step ``t + 1`` waits in the workers' queues. The price: a change of shares takes effect one step later.
 
 When a worker is lost, the others wait for its slice in the middle of the step. The slice is issued again, whole, to
@@ -127,7 +127,7 @@ class Streamed(Strategy):
         """Submit a step to all workers: those without a share take part to get the weights."""
         session = self._session
         self._newest = step
-        self._membership.gather(step)
+        self._membership.wait_for_members(step)
         self._membership.start_leaving(step)
         first, last = self._span(step)
         indices = session.order.take(first, last)
@@ -308,7 +308,7 @@ class Streamed(Strategy):
         """The step's event, from one step's end to the next, on one clock."""
         begun, now = self._ended, time.monotonic()
         results = current.streamed()
-        if current.inherited:  # who issued it, and when, is not known
+        if current.inherited:  # when it was issued is not known
             begun = min((part.member.clock.here(result.stamps.entered) for part, result in results), default=now)
         else:
             for part, result in results:

@@ -179,7 +179,7 @@ def _taken_over(
         spare = _spare(state)
         kept = (*(member.actor for member in members), *(server.actor for server in servers))
         lazy.give_shapes(model, request.job.factory, source)
-        # Whoever was on its way back begins anew.
+        # Workers that were on their way back begin anew.
         _end_all(request.run, but={actor.name for actor in (*kept, *([] if spare is None else [spare.actor]))})
         nodes = placement.living_nodes()
         given = WorkerInit(request.job, model, source.for_workers())
@@ -227,7 +227,7 @@ def _taken_over(
             workers.kill()
 
 
-# --- Who is there, and where they stand ------------------------------------------------------------------------------
+# --- The workers and shards, and where they stand --------------------------------------------------------------------
 
 
 def _is_as_asked(state: TakeoverState, request: Request) -> bool:
@@ -247,7 +247,7 @@ def _ask_workers(
     """
     deadline = time.monotonic() + ACCOUNT_S
     strangers = [name for name in rpc.lasting() if of_name(name) == (run, WORKER) and name not in state.actors]
-    # They were to take part soon, or do since a moment ago: whoever does answers at once, and ends with the others.
+    # They were to take part soon, or do since a moment ago. Those that do answer at once, and end with the others.
     others = [actor.call_in(PING, "account", coordinator) for actor in map(rpc.find, strangers) if actor is not None]
     asked, lost = [], []
     for worker in state.workers:
@@ -294,7 +294,7 @@ def _servers(state: TakeoverState, at: TakeoverPoint) -> tuple[Server, ...]:
             if isinstance(answer, Failed):
                 raise TakeoverRefused(f"the parameter server on {server.host}: {answer.cause}")
             if answer > at.newest:
-                raise TakeoverRefused(f"nobody knows how step {answer} was cut")
+                raise TakeoverRefused(f"no worker knows how step {answer} was cut")
     except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
         raise TakeoverRefused(f"the parameter server: {rpc.describe(error)}") from error
     return tuple(servers)
@@ -358,7 +358,7 @@ def _report(
 
 
 def step_fields(step: int, unreported: UnreportedStep) -> dict[str, object]:
-    """The fields of the event of a step that nobody watched: what it took is what its slowest worker took."""
+    """The fields of the event of a step without a coordinator: what it took is what its slowest worker took."""
     results = [
         (member, unreported.spans[index].end - unreported.spans[index].begin, result)
         for index, (member, result) in sorted(unreported.results.items())

@@ -1,8 +1,8 @@
 """Where a run stands whose coordinator was killed: what its workers say, and what is on record, put together. Pure.
 
 A worker that has begun or done a step knows how the whole batch was cut, so a step is known as soon as one worker has
-begun it. The newest such step may be open: some have begun it, some were never given it, or it is whole, but nobody
-knows whether what comes after a step was done (a checkpoint, the end of the run). All steps before it are whole.
+begun it. The newest such step may be open: some have begun it, some were never given it, or it is whole, but it is
+not known whether what comes after a step was done (a checkpoint, the end of the run). All steps before it are whole.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class UnreportedStep:
 
     @property
     def counted(self) -> tuple[SliceSpan, ...]:
-        """Its slices for the record, each with who did it."""
+        """Its slices for the record, each with its worker."""
         return tuple(
             dataclasses.replace(span, worker=self.results[index][0].name) if index in self.results else span
             for index, span in enumerate(self.spans)
@@ -49,7 +49,7 @@ class TakeoverPoint:
         step: the last step that is whole, as far as is known; on record, or in ``unreported``.
         position: its end in the order of samples.
         unreported: the steps that the record lacks, in order.
-        open_step: the step after it, if anybody tells of one; it may be on record.
+        open_step: the step after it, if a worker tells of one; it may be on record.
         behind: workers that take no part in it, and can't take part in what follows without help.
     """
 
@@ -61,7 +61,7 @@ class TakeoverPoint:
 
     @property
     def newest(self) -> int:
-        """The newest step that anybody knows of."""
+        """The newest step that a worker knows of."""
         return self.step + (self.open_step is not None)
 
     def last_reported(self, step: int) -> tuple[int, int]:
@@ -97,11 +97,11 @@ def takeover_point(
         cut = cuts.get(number)
         end = cut.spans[-1].end if cut is not None else position
         if cut is None or record.gaps_and_overlaps(cut.spans, end, position):
-            raise TakeoverRefused(f"nobody knows how step {number} was cut")
+            raise TakeoverRefused(f"no worker knows how step {number} was cut")
         if number < newest:
             unreported[number], position = UnreportedStep(spans=cut.spans, results=_results(statuses, number)), end
             if not unreported[number].results:
-                raise TakeoverRefused(f"nobody knows what came of step {number}")
+                raise TakeoverRefused(f"no worker knows what came of step {number}")
     common = dataclasses.replace(cuts[newest], own=None)
     begun = {member.name: task for member, status in statuses for task in _given(status) if task.step == newest}
     behind = tuple(
@@ -138,7 +138,7 @@ def _cut_of(
     if step in cuts:
         return cuts[step].spans
     if step not in made:
-        raise TakeoverRefused(f"nobody knows how step {step} was cut")
+        raise TakeoverRefused(f"no worker knows how step {step} was cut")
     return tuple(made[step])
 
 
