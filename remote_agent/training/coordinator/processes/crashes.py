@@ -77,10 +77,6 @@ class Crashes:
             self._held_up.add((actor, busy.place))
             self._add(_hang(seat, busy))
 
-    def is_held_up(self, actor: Actor) -> bool:
-        """Whether a worker was found to hang."""
-        return any(known is actor for known, _ in self._held_up)
-
     def look(self, members: Iterable[WorkerHandle], heartbeat: Heartbeat, deadline_s: float) -> None:
         """See whether one of these hangs, by the heartbeat, and whether the run has to end.
 
