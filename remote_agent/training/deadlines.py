@@ -24,7 +24,8 @@ TRANSFER_S = 300.0
 """Until weights or the initial state must have reached the coordinator."""
 
 SLICE_FACTOR = 10.0
-"""A slice is given up after ``slice_deadline_s`` plus this many times what its worker's slices took so far."""
+"""A slice is given up after ``slice_deadline_s`` plus this many times what its worker's slices took so far: see
+:func:`given_up_after`."""
 
 PRINTS_S = 0.5
 """Between two looks at what the workers have printed."""
@@ -88,7 +89,8 @@ LOOK_S = 0.1
 
 LATE_FACTOR = 2.0
 LATE_S = 2.0
-"""A slice is late after this many times its expected seconds plus these; it is given to another worker as well."""
+"""A slice is late after this many times its expected seconds plus these, and another worker gets it as well: see
+:func:`late_after`."""
 
 HUNG_DEADLINES = 5
 """A worker is taken to hang when its slice has taken this many of these deadlines."""
@@ -125,3 +127,13 @@ GROUP_S = 20.0
 
 REDUCE_S = 60.0
 """Until a piece of an all-reduce must have come through gloo; the coordinator frees a waiting worker sooner."""
+
+
+def late_after(slice_deadline_s: float, expected_s: float) -> float:
+    """Seconds after which a slice is late, where another worker can do it."""
+    return min(slice_deadline_s, LATE_FACTOR * expected_s + LATE_S)
+
+
+def given_up_after(slice_deadline_s: float, expected_s: float) -> float:
+    """Seconds after which work is given up that no other worker can do."""
+    return slice_deadline_s + SLICE_FACTOR * expected_s

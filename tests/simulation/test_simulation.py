@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from remote_agent.training.coordinator.plan.measure import Measurements
-from remote_agent.training.coordinator.plan.share_balancer import ShareBalancer
-from remote_agent.training.coordinator.recovery import joining, policy
+from remote_agent.training.coordinator.processes import joining
+from remote_agent.training.coordinator.recovery import policy
 from remote_agent.training.coordinator.recovery.policy import Drop
+from remote_agent.training.coordinator.share_balancer import ShareBalancer
 from remote_agent.training.coordinator.strategies.allreduce import AllReduce
 from remote_agent.training.worker.reducing import ReductionEngine
 from tests.simulation import world
@@ -82,7 +83,7 @@ def test_it_finds_a_host_that_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
 def test_it_finds_a_slice_that_is_given_to_who_waits_for_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
     def by_load(self: ShareBalancer, size: int, busy: dict[Any, float], step: int) -> Any:
         del size, step
-        return min(self._session.crew, key=lambda member: busy.get(member, 0.0))
+        return min(self._session.members, key=lambda member: busy.get(member, 0.0))
 
     monkeypatch.setattr(ShareBalancer, "substitute", by_load)
     assert "no step for" in found("sync")
@@ -121,3 +122,12 @@ def test_it_finds_a_step_that_is_not_committed_before_its_weights_are_asked_for(
 ) -> None:
     monkeypatch.setattr(AllReduce, "_commit", lambda *_: None)
     assert found()
+
+
+@pytest.mark.parametrize("after_s", [0.05, 0.2])
+def test_a_step_goes_on_when_only_workers_are_left_that_take_part_from_the_next_one_on(after_s: float) -> None:
+    drained = [Fault(0.5, "drain", "a", 12.0), Fault(2.0, "drain", "b", 1.0)]
+    events = simulate(3, drained, "sync").events
+    joined_s = next(float(event.split()[0]) for event in events if "WorkerJoined" in event and "b/cpu" in event)
+    outcome = simulate(3, [*drained, Fault(joined_s + after_s, "kill", "c", 0.0)], "sync")
+    assert not outcome.wrong, said(outcome)

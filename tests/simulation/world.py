@@ -21,8 +21,8 @@ from remote_agent.training.coordinator.plan import placement
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
 from remote_agent.training.coordinator.plan.measure import Measurements
 from remote_agent.training.coordinator.plan.placement import Node, Placement
-from remote_agent.training.coordinator.recovery import joining
-from remote_agent.training.coordinator.recovery.joining import Joining
+from remote_agent.training.coordinator.processes import joining
+from remote_agent.training.coordinator.processes.joining import Joining
 from remote_agent.training.coordinator.session import Session, StepReport
 from remote_agent.training.coordinator.strategies import allreduce
 from remote_agent.training.coordinator.strategies.base import Strategy
@@ -388,7 +388,7 @@ def simulate(seed: int, faults: Sequence[Fault] | None = None, way: str = "allre
         )
         world.session = Session(
             config=config,
-            crew=crew,
+            membership=members.MembershipRecord(crew),
             servers=shards,
             order=order,
             source=cast("Any", None),
@@ -411,7 +411,7 @@ def simulate(seed: int, faults: Sequence[Fault] | None = None, way: str = "allre
                     reports.append(report)
                     if kernel.now > end:
                         # The last step is committed before it is reported.
-                        calls = {member.name: member.call("weights") for member in world.session.crew}
+                        calls = {member.name: member.call("weights") for member in world.session.members}
                         weights = {name: rpc.get(call, MAX_STALL_S) for name, call in calls.items()}
             wrong = check(reports, weights, order, world)
         except (Stuck, Hang) as error:
@@ -470,7 +470,7 @@ def check(reports: list[StepReport], weights: dict[str, flat.Payload], order: Sa
         trained = flat.from_bytes(payload[0], world.way.dtype).double()
         if not torch.allclose(trained, model.weight.detach(), rtol=world.way.tolerance, atol=world.way.tolerance):
             return f"{name} has the weights {trained.tolist()}, and {model.weight.tolist()} are a plain loop's"
-    missing = set(HOSTS) - {member.host for member in world.session.crew}
+    missing = set(HOSTS) - {member.host for member in world.session.members}
     return f"{', '.join(sorted(missing))} takes no part at the end" if missing else ""
 
 

@@ -1,4 +1,4 @@
-"""Decides where a run's shards are, before the first step: who is where, how fast the links are, who has memory.
+"""Decides where a run's shards are, before the first step: hosts, links and free memory.
 
 The decision itself is pure and lies in ``sharding``, the measurement in ``link_speed``.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.coordinator.members import Server, WorkerHandle
 from remote_agent.training.coordinator.plan import sharding
 from remote_agent.training.coordinator.plan.sharding import Site, Traffic
 from remote_agent.training.deadlines import TRANSFER_S
@@ -65,6 +65,20 @@ class Surroundings:
     sites: tuple[Site, ...] = ()
 
 
+class Located(Protocol):
+    """A server or worker."""
+
+    @property
+    def host(self) -> str:
+        """The host that it runs on."""
+        ...
+
+    @property
+    def actor(self) -> Actor:
+        """Its process."""
+        ...
+
+
 @dataclass(eq=False)
 class _Place:
     """A host, or several with no network between them, of which it is the first."""
@@ -75,19 +89,19 @@ class _Place:
     workers: int = 0
 
 
-def surroundings(config: TrainingConfig, numel: int, first: Server, crew: Sequence[WorkerHandle]) -> Surroundings:
-    """Find out where everybody is, and measure the links between them where it matters.
+def surroundings(config: TrainingConfig, numel: int, first: Located, members: Sequence[Located]) -> Surroundings:
+    """Find out where servers and workers are, and measure the links between them where it matters.
 
     Args:
         config: the run's.
         numel: numbers in the flat buffer.
         first: the server that is there already.
-        crew: the workers.
+        members: the workers.
 
     Raises:
         PlacementError: an actor was lost.
     """
-    places = _places(first, crew, apart=config.shards > 1)
+    places = _places(first, members, apart=config.shards > 1)
     together = len(places) == 1 and bool(places[0].name)
     if len(places) == 1 or config.shards == 1 or (not config.shards and numel <= CHUNK_NUMBERS):
         return Surroundings(first=first.host, together=together)
@@ -150,12 +164,12 @@ def chunk_numbers(numel: int, shards: int) -> int:
     return min(CHUNK_NUMBERS, max(useful, math.ceil(numel / (shards * CHUNKS_A_SHARD))))
 
 
-def _places(first: Server, crew: Sequence[WorkerHandle], *, apart: bool) -> list[_Place]:
+def _places(first: Located, members: Sequence[Located], *, apart: bool) -> list[_Place]:
     """The hosts that may hold a shard, the first server's first; several without a network between count as one.
 
     With ``apart`` every host counts by itself, wherever it is.
     """
-    asked = [(first.host, first.actor, 0), *((member.host, member.actor, 1) for member in crew)]
+    asked = [(first.host, first.actor, 0), *((member.host, member.actor, 1) for member in members)]
     calls = [actor.call("place") for _, actor, _ in asked]
     places: dict[str, _Place] = {}
     for (host, actor, workers), call in zip(asked, calls, strict=True):

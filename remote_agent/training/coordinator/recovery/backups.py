@@ -5,7 +5,7 @@ the copied step in its own memory (``Worker.keep``). What the optimizer remember
 shard puts it aside, between two steps; then training goes on, while the parts come here in the background. A copy is
 valid once all parts of that step are here; until then the one before is kept. So all parts are always of one step.
 
-Where nobody waits for a whole step (``ssp``, ``async``) no worker has the weights of one, and the shards put theirs
+Where no worker waits for a whole step (``ssp``, ``async``) no worker has the weights of one, and the shards put theirs
 aside with the rest. Between two steps nothing is under way there but where all workers come together, which such a run
 does for a copy as for a checkpoint; what that takes counts as time that training waits.
 
@@ -111,7 +111,7 @@ class Copies:
             keeping = _keep(session, order.done, order.done) if self._active else []
             self.newest = Copy(step=order.done, position=order.start, state=session.first_state, holders=_kept(keeping))
         elif self._active:
-            session.copy_due = order.done + 1
+            session.keeping.copy_due = order.done + 1
 
     def __enter__(self) -> Copies:
         return self
@@ -146,12 +146,12 @@ class Copies:
             return  # there is nothing to go on with
         if self._stale:
             snapshot = None  # the weights are not in it
-        if self._coming is None and (snapshot is not None or report.step == session.copy_due):
+        if self._coming is None and (snapshot is not None or report.step == session.keeping.copy_due):
             self._begin(session, report.step, position, snapshot, barrier_s)
-        if self._coming is None and session.copy_due <= report.step:
+        if self._coming is None and (session.keeping.copy_due or 0) <= report.step:
             soonest = session.soonest(report.step)
             due = self.newest.step + self._pace.steps if self.newest is not None else soonest
-            session.copy_due = max(soonest, due)
+            session.keeping.copy_due = max(soonest, due)
 
     def forget(self) -> None:
         """The run goes back to the newest copy: what came after it did not happen."""
@@ -193,8 +193,8 @@ def _fetch(step: int, position: int, snapshot: Snapshot, keeping: Sequence[tuple
 
 
 def _keep(session: Session, step: int, still: int) -> list[tuple[str, Ref[bool]]]:
-    """Tell the workers to keep their weights before their next step; nobody waits for the answers."""
-    return [(member.name, member.call("keep", step, still)) for member in session.crew]
+    """Tell the workers to keep their weights before their next step; the answers are not waited for."""
+    return [(member.name, member.call("keep", step, still)) for member in session.members]
 
 
 def _kept(keeping: Sequence[tuple[str, Ref[bool]]]) -> frozenset[str]:

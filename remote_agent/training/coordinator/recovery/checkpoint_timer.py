@@ -63,8 +63,8 @@ class CheckpointTimer:
         if stall_s is not None:
             self._pace = self._pace.after_copy(barrier_s + stall_s)
             self._since, self._every_s = self._clock(), session.config.checkpoint_seconds
-        elif session.checkpoint_due <= report.step and self._is_time:
-            session.checkpoint_due = session.soonest(report.step)
+        elif (session.keeping.checkpoint_due or 0) <= report.step and self._is_time:
+            session.keeping.checkpoint_due = session.soonest(report.step)
 
     @property
     def _is_time(self) -> bool:

@@ -1,10 +1,10 @@
 """What makes a run start over: an actor that is lost before the first step; a model that can't be streamed after all.
 
-A worker or server that ends while the run is being made ready leaves nobody to take its place: shares, shards and the
+A worker or server that ends while the run is being made ready leaves none to take its place: shares, shards and the
 way of the gradients are being decided with it. What has been done until then takes seconds, so all actors end, and the
-run is made ready once more, with the hosts that have a living node; without one that is lost a second time, too. Who is
-left out because its host has no node now takes part once it has one (``Request.away``). So it is for a run that goes on
-from a checkpoint while one of its hosts is away.
+run is made ready once more, with the hosts that have a living node; without one that is lost a second time, too. A
+device that is left out because its host has no node now takes part once it has one (``Request.away``). So it is for a
+run that goes on from a checkpoint while one of its hosts is away.
 
 A model may leave out a parameter in the measurement and use it later (a branch, an expert). Such a step can't be
 streamed: the run goes back to its newest checkpoint, or to its beginning, and reduces gradients among the workers from

@@ -10,6 +10,7 @@ import pytest
 
 from remote_agent.training.checkpoint.saver import Saved
 from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator.members import MembershipRecord
 from remote_agent.training.coordinator.recovery.checkpoint_timer import (
     FIRST_S,
     MAX_BYTES_S,
@@ -51,7 +52,7 @@ class Run:
         self.now = 0.0
         self.session = Session(
             config=TrainingConfig(**config),
-            crew=[],
+            membership=MembershipRecord([]),
             servers=(),
             order=cast("Any", None),
             source=cast("Any", None),
@@ -109,7 +110,7 @@ def test_none_is_due_while_one_is_written_or_where_the_user_said_otherwise() -> 
 def test_a_round_that_is_issued_ahead_is_not_kept() -> None:
     run = Run(strategy="local_sgd", overlap=True)
     run.train(FIRST_S + STEP_S / 2)
-    assert run.session.checkpoint_due == run.step + 3
+    assert run.session.keeping.checkpoint_due == run.step + 3
 
 
 @pytest.mark.ray
