@@ -26,8 +26,15 @@ MAX_SUBSETS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """A host as it takes part in a step: its link, and its devices' profiles (none: it holds a shard only)."""
+    """A host, or several on one computer, as it takes part in a step.
 
+    Attributes:
+        names: of its hosts.
+        site: its link.
+        profiles: of its devices; none: it can hold a shard only.
+    """
+
+    names: tuple[str, ...]
     site: Site
     profiles: tuple[DeviceProfile, ...]
 
@@ -76,7 +83,9 @@ def estimate(peers: Sequence[Peer], demand: Demand) -> Estimate | None:
     if len(sites) == 1 and sites[0].most(demand.traffic.held) < 1:
         return None
     return Estimate(
-        hosts=tuple(peer.site.host for peer in peers), compute_s=step_seconds(cut, profiles), exchange_s=exchange_s
+        hosts=tuple(name for peer in peers for name in peer.names),
+        compute_s=step_seconds(cut, profiles),
+        exchange_s=exchange_s,
     )
 
 
@@ -104,11 +113,11 @@ def reasons(peers: Sequence[Peer], demand: Demand) -> tuple[str, ...]:
     if together is None or len(peers) == 1:
         return ()
     parts = f"{together.compute_s:.3g} s of computing, then {together.exchange_s:.3g} s of exchange"
-    told = [f"a step with all {len(peers)} hosts: {parts}, predicted"]
+    told = [f"a step with all {len(together.hosts)} hosts: {parts}, predicted"]
     chosen = best(peers, demand)
     assert chosen is not None, "all of them can"
     if together.seconds > (1 + MARGIN) * chosen.seconds:
-        rest = [peer.site.host for peer in peers if peer.site.host not in chosen.hosts]
+        rest = [name for name in together.hosts if name not in chosen.hosts]
         use = f"{chosen.hosts[0]} alone" if len(chosen.hosts) == 1 else ", ".join(chosen.hosts)
         told.append(
             f"{use} would be faster: {chosen.seconds:.3g} s a step, not {together.seconds:.3g} s:"
@@ -119,7 +128,7 @@ def reasons(peers: Sequence[Peer], demand: Demand) -> tuple[str, ...]:
         if not peer.profiles:
             continue
         without = estimate([other for other in peers if other is not peer], demand)
-        told.append(f"{peer.site.host} {_about(together, without)}")
+        told.append(f"{' and '.join(peer.names)} {_about(together, without)}")
     return tuple(told)
 
 

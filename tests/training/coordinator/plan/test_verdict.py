@@ -22,7 +22,7 @@ LINK_1G, LINK_100M, LINK_10M = 118e6, 11.8e6, 1.18e6
 
 def peer(host: str, speed: float, rate: float = LINK_1G, *, memory: int | None = None, devices: int = 1) -> Peer:
     site = Site(host=host, workers=devices, up=rate, down=rate, memory=memory)
-    return Peer(site=site, profiles=(DeviceProfile(speed),) * devices)
+    return Peer(names=(host,), site=site, profiles=(DeviceProfile(speed),) * devices)
 
 
 def test_two_equal_hosts_compute_half_each_and_exchange_at_the_floor() -> None:
@@ -61,7 +61,7 @@ def test_one_machine_is_advised_where_the_link_eats_what_the_others_add() -> Non
 
 def test_a_host_whose_memory_is_needed_is_said_to_be_needed() -> None:
     small = DeviceProfile(40, 0.0, 30)
-    peers = [Peer(site=peer(name, 40, LINK_10M).site, profiles=(small,)) for name in ("a", "b")]
+    peers = [Peer(names=(name,), site=peer(name, 40, LINK_10M).site, profiles=(small,)) for name in ("a", "b")]
     told = reasons(peers, DEMAND)
     assert told[1:] == tuple(f"{name} is needed: without it the job does not fit" for name in ("a", "b"))
 
