@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from remote_agent.strategies import spec_of
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.coordinator.plan import sharding
+from remote_agent.training.coordinator.plan import sharding, verdict
+from remote_agent.training.coordinator.plan.balance import SpeedTrack
 from remote_agent.training.coordinator.plan.sharding import Site, Traffic
+from remote_agent.training.coordinator.plan.verdict import Demand, Peer
 from remote_agent.training.deadlines import TRANSFER_S
 from remote_agent.training.errors import PlacementError
 from remote_agent.training.shared import rpc
-from remote_agent.training.shared.link_speed import survey
+from remote_agent.training.shared.link_speed import LinkRates, survey
 from remote_agent.training.shared.rpc import Actor
 from remote_agent.training.wire.agreement import Codecs
 from remote_agent.training.wire.layout import CHUNK_NUMBERS
@@ -57,12 +60,17 @@ class Surroundings:
     Attributes:
         first: the first server's.
         together: all workers and the first server are on one computer.
-        sites: the hosts with their links, the first server's first; empty where there is nothing to choose.
+        peers: the hosts with their links, the first server's first; empty where there is nothing to choose.
     """
 
     first: str
     together: bool
-    sites: tuple[Site, ...] = ()
+    peers: tuple[Peer, ...] = ()
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """The same as places for shards."""
+        return tuple(peer.site for peer in self.peers)
 
 
 class Located(Protocol):
@@ -79,6 +87,15 @@ class Located(Protocol):
         ...
 
 
+class Device(Located, Protocol):
+    """A worker, with the speed of its device."""
+
+    @property
+    def track(self) -> SpeedTrack:
+        """What is known of its speed."""
+        ...
+
+
 @dataclass(eq=False)
 class _Place:
     """A host, or several with no network between them, of which it is the first."""
@@ -86,10 +103,10 @@ class _Place:
     host: str
     actor: Actor
     name: str
-    workers: int = 0
+    members: list[Device] = field(default_factory=list)
 
 
-def surroundings(config: TrainingConfig, numel: int, first: Located, members: Sequence[Located]) -> Surroundings:
+def surroundings(config: TrainingConfig, numel: int, first: Located, members: Sequence[Device]) -> Surroundings:
     """Find out where servers and workers are, and measure the links between them where it matters.
 
     Args:
@@ -106,18 +123,21 @@ def surroundings(config: TrainingConfig, numel: int, first: Located, members: Se
     if len(places) == 1 or config.shards == 1 or (not config.shards and numel <= CHUNK_NUMBERS):
         return Surroundings(first=first.host, together=together)
     found = survey([place.host for place in places], [place.actor for place in places])
-    sites = tuple(
-        Site(
-            host=place.host,
-            workers=place.workers,
-            up=max(1.0, rates.up),
-            down=max(1.0, rates.down),
-            memory=rates.memory,
-            reachable=rates.reachable,
-        )
-        for place, rates in zip(places, found, strict=True)
+    peers = tuple(_peer(place, rates) for place, rates in zip(places, found, strict=True))
+    return Surroundings(first=first.host, together=together, peers=peers)
+
+
+def _peer(place: _Place, rates: LinkRates) -> Peer:
+    site = Site(
+        host=place.host,
+        workers=len(place.members),
+        up=max(1.0, rates.up),
+        down=max(1.0, rates.down),
+        memory=rates.memory,
+        reachable=rates.reachable,
     )
-    return Surroundings(first=first.host, together=together, sites=sites)
+    names = tuple(dict.fromkeys((place.host, *(member.host for member in place.members))))
+    return Peer(names=names, site=site, profiles=tuple(member.track.current for member in place.members))
 
 
 def site(config: TrainingConfig, numel: int, codecs: Codecs, there: Surroundings) -> Siting:
@@ -134,26 +154,34 @@ def site(config: TrainingConfig, numel: int, codecs: Codecs, there: Surroundings
     """
     if not there.sites:
         return Siting(hosts=(there.first,), parts=(1.0,), together=there.together)
+    sites = there.sites
     traffic = Traffic(
         gradient=codecs.gradients.size(numel),
         weights=codecs.weights.size(numel),
         held=sharding.COPIES * 4 * numel,
     )
     try:
-        decision = sharding.decide(there.sites, traffic, config.shards)
+        decision = sharding.decide(sites, traffic, config.shards)
     except ValueError as error:
         hint = (
             "free memory there, or let more hosts take part" if "GB" in str(error) else "look at the hosts' firewalls"
         )
         raise PlacementError(str(error), hint=hint, host=there.first) from None
-    holders = [(each.host, part) for each, part in zip(there.sites, decision.parts, strict=True) if part]
+    holders = [(each.host, part) for each, part in zip(sites, decision.parts, strict=True) if part]
     return Siting(
         hosts=tuple(host for host, _ in holders),
         parts=tuple(part for _, part in holders),
         together=False,
         exchange_s=decision.seconds,
-        reasons=sharding.reasons(decision, there.sites, traffic),
+        reasons=(*sharding.reasons(decision, sites, traffic), *_verdict(config, there, traffic)),
     )
+
+
+def _verdict(config: TrainingConfig, there: Surroundings, traffic: Traffic) -> tuple[str, ...]:
+    """Which hosts make a step shorter, where a step is one batch that all of them wait for."""
+    if not spec_of(config.strategy).batches:
+        return ()
+    return verdict.reasons(there.peers, Demand(batch=config.batch_size, least=1, traffic=traffic, shards=config.shards))
 
 
 def chunk_numbers(numel: int, shards: int) -> int:
@@ -164,20 +192,21 @@ def chunk_numbers(numel: int, shards: int) -> int:
     return min(CHUNK_NUMBERS, max(useful, math.ceil(numel / (shards * CHUNKS_A_SHARD))))
 
 
-def _places(first: Located, members: Sequence[Located], *, apart: bool) -> list[_Place]:
+def _places(first: Located, members: Sequence[Device], *, apart: bool) -> list[_Place]:
     """The hosts that may hold a shard, the first server's first; several without a network between count as one.
 
     With ``apart`` every host counts by itself, wherever it is.
     """
-    asked = [(first.host, first.actor, 0), *((member.host, member.actor, 1) for member in members)]
+    asked: list[tuple[str, Actor, Device | None]] = [(first.host, first.actor, None)]
+    asked += [(member.host, member.actor, member) for member in members]
     calls = [actor.call("place") for _, actor, _ in asked]
     places: dict[str, _Place] = {}
-    for (host, actor, workers), call in zip(asked, calls, strict=True):
+    for (host, actor, member), call in zip(asked, calls, strict=True):
         try:
             where = rpc.get(call, TRANSFER_S)
         except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
             cause = f"a worker or server was lost before the first step: {rpc.describe(error)}"
             raise PlacementError(cause, hint="look at the host's memory", host=host) from error
         known = places.setdefault(host if apart or not where else where, _Place(host, actor, where))
-        known.workers += workers
+        known.members += [member] if member is not None else []
     return list(places.values())

@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remote_agent.training.coordinator.plan.shares import balanced_time, fit, scaled, split, spread, step_seconds
+from remote_agent.training.coordinator.plan.shares import (
+    balanced_time,
+    fit,
+    scaled,
+    split,
+    spread,
+    step_seconds,
+    without_crumbs,
+)
 from remote_agent.training.shared.device_profile import DeviceProfile
 
 profiles = st.lists(
@@ -94,6 +102,20 @@ def test_the_time_is_that_of_the_formula_without_limits() -> None:
     assert balanced_time(60, devices) == pytest.approx((60 + 100 * 0.1 + 50 * 0.2) / 150)
 
 
+@given(st.integers(1, 2000), profiles)
+def test_at_that_time_the_devices_have_done_the_batch_exactly_within_their_limits(
+    batch: int, devices: list[DeviceProfile]
+) -> None:
+    if room(devices, batch) <= batch:
+        return
+    time = balanced_time(batch, devices)
+    done = 0.0
+    for device in devices:
+        alone = device.speed * max(0.0, time - device.overhead_s)
+        done += alone if device.max_batch is None else min(alone, device.max_batch)
+    assert done == pytest.approx(batch, rel=1e-6, abs=1e-6)
+
+
 def test_a_device_that_starts_when_the_others_are_done_is_left_out() -> None:
     assert split(10, [DeviceProfile(100, 0.0), DeviceProfile(100, 5.0)]) == (10, 0)
 
@@ -111,6 +133,23 @@ def test_a_measured_line_is_found_again_and_noise_that_only_adds_time_is_ignored
 
 def test_a_measurement_without_a_slope_still_gives_a_speed() -> None:
     assert fit([(2, 0.2), (16, 0.1)]) == DeviceProfile(160.0)
+
+
+def test_one_measured_size_gives_a_speed_and_no_fixed_cost() -> None:
+    assert fit([(16, 0.1)]) == DeviceProfile(160.0)
+    assert fit([(16, 0.1)], max_batch=8).max_batch == 8
+
+
+def test_sizes_and_times_of_zero_are_no_measurement() -> None:
+    assert fit([(0, 0.5), (16, 0.1), (8, 0.0)]) == DeviceProfile(160.0)
+    with pytest.raises(ValueError, match="no measurement"):
+        fit([(0, 0.5), (8, 0.0)])
+
+
+def test_a_single_sample_is_filled_up_only_from_slices_that_can_spare_one() -> None:
+    limits = (5, 2, 9)
+    assert without_crumbs([5, 2, 1], limits, 2) == (4, 2, 2)
+    assert without_crumbs([2, 2, 1], (2, 2, 9), 2) == (2, 2, 1)
 
 
 def test_spread_is_the_slowest_less_the_fastest_over_the_slowest() -> None:
