@@ -5,16 +5,19 @@ import os
 import random
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+from hetero_tui import commanding
 from hetero_tui.demo.chaos import Blow, Chaos, Target, choose, look
 from hetero_tui.demo.fleet import demo_fleet
+from hetero_tui.errors import HostError
 from hetero_tui.events import Level, RunState
+from hetero_tui.narration import Output
 from hetero_tui.runs.order import read_order
 from hetero_tui.state import RunView, State, WorkerView, initial
 from remote_agent import protocol
@@ -22,7 +25,7 @@ from remote_agent.protocol import CLUSTER_MARK
 from tests.test_demo import folders, marked_processes
 
 PATIENCE = 60.0
-BATCH = 256  # of the digits job
+BATCH = 64
 
 
 def target(name: str, *, head: bool = False, trains: bool = True) -> Target:
@@ -148,24 +151,69 @@ async def test_a_worker_that_it_stopped_goes_on_when_chaos_ends(
     assert worker.status() != psutil.STATUS_STOPPED
 
 
+JOB = """
+import torch
+from torch.utils.data import TensorDataset
+
+SIZE = 4096
+
+class Job:
+    def create_model(self):
+        return torch.nn.Linear(8, 1)
+
+    def create_optimizer(self, model, config):
+        return torch.optim.SGD(model.parameters(), lr=config.learning_rate)
+
+    def create_data(self):
+        print("data is made")
+        inputs = torch.randn(SIZE, 8, generator=torch.Generator().manual_seed(1))
+        return TensorDataset(inputs, inputs.sum(1, keepdim=True))
+
+    def loss(self, model, batch):
+        if not hasattr(self, "said"):
+            self.said = print("first loss")
+        inputs, targets = batch
+        return torch.nn.functional.mse_loss(model(inputs), targets)
+"""
+
+
 @pytest.mark.ray
-async def test_the_demo_recovers_counts_every_sample_once_and_leaves_nothing() -> None:
-    before, events = folders(), list[protocol.Event]()
+async def test_the_demo_recovers_counts_every_sample_once_logs_what_was_decided_and_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "my_job.py").write_text(JOB)
+    order = read_order(f"{tmp_path}/my_job.py:Job", {"num_iterations": "1000000", "batch_size": str(BATCH)})
+    before, events, failed, killed = folders(), list[protocol.Event](), list[HostError](), list[psutil.Process]()
+
+    async def follow(run: str) -> list[str]:
+        return [entry.line.line async for entry in session.logs_of(run, follow=True, failed=failed.append)]
+
     async with asyncio.timeout(4 * PATIENCE), demo_fleet(log_errors=False, chaos_pause=(1.0, 2.0)) as fleet:
         session = fleet.session
         await session.up()
-        run = await session.launch(read_order("digits", {"num_iterations": "100000"}))
-        await fleet.chaos.toggle()
+        run = await session.launch(order)
         stopping: asyncio.Task[None] | None = None
+        lost = joined = 0
         async for _, event in session.events_of(run):
             events.append(event)
+            lost += isinstance(event, protocol.WorkerLost)
+            joined += isinstance(event, protocol.WorkerJoined)
             struck = [line for line in session.state.log if line.text.startswith(tuple(f"chaos: {b}" for b in Blow))]
-            lost = [each for each in events if isinstance(each, protocol.WorkerLost)]
-            if stopping is None and len(struck) >= 3 and lost and isinstance(event, protocol.Step):
+            if not killed and isinstance(event, protocol.Step) and event.step > 5:
+                killed += look("half", fleet.chaos._homes["half"], head=False).workers
+                following = asyncio.create_task(follow(run))
+                for process in killed:
+                    process.kill()
+            elif killed and joined == 4 and not fleet.chaos.on and not struck:
+                await fleet.chaos.toggle()
+            if stopping is None and len(struck) >= 3 and lost > 1 and isinstance(event, protocol.Step):
                 await fleet.chaos.close()
                 stopping = asyncio.create_task(session.stop_run())
         assert stopping is not None
         await stopping
+        followed = await following
+        assert await commanding.logs(session, Output(plain=True), run) == 0
+        lines = capsys.readouterr().out.splitlines()
         ours = folders() - before
     assert fleet.report is not None
     assert fleet.report.leftovers == ()
@@ -178,3 +226,25 @@ async def test_the_demo_recovers_counts_every_sample_once_and_leaves_nothing() -
     assert finished.samples == finished.steps * BATCH
     assert marked_processes(ours) == []
     assert not (folders() & ours)
+
+    def has(*parts: str) -> Callable[[str], bool]:
+        return lambda line: all(part in line for part in parts)
+
+    assert any("takes part" in line for line in followed)
+    assert any("run_finished" in line for line in followed)
+    assert failed == []
+    assert lines == sorted(lines, key=lambda line: line.split()[0])
+    for wanted in (
+        has("[fast/coordinator]", "data is made"),
+        has("[fast/cpu]", "first loss"),
+        has("[half/cpu]", "first loss"),
+        has("[half/cpu]", "served: joined over", "shards: 1"),
+        has("[fast/server]", "serves shard 1 of 1"),
+        has("[fast/coordinator]", "membership: step", "half/cpu", "Died", "Restart"),
+        has("[fast/coordinator]", "worker_lost", "half/cpu"),
+        has("[fast/coordinator]", "half/cpu is started, attempt 1"),
+        has("[fast/coordinator]", "worker_joined", "half/cpu"),
+        has("[fast/coordinator]", "run_finished"),
+        has("/supervisor]", "watching Ray"),
+    ):
+        assert any(map(wanted, lines)), (wanted, "\n".join(lines))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -26,6 +25,9 @@ BUDGET_SECONDS = 60.0
 
 NOTICE_SECONDS = 10.0
 """Of these, those that pass until the head counts as lost; they do not depend on the computer."""
+
+BACK_SECONDS = 20.0
+"""From a killed coordinator or overseer to the next step: the second takes its libraries' start."""
 
 NAMES = ("mercer", "crosby", "nas")
 
@@ -57,6 +59,19 @@ def up_seconds(pair: HeteroTui) -> float:
     return time.monotonic() - begin
 
 
+@pytest.fixture(scope="module")
+def following(product: HeteroTui, up_seconds: float) -> Iterator[Following]:
+    """A run that has begun, for the tests of a lost head, with checkpoints by time, as they are by themselves."""
+    with Following.train(product, checkpoint_every=0, checkpoint_seconds=8.0) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def budget(following: Following, up_seconds: float) -> float:
+    """Seconds from the loss of the head to the next step; where this computer has other work, it starts slowly, too."""
+    return max(BUDGET_SECONDS, NOTICE_SECONDS + 2 * (up_seconds + following.until_first_step()))
+
+
 def test_a_run_goes_on_when_its_coordinator_is_killed_when_a_host_joins_and_when_one_is_drained(
     lab: Lab, pair: HeteroTui, product: HeteroTui, up_seconds: float
 ) -> None:
@@ -71,6 +86,7 @@ def test_a_run_goes_on_when_its_coordinator_is_killed_when_a_host_joins_and_when
             head.signal(coordinator if killed == "the coordinator" else overseer, signal.SIGKILL)
             stall = following.until_step_after_resume()
             print(f"{killed} was killed: the next step comes {stall:.1f} s later")
+            assert stall <= max(BACK_SECONDS, 2 * up_seconds), killed
         assert product.document("up")["cluster"]["state"] == "up"
         following.until_step_with(new)
         (leaver,) = [host for host in lab.hosts if host not in (head, new)]
@@ -92,60 +108,63 @@ def test_a_run_goes_on_when_its_coordinator_is_killed_when_a_host_joins_and_when
 
 
 def test_a_head_that_loses_power_is_replaced_is_a_worker_once_it_is_back_and_both_laptops_see_all_of_it(
-    lab: Lab, product: HeteroTui, up_seconds: float
+    lab: Lab, product: HeteroTui, following: Following, budget: float
 ) -> None:
-    with Following.train(product, checkpoint_every=0) as following:  # as it is unless somebody says otherwise
-        start_seconds = following.until_first_step()
-        following.until_copied()
-        head = lab.host(following.head)
-        other = Following(product, "attach", following.run, XDG_STATE_HOME=str(lab.folder / "another-laptop"))
-        with ThreadPoolExecutor(1) as beside, other:
-            other.until_checkpoints(1)
-            seen_to_the_end = beside.submit(other.to_the_end)
-            head.pull_plug()
-            stall = following.until_step_after_resume()
-            print(f"the head lost power: the next step comes {stall:.1f} s later")
-            head.boot()
-            following.until_step_with(head)
-            status = product.document("status")
-            following.stop()
-            seen_to_the_end.result()
-    assert stall <= max(BUDGET_SECONDS, NOTICE_SECONDS + 2 * (up_seconds + start_seconds))
-    assert_whole(following.events)
+    following.until_copied()
+    head = lab.host(following.head)
+    other = Following(product, "attach", following.run, XDG_STATE_HOME=str(lab.folder / "another-laptop"))
+    with other:
+        other.until_checkpoints(1)
+        head.pull_plug()
+        stall = following.until_step_after_resume()
+        print(f"the head lost power: the next step comes {stall:.1f} s later")
+        head.boot()
+        following.until_step_with(head)
+        status = product.document("status")
+        last = following.until(protocol.Step).seq
+        other.until(protocol.Event, after=0, having=lambda one: one.seq >= last)
+    assert stall <= budget
     lost, resumed = only(following.events, protocol.HeadLost), only(following.events, protocol.RunResumed)
     assert lost.host == head.name
     assert resumed.host != head.name
     assert resumed.step >= 5
     assert status["cluster"] == {"state": "up", "head": resumed.host}
     # Where the other laptop was a moment ahead of the one that let the run go on, it is told what became of that.
-    assert {one.seq: one for one in other.events} == {one.seq: one for one in following.events}
-    assert_counted_once(lab.host(resumed.host), following.run)
+    assert up_to(last, other.events) == up_to(last, following.events)
 
 
 def test_a_run_whose_head_was_cut_off_goes_on_by_resume_and_the_old_head_gives_way(
-    lab: Lab, product: HeteroTui, up_seconds: float
+    lab: Lab, product: HeteroTui, following: Following, budget: float
 ) -> None:
-    with Following.train(product) as following:
-        following.until_copied()
-        following.kill()
+    following.until_copied()
+    following.kill()
     head = lab.host(following.head)
     head.cut()
     try:
+        begin = time.monotonic()
         with Following(product, "resume", following.run) as resumed:
-            stall = resumed.until_step_after_resume()
+            now = resumed.until(protocol.RunResumed, having=lambda one: one.host != head.name).host
+            resumed.until(protocol.Step)
+            stall = time.monotonic() - begin
             print(f"the head was cut off: the next step comes {stall:.1f} s after `resume`")
             assert coordinators(head), "the old head goes on alone"
             head.mend()
             resumed.until_step_with(head)
             assert coordinators(head) == []
             assert not [one for one in head.processes() if Path(one.argv[0]).name == "gcs_server"]
-            now = only(resumed.events, protocol.RunResumed).host
             assert product.document("status")["cluster"] == {"state": "up", "head": now}
             resumed.stop()
     finally:
         head.mend()
+    assert stall <= budget
     assert_whole(resumed.events)
-    assert only(resumed.events, protocol.HeadLost).host == head.name
+    lost = [one.host for one in resumed.events if isinstance(one, protocol.HeadLost)]
+    assert lost == [only(following.events, protocol.HeadLost).host, head.name]
     (listed,) = [one for one in product.document("runs")["runs"] if one["id"] == following.run]
     assert (listed["state"], listed["host"]) == ("stopped", now)
     assert_counted_once(lab.host(now), following.run)
+
+
+def up_to(seq: int, events: list[protocol.Event]) -> dict[int, protocol.Event]:
+    """The newest event of each number."""
+    return {one.seq: one for one in events if one.seq <= seq}

@@ -5,25 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
-import psutil
 import pytest
 
 from hetero_tui import commanding
-from hetero_tui.demo.chaos import look
-from hetero_tui.demo.fleet import demo_fleet
 from hetero_tui.demo.machines import EmbeddedMachines
-from hetero_tui.errors import HostError, RunError, UsageError
+from hetero_tui.errors import RunError, UsageError
 from hetero_tui.fleet import agent
 from hetero_tui.inventory.file import load
 from hetero_tui.narration import Output
-from hetero_tui.runs.order import read_order
 from hetero_tui.session import Session
 from hetero_tui.transport import open_transport
-from remote_agent import protocol
 from remote_agent.log_lines import stamp
 from remote_agent.protocol import RunSpec, encode
 
@@ -122,86 +116,3 @@ async def test_an_unknown_run_or_host_is_an_error_that_names_those_that_there_ar
             await commanding.logs(session, Output(plain=True), "digits-2")
         with pytest.raises(UsageError, match="fast, half, quarter"):
             await commanding.logs(session, Output(plain=True), RUN, "fats")
-
-
-JOB = """
-import torch
-from torch.utils.data import TensorDataset
-
-SIZE = 4096
-
-class Job:
-    def create_model(self):
-        return torch.nn.Linear(8, 1)
-
-    def create_optimizer(self, model, config):
-        return torch.optim.SGD(model.parameters(), lr=config.learning_rate)
-
-    def create_data(self):
-        print("data is made")
-        inputs = torch.randn(SIZE, 8, generator=torch.Generator().manual_seed(1))
-        return TensorDataset(inputs, inputs.sum(1, keepdim=True))
-
-    def loss(self, model, batch):
-        if not hasattr(self, "said"):
-            self.said = print("first loss")
-        inputs, targets = batch
-        return torch.nn.functional.mse_loss(model(inputs), targets)
-"""
-
-
-@pytest.mark.ray
-async def test_a_killed_workers_run_logs_what_was_decided_beside_what_the_workers_printed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "my_job.py").write_text(JOB)
-    order = read_order(f"{tmp_path}/my_job.py:Job", {"num_iterations": "1000000", "batch_size": "64"})
-
-    async def follow(run: str) -> list[str]:
-        return [entry.line.line async for entry in session.logs_of(run, follow=True, failed=failed.append)]
-
-    failed: list[HostError] = []
-
-    def has(*parts: str) -> Callable[[str], bool]:
-        return lambda line: all(part in line for part in parts)
-
-    async with asyncio.timeout(2 * PATIENCE), demo_fleet(log_errors=False) as fleet:
-        session = fleet.session
-        await session.up()
-        run = await session.launch(order)
-        home = fleet.chaos._homes["half"]
-        stopping: asyncio.Task[None] | None = None
-        killed: list[psutil.Process] = []
-        joined = 0
-        async for _, event in session.events_of(run):
-            joined += isinstance(event, protocol.WorkerJoined)
-            if isinstance(event, protocol.Step) and event.step > 5 and not killed:
-                killed += look("half", home, head=False).workers
-                following = asyncio.create_task(follow(run))
-                for process in killed:
-                    process.kill()
-            if killed and joined == 4 and stopping is None:
-                stopping = asyncio.create_task(session.stop_run())
-        assert stopping is not None
-        await stopping
-        followed = await following
-        assert await commanding.logs(session, Output(plain=True), run) == 0
-        lines = capsys.readouterr().out.splitlines()
-    assert any("takes part" in line for line in followed)
-    assert any("run_finished" in line for line in followed)
-    assert failed == []
-    assert lines == sorted(lines, key=lambda line: line.split()[0])
-    for wanted in (
-        has("[fast/coordinator]", "data is made"),
-        has("[fast/cpu]", "first loss"),
-        has("[half/cpu]", "first loss"),
-        has("[half/cpu]", "served: joined over", "shards: 1"),
-        has("[fast/server]", "serves shard 1 of 1"),
-        has("[fast/coordinator]", "membership: step", "half/cpu", "Died", "Restart"),
-        has("[fast/coordinator]", "worker_lost", "half/cpu"),
-        has("[fast/coordinator]", "half/cpu is started, attempt 1"),
-        has("[fast/coordinator]", "worker_joined", "half/cpu"),
-        has("[fast/coordinator]", "run_finished"),
-        has("/supervisor]", "watching Ray"),
-    ):
-        assert any(map(wanted, lines)), (wanted, "\n".join(lines))

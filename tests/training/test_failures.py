@@ -66,22 +66,9 @@ def test_an_exception_in_the_loss_is_shown_with_its_host_and_last_lines(launch: 
     assert event["step"] >= 1
 
 
-def test_all_mistakes_in_the_settings_are_named_at_once(launch: Any) -> None:
-    event = failure(launch(job(), "a", learning_rte="0.1", batch_size="many", num_iterations="0"))
-    assert "learning_rate" in event["cause"]
-    assert "batch_size=many" in event["cause"]
-    assert "num_iterations=0" in event["cause"]
-
-
 def test_a_job_file_that_cannot_be_imported_is_named(launch: Any) -> None:
     event = failure(launch("\nimport no_such_module\n", "a"))
     assert "no_such_module" in event["cause"]
-
-
-def test_a_host_without_a_node_is_named(launch: Any) -> None:
-    event = failure(launch(job(), "aq", batch_size=12))
-    assert event["host"] == "q"
-    assert "no node" in event["cause"]
 
 
 def test_a_device_that_is_not_there_is_named_with_those_that_are(launch: Any) -> None:

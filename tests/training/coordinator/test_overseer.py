@@ -21,6 +21,9 @@ from remote_agent.training.coordinator.overseer import Coordinate, Overseer
 
 END_S = 60.0
 
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload([__name__])  # torch is loaded once for all overseers
+
 
 def counts_then_waits(folder: Path, stop: threading.Event) -> int:
     """Leaves a file with its PID, and waits until it is told to stop."""
@@ -45,7 +48,7 @@ def oversee(work: Coordinate, folder: Path, times: int, forks: bool) -> None:
 @contextmanager
 def overseer(work: Coordinate, folder: Path, times: int = 100, *, forks: bool = False) -> Iterator[BaseProcess]:
     """An overseer that lets its work be done again so many times."""
-    process = multiprocessing.get_context("spawn").Process(target=oversee, args=(work, folder, times, forks))
+    process = PROCESSES.Process(target=oversee, args=(work, folder, times, forks))
     process.start()
     try:
         yield process

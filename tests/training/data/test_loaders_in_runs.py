@@ -102,12 +102,11 @@ def samples_of_steps(run: Any) -> list[int]:
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("strategy", ["sync", "allreduce"])
 def test_a_weighted_sampler_trains_what_a_plain_loop_trains_and_its_order_is_on_record(
-    launch: Any, tmp_path: Path, strategy: str
+    launch: Any, tmp_path: Path
 ) -> None:
     source = job_of(WEIGHTED, excluded=True)
-    run = launch(source, "ab", limits=LIMITS, strategy=strategy, epochs=3, seed=3)
+    run = launch(source, "ab", limits=LIMITS, epochs=3, seed=3)
     assert run.finish() == (0, "")
     assert samples_of_steps(run) == [16, 16, 16, 16, 6] * 3
     plain.assert_equal(plain.weights_of(run), looped(source, tmp_path, 3))
@@ -199,7 +198,7 @@ def test_a_coordinator_that_takes_over_uses_the_epoch_that_was_drawn(launch: Any
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("strategy", ["local_sgd", "ssp", "async"])
+@pytest.mark.parametrize("strategy", ["local_sgd", "ssp"])
 def test_strategies_with_steps_of_their_own_use_each_sample_that_was_drawn_once(launch: Any, strategy: str) -> None:
     source = job_of(WEIGHTED.replace("batch_size=16", "batch_size=16, drop_last=True"), excluded=True)
     run = launch(source, "ab", limits=LIMITS, strategy=strategy, epochs=3, seed=3, local_steps=3)

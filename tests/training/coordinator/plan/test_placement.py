@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from remote_agent.protocol import DeviceSpec
-from remote_agent.training.coordinator.plan.placement import Node, Placement, without_sharing
+from remote_agent.training.coordinator.plan.placement import Node, Placement, seats, without_sharing
+from remote_agent.training.errors import PlacementError
 
 
 def seat(host: str, threads: int, device: str = "cpu") -> Placement:
@@ -18,6 +21,16 @@ def threads(*placed: tuple[Placement, str, int]) -> list[int]:
         each.threads
         for each in without_sharing([seat for seat, _, _ in placed], [(machine, cores) for _, machine, cores in placed])
     ]
+
+
+def test_a_host_without_a_node_is_named_with_those_that_there_are() -> None:
+    nodes = [Node(host=host, selector=("host", host), cpus=2, gpus=0) for host in "ab"]
+    specs = [DeviceSpec(host=host, device="cpu", name="") for host in "aq"]
+    with pytest.raises(PlacementError, match="no node on 'q'; nodes: a, b") as refused:
+        seats(specs, nodes)
+    assert refused.value.host == "q"
+    assert refused.value.hint
+    assert [seat.spec.host for seat in seats(specs[:1], nodes)] == ["a"]
 
 
 def test_workers_on_one_computer_have_its_cores_together() -> None:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.checkpoint.saver import Saved
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.members import MembershipRecord
@@ -43,6 +44,9 @@ class Job:
         return nn.functional.cross_entropy(model(batch[0]), batch[1])
 """
 STEP_S = 0.1
+
+MORE = 20
+"""Steps of a run that goes on."""
 
 
 class Run:
@@ -123,19 +127,13 @@ def test_a_round_that_is_issued_ahead_is_not_kept() -> None:
     ids=lambda settings: "-".join(map(str, settings.values())),
 )
 def test_a_run_goes_on_from_a_checkpoint_that_nobody_asked_for(launch: Any, settings: dict[str, Any]) -> None:
-    config: dict[str, Any] = {
-        "num_iterations": 150,
-        "batch_size": 12,
-        "measure_seconds": 0.1,
-        "checkpoint_seconds": 0.3,
-    }
-    config |= settings
-    run = launch(JOB, "ab", **config)
+    config: dict[str, Any] = {"batch_size": 12, "measure_seconds": 0.1, "checkpoint_seconds": 0.3} | settings
+    run = launch(JOB, "ab", num_iterations=100_000, **config)
     until_saved(run, 1)
     run.process.kill()
     run.process.communicate()
-    assert len(run.of_kind("step")) < 150
-    again = launch(JOB, "ab", resume=run, **config)
+    last = max(int(path.stem.removeprefix("step-")) for path in (run.folder / checkpoint.FOLDER).glob("step-*.json"))
+    again = launch(JOB, "ab", resume=run, num_iterations=last + MORE, **config)
     assert again.finish() == (0, "")
-    assert again.of_kind("run_resumed")[-1]["step"] > 0
-    assert again.of_kind("step")[-1]["step"] == 150
+    assert again.of_kind("run_resumed")[-1]["step"] == last
+    assert again.of_kind("step")[-1]["step"] == last + MORE

@@ -184,9 +184,9 @@ def test_the_only_worker_is_waited_for_until_it_was_started_again(launch: Any, t
     stop_and_check(run, source, settings)
 
 
-@pytest.mark.parametrize("how", ["sync", "allreduce"])
-def test_a_host_is_drained_and_another_one_added_while_the_run_is_on(launch: Any, tmp_path: Path, how: str) -> None:
-    source, settings = job(tmp_path), SETTINGS[how]
+def test_a_host_is_drained_and_another_one_added_while_the_run_is_on(launch: Any, tmp_path: Path) -> None:
+    """In a group for all-reduce: ``tests/simulation``."""
+    source, settings = job(tmp_path), SETTINGS["sync"]
     run = launch(source, "ab", num_iterations=100_000, **settings)
     run.until("step", 20)
     pid = process(tmp_path, "b")

@@ -51,7 +51,7 @@ def job(body: str = "pass", prepare: str = "pass") -> str:
     return JOB.replace("PREPARE", prepare).replace("BODY", body)
 
 
-@pytest.mark.parametrize("settings", [{}, {"strategy": "ssp"}, {"strategy": "allreduce"}], ids=["sync", "ssp", "ring"])
+@pytest.mark.parametrize("settings", [{}, {"strategy": "allreduce"}], ids=["sync", "ring"])
 def test_a_loss_that_is_not_a_number_on_one_host_names_it(launch: Any, settings: dict[str, Any]) -> None:
     source = job("if os.environ.get('TEST_HOST') == 'b' and Job.calls > 24: loss = loss * float('nan')")
     event = failure(launch(source, "ab", batch_size=12, num_iterations=1000, **settings))
@@ -61,17 +61,14 @@ def test_a_loss_that_is_not_a_number_on_one_host_names_it(launch: Any, settings:
     assert event["step"] > 0
 
 
-@pytest.mark.parametrize(
-    ("settings", "hours"), [({"stream": "network"}, 1), ({"strategy": "async"}, -1)], ids=["sync", "async"]
-)
-def test_a_clock_that_is_an_hour_off_changes_nothing(launch: Any, settings: dict[str, Any], hours: int) -> None:
+def test_a_clock_that_is_an_hour_off_changes_nothing(launch: Any) -> None:
     # Another computer's monotonic clock begins anywhere, too.
     off = (
         "now, tick = time.time, time.monotonic\n"
         "        if os.environ.get('TEST_HOST') == 'b':\n"
-        f"            time.time, time.monotonic = lambda: now() + {3600 * hours}, lambda: tick() + {7000 * hours}"
+        "            time.time, time.monotonic = lambda: now() + 3600, lambda: tick() - 7000"
     )
-    run = launch(job(prepare=off), "abc", batch_size=30, num_iterations=60, **settings)
+    run = launch(job(prepare=off), "abc", batch_size=30, num_iterations=60, stream="network")
     assert run.finish() == (0, "")
     assert not run.of_kind("worker_lost")
     assert not run.of_kind("slice_reissued")
@@ -100,11 +97,3 @@ def test_a_worker_that_is_lost_before_the_first_step_is_started_again(launch: An
     assert (lost["host"], lost["step"]) == ("b", 0)
     assert len(run.of_kind("run_started")) == 1
     assert {share["host"] for share in run.of_kind("plan")[0]["shares"]} == {"a", "b"}
-
-
-def test_a_host_that_loses_its_worker_again_and_again_before_the_first_step_is_left_out(launch: Any) -> None:
-    run = launch(job("if os.environ.get('TEST_HOST') == 'b': os._exit(1)"), "ab", batch_size=12, num_iterations=20)
-    assert run.finish() == (0, "")
-    assert {lost["host"] for lost in run.of_kind("worker_lost")} == {"b"}
-    assert {share["host"] for share in run.of_kind("plan")[0]["shares"]} == {"a"}
-    assert run.of_kind("run_finished")

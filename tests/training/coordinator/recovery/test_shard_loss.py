@@ -15,10 +15,12 @@ from typing import Any
 import psutil
 import pytest
 
-from remote_agent.training.checkpoint import checkpoint
+from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.recovery import rollback
 from remote_agent.training.data import record
 from tests.training.conftest import RUN_S
+from tests.training.coordinator.recovery.test_faults import opening
+from tests.training.coordinator.strategies.test_local_sgd import reference
 from tests.training.coordinator.test_resume import plain_loop, trained, worst_error
 
 STEPS, BATCH = 60, 12
@@ -33,9 +35,6 @@ BUDGET_S = 3.0
 
 SPARE_S = 7.5
 """Until a spare process is there."""
-
-NEW_S = 45.0
-"""The same where none is yet: a process starts with its libraries, on a computer on which all hosts are."""
 
 JOB = """
 import os
@@ -147,8 +146,14 @@ def recovery_s(run: Any) -> tuple[float, float]:
     raise AssertionError("no step was made after the loss")
 
 
-def check_whole(run: Any, samples: int, budget: float = NEW_S) -> None:
-    """Every sample was counted once, and the events tell of a run that went on within ``budget`` seconds."""
+def check_whole(run: Any, samples: int, *, spare: bool = False) -> None:
+    """Every sample was counted once, and the events tell of a run that went on in time.
+
+    Args:
+        run: one that has ended.
+        samples: that it used.
+        spare: a spare process was there. Otherwise one starts with its libraries, on a computer on which all hosts are.
+    """
     events = run.events()
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     kinds = [event["kind"] for event in events]
@@ -157,7 +162,7 @@ def check_whole(run: Any, samples: int, budget: float = NEW_S) -> None:
     assert record.gaps_and_overlaps(slices, samples) == ()
     seconds, noise = recovery_s(run)
     print(f"recovered in {seconds:.2f} s (noise {noise:.2f}); {run.of_kind('run_resumed')[0]['notes']}")
-    assert seconds < budget + noise
+    assert seconds < BUDGET_S + noise + (0.0 if spare else 2 * opening(run))
 
 
 @pytest.mark.ray
@@ -177,7 +182,7 @@ def test_a_killed_shard_is_restored_and_the_weights_are_those_without_the_fault(
     (resumed,) = run.of_kind("run_resumed")
     assert 0 < resumed["step"] < lost["step"]
     assert resumed["samples"] == resumed["step"] * BATCH
-    check_whole(run, LONG * BATCH, BUDGET_S)
+    check_whole(run, LONG * BATCH, spare=True)
     assert worst_error(weights, plain_loop(run.folder, LONG)) < 1e-5
 
 
@@ -197,7 +202,7 @@ def test_a_host_that_falls_silent_with_its_shard_holds_the_others_up_for_three_s
     weights = trained(run)
     assert lost["host"] == "b"
     assert "no answer" in lost["cause"]
-    check_whole(run, LONG * BATCH, BUDGET_S)
+    check_whole(run, LONG * BATCH, spare=True)
     assert worst_error(weights, plain_loop(run.folder, LONG)) < 1e-5
 
 
@@ -217,55 +222,26 @@ def test_a_shard_its_hosts_worker_and_another_worker_are_lost_at_once(launch: An
 
 
 @pytest.mark.ray
-def test_a_shard_that_is_killed_while_a_checkpoint_is_written_leaves_whole_ones(launch: Any, tmp_path: Path) -> None:
-    run = launch(job(tmp_path), "ab", server="b", shards=1, checkpoint_every=2, **SETTINGS)
-    folder = run.folder / checkpoint.FOLDER
-    run.until("step", 8)
-    end = time.monotonic() + 60
-    while not list(folder.glob("*.part")):  # a checkpoint is there half-written for a moment only
-        assert time.monotonic() < end
-    kill(server(tmp_path)[1])
-    run.until("run_resumed")
-    with held(run.process.pid):  # it would remove the older ones while they are read
-        documents = list(folder.glob("step-*.json"))
-        assert documents
-        for document in documents:
-            saved = checkpoint.find(document)
-            assert saved.weights()
-            assert saved.training_state().optimizer
-    weights = trained(run)
-    check_whole(run, STEPS * BATCH)
-    assert worst_error(weights, plain_loop(run.folder, STEPS)) < 1e-5
-
-
-@pytest.mark.ray
 def test_rounds_of_local_steps_go_on_from_the_copied_round_with_the_workers_own_optimizers(
     launch: Any, tmp_path: Path
 ) -> None:
     settings = SETTINGS | {"num_iterations": 24, "strategy": "local_sgd", "local_steps": 2, "outer": "nesterov"}
-    undisturbed = launch(job(tmp_path), "b", server="c", shards=1, **settings)
-    expected = trained(undisturbed)
-    for path in tmp_path.glob("*-*-*"):
-        path.unlink()
     run = launch(job(tmp_path), "b", server="c", shards=1, **settings)
     run.until("step", 6)
     kill(server(tmp_path)[1])
     weights = trained(run)
     check_whole(run, 24 * 2 * BATCH)
+    expected = reference(job(tmp_path), tmp_path, TrainingConfig(**settings), [[2 * BATCH]] * 24, BATCH)
     assert worst_error(weights, expected) < 1e-5
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize(("kind", "copied"), [("ssp", True), ("async", False)], ids=["ssp", "async at the beginning"])
 def test_without_whole_steps_a_killed_shard_is_restored_and_every_sample_is_counted_once(
-    launch: Any, tmp_path: Path, kind: str, copied: bool
+    launch: Any, tmp_path: Path
 ) -> None:
-    settings = SETTINGS | {"num_iterations": 100_000, "strategy": kind}
+    settings = SETTINGS | {"num_iterations": 100_000, "strategy": "ssp"}  # async is the same without a bound
     run = launch(job(tmp_path), "ab", server="b", shards=2, **settings)
-    if copied:
-        run.until("step", COPIED)
-    else:
-        run.until("step", 3)
+    run.until("step", COPIED)
     servers = processes(tmp_path, "optimizer")
     kill(servers[next(host for host in servers if host != "a")])
     run.until("run_resumed")
@@ -281,9 +257,8 @@ def test_without_whole_steps_a_killed_shard_is_restored_and_every_sample_is_coun
     first = run.of_kind("step")[0]
     again = next(event for event in run.of_kind("step") if event["seq"] > resumed["seq"])
     assert again["step"] == resumed["step"] + 1
-    if copied:
-        assert resumed["step"] > 0
-        assert again["loss"] < 0.8 * first["loss"], "it goes on with what was trained"
+    assert resumed["step"] > 0
+    assert again["loss"] < 0.8 * first["loss"], "it goes on with what was trained"
 
 
 @pytest.mark.ray

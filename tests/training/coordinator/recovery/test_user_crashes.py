@@ -59,9 +59,8 @@ ENDLESS = "while True: time.sleep(0.1)"
 ALL = {"batch_size": 30, "num_iterations": 100}
 
 
-@pytest.mark.parametrize("settings", [{}, {"strategy": "allreduce"}], ids=["sync", "ring"])
-def test_a_sample_that_kills_two_workers_ends_the_run_and_is_named(launch: Any, settings: dict[str, Any]) -> None:
-    run = launch(job(SEGFAULT), "ab", **ALL, **settings)
+def test_a_sample_that_kills_two_workers_ends_the_run_and_is_named(launch: Any) -> None:
+    run = launch(job(SEGFAULT), "ab", **ALL)
     event = failure(run)
     assert event["cause"].startswith("sample 417 crashed its worker twice in step ")
     assert "SIGSEGV in spoil, job.py:" in event["cause"]
