@@ -34,6 +34,7 @@ STARTED_LINE = "Ray runtime started."
 
 MIB = 1024 * 1024
 _SOCKET_PATH_LIMIT = 107 if sys.platform == "linux" else 103  # sizeof(sockaddr_un.sun_path) - 1
+_PLAIN_PATH = re.compile(r"[\w./+@=-]+", re.ASCII)
 _BELOW_RAY_FOLDER = len("/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
 _OBJECT_STORE_LEAST = 80 * MIB  # Ray refuses less than 75 MiB
 _OBJECT_STORE_WITHOUT_SHM = 2048 * MIB
@@ -138,10 +139,13 @@ def short_folder(folder: Path) -> Path:
 def ray_folder(folder: Path) -> Path:
     """Where Ray's temporary files and sockets go: ``<folder>/ray`` when its socket paths fit, else a short one.
 
-    Ray opens this folder to everybody (mode 0777): it is the parent that has to be private.
+    So it is where the path has more than plain letters: Ray splits the command lines of its workers at blanks and
+    quotation marks, and takes its session's name for ASCII. Ray opens this folder to everybody (mode 0777): it is the
+    parent that has to be private.
     """
     own = folder / "ray"
-    return own if len(os.fsencode(own)) + _BELOW_RAY_FOLDER <= _SOCKET_PATH_LIMIT else short_folder(folder) / "r"
+    fits = len(os.fsencode(own)) + _BELOW_RAY_FOLDER <= _SOCKET_PATH_LIMIT
+    return own if fits and _PLAIN_PATH.fullmatch(str(own)) else short_folder(folder) / "r"
 
 
 def private_folder(path: Path) -> None:

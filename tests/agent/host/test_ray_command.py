@@ -123,3 +123,10 @@ def test_an_unknown_failure_names_the_log():
     assert ray_command.explain("") == ("Ray ended without a word", "the log says more: logs/ray.log")
     cause, hint = ray_command.explain(PREFIX + "something odd\n")
     assert (cause, hint) == ("something odd", "the log says more: logs/ray.log")
+
+
+@pytest.mark.parametrize("home", ["/h/o'brien", "/h/größe", "/h/my name", "/h/a$b"])
+def test_rays_folder_has_a_plain_path_whatever_the_home_is_called(home):
+    folder = Path(home) / ".hetero-tui/lab"
+    assert ray_command.ray_folder(folder) == ray_command.short_folder(folder) / "r"
+    assert ray_command.ray_folder(Path("/h/ab.c+d/.hetero-tui/lab")) == Path("/h/ab.c+d/.hetero-tui/lab/ray")
