@@ -115,7 +115,7 @@ def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:
     if absent:
         problems.append(
             Problem(
-                f"no {', '.join(absent)} there (found: {', '.join((*facts.devices, 'cpu'))})",
+                f"no {', '.join(absent)} there (found: {', '.join(dict.fromkeys((*facts.devices, 'cpu')))})",
                 "correct `devices:` of this host, or its driver",
             )
         )
