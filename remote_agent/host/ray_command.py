@@ -202,6 +202,9 @@ _HINTS = (
     ),
 )
 _ERROR_LINE = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Exit)\b.*|^.*\bERR(?:OR)?\b.*|^Error: .*", re.MULTILINE)
+_FRAME = re.compile(r"""^(?:\[[^\]]*\] )*(?:\*\*\* |@ |PC: @|File "|\^+$|~*\^+~*$|0x[0-9a-f]+ )""")
+"""A line of a stack trace, of Python's or of C++'s, which says nothing to people."""
+
 _LOG_PREFIX = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+\s+(?:[A-Z]+ \S+ -- )?")
 _CAUSE_LENGTH = 200
 
@@ -210,12 +213,16 @@ def explain(log: str) -> tuple[str, str]:
     """(cause, hint) from the log of a ``ray start`` that failed: its last error line, and what to do about it."""
     errors = [_LOG_PREFIX.sub("", line).strip() for line in _ERROR_LINE.findall(log)]
     lines = [_LOG_PREFIX.sub("", line).strip() for line in log.splitlines()]
-    said = [line for line in errors if line] or [line for line in lines if line.strip("-")]
+    said = [line for line in errors if _says(line)] or [line for line in lines if _says(line)]
     cause = said[-1] if said else "Ray ended without a word"
     if len(cause) > _CAUSE_LENGTH:
         cause = cause[:_CAUSE_LENGTH].rpartition(" ")[0] + " ..."
     hint = next((hint for pattern, hint in _HINTS if re.search(pattern, log)), "the log says more: logs/ray.log")
     return cause, hint
+
+
+def _says(line: str) -> bool:
+    return bool(line.strip("-")) and _FRAME.match(line) is None
 
 
 _ENDED = re.compile(r"\b([a-z_]+)(?:\.(?:out|err) tail)? [\[(]exit code(?:\(s\))?=(-?\d+)")
