@@ -132,7 +132,7 @@ def probe(context: typer.Context, as_json: Json = False, plain: Plain = False, a
 
         await commanding.probe(session, output)
         if as_json:
-            output.document(reports.probe_document(session.probed))
+            output.document(reports.probe_document(session.inventory, session.probed, session.state.head))
         else:
             rows = reports.probe_rows(session.inventory, session.probed, session.state.head)
             if rows:

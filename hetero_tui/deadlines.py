@@ -70,6 +70,9 @@ STEP_ASIDE = 45.0
 FORM_ANEW = NODE_START + RUN_START
 """How long another laptop that has begun to form the cluster anew may take until the run goes on there."""
 
+LOCK_POLL = 0.2
+"""Between two looks whether another command of this laptop is done with the cluster."""
+
 CLOSE = 5.0
 """Closing a connection in good order before it is simply dropped."""
 

@@ -20,8 +20,9 @@ from hetero_tui.text import one_line, plain
 from remote_agent import protocol
 
 
-def probe_document(probed: tuple[Probed, ...]) -> dict[str, Any]:
-    """The JSON of ``probe``."""
+def probe_document(inventory: Inventory, probed: tuple[Probed, ...], head: str | None = None) -> dict[str, Any]:
+    """The JSON of ``probe``; ``problems`` are what keeps a host that answered from joining the cluster."""
+    judged = judge_fleet(inventory, {entry.host: entry.facts for entry in probed if entry.facts is not None}, head)
     return {
         "hosts": [
             {
@@ -29,6 +30,7 @@ def probe_document(probed: tuple[Probed, ...]) -> dict[str, Any]:
                 "status": entry.status,
                 "facts": None if entry.facts is None else entry.facts.model_dump(mode="json"),
                 "notes": [] if entry.facts is None else list(entry.facts.notes),
+                "problems": [{"cause": problem.cause, "hint": problem.hint} for problem in judged.get(entry.host, ())],
                 "error": error_document(entry.error),
             }
             for entry in probed

@@ -136,7 +136,7 @@ class Session:
 
     async def up(self) -> None:
         """Start the cluster on every fit host; what runs is left alone, and a run takes in who is new."""
-        async with self._exclusively("starting"):
+        async with self._exclusively("starting"), self._fleet.alone():
             await self._fleet.look()
             await self._join()
 
@@ -164,7 +164,7 @@ class Session:
 
     async def launch(self, order: Order) -> str:
         """Start a run, bringing the cluster up first where it is down; the answer is its name."""
-        async with self._exclusively("starting"):
+        async with self._exclusively("starting"), self._fleet.alone():
             self._refuse_beside_live_run("train")
             archive = await archive_of(order, self.notice)
             fleet = self._fleet
@@ -185,7 +185,7 @@ class Session:
         Raises:
             RunError: it can't go on.
         """
-        async with self._exclusively("resuming"):
+        async with self._exclusively("resuming"), self._fleet.alone():
             self._refuse_beside_live_run("resume run")
             return await self._recovery.by_hand(run)
 

@@ -7,16 +7,20 @@ there too (``node.json``, ``processes/``); the ledger says *where to look*, the 
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import json
 import os
 import time
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from platformdirs import user_state_path
 from pydantic import ValidationError
 
+from hetero_tui import deadlines
 from hetero_tui.inventory import Host
 
 
@@ -36,6 +40,41 @@ class Ledger:
         """Open it; ``folder`` replaces the user's state folder (demo, tests)."""
         self.folder = (folder if folder is not None else user_state_path("hetero-tui")) / cluster
         self._path = self.folder / "ledger.jsonl"
+
+    @asynccontextmanager
+    async def alone(self, waiting: Callable[[], None]) -> AsyncIterator[None]:
+        """Hold this laptop's lock on the cluster; ``waiting`` is called once where another process has it.
+
+        It ends with the process that holds it, however that ends. Two that form a cluster at once undo each other's
+        work: the second waits, and then joins what the first has made.
+        """
+        descriptor = self._locked()
+        if descriptor is None:
+            waiting()
+        while descriptor is None:
+            await asyncio.sleep(deadlines.LOCK_POLL)
+            descriptor = self._locked()
+        try:
+            yield
+        finally:
+            self._remove_empty_folder()
+            os.close(descriptor)
+
+    def _locked(self) -> int | None:
+        """The locked folder's descriptor; None while another process has it, or has just removed the folder."""
+        self._make_folder()
+        try:
+            descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if self.folder.stat().st_ino == os.fstat(descriptor).st_ino:
+                return descriptor
+        except (BlockingIOError, FileNotFoundError):
+            pass
+        os.close(descriptor)
+        return None
 
     def intend(self, host: Host, kind: str) -> None:
         """Record that something is about to be done to ``host``; on disk when this returns."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Coroutine, Mapping
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -129,6 +129,12 @@ class LiveFleet:
         """A host that answered before failed at a later question: it counts as one that does not answer."""
         self.surveyed[error.host] = replace(self.surveyed[error.host], error=error)
         self.emit(events.HostChanged(time=time.time(), host=error.host, state=state_after(error), detail=error.cause))
+
+    def alone(self) -> AbstractAsyncContextManager[None]:
+        """One command of this laptop at a time forms the cluster; it is said where this one has to wait."""
+        text = "another command of this laptop is starting the cluster; this one waits for it"
+        notice = events.Notice(time=time.time(), level=events.Level.INFO, text=text)
+        return self.ledger.alone(lambda: self.emit(notice))
 
     # --- Starting and stopping ---------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -86,12 +87,11 @@ def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:
                 f"run `pip install 'ray=={NEEDED_RAY}.*'` with {facts.python.executable}",
             )
         )
-    blank = next((path for path in (facts.python.executable, facts.home) if " " in path), None)
-    if blank is not None:
+    if re.search(r"[\s'\"\\]", facts.python.executable):
         problems.append(
             Problem(
-                f"Ray starts no worker below a folder with a blank in its name: {blank}",
-                "use an environment and a home folder without blanks",
+                f"Ray can't use a Python with a blank or a quotation mark in its path: {facts.python.executable}",
+                "link its environment's folder to a plain path (ln -s) and set `python:` to the Python there",
             )
         )
     if facts.disk.unwritable:
@@ -115,7 +115,7 @@ def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:
     if absent:
         problems.append(
             Problem(
-                f"no {', '.join(absent)} there (found: {', '.join((*facts.devices, 'cpu'))})",
+                f"no {', '.join(absent)} there (found: {', '.join(dict.fromkeys((*facts.devices, 'cpu')))})",
                 "correct `devices:` of this host, or its driver",
             )
         )

@@ -65,7 +65,7 @@ async def _probe(cluster: str, host: Host, transport: Transport, emit: Emit) -> 
             host.name,
             f"no answer to the probe within {deadlines.PROBE:g} s",
             step=STEP,
-            hint="is the machine asleep, or very busy?",
+            hint="is the machine asleep or very busy, or does a start-up file of its shell wait for something?",
         )
     except HostError as raised:
         error = raised

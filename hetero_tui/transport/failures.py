@@ -133,8 +133,8 @@ def foreign_answer(place: Place, status: int, said: str) -> CommandFailed:
         place.host,
         f"{cause}: {shown} and exited with {status}",
         step=place.step,
-        hint="give the user a shell such as /bin/sh there; look for ForceCommand in sshd_config and command= in"
-        " authorized_keys",
+        hint="give the user a shell such as /bin/sh there; look for ForceCommand in sshd_config, command= in"
+        " authorized_keys, and a start-up file that exits",
         output=said,
     )
 

@@ -33,9 +33,11 @@ def explicit(name: str, place: Place) -> dict[str, Any]:
             cause = f"identity_file {path} is not a private key"
             hint = "name the private key, not the .pub file"
             raise AuthenticationFailed(place.host, cause, step=place.step, hint=hint) from None
+    # Named all the same: without any, the default keys would be offered in its place.
+    only = {"client_keys": [str(path)], "ignore_encrypted": True}
     with contextlib.suppress(OSError, asyncssh.KeyImportError):
-        return {"agent_identities": [asyncssh.read_public_key(path.with_name(path.name + ".pub"))]}
-    return {}
+        return only | {"agent_identities": [asyncssh.read_public_key(path.with_name(path.name + ".pub"))]}
+    return only
 
 
 async def resolve(common: dict[str, Any]) -> asyncssh.SSHClientConnectionOptions:

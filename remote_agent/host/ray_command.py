@@ -34,6 +34,7 @@ STARTED_LINE = "Ray runtime started."
 
 MIB = 1024 * 1024
 _SOCKET_PATH_LIMIT = 107 if sys.platform == "linux" else 103  # sizeof(sockaddr_un.sun_path) - 1
+_PLAIN_PATH = re.compile(r"[\w./+@=-]+", re.ASCII)
 _BELOW_RAY_FOLDER = len("/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
 _OBJECT_STORE_LEAST = 80 * MIB  # Ray refuses less than 75 MiB
 _OBJECT_STORE_WITHOUT_SHM = 2048 * MIB
@@ -138,10 +139,13 @@ def short_folder(folder: Path) -> Path:
 def ray_folder(folder: Path) -> Path:
     """Where Ray's temporary files and sockets go: ``<folder>/ray`` when its socket paths fit, else a short one.
 
-    Ray opens this folder to all users (mode 0777): it is the parent that has to be private.
+    So it is where the path has more than plain letters: Ray splits the command lines of its workers at blanks and
+    quotation marks, and takes its session's name for ASCII. Ray opens this folder to all users (mode 0777): it is the
+    parent that has to be private.
     """
     own = folder / "ray"
-    return own if len(os.fsencode(own)) + _BELOW_RAY_FOLDER <= _SOCKET_PATH_LIMIT else short_folder(folder) / "r"
+    fits = len(os.fsencode(own)) + _BELOW_RAY_FOLDER <= _SOCKET_PATH_LIMIT
+    return own if fits and _PLAIN_PATH.fullmatch(str(own)) else short_folder(folder) / "r"
 
 
 def private_folder(path: Path) -> None:
@@ -198,6 +202,9 @@ _HINTS = (
     ),
 )
 _ERROR_LINE = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Exit)\b.*|^.*\bERR(?:OR)?\b.*|^Error: .*", re.MULTILINE)
+_FRAME = re.compile(r"""^(?:\[[^\]]*\] )*(?:\*\*\* |@ |PC: @|File "|\^+$|~*\^+~*$|0x[0-9a-f]+ )""")
+"""A line of a stack trace, of Python's or of C++'s, which says nothing to people."""
+
 _LOG_PREFIX = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+\s+(?:[A-Z]+ \S+ -- )?")
 _CAUSE_LENGTH = 200
 
@@ -206,12 +213,16 @@ def explain(log: str) -> tuple[str, str]:
     """(cause, hint) from the log of a ``ray start`` that failed: its last error line, and what to do about it."""
     errors = [_LOG_PREFIX.sub("", line).strip() for line in _ERROR_LINE.findall(log)]
     lines = [_LOG_PREFIX.sub("", line).strip() for line in log.splitlines()]
-    said = [line for line in errors if line] or [line for line in lines if line.strip("-")]
+    said = [line for line in errors if _says(line)] or [line for line in lines if _says(line)]
     cause = said[-1] if said else "Ray ended without a word"
     if len(cause) > _CAUSE_LENGTH:
         cause = cause[:_CAUSE_LENGTH].rpartition(" ")[0] + " ..."
     hint = next((hint for pattern, hint in _HINTS if re.search(pattern, log)), "the log says more: logs/ray.log")
     return cause, hint
+
+
+def _says(line: str) -> bool:
+    return bool(line.strip("-")) and _FRAME.match(line) is None
 
 
 _ENDED = re.compile(r"\b([a-z_]+)(?:\.(?:out|err) tail)? [\[(]exit code(?:\(s\))?=(-?\d+)")

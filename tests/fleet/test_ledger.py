@@ -1,6 +1,9 @@
 """The ledger: on disk before the deed, readable after any crash."""
 
+import asyncio
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 from hetero_tui.fleet.ledger import Ledger
@@ -52,3 +55,42 @@ def test_ledger_and_token_are_for_this_user_alone(tmp_path: Path) -> None:
     assert ledger.token() == "secret"
     ledger.forget_token()
     assert ledger.token() is None
+
+
+async def test_the_second_of_two_commands_waits_for_the_first_and_says_so(tmp_path: Path) -> None:
+    order: list[str] = []
+    first_is_in, may_end = asyncio.Event(), asyncio.Event()
+
+    async def first() -> None:
+        async with Ledger("lab", tmp_path).alone(lambda: order.append("first waits")):
+            first_is_in.set()
+            await may_end.wait()
+            order.append("first ends")
+
+    def second_waits() -> None:
+        order.append("second waits")
+        may_end.set()
+
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        group.create_task(first())
+        await first_is_in.wait()
+        async with Ledger("lab", tmp_path).alone(second_waits):
+            order.append("second begins")
+    assert order == ["second waits", "first ends", "second begins"]
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_the_lock_of_a_killed_command_is_gone_with_it(tmp_path: Path) -> None:
+    script = (
+        "import asyncio, sys\nfrom pathlib import Path\nfrom hetero_tui.fleet.ledger import Ledger\n"
+        "async def hold():\n async with Ledger('lab', Path(sys.argv[1])).alone(print):\n"
+        "  print('in', flush=True); await asyncio.sleep(600)\n"
+        "asyncio.run(hold())\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "in\n"
+        async with asyncio.timeout(20), Ledger("lab", tmp_path).alone(holder.kill):
+            pass
+    assert list(tmp_path.iterdir()) == []

@@ -24,7 +24,8 @@ def test_a_healthy_machine_is_fit(make_facts: Any) -> None:
         ({"packages": {"ray": None, "torch": None}}, "has no ray, torch, safetensors, psutil, numpy"),
         ({"python": {"version": "3.9.2", "executable": "/usr/bin/python3"}}, "Python 3.9.2 is too old"),
         ({"disk": {"path": "/", "total_bytes": 9 << 30, "free_bytes": 5 << 20}}, "only 5 MB free on /"),
-        ({"home": "/home/my name"}, "a folder with a blank in its name: /home/my name"),
+        ({"python": {"version": "3.11.7", "executable": "/home/my name/python"}}, "in its path: /home/my name/python"),
+        ({"python": {"version": "3.11.7", "executable": "/home/o'brien/python"}}, "in its path: /home/o'brien/python"),
         ({"memory": {"total_bytes": 1 << 30, "available_bytes": 90 << 20}}, "only 90 MB of memory free"),
     ],
 )
@@ -97,6 +98,11 @@ def test_no_device_is_named_twice(make_facts: Any) -> None:
 
 def test_without_an_accelerator_the_processor_trains(make_facts: Any) -> None:
     assert training_devices(HOST, make_facts()) == ("cpu",)
+
+
+@pytest.mark.parametrize("home", ["/home/o'brien", "/home/größe", "/home/my name"])
+def test_a_home_may_be_called_as_it_likes(make_facts: Any, home: str) -> None:
+    assert judge(HOST, make_facts(home=home, disk={"path": home, "free_bytes": 50 << 30})) == ()
 
 
 def fleet_of(**facts: Any) -> tuple[Inventory, dict[str, Any]]:

@@ -1,8 +1,14 @@
 """Of two clusters of one name, the newer is the one that is meant."""
 
+from collections.abc import Sequence
+from typing import cast
+
 from hetero_tui.events import HostState
-from hetero_tui.fleet.survey import Surveyed, head_name, mark_replaced, running_head
-from remote_agent.protocol import NodeReport, NodeSpec
+from hetero_tui.fleet.survey import Surveyed, head_name, mark_replaced, running_head, survey
+from hetero_tui.text import HostText
+from hetero_tui.transport import Completed, Transport
+from remote_agent.protocol import NodeReport, NodeSpec, encode
+from tests.specs import node_spec
 
 
 def surveyed(host: str, role: str, epoch: int, state: str = "running") -> Surveyed:
@@ -41,3 +47,27 @@ def test_a_host_without_a_node_is_no_leftover_of_an_older_cluster() -> None:
     found = mark_replaced({"bare": bare, "new": surveyed("new", "head", 2)})
     assert not found["bare"].replaced
     assert found["bare"].node_state is None
+
+
+class Machine:
+    """A host as a transport shows it: whatever it is asked, it says how its node is."""
+
+    def __init__(self, host: str, node: NodeReport) -> None:
+        self.host = host
+        self._node = node
+
+    async def connect(self) -> None:
+        """It is there."""
+
+    async def run(self, command: Sequence[str], *, step: str, deadline: float, stdin: bytes | None = None) -> Completed:
+        return Completed(0, HostText(f"{encode(self._node)}\n"), HostText(""))
+
+
+async def test_a_node_counts_once_although_two_hosts_are_its_machine() -> None:
+    node = NodeReport(host="mercer", state="running", pid=7, spec=node_spec("mercer", "head"))
+    machines = {name: Machine(name, node) for name in ("alias", "mercer")}
+    found = await survey("lab", cast("dict[str, Transport]", machines))
+    assert [name for name, entry in found.items() if entry.runs_ray] == ["mercer"]
+    del machines["mercer"]
+    renamed = await survey("lab", cast("dict[str, Transport]", machines))
+    assert renamed["alias"].runs_ray  # this inventory knows it by that name alone

@@ -14,9 +14,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,6 +49,8 @@ class HostSpec:
 
     ``rate_mbit`` is its link's speed in Mbit/s (None: the lab's own). ``simulated_speed`` is set in the environment of
     everything that starts there. ``cpus`` goes into the inventory. Without ``has_python``, none can be found there.
+    ``server`` are lines of its sshd_config that win over the lab's own, ``files`` the contents of files in its home
+    folder, and ``arrange`` is run by a shell on it, as root, before its SSH server starts.
     """
 
     name: str
@@ -56,6 +58,9 @@ class HostSpec:
     simulated_speed: float | None = None
     cpus: int | None = None
     has_python: bool = True
+    server: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+    arrange: str = ""
 
 
 def login() -> pwd.struct_passwd:
@@ -113,6 +118,10 @@ class Host(Machine):
         rate = spec.rate_mbit if spec.rate_mbit is not None else rate_mbit
         super().__init__(name=spec.name, run=run, number=number, address=address, rate_mbit=rate, folder=folder)
         self.spec = spec
+        for name, text in spec.files.items():
+            (self.home / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.home / name).write_text(text)
+            (self.home / name).chmod(0o700)
         self._outer: subprocess.Popen[bytes] | None = None
 
     def boot(self) -> None:
@@ -127,6 +136,7 @@ class Host(Machine):
             hostname=self.name,
             is_host=True,
             has_python=self.spec.has_python,
+            arrange=self.spec.arrange,
         )
         # setpriv: should the tests be killed with SIGKILL, no host outlives them.
         outer = ["setpriv", "--pdeathsig", "KILL", "ip", "netns", "exec", self.namespace]
@@ -275,6 +285,8 @@ class Host(Machine):
             "MaxSessions 100",
             "Subsystem sftp internal-sftp",
         ]
+        chosen = {line.split()[0] for line in self.spec.server}
+        lines = [*self.spec.server, *(line for line in lines if line.split()[0] not in chosen)]
         if self.spec.simulated_speed is not None:
             lines.append(f"SetEnv HETERO_TUI_SIMULATED_SPEED={self.spec.simulated_speed:g}")
         (self.folder / "etc/sshd_config").write_text("\n".join(lines) + "\n")

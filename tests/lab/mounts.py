@@ -19,7 +19,14 @@ _PROGRAM_FOLDERS = ("/usr/bin", "/usr/local/bin")
 
 
 def script(
-    *, folder: Path, home: Path, hostname: str, is_host: bool, has_python: bool = True, fresh_memory: bool = True
+    *,
+    folder: Path,
+    home: Path,
+    hostname: str,
+    is_host: bool,
+    has_python: bool = True,
+    fresh_memory: bool = True,
+    arrange: str = "",
 ) -> str:
     """A shell script that arranges a new mount and host name space and then runs its own arguments.
 
@@ -31,6 +38,7 @@ def script(
         has_python: Whether any Python can be found on the machine.
         fresh_memory: ``/tmp``, ``/run`` and ``/dev/shm`` start empty and are gone with the machine. The laptop keeps
             its ``/tmp`` from one command to the next instead.
+        arrange: Further commands, once all else is in place.
     """
     lines = ["set -eu", f"hostname {shlex.quote(hostname)}"]
     temporary = folder / "tmp"
@@ -49,7 +57,7 @@ def script(
         lines += [f"mount --bind {_quoted(folder / 'empty')} {_quoted(REPOSITORY / name)}" for name in PACKAGES]
     if not has_python:
         lines += _hide_pythons(folder / "programs")
-    lines += ['cd "$HOME"', 'exec "$@"']
+    lines += [arrange, 'cd "$HOME"', 'exec "$@"']
     return "\n".join(lines)
 
 

@@ -123,3 +123,23 @@ def test_an_unknown_failure_names_the_log():
     assert ray_command.explain("") == ("Ray ended without a word", "the log says more: logs/ray.log")
     cause, hint = ray_command.explain(PREFIX + "something odd\n")
     assert (cause, hint) == ("something odd", "the log says more: logs/ray.log")
+
+
+@pytest.mark.parametrize("home", ["/h/o'brien", "/h/größe", "/h/my name", "/h/a$b"])
+def test_rays_folder_has_a_plain_path_whatever_the_home_is_called(home):
+    folder = Path(home) / ".hetero-tui/lab"
+    assert ray_command.ray_folder(folder) == ray_command.short_folder(folder) / "r"
+    assert ray_command.ray_folder(Path("/h/ab.c+d/.hetero-tui/lab")) == Path("/h/ab.c+d/.hetero-tui/lab/ray")
+
+
+def test_a_cause_is_never_a_line_of_a_stack_trace():
+    log = (
+        "2026-01-01 10:00:00,000\tINFO scripts.py:1 -- starting\n"
+        "[2026-01-01 10:00:01,000 C 7 7] gcs_server.cc:12: Check failed: port is taken\n"
+        "*** StackTrace Information ***\n"
+        "[2026-01-01 10:00:01,000 E 7 7] @ 0x55d0  ray::ERROR::Handle()\n"
+        "    @     0x7f12 ERR start_thread\n"
+        '  File "/x/ray/node.py", line 3, in start_error\n'
+        "    ^^^^^^\n"
+    )
+    assert ray_command.explain(log)[0].endswith("Check failed: port is taken")

@@ -1,0 +1,282 @@
+"""What is said of hosts that are unusual, a kind a host: its status, and the words that tell what to do.
+
+One probe meets them all. The same table is in ``docs/troubleshooting.md``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hetero_tui import deadlines
+from tests.lab.lab import NOBODY, Lab
+from tests.lab.machines import HostSpec
+from tests.lab.mounts import REPOSITORY
+from tests.lab.network import INTERFACE
+from tests.lab.product import HeteroTui
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(200, method="signal")]
+
+SITE = Path(sys.prefix) / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+LISTEN = """import http.server, socket, sys, threading
+silent = socket.create_server(("", 2201))
+http.server.HTTPServer(("", 2202), http.server.BaseHTTPRequestHandler).serve_forever()
+"""
+
+
+def environment(folder: str, **packages: str) -> dict[str, str]:
+    """Files of a Python environment with this Python's packages, and others of these versions before them."""
+    site = f"{folder}/lib/{SITE.parent.name}/site-packages"
+    base = Path(sys.base_prefix) / "bin"
+    files = {f"{folder}/pyvenv.cfg": f"home = {base}\n", f"{site}/others.pth": f"{SITE}\n"}
+    for name, version in packages.items():
+        files[f"{site}/{name}-{version}.dist-info/METADATA"] = f"Name: {name}\nVersion: {version}\n"
+    return files
+
+
+def link(folder: str) -> str:
+    """Shell commands that put the Python itself into an environment."""
+    return f'mkdir -p ~/"{folder}/bin"; ln -sf {Path(sys.base_prefix)}/bin/python3 ~/"{folder}/bin/python"'
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of host: ``says`` is in its line (in the table's verdict where its status is ``ok``)."""
+
+    what: str
+    says: str
+    status: str = "ok"
+    server: tuple[str, ...] = ()
+    files: dict[str, str] | None = None
+    arrange: str = ""
+    entry: dict[str, object] | None = None
+    has_python: bool = True
+
+
+def bash(text: str) -> dict[str, str]:
+    return {".bashrc": text + "\n"}
+
+
+V6 = "fd00:99::"
+OLD_PYTHON = '#!/bin/sh\ncase "$*" in -V) echo "Python 2.7.18" >&2;; *) echo "Unknown option: -I" >&2; exit 2;; esac\n'
+KINDS: dict[str, Kind] = {
+    "plain": Kind("an ordinary host", "fit"),
+    "banner": Kind("a banner before the login", "fit", server=("Banner /etc/passwd",)),
+    "chatty": Kind("a start-up file that prints", "fit", files=bash("echo welcome; echo noise >&2")),
+    "pythons": Kind(
+        "PYTHONHOME, PYTHONPATH and PYTHONSTARTUP in .bashrc",
+        "fit",
+        files=bash("export PYTHONHOME=/x PYTHONPATH=~/shadow PYTHONSTARTUP=/x")
+        | {"shadow/json.py": "raise SystemExit", "json.py": "raise SystemExit"},
+    ),
+    "rays": Kind("RAY_ADDRESS and RAY_* in .bashrc", "fit", files=bash("export RAY_ADDRESS=1.2.3.4:5 RAY_AUTH_MODE=x")),
+    "proxies": Kind("proxies in .bashrc", "fit", files=bash("export http_proxy=http://x:1 HTTPS_PROXY=http://x:1")),
+    "elsewhere": Kind("a start-up file that goes elsewhere", "fit", files=bash("cd /tmp")),
+    "locale": Kind("a locale that is not there", "fit", files=bash("export LC_ALL=xx_YY.nothing LANG=xx")),
+    "umask": Kind("umask 000", "fit", files=bash("umask 000")),
+    "strict": Kind("set -eu in .bashrc", "fit", files=bash("set -eu")),
+    "aliases": Kind(
+        "aliases and functions in .bashrc", "fit", files=bash("alias sh=false; echo() { false; }; cat() { :; }")
+    ),
+    "nosftp": Kind("no sftp", "fit", server=("Subsystem sftp /bin/false",)),
+    "noforward": Kind("no forwarding", "fit", server=("AllowTcpForwarding no", "DisableForwarding yes")),
+    "session": Kind("MaxSessions 1", "fit", server=("MaxSessions 1",)),
+    "smallshm": Kind("a tiny /dev/shm", "fit", arrange="mount -o remount,size=1m /dev/shm"),
+    "noexec": Kind("/tmp without execution", "fit", arrange="mount -o remount,noexec /tmp"),
+    "dockera": Kind(
+        "Docker's bridge",
+        "fit",
+        arrange="ip link add docker0 type bridge; ip addr add 172.17.0.1/16 dev docker0; ip link set docker0 up",
+    ),
+    "dockerb": Kind(
+        "Docker's bridge, with the same address",
+        "fit",
+        arrange="ip link add docker0 type bridge; ip addr add 172.17.0.1/16 dev docker0; ip link set docker0 up",
+    ),
+    "jumped": Kind("behind a jump host", "fit", entry={"proxy_jump": "plain"}),
+    "twicejumped": Kind("behind two jump hosts", "fit", entry={"proxy_jump": "jumped"}),
+    "v6": Kind(
+        "reached by IPv6",
+        "fit",
+        server=("ListenAddress ::", "ListenAddress 0.0.0.0"),
+        entry={"address": f"{V6}b6"},
+        arrange=f"ip addr add {V6}b6/64 dev {INTERFACE} nodad",
+    ),
+    "config": Kind("an alias of ~/.ssh/config, by Include and Match", "fit", entry={"address": "by-config"}),
+    "readonly": Kind(
+        "a home that is read-only",
+        "nothing can be written in .*read-only",
+        arrange="mount -o remount,bind,ro ~",
+    ),
+    "full": Kind(
+        "a home that is nearly full",
+        "only [0-9]+ MB free",
+        arrange="mkdir ~/.hetero-tui; mount -t tmpfs -o size=8m tmpfs ~/.hetero-tui",
+    ),
+    "wrongray": Kind(
+        "another Ray",
+        "has Ray 2.9.0, and this hetero-tui needs 2.60",
+        files=environment("env", ray="2.9.0"),
+        arrange=link("env"),
+        entry={"python": "~/env/bin/python"},
+    ),
+    "patchray": Kind(
+        "another patch release of Ray",
+        "has Ray 2.60.99, and .* have 2.60",
+        files=environment("env", ray="2.60.99"),
+        arrange=link("env"),
+        entry={"python": "~/env/bin/python"},
+    ),
+    "noray": Kind("a Python without the packages", "has no ray", entry={"python": f"{sys.base_prefix}/bin/python3"}),
+    "blankpython": Kind(
+        "a Python with a blank in its path",
+        "a blank or a quotation mark in its path",
+        files=environment("my env"),
+        arrange=link("my env"),
+        entry={"python": "~/my env/bin/python"},
+    ),
+    "quotepython": Kind(
+        "a Python with an apostrophe in its path",
+        "a blank or a quotation mark in its path",
+        files=environment("o'env"),
+        arrange=link("o'env"),
+        entry={"python": "~/o'env/bin/python"},
+    ),
+    "umlautpython": Kind(
+        "a Python with an umlaut in its path",
+        "fit",
+        files=environment("größe"),
+        arrange=link("größe"),
+        entry={"python": "~/größe/bin/python"},
+    ),
+    "gpu": Kind("a device of the inventory that is not there", "no cuda:1 there", entry={"devices": ["cuda:1"]}),
+    "alias": Kind("the same machine under a second name", "is the same machine as plain", entry={"address": "plain"}),
+    "bare": Kind("no Python", "no Python there", "error", has_python=False),
+    "moved": Kind(
+        "no Python where the inventory says",
+        "no Python there .*/nonexistent/python",
+        "error",
+        entry={"python": "/nonexistent/python"},
+    ),
+    "python27": Kind(
+        "Python 2.7", "Python 2.7.18 is too old", "error", files={"python": OLD_PYTHON}, entry={"python": "~/python"}
+    ),
+    "false": Kind(
+        "the shell /bin/false", "it said nothing and exited with 1", "error", server=("ForceCommand /bin/false",)
+    ),
+    "nologin": Kind(
+        "the shell nologin",
+        "This account is currently not available",
+        "error",
+        server=("ForceCommand /usr/sbin/nologin",),
+    ),
+    "forced": Kind("a forced command", 'it said "backups only"', "error", server=("ForceCommand echo backups only",)),
+    "leaves": Kind("a start-up file that exits", "it said nothing and exited with 3", "error", files=bash("exit 3")),
+    "endless": Kind("a start-up file that prints without end", "grew past", "error", files=bash("yes")),
+    "hangs": Kind(
+        "a start-up file that never ends",
+        "did not end within|no answer to the probe",
+        "unreachable",
+        files=bash("sleep 600"),
+    ),
+    "nobody": Kind(
+        "an address that nobody has", "no route|no answer|no connection", "unreachable", entry={"address": NOBODY}
+    ),
+    "closed": Kind("a port that is closed", "nothing listens there", "unreachable", entry={"port": 2222}),
+    "silent": Kind(
+        "a port that never says a word",
+        "completed no SSH login",
+        "unreachable",
+        files={"listen.py": LISTEN},
+        arrange=f"{sys.executable} ~/listen.py >/dev/null 2>&1 &",
+        entry={"port": 2201},
+    ),
+    "http": Kind(
+        "a web server in SSH's place",
+        "is not SSH|closed the connection",
+        "unreachable",
+        files={"listen.py": LISTEN},
+        arrange=f"{sys.executable} ~/listen.py >/dev/null 2>&1 &",
+        entry={"port": 2202},
+    ),
+    "stranger": Kind("a user who is not there", "refused the login", "auth_failed", entry={"user": "nobody-here"}),
+    "password": Kind("only passwords", "refused the login", "auth_failed", server=("PubkeyAuthentication no",)),
+    "locked": Kind(
+        "a key with a passphrase, and no agent",
+        "behind a passphrase: run ssh-add",
+        "auth_failed",
+        entry={"identity_file": "~/.ssh/locked"},
+    ),
+    "unseen": Kind("a key that was never seen", "SHA256:", "host_key_unknown"),
+    "swapped": Kind("a key that has changed", "changed|another key", "host_key_changed"),
+}
+
+
+@pytest.fixture(scope="module")
+def lab(possible: None) -> Iterator[Lab]:
+    specs = [
+        HostSpec(
+            name=name,
+            has_python=kind.has_python,
+            server=kind.server,
+            files=kind.files or {},
+            arrange=kind.arrange,
+        )
+        for name, kind in KINDS.items()
+    ]
+    with Lab(specs) as lab:
+        lab.laptop.run(["ip", "addr", "add", f"{V6}1/64", "dev", INTERFACE, "nodad"])
+        ssh = lab.laptop.home / ".ssh"
+        lab.laptop.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", f"{Path.home()}/.ssh/locked"])
+        (ssh / "config").write_text("Include more\n")
+        (ssh / "more").write_text(
+            f"Match originalhost by-config\n  HostName {lab.host('config').address}\n  HostKeyAlias config\n"
+        )
+        with (ssh / "known_hosts").open("a") as known:
+            for name, alias in (("v6", f"{V6}b6"),):
+                known.write(f"{alias} {' '.join((lab.folder / 'keys' / f'{name}.pub').read_text().split()[:2])}\n")
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def said(lab: Lab) -> dict[str, Any]:
+    """What one probe says of each host, and how long it took."""
+    entries = {name: kind.entry for name, kind in KINDS.items() if kind.entry}
+    product = HeteroTui(lab.laptop, lab.inventory(entries, unknown_key=["unseen"], changed_key=["swapped"]))
+    began = time.monotonic()
+    done = product.run("probe", "--json")
+    seconds = time.monotonic() - began
+    assert done.returncode == 3
+    hosts = {host["name"]: host for host in json.loads(done.stdout)["hosts"]}
+    return {"lines": done.stderr.splitlines(), "hosts": hosts, "seconds": seconds}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_each_kind_has_its_status_and_one_line_that_says_what_is_wrong(said: dict[str, Any], name: str) -> None:
+    kind, host = KINDS[name], said["hosts"][name]
+    lines = [line for line in said["lines"] if line.startswith(f"hetero-tui: {name}: ")]
+    assert host["status"] == kind.status, host["error"]
+    assert len(lines) == (kind.status != "ok")
+    wrong = [host["error"]] if host["error"] is not None else host["problems"]
+    if kind.says == "fit":
+        assert wrong == []
+    else:
+        assert re.search(kind.says, wrong[0]["cause"]), wrong
+        assert wrong[0]["hint"]
+
+
+def test_the_probe_of_all_takes_no_longer_than_that_of_the_slowest(said: dict[str, Any]) -> None:
+    assert said["seconds"] < deadlines.PROBE + 20  # a second for one; here about fifty run at once on two cores
+
+
+def test_the_documentation_has_a_row_for_each(said: dict[str, Any]) -> None:
+    page = (REPOSITORY / "docs/troubleshooting.md").read_text()
+    assert [kind.what for kind in KINDS.values() if f"| {kind.what} |" not in page] == []
