@@ -102,7 +102,8 @@ def _stream(config: TrainingConfig, plan: StreamPlan, servers: Servers, members:
     # Without common steps there are no differences between them to send: weights go whole, rounded at most.
     wanted = Codecs(chosen, chosen) if not stale else Codecs(chosen, BFloat16() if chosen.lossy else chosen)
     numel = sum(plan.groups)
-    found = siting.surroundings(config, numel, servers.first, members)
+    actors = [(servers.first.host, servers.first.actor), *((member.host, member.actor) for member in members)]
+    found = siting.surroundings(config, numel, actors)
     where = siting.site(config, numel, wanted, found)
     shards = servers.on(where.hosts)
     agreed = EXACT if config.stream == "auto" and where.together else wanted

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.plan import sharding
@@ -65,20 +64,6 @@ class Surroundings:
     sites: tuple[Site, ...] = ()
 
 
-class Located(Protocol):
-    """A server or worker."""
-
-    @property
-    def host(self) -> str:
-        """The host that it runs on."""
-        ...
-
-    @property
-    def actor(self) -> Actor:
-        """Its process."""
-        ...
-
-
 @dataclass(eq=False)
 class _Place:
     """A host, or several with no network between them, of which it is the first."""
@@ -89,22 +74,21 @@ class _Place:
     workers: int = 0
 
 
-def surroundings(config: TrainingConfig, numel: int, first: Located, members: Sequence[Located]) -> Surroundings:
+def surroundings(config: TrainingConfig, numel: int, actors: Sequence[tuple[str, Actor]]) -> Surroundings:
     """Find out where servers and workers are, and measure the links between them where it matters.
 
     Args:
         config: the run's.
         numel: numbers in the flat buffer.
-        first: the server that is there already.
-        members: the workers.
+        actors: the server that is there already, and then the workers, each with its host.
 
     Raises:
         PlacementError: an actor was lost.
     """
-    places = _places(first, members, apart=config.shards > 1)
+    first, places = actors[0][0], _places(actors, apart=config.shards > 1)
     together = len(places) == 1 and bool(places[0].name)
     if len(places) == 1 or config.shards == 1 or (not config.shards and numel <= CHUNK_NUMBERS):
-        return Surroundings(first=first.host, together=together)
+        return Surroundings(first=first, together=together)
     found = survey([place.host for place in places], [place.actor for place in places])
     sites = tuple(
         Site(
@@ -117,7 +101,7 @@ def surroundings(config: TrainingConfig, numel: int, first: Located, members: Se
         )
         for place, rates in zip(places, found, strict=True)
     )
-    return Surroundings(first=first.host, together=together, sites=sites)
+    return Surroundings(first=first, together=together, sites=sites)
 
 
 def site(config: TrainingConfig, numel: int, codecs: Codecs, there: Surroundings) -> Siting:
@@ -164,20 +148,19 @@ def chunk_numbers(numel: int, shards: int) -> int:
     return min(CHUNK_NUMBERS, max(useful, math.ceil(numel / (shards * CHUNKS_A_SHARD))))
 
 
-def _places(first: Located, members: Sequence[Located], *, apart: bool) -> list[_Place]:
+def _places(actors: Sequence[tuple[str, Actor]], *, apart: bool) -> list[_Place]:
     """The hosts that may hold a shard, the first server's first; several without a network between count as one.
 
     With ``apart`` every host counts by itself, wherever it is.
     """
-    asked = [(first.host, first.actor, 0), *((member.host, member.actor, 1) for member in members)]
-    calls = [actor.call("place") for _, actor, _ in asked]
+    calls = [actor.call("place") for _, actor in actors]
     places: dict[str, _Place] = {}
-    for (host, actor, workers), call in zip(asked, calls, strict=True):
+    for number, ((host, actor), call) in enumerate(zip(actors, calls, strict=True)):
         try:
             where = rpc.get(call, TRANSFER_S)
         except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
             cause = f"a worker or server was lost before the first step: {rpc.describe(error)}"
             raise PlacementError(cause, hint="look at the host's memory", host=host) from error
         known = places.setdefault(host if apart or not where else where, _Place(host, actor, where))
-        known.workers += workers
+        known.workers += number > 0
     return list(places.values())

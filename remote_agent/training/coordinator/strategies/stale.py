@@ -26,7 +26,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 
-from remote_agent.protocol import SliceReissued
 from remote_agent.training.checkpoint.optimizer_state import Snapshot
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import snapshots
@@ -36,7 +35,7 @@ from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery.liveness import newest_weights
 from remote_agent.training.coordinator.session import Session, StepReport
 from remote_agent.training.coordinator.share_balancer import ShareBalancer
-from remote_agent.training.coordinator.strategies.base import Strategy
+from remote_agent.training.coordinator.strategies.base import Strategy, report_reissued
 from remote_agent.training.coordinator.strategies.driver import Answered, Driver, Lost, Owed
 from remote_agent.training.coordinator.strategies.stale_goal import Goal, next_goal
 from remote_agent.training.coordinator.strategies.stale_slices import Issued, Queue, row
@@ -232,14 +231,8 @@ class Stale(Strategy):
             member.clock.bound(issued.submitted, stamps.entered, stamps.left, now)
             member.took(stamps)
             if issued.lost_by:
-                self._session.journal.write(
-                    SliceReissued,
-                    step=self._step,
-                    worker=issued.lost_by,
-                    to=member.name,
-                    samples=issued.samples,
-                    stall_s=max(0.0, member.clock.here(stamps.left) - issued.submitted),
-                )
+                stall_s = member.clock.here(stamps.left) - issued.submitted
+                report_reissued(self._session, self._step, issued.lost_by, member, issued.samples, stall_s)
         self._ended = max(begun, *(issued.member.clock.here(result.stamps.left) for issued, result in counted))
         seconds = max(self._ended - begun, 1e-9)
         samples = sum(issued.samples for issued, _ in counted)

@@ -25,7 +25,6 @@ import time
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from remote_agent.protocol import SliceReissued
 from remote_agent.training.checkpoint.optimizer_state import Snapshot
 from remote_agent.training.coordinator import snapshots
 from remote_agent.training.coordinator.members import HeldSlice, WorkerHandle
@@ -34,7 +33,7 @@ from remote_agent.training.coordinator.recovery import policy
 from remote_agent.training.coordinator.recovery.liveness import SERVER_HINT, check_servers, newest_weights
 from remote_agent.training.coordinator.session import OpenStep, Session, StepReport
 from remote_agent.training.coordinator.share_balancer import LAST_HINT, ShareBalancer
-from remote_agent.training.coordinator.strategies.base import Strategy
+from remote_agent.training.coordinator.strategies.base import Strategy, report_reissued
 from remote_agent.training.coordinator.strategies.driver import Answered, Driver, Lost, Owed, Stalled
 from remote_agent.training.coordinator.strategies.open_step import resumed
 from remote_agent.training.coordinator.strategies.step_in_flight import SliceAssignment, StepInFlight, samples_of
@@ -313,7 +312,7 @@ class Streamed(Strategy):
         else:
             for part, result in results:
                 part.member.clock.bound(part.submitted, result.stamps.entered, result.stamps.left, now)
-        self._tell_reissued(current)
+        self._report_reissued(current)
         self._ended = max((part.member.clock.here(result.stamps.left) for part, result in results), default=now)
         seconds = max(self._ended - begun, 1e-9)
         counted = [(result.weight, result.loss) for part, result in results if result.weight]
@@ -335,14 +334,8 @@ class Streamed(Strategy):
             scalars=whole(result.scalars for _, result in results),
         )
 
-    def _tell_reissued(self, current: StepInFlight) -> None:
+    def _report_reissued(self, current: StepInFlight) -> None:
         for part in (*current.parts, *current.earlier):
             if part.lost_by and isinstance(part.result, StreamedResult):
-                self._session.journal.write(
-                    SliceReissued,
-                    step=part.task.step,
-                    worker=part.lost_by,
-                    to=part.member.name,
-                    samples=part.samples,
-                    stall_s=max(0.0, part.member.clock.here(part.result.stamps.left) - part.submitted),
-                )
+                stall_s = part.member.clock.here(part.result.stamps.left) - part.submitted
+                report_reissued(self._session, part.task.step, part.lost_by, part.member, part.samples, stall_s)
