@@ -74,7 +74,7 @@ class Stale(Strategy):
         """Train; see :class:`~remote_agent.training.coordinator.strategies.Strategy`."""
         config, order = session.config, session.order
         self._session, self._balancer = session, ShareBalancer(session)
-        self._pace: StalenessClocks[WorkerHandle] = StalenessClocks(
+        self._clocks: StalenessClocks[WorkerHandle] = StalenessClocks(
             config.staleness if config.strategy == "ssp" else None
         )
         self._queues: dict[WorkerHandle, Queue] = {}
@@ -137,9 +137,9 @@ class Stale(Strategy):
         self._membership.start_leaving(self._step)
         self._membership.release_idle([member for member, queue in self._queues.items() if queue.slices])
         sizes = dict(zip(self._session.members, self._balancer.cut, strict=True))
-        self._pace.set_workers([member for member, samples in sizes.items() if samples])
+        self._clocks.set_workers([member for member, samples in sizes.items() if samples])
         while self._unassigned or self._taken < goal.end:
-            free = [member for member, samples in sizes.items() if samples and self._pace.may_begin(member)]
+            free = [member for member, samples in sizes.items() if samples and self._clocks.may_begin(member)]
             if not free:
                 return
             member = min(free, key=lambda each: len(self._queue(each).slices))
@@ -159,7 +159,7 @@ class Stale(Strategy):
             self._submit(member, StaleTask(own=own))
 
     def _submit(self, member: WorkerHandle, task: StaleTask, lost_by: str = "") -> None:
-        task = dataclasses.replace(task, needs=self._pace.give(member, task.own.index), again=bool(lost_by))
+        task = dataclasses.replace(task, needs=self._clocks.give(member, task.own.index), again=bool(lost_by))
         if lost_by:
             LOG.info("step %d: slice %d of %s is reissued to %s", self._step, task.own.index, lost_by, member.name)
         self._given[member] += 1
@@ -189,7 +189,7 @@ class Stale(Strategy):
                 self._membership.handle_failure(self._step, member, evidence, newest=self._step, held=held)
                 self._unassigned.extend(slices)
             case Answered(head, result):
-                self._pace.applied(head.member)
+                self._clocks.applied(head.member)
                 queue = self._queues.pop(head.member)
                 self._queues[head.member] = queue  # to the end: of several that are ready, each is served in its turn
                 queue.slices.popleft()
