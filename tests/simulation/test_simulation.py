@@ -131,3 +131,11 @@ def test_a_step_goes_on_when_only_workers_are_left_that_take_part_from_the_next_
     joined_s = next(float(event.split()[0]) for event in events if "WorkerJoined" in event and "b/cpu" in event)
     outcome = simulate(3, [*drained, Fault(joined_s + after_s, "kill", "c", 0.0)], "sync")
     assert not outcome.wrong, said(outcome)
+
+
+def test_a_drained_worker_that_stops_while_another_one_is_lost_holds_nothing_up() -> None:
+    drained = Fault(2.0, "drain", "b", 12.0)
+    left_s = next(float(event.split()[0]) for event in simulate(0, [drained], "sync").events if "WorkerLost" in event)
+    both = [Fault(left_s + 0.1, "freeze", "b", 1000.0), Fault(left_s + 0.2, "kill", "c", 0.0)]
+    outcome = simulate(0, [drained, *both], "sync")
+    assert not outcome.wrong, said(outcome)

@@ -89,7 +89,7 @@ def _train(
         Copies(session) as copies,
     ):
         judge.catch_up(session, request.folder)
-        restorer, safeguard = Restorer(request.host), CheckpointTimer(session, saver)
+        restorer, timer = Restorer(request.host), CheckpointTimer(session, saver)
         while True:
             try:
                 for report in spec_of(config.strategy).strategy()().steps(session):
@@ -112,7 +112,7 @@ def _train(
                         saver.best = judge.best_step(session)
                         snapshot = _save(request, model, session, saver, slices, report, samples)
                         saved, stall_s = report.step, time.monotonic() - began
-                    safeguard.after(session, report, stall_s)
+                    timer.after(session, report, stall_s)
                     _copy(session, copies, report, samples, snapshot)
                 assert last is not None, "a strategy makes at least one step"
                 progress.step = last.step

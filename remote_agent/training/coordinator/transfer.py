@@ -14,6 +14,7 @@ from remote_agent.strategies import spec_of
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.members import Server, WorkerHandle
 from remote_agent.training.coordinator.plan import siting
+from remote_agent.training.coordinator.plan.siting import Located
 from remote_agent.training.coordinator.processes.actors import Servers
 from remote_agent.training.deadlines import TRANSFER_S
 from remote_agent.training.errors import PlacementError, ServerGone
@@ -102,7 +103,9 @@ def _stream(config: TrainingConfig, plan: StreamPlan, servers: Servers, members:
     # Without common steps there are no differences between them to send: weights go whole, rounded at most.
     wanted = Codecs(chosen, chosen) if not stale else Codecs(chosen, BFloat16() if chosen.lossy else chosen)
     numel = sum(plan.groups)
-    found = siting.surroundings(config, numel, servers.first, members)
+    located = [Located(host=servers.first.host, actor=servers.first.actor)]
+    located += [Located(host=each.host, actor=each.actor, profile=each.track.current) for each in members]
+    found = siting.surroundings(config, numel, located)
     where = siting.site(config, numel, wanted, found)
     shards = servers.on(where.hosts)
     agreed = EXACT if config.stream == "auto" and where.together else wanted

@@ -8,17 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from remote_agent.strategies import spec_of
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.plan import sharding, verdict
-from remote_agent.training.coordinator.plan.balance import SpeedTrack
 from remote_agent.training.coordinator.plan.sharding import Site, Traffic
 from remote_agent.training.coordinator.plan.verdict import Demand, Peer
 from remote_agent.training.deadlines import TRANSFER_S
 from remote_agent.training.errors import PlacementError
 from remote_agent.training.shared import rpc
+from remote_agent.training.shared.device_profile import DeviceProfile
 from remote_agent.training.shared.link_speed import LinkRates, survey
 from remote_agent.training.shared.rpc import Actor
 from remote_agent.training.wire.agreement import Codecs
@@ -73,27 +72,19 @@ class Surroundings:
         return tuple(peer.site for peer in self.peers)
 
 
-class Located(Protocol):
-    """A server or worker."""
+@dataclass(frozen=True, kw_only=True)
+class Located:
+    """The server, or a worker.
 
-    @property
-    def host(self) -> str:
-        """The host that it runs on."""
-        ...
+    Attributes:
+        host: that it runs on.
+        actor: its process.
+        profile: of the worker's device; None: it is the server.
+    """
 
-    @property
-    def actor(self) -> Actor:
-        """Its process."""
-        ...
-
-
-class Device(Located, Protocol):
-    """A worker, with the speed of its device."""
-
-    @property
-    def track(self) -> SpeedTrack:
-        """What is known of its speed."""
-        ...
+    host: str
+    actor: Actor
+    profile: DeviceProfile | None = None
 
 
 @dataclass(eq=False)
@@ -103,41 +94,41 @@ class _Place:
     host: str
     actor: Actor
     name: str
-    members: list[Device] = field(default_factory=list)
+    workers: list[Located] = field(default_factory=list)
 
 
-def surroundings(config: TrainingConfig, numel: int, first: Located, members: Sequence[Device]) -> Surroundings:
+def surroundings(config: TrainingConfig, numel: int, actors: Sequence[Located]) -> Surroundings:
     """Find out where servers and workers are, and measure the links between them where it matters.
 
     Args:
         config: the run's.
         numel: numbers in the flat buffer.
-        first: the server that is there already.
-        members: the workers.
+        actors: the server that is there already, and then the workers.
 
     Raises:
         PlacementError: an actor was lost.
     """
-    places = _places(first, members, apart=config.shards > 1)
+    first, places = actors[0].host, _places(actors, apart=config.shards > 1)
     together = len(places) == 1 and bool(places[0].name)
     if len(places) == 1 or config.shards == 1 or (not config.shards and numel <= CHUNK_NUMBERS):
-        return Surroundings(first=first.host, together=together)
+        return Surroundings(first=first, together=together)
     found = survey([place.host for place in places], [place.actor for place in places])
     peers = tuple(_peer(place, rates) for place, rates in zip(places, found, strict=True))
-    return Surroundings(first=first.host, together=together, peers=peers)
+    return Surroundings(first=first, together=together, peers=peers)
 
 
 def _peer(place: _Place, rates: LinkRates) -> Peer:
     site = Site(
         host=place.host,
-        workers=len(place.members),
+        workers=len(place.workers),
         up=max(1.0, rates.up),
         down=max(1.0, rates.down),
         memory=rates.memory,
         reachable=rates.reachable,
     )
-    names = tuple(dict.fromkeys((place.host, *(member.host for member in place.members))))
-    return Peer(names=names, site=site, profiles=tuple(member.track.current for member in place.members))
+    names = tuple(dict.fromkeys((place.host, *(worker.host for worker in place.workers))))
+    profiles = tuple(worker.profile for worker in place.workers if worker.profile is not None)
+    return Peer(names=names, site=site, profiles=profiles)
 
 
 def site(config: TrainingConfig, numel: int, codecs: Codecs, there: Surroundings) -> Siting:
@@ -192,21 +183,20 @@ def chunk_numbers(numel: int, shards: int) -> int:
     return min(CHUNK_NUMBERS, max(useful, math.ceil(numel / (shards * CHUNKS_A_SHARD))))
 
 
-def _places(first: Located, members: Sequence[Device], *, apart: bool) -> list[_Place]:
+def _places(actors: Sequence[Located], *, apart: bool) -> list[_Place]:
     """The hosts that may hold a shard, the first server's first; several without a network between count as one.
 
     With ``apart`` every host counts by itself, wherever it is.
     """
-    asked: list[tuple[str, Actor, Device | None]] = [(first.host, first.actor, None)]
-    asked += [(member.host, member.actor, member) for member in members]
-    calls = [actor.call("place") for _, actor, _ in asked]
+    calls = [located.actor.call("place") for located in actors]
     places: dict[str, _Place] = {}
-    for (host, actor, member), call in zip(asked, calls, strict=True):
+    for located, call in zip(actors, calls, strict=True):
+        host, actor = located.host, located.actor
         try:
             where = rpc.get(call, TRANSFER_S)
         except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
             cause = f"a worker or server was lost before the first step: {rpc.describe(error)}"
             raise PlacementError(cause, hint="look at the host's memory", host=host) from error
         known = places.setdefault(host if apart or not where else where, _Place(host, actor, where))
-        known.members += [member] if member is not None else []
+        known.workers += [located] if located.profile is not None else []
     return list(places.values())

@@ -104,7 +104,7 @@ class Copies:
         self._coming: Future[_Sent] | None = None
         self._unseen: list[SliceSpan] = []
         self._coming_slices: list[SliceSpan] = []
-        self._pace = CopyInterval(bursts=self._stale)
+        self._interval = CopyInterval(bursts=self._stale)
         order = session.order
         self.newest: Copy | None = None
         if session.first_state is not None:
@@ -139,8 +139,8 @@ class Copies:
             session.source.counted(report.slices)
             return
         self._unseen.extend(report.slices)
-        barrier_s = self._pace.over(report.seconds) if self._stale else 0.0
-        self._pace = self._pace.after_step(report.seconds)
+        barrier_s = self._interval.over(report.seconds) if self._stale else 0.0
+        self._interval = self._interval.after_step(report.seconds)
         self._take_over(session)
         if not session.goes_on(report.step, position):
             return  # there is nothing to go on with
@@ -150,7 +150,7 @@ class Copies:
             self._begin(session, report.step, position, snapshot, barrier_s)
         if self._coming is None and (session.keeping.copy_due or 0) <= report.step:
             soonest = session.soonest(report.step)
-            due = self.newest.step + self._pace.steps if self.newest is not None else soonest
+            due = self.newest.step + self._interval.steps if self.newest is not None else soonest
             session.keeping.copy_due = max(soonest, due)
 
     def forget(self) -> None:
@@ -166,7 +166,7 @@ class Copies:
         keeping = _keep(session, step, self.newest.step if self.newest is not None else step)
         taken = snapshot if snapshot is not None else snapshots.of_shards(session, weights=self._stale)
         if snapshot is None:
-            self._pace = self._pace.after_copy(barrier_s + time.monotonic() - began)
+            self._interval = self._interval.after_copy(barrier_s + time.monotonic() - began)
         self._coming_slices, self._unseen = self._unseen, []
         self._coming = self._pool.submit(_fetch, step, position, taken, keeping)
 
@@ -179,7 +179,7 @@ class Copies:
             self._unseen = self._coming_slices + self._unseen
             return
         sent = coming.result()
-        self.newest, self._pace = sent.copy, dataclasses.replace(self._pace, sending_s=sent.sending_s)
+        self.newest, self._interval = sent.copy, dataclasses.replace(self._interval, sending_s=sent.sending_s)
         session.source.counted(self._coming_slices)
         self._coming_slices = []
 

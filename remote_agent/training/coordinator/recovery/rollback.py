@@ -54,12 +54,12 @@ class Restorer:
 
     def __init__(self, host: str) -> None:
         self._host = host
-        self._furthest = self._in_vain = 0
+        self._furthest = self._failed_attempts = 0
 
     def made(self, step: int) -> None:
         """A step was made: if none was as far before, the losses up to now are forgotten."""
         if step > self._furthest:
-            self._furthest, self._in_vain = step, 0
+            self._furthest, self._failed_attempts = step, 0
 
     def restore(self, session: Session, copy: Copy | None, lost: ServerGone, step: int) -> tuple[Session, Copy]:
         """As :func:`restore`, again if further shards are lost meanwhile; with the copy that the run went back to.
@@ -70,8 +70,8 @@ class Restorer:
         if copy is None:
             raise lost
         while True:
-            self._in_vain += 1
-            if self._in_vain > MAX_RESTORES:
+            self._failed_attempts += 1
+            if self._failed_attempts > MAX_RESTORES:
                 raise lost
             try:
                 return restore(session, copy, lost, step, self._host), copy

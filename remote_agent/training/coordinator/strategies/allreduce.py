@@ -34,7 +34,6 @@ from itertools import pairwise
 
 import ray
 
-from remote_agent.protocol import SliceReissued
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import snapshots
 from remote_agent.training.coordinator.members import WorkerHandle
@@ -53,7 +52,7 @@ from remote_agent.training.coordinator.strategies.allreduce_step import (
     Share,
     worker_times,
 )
-from remote_agent.training.coordinator.strategies.base import Strategy
+from remote_agent.training.coordinator.strategies.base import Strategy, report_reissued
 from remote_agent.training.coordinator.strategies.driver import Answered, Driver, Lost, Owed, Stalled
 from remote_agent.training.deadlines import PING_S, given_up_after, late_after
 from remote_agent.training.errors import PlacementError, TrainingError, WorkersGone
@@ -329,14 +328,8 @@ class AllReduce(Strategy):
             member.took(stamps)
         for share in current.shares:
             if share.lost_by and share.member in results:
-                self._session.journal.write(
-                    SliceReissued,
-                    step=current.step,
-                    worker=share.lost_by,
-                    to=share.member.name,
-                    samples=len(share.part.indices),
-                    stall_s=max(0.0, now - share.issued),
-                )
+                samples = len(share.part.indices)
+                report_reissued(self._session, current.step, share.lost_by, share.member, samples, now - share.issued)
         self._ended = max(member.clock.here(result.stamps.left) for member, result in results.items())
         gathered = max(member.clock.here(result.ready) for member, result in results.items())
         seconds = max(self._ended - begun, 1e-9)

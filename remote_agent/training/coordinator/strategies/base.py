@@ -5,12 +5,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 
+from remote_agent.protocol import SliceReissued
 from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator.members import WorkerHandle
 from remote_agent.training.coordinator.plan.run_plan import FirstCut
 from remote_agent.training.coordinator.plan.shares import split, step_seconds
 from remote_agent.training.coordinator.session import Session, StepReport
 from remote_agent.training.shared import units
 from remote_agent.training.shared.device_profile import DeviceProfile
+
+
+def report_reissued(session: Session, step: int, lost_by: str, to: WorkerHandle, samples: int, stall_s: float) -> None:
+    """Write that a lost slice was done by another worker, for which the step waited so long."""
+    session.journal.write(
+        SliceReissued, step=step, worker=lost_by, to=to.name, samples=samples, stall_s=max(0.0, stall_s)
+    )
 
 
 class Strategy(ABC):

@@ -26,7 +26,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 
-from remote_agent.protocol import SliceReissued
 from remote_agent.training.checkpoint.optimizer_state import Snapshot
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import snapshots
@@ -36,7 +35,7 @@ from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery.liveness import newest_weights
 from remote_agent.training.coordinator.session import Session, StepReport
 from remote_agent.training.coordinator.share_balancer import ShareBalancer
-from remote_agent.training.coordinator.strategies.base import Strategy
+from remote_agent.training.coordinator.strategies.base import Strategy, report_reissued
 from remote_agent.training.coordinator.strategies.driver import Answered, Driver, Lost, Owed
 from remote_agent.training.coordinator.strategies.stale_goal import Goal, next_goal
 from remote_agent.training.coordinator.strategies.stale_slices import Issued, Queue, row
@@ -75,7 +74,7 @@ class Stale(Strategy):
         """Train; see :class:`~remote_agent.training.coordinator.strategies.Strategy`."""
         config, order = session.config, session.order
         self._session, self._balancer = session, ShareBalancer(session)
-        self._pace: StalenessClocks[WorkerHandle] = StalenessClocks(
+        self._clocks: StalenessClocks[WorkerHandle] = StalenessClocks(
             config.staleness if config.strategy == "ssp" else None
         )
         self._queues: dict[WorkerHandle, Queue] = {}
@@ -138,9 +137,9 @@ class Stale(Strategy):
         self._membership.start_leaving(self._step)
         self._membership.release_idle([member for member, queue in self._queues.items() if queue.slices])
         sizes = dict(zip(self._session.members, self._balancer.cut, strict=True))
-        self._pace.set_workers([member for member, samples in sizes.items() if samples])
+        self._clocks.set_workers([member for member, samples in sizes.items() if samples])
         while self._unassigned or self._taken < goal.end:
-            free = [member for member, samples in sizes.items() if samples and self._pace.may_begin(member)]
+            free = [member for member, samples in sizes.items() if samples and self._clocks.may_begin(member)]
             if not free:
                 return
             member = min(free, key=lambda each: len(self._queue(each).slices))
@@ -160,7 +159,7 @@ class Stale(Strategy):
             self._submit(member, StaleTask(own=own))
 
     def _submit(self, member: WorkerHandle, task: StaleTask, lost_by: str = "") -> None:
-        task = dataclasses.replace(task, needs=self._pace.give(member, task.own.index), again=bool(lost_by))
+        task = dataclasses.replace(task, needs=self._clocks.give(member, task.own.index), again=bool(lost_by))
         if lost_by:
             LOG.info("step %d: slice %d of %s is reissued to %s", self._step, task.own.index, lost_by, member.name)
         self._given[member] += 1
@@ -190,7 +189,7 @@ class Stale(Strategy):
                 self._membership.handle_failure(self._step, member, evidence, newest=self._step, held=held)
                 self._unassigned.extend(slices)
             case Answered(head, result):
-                self._pace.applied(head.member)
+                self._clocks.applied(head.member)
                 queue = self._queues.pop(head.member)
                 self._queues[head.member] = queue  # to the end: of several that are ready, each is served in its turn
                 queue.slices.popleft()
@@ -232,14 +231,8 @@ class Stale(Strategy):
             member.clock.bound(issued.submitted, stamps.entered, stamps.left, now)
             member.took(stamps)
             if issued.lost_by:
-                self._session.journal.write(
-                    SliceReissued,
-                    step=self._step,
-                    worker=issued.lost_by,
-                    to=member.name,
-                    samples=issued.samples,
-                    stall_s=max(0.0, member.clock.here(stamps.left) - issued.submitted),
-                )
+                stall_s = member.clock.here(stamps.left) - issued.submitted
+                report_reissued(self._session, self._step, issued.lost_by, member, issued.samples, stall_s)
         self._ended = max(begun, *(issued.member.clock.here(result.stamps.left) for issued, result in counted))
         seconds = max(self._ended - begun, 1e-9)
         samples = sum(issued.samples for issued, _ in counted)

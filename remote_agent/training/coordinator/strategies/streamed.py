@@ -25,7 +25,6 @@ import time
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from remote_agent.protocol import SliceReissued
 from remote_agent.training.checkpoint.optimizer_state import Snapshot
 from remote_agent.training.coordinator import snapshots
 from remote_agent.training.coordinator.members import HeldSlice, WorkerHandle
@@ -34,7 +33,7 @@ from remote_agent.training.coordinator.recovery import policy
 from remote_agent.training.coordinator.recovery.liveness import SERVER_HINT, check_servers, newest_weights
 from remote_agent.training.coordinator.session import OpenStep, Session, StepReport
 from remote_agent.training.coordinator.share_balancer import LAST_HINT, ShareBalancer
-from remote_agent.training.coordinator.strategies.base import Strategy
+from remote_agent.training.coordinator.strategies.base import Strategy, report_reissued
 from remote_agent.training.coordinator.strategies.driver import Answered, Driver, Lost, Owed, Stalled
 from remote_agent.training.coordinator.strategies.open_step import resumed
 from remote_agent.training.coordinator.strategies.step_in_flight import SliceAssignment, StepInFlight, samples_of
@@ -173,7 +172,7 @@ class Streamed(Strategy):
             TrainingError: it can't be: the job failed, or server or workers are gone.
         """
         current.begun = time.monotonic()
-        self._issue_unassigned(current)
+        self._issue_unassigned(current, ahead)
         self._driver.begin()
         while (awaited := current.awaited) or current.unassigned:
             match self._driver.next(current.step, awaited, partial(self._owed, current)):
@@ -234,9 +233,8 @@ class Streamed(Strategy):
         for parts in (current.earlier, [] if self._before is None else self._before.parts):
             for lost in [part for part in parts if part.member is gone]:
                 self._reassign(lost, current, parts, current.earlier)
-        if current.unassigned:  # the living workers, if any, wait for this step: see the module
-            for member in list(self._session.members):
-                self._lose(current, ahead, member, policy.TooLate(current.step))
+        if current.unassigned:
+            self._issue_unassigned(current, ahead)
 
     def _reassign(
         self, lost: SliceAssignment, current: StepInFlight, parts: list[SliceAssignment], to: list[SliceAssignment]
@@ -246,7 +244,7 @@ class Streamed(Strategy):
         if lost.task.own is None:
             return
         delayed = current.delayed or self._before is not None
-        if self._session.members and (delayed or not self._all_came_later(lost.task.step)):
+        if not self._all_came_later(lost.task.step) or (delayed and self._session.members):
             to.append(self._reissue(to, lost.task, lost.owner))
         elif delayed:
             # A worker that has the weights of neither of two open rounds can't go on with them.
@@ -255,15 +253,18 @@ class Streamed(Strategy):
             current.unassigned.append(lost)
 
     def _all_came_later(self, step: int) -> bool:
-        """Whether no living worker can do a slice of ``step``: they get its weights once it is whole."""
+        """Whether no living worker can do a slice of ``step``: all, if any, get its weights once it is whole."""
         return all(member.entered > step for member in self._session.members)
 
-    def _issue_unassigned(self, current: StepInFlight) -> None:
-        """Issue again what was lost of a step while the step before was under way."""
-        if self._session.members:
-            unassigned, current.unassigned = current.unassigned, []
-            for lost in unassigned:
-                current.parts.append(self._reissue(current.parts, lost.task, lost.owner))
+    def _issue_unassigned(self, current: StepInFlight, ahead: StepInFlight | None) -> None:
+        """Issue again what was lost of a step while no worker could do it; those that wait for it are started again."""
+        if self._all_came_later(current.step):
+            for member in list(self._session.members) if current.unassigned else ():
+                self._lose(current, ahead, member, policy.TooLate(current.step))
+            return
+        unassigned, current.unassigned = current.unassigned, []
+        for lost in unassigned:
+            current.parts.append(self._reissue(current.parts, lost.task, lost.owner))
 
     def _reissue(self, parts: list[SliceAssignment], task: StreamedTask, lost_by: str) -> SliceAssignment:
         busy: dict[WorkerHandle, float] = {}
@@ -287,7 +288,7 @@ class Streamed(Strategy):
                 lost_by = given.member.name if given is not None else ""
                 each.parts.append(SliceAssignment(task, member, member.call("step", task), each.begun, lost_by))
             each.unassigned = unassigned
-        self._issue_unassigned(current)
+        self._issue_unassigned(current, ahead)
 
     def _release(self, current: StepInFlight, ahead: StepInFlight | None) -> None:
         """End workers that were to leave, and have done all that they were given."""
@@ -313,7 +314,7 @@ class Streamed(Strategy):
         else:
             for part, result in results:
                 part.member.clock.bound(part.submitted, result.stamps.entered, result.stamps.left, now)
-        self._tell_reissued(current)
+        self._report_reissued(current)
         self._ended = max((part.member.clock.here(result.stamps.left) for part, result in results), default=now)
         seconds = max(self._ended - begun, 1e-9)
         counted = [(result.weight, result.loss) for part, result in results if result.weight]
@@ -335,14 +336,8 @@ class Streamed(Strategy):
             scalars=whole(result.scalars for _, result in results),
         )
 
-    def _tell_reissued(self, current: StepInFlight) -> None:
+    def _report_reissued(self, current: StepInFlight) -> None:
         for part in (*current.parts, *current.earlier):
             if part.lost_by and isinstance(part.result, StreamedResult):
-                self._session.journal.write(
-                    SliceReissued,
-                    step=part.task.step,
-                    worker=part.lost_by,
-                    to=part.member.name,
-                    samples=part.samples,
-                    stall_s=max(0.0, part.member.clock.here(part.result.stamps.left) - part.submitted),
-                )
+                stall_s = part.member.clock.here(part.result.stamps.left) - part.submitted
+                report_reissued(self._session, part.task.step, part.lost_by, part.member, part.samples, stall_s)

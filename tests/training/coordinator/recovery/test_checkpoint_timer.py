@@ -67,7 +67,7 @@ class Run:
             stopping=lambda: False,
         )
         self.saver = SimpleNamespace(newest=None, is_writing=False)
-        self.safeguard = CheckpointTimer(self.session, cast("Any", self.saver), clock=lambda: self.now)
+        self.timer = CheckpointTimer(self.session, cast("Any", self.saver), clock=lambda: self.now)
         self.stall_s, self.saved = stall_s, Saved(step=1, path=Path(), size=size, seconds=seconds)
         self.step, self.kept = 0, list[float]()
 
@@ -81,7 +81,7 @@ class Run:
                 stall_s, self.saver.newest = self.stall_s, self.saved
                 self.kept.append(self.now)
             report = SimpleNamespace(step=self.step, seconds=STEP_S)
-            self.safeguard.after(self.session, cast("Any", report), stall_s)
+            self.timer.after(self.session, cast("Any", report), stall_s)
         return self.kept
 
 
