@@ -14,7 +14,7 @@ from remote_agent.training.coordinator.members import Server, WorkerHandle
 from remote_agent.training.coordinator.plan import sharding
 from remote_agent.training.coordinator.plan.sharding import Site, Traffic
 from remote_agent.training.deadlines import TRANSFER_S
-from remote_agent.training.errors import PlacementError
+from remote_agent.training.errors import LostAtStart, PlacementError
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.link_speed import survey
 from remote_agent.training.shared.rpc import Actor
@@ -163,7 +163,8 @@ def _places(first: Server, crew: Sequence[WorkerHandle], *, apart: bool) -> list
             where = rpc.get(call, TRANSFER_S)
         except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
             cause = f"a worker or server was lost before the first step: {rpc.describe(error)}"
-            raise PlacementError(cause, hint="look at the host's memory", host=host) from error
+            kind = LostAtStart if isinstance(error, rpc.Lost) else PlacementError
+            raise kind(cause, hint="look at the host's memory", host=host) from error
         known = places.setdefault(host if apart or not where else where, _Place(host, actor, where))
         known.workers += workers
     return list(places.values())

@@ -28,7 +28,7 @@ from remote_agent.training.coordinator.recovery.backups import Copy, is_restorab
 from remote_agent.training.coordinator.recovery.rejoining import Rejoining
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.deadlines import HEARTBEAT_S, SERVER_S, TRANSFER_S
-from remote_agent.training.errors import PlacementError, ServerGone, WorkersGone
+from remote_agent.training.errors import LostAtStart, PlacementError, ServerGone, WeightsGone
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.messages import EXCHANGE, PING, Failed
 from remote_agent.training.wire.endpoint import StreamInfo
@@ -96,7 +96,7 @@ def restore(session: Session, copy: Copy, lost: ServerGone, step: int, host: str
 
     Raises:
         ServerGone: it can't be done (``lost`` itself), or another shard was lost meanwhile.
-        WorkersGone: no worker is left.
+        WeightsGone: no worker is left.
         TrainingError: as :meth:`Servers.further`.
     """
     if not is_restorable(session) or session.stream is None or session.pool is None:
@@ -195,7 +195,7 @@ def _lose(session: Session, member: WorkerHandle, step: int, cause: str) -> None
     session.away.append(Rejoining(member.seat.spec, member, time.monotonic(), lost=True))  # it is started again
     if not session.crew:
         cause = f"the last worker was lost: {cause}"
-        raise WorkersGone(cause, hint="look at the host, then resume the run", host=member.host)
+        raise WeightsGone(cause, hint="look at the host, then resume the run", host=member.host)
 
 
 # --- Shards ----------------------------------------------------------------------------------------------------------
@@ -208,7 +208,10 @@ def _complete(session: Session, living: Sequence[bool]) -> tuple[Server, ...]:
         if not lives:
             server.actor.kill()  # it may only be cut off
     here = placement.here(placement.living_nodes())
-    new = iter(session.pool.further(here.host, list(living).count(False)))
+    try:
+        new = iter(session.pool.further(here.host, list(living).count(False)))
+    except LostAtStart as error:
+        raise ServerGone(error.cause, hint=_HINT, host=here.host) from error
     return tuple(server if lives else next(new) for server, lives in zip(session.servers, living, strict=True))
 
 
@@ -234,7 +237,7 @@ def _weights(session: Session, copy: Copy, servers: Sequence[Server]) -> rpc.Ref
     """The copied step's weights, out of the memory of a worker that is alive, on a shard's host if there is one."""
     near = {server.host for server in servers}
     for member in sorted(session.crew, key=lambda member: member.host not in near):
-        if member.name not in copy.holders:
+        if member.actor.key not in copy.holders:
             continue
         kept: rpc.Ref[Any] = member.call("kept_weights", copy.step)
         if rpc.first_ready([kept], TRANSFER_S) is not None:
@@ -248,7 +251,7 @@ def _rejoin(session: Session, copy: Copy, entry: StreamInfo, kept: rpc.Ref[Any],
     calls = [
         (
             member,
-            member.call("rejoin", None if member.name in copy.holders else kept, copy.step, entry),
+            member.call("rejoin", None if member.actor.key in copy.holders else kept, copy.step, entry),
         )
         for member in session.crew
     ]

@@ -42,11 +42,19 @@ from remote_agent.training.deadlines import (
     PING_S,
     SLICE_FACTOR,
 )
-from remote_agent.training.errors import ServerGone, WorkersGone
+from remote_agent.training.errors import ServerGone, WeightsGone
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.figures import whole
 from remote_agent.training.shared.flat import Payload
-from remote_agent.training.shared.messages import REPAIR, Failed, ShardLinkDown, Slice, StreamedResult, StreamedTask
+from remote_agent.training.shared.messages import (
+    REPAIR,
+    Failed,
+    NotBegun,
+    ShardLinkDown,
+    Slice,
+    StreamedResult,
+    StreamedTask,
+)
 from remote_agent.training.shared.slices import SliceSpan
 
 LOG = logging.getLogger(__name__)
@@ -210,6 +218,9 @@ class Streamed(Strategy):
                 self._lose(turn, ahead, part.member, policy.ShardLinkDown(answer.cause))
                 began, late = time.monotonic(), 0
                 continue
+            if isinstance(answer, NotBegun):
+                part.answer = part.member.call_in(REPAIR, "repair", part.task)
+                continue
             part.result = answer
 
     def _patience(self, waiting: list[SliceAssignment]) -> float:
@@ -299,7 +310,7 @@ class Streamed(Strategy):
             to.append(self._reissue(to, orphan.task, orphan.owner))
         elif turn.delayed or self._before is not None:
             # What is open of two rounds at once can't be taken up by somebody who has neither.
-            raise WorkersGone("the last worker was lost", hint=LAST_HINT, host=orphan.member.host)
+            raise WeightsGone("the last worker was lost", hint=LAST_HINT, host=orphan.member.host)
         else:
             turn.orphans.append(orphan)
 
