@@ -36,7 +36,7 @@ from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import cluster as ray_cluster
 from remote_agent.training.coordinator.journal import Journal
 from remote_agent.training.coordinator.plan import placement
-from remote_agent.training.coordinator.recovery.crashes import Crashes
+from remote_agent.training.coordinator.processes.crashes import Crashes
 from remote_agent.training.coordinator.request import Request
 from remote_agent.training.coordinator.setup import session_of
 from remote_agent.training.job import Job, dumps

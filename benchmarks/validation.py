@@ -39,13 +39,13 @@ from remote_agent.protocol import DeviceSpec
 from remote_agent.strategies import spec_of
 from remote_agent.training import Callback, CSVLogger, TensorBoardLogger, TrainingConfig
 from remote_agent.training.coordinator.evaluation.judge import Judge
-from remote_agent.training.coordinator.evaluation.validation import Validation
 from remote_agent.training.coordinator.journal import Journal
 from remote_agent.training.coordinator.plan import placement
-from remote_agent.training.coordinator.recovery.crashes import Crashes
+from remote_agent.training.coordinator.processes.crashes import Crashes
 from remote_agent.training.coordinator.reporting.callbacks import Callbacks
 from remote_agent.training.coordinator.request import Request
 from remote_agent.training.coordinator.setup import session_of
+from remote_agent.training.coordinator.validation import Validation
 from remote_agent.training.job import Job
 
 SAMPLES, EVERY, BLOCK = 10_000, 20, 20

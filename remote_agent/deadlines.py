@@ -46,7 +46,7 @@ KILL_SECONDS = 5.0
 """From SIGKILL until the kernel has ended the process. Longer means that it hangs in a driver."""
 
 OLDER_STOP_SECONDS = 0.5
-"""From SIGTERM to SIGKILL, for what a machine has of a cluster that was replaced: nobody waits for what it does."""
+"""From SIGTERM to SIGKILL, for what a machine has of a cluster that was replaced: nothing waits for what it does."""
 
 STRAY_STOP_SECONDS = 2.0
 """From SIGTERM to SIGKILL, for what is left of ours once Ray and the runs have been stopped."""

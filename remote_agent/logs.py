@@ -120,7 +120,7 @@ def show(reader: Reader, *, follow: bool, alive: Callable[[], bool]) -> None:
     """Print what is there, and with ``follow`` what comes, while the run's process is ``alive``.
 
     Raises:
-        StreamClosed: nobody reads it any more.
+        StreamClosed: its reader is gone.
     """
     stream = LineStream()
     _write(stream, reader)

@@ -62,7 +62,7 @@ def run_process_name(run: str) -> str:
 def short_folder(folder: str) -> str:
     """Where Ray's sockets of a cluster lie when its folder's own path is too long for them (see sun_path, unix(7)).
 
-    One name per user and cluster's folder, so that whoever cleans up can tell it without asking.
+    One name per user and cluster's folder, so that a clean-up knows it without asking.
     """
     return f"/tmp/ht-{os.getuid()}-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]}"  # noqa: S108
 
@@ -117,8 +117,9 @@ class RunSpec:
     the parameter server.
     ``resume`` is the path of a checkpoint, or of a run's folder, on the head host, that the run goes on from; ``ended``
     says how it had ended before. ``epoch`` is that of the cluster (:class:`NodeSpec`) that it runs on: of two folders
-    of the same run, the one with the larger epoch tells how it stands. ``awaited`` is said to whoever makes a run ready
-    to go on: hosts that are not in the cluster now, whose devices the run keeps; they take part once they are back.
+    of the same run, the one with the larger epoch tells how it stands. ``awaited`` is for the command that makes a run
+    ready to go on: hosts that are not in the cluster now, whose devices the run keeps; they take part once they are
+    back.
     """
 
     run: str
@@ -443,7 +444,7 @@ class Evaluated(Event):
 
     Attributes:
         step: which.
-        epoch: how often all of the data had been used by then; None where nobody knows how much it is.
+        epoch: how often all of the data had been used by then; None where its size is not known.
         metrics: figures over all of the validation data, by name; None where one is not a finite number.
         samples: of the validation data.
         seconds: that training waited for it.

@@ -1,8 +1,8 @@
 """Another machine's copy of a run's folder: what is known of the run there, should its head be lost.
 
-It lies where the run's own folder lies on the head, ``<cluster's folder>/runs/<run>``, so that whoever lists the runs
-of this machine finds it, and a new head can go on from it. The head's coordinator writes it (``training.history``).
-Standard library only: the process that holds it starts fast and stays small.
+It lies where the run's own folder lies on the head, ``<cluster's folder>/runs/<run>``, so that a command that lists the
+runs of this machine finds it, and a new head can go on from it. The head's coordinator writes it
+(``training.history``). Standard library only: the process that holds it starts fast and stays small.
 """
 
 from __future__ import annotations

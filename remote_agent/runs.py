@@ -98,7 +98,7 @@ def reopen(folder: Path, run: str, now: protocol.RunSpec, seen: Iterable[str] = 
         run: which.
         now: the devices, the server's host and the addresses that it is to use; ``ended`` says why the head was left,
             ``awaited`` which hosts are away: the run keeps the devices that it had there.
-        seen: lines of its events that somebody has seen, the oldest first; some may be here as well.
+        seen: lines of its events that a reader has seen, the oldest first; some may be here as well.
 
     Raises:
         NotResumable: it does not exist, still runs, is finished, or has no checkpoint.
@@ -143,7 +143,7 @@ def reopen(folder: Path, run: str, now: protocol.RunSpec, seen: Iterable[str] = 
 
 
 def _away(known: protocol.RunSpec, now: protocol.RunSpec, control: Path) -> tuple[protocol.DeviceSpec, ...]:
-    """The devices of hosts that are away: the run had them, or was given them later, and nobody had them leave."""
+    """The devices of hosts that are away: the run had them, or was given them later, and they were not drained."""
     devices = list(known.devices)
     for line in control.read_text(encoding="utf-8", errors="replace").splitlines() if control.is_file() else ():
         try:
@@ -159,7 +159,7 @@ def _away(known: protocol.RunSpec, now: protocol.RunSpec, control: Path) -> tupl
 
 
 class NotRunning(Exception):
-    """The run is not under way, so it can't be told anything; the text says how it stands."""
+    """The run is not under way, so it takes no commands; the text says how it stands."""
 
 
 def tell(folder: Path, run: str, command: protocol.RunCommand) -> None:

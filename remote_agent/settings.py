@@ -96,8 +96,9 @@ class TrainingConfig:
             plain torch with gradients accumulated over these units. ``batch_size`` or more leaves the batch undivided:
             one device computes it. 0: any, but with batch normalisation a few for each device.
         deterministic: the same seed gives the same weights to the bit on alike devices, whatever their speeds and
-            whoever is lost: units are added up in their order, and all devices use as many threads. Slower: each unit's
-            gradient travels by itself. For ``strategy=sync``, which is carried out as ``allreduce`` then, and for that.
+            whichever worker is lost: units are added up in their order, and all devices use as many threads. Slower:
+            each unit's gradient travels by itself. For ``strategy=sync``, which is carried out as ``allreduce`` then,
+            and for that.
         activation_checkpointing: keep no activations inside repeated blocks, compute them again in backward.
         seed: of the initial weights, the order of the samples and each slice's randomness (dropout).
         strategy: how the workers train together. ``sync`` is exact; so is ``allreduce``, without a server, and a model

@@ -1,4 +1,4 @@
-"""The ways to train together, as one table: what each is called, who carries it out, and what it needs.
+"""The ways to train together, as one table: what each is called, which classes carry it out, and what it needs.
 
 All that other parts ask about a strategy they ask of its :class:`StrategySpec`. Needs nothing but the standard library:
 the laptop checks settings with it, and the classes are imported where they run.

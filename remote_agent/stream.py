@@ -1,4 +1,4 @@
-"""A stream of lines to a laptop that may vanish: nothing of ours may go on running on a machine that nobody watches.
+"""A stream of lines to a laptop that may vanish: nothing of ours may go on running on a machine that no laptop watches.
 
 A vanished laptop shows in one of three ways: stdout no longer takes lines, stdin ends, or the process that started this
 one is gone. The caller keeps stdin open for as long as it wants lines (an SSH channel does so by itself).
@@ -18,7 +18,7 @@ _STDOUT = 1
 
 
 class StreamClosed(Exception):
-    """Nobody reads the lines any more."""
+    """The reader of the lines is gone."""
 
 
 class LineStream:
@@ -28,7 +28,7 @@ class LineStream:
         self._parent = os.getppid()
         self._last_write = time.monotonic()
         mode = os.fstat(_STDIN).st_mode
-        # A terminal, a file or /dev/null says nothing about who reads: only a pipe or a socket is watched.
+        # A terminal, a file or /dev/null says nothing about a reader: only a pipe or a socket is watched.
         self._watched = [_STDIN] if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) else []
 
     def write(self, lines: Sequence[bytes]) -> None:

@@ -1,7 +1,7 @@
 """Where a worker is in the user's code, in a page that outlives its process: what it was at when it died.
 
-A process that is killed by a signal, or leaves by ``os._exit``, tells nobody. So it notes which function of the user's
-it calls, and for which sample, in a small file that is mapped into its memory: to write there costs less than a
+A process that is killed by a signal, or leaves by ``os._exit``, can't report it. So it notes which function of the
+user's it calls, and for which sample, in a small file that is mapped into its memory: to write there costs less than a
 microsecond, and the system keeps it. ``faulthandler`` writes the signal and the calls to a file beside it. Both lie in
 the folder of Ray's logs, which goes with Ray's session, and are read by another process on the same host.
 

@@ -108,7 +108,7 @@ def _start(folder: Path, spec: NodeSpec) -> NodeReport:
 
 
 def _leave_older(folder: Path) -> None:
-    """End what this machine has of a cluster that was replaced, all at once: nobody waits for what it does.
+    """End what this machine has of a cluster that was replaced, all at once: nothing waits for what it does.
 
     Raises:
         NodeError: something outlived SIGKILL.

@@ -153,7 +153,7 @@ def locked(folder: Path, seconds: float) -> Iterator[None]:
 
 
 def lock_path(folder: Path) -> Path:
-    """The file behind :func:`locked`; whoever holds it may remove it."""
+    """The file behind :func:`locked`; the process that holds it may remove it."""
     return folder / ".lock"
 
 
@@ -162,7 +162,7 @@ def _own_variables(folder: Path) -> dict[str, str]:
     return {
         CLUSTER_MARK: str(folder),
         # Ray names its processes by setproctitle, which writes the name over the environment that the kernel shows,
-        # and with it over the mark, unless it is told not to (its README, "Environment variables").
+        # and with it over the mark, unless it is set not to (its README, "Environment variables").
         "SPT_NOENV": "1",
         "PYTHONPATH": str(AGENT_PATH),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / CACHE),
@@ -236,7 +236,7 @@ def _exec(folder: Path, name: str, log: str, ready: int, argv: Sequence[str]) ->
         os.execvp(argv[0], list(argv))  # noqa: S606 - becoming the program is the point
     except OSError as error:
         forget(folder, name)
-        with contextlib.suppress(OSError):  # whoever launched this may be gone
+        with contextlib.suppress(OSError):  # the process that launched this may be gone
             os.write(ready, f"{argv[0]} can't be run: {error.strerror or error}".encode())
     return 127
 

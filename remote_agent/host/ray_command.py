@@ -7,7 +7,7 @@ Pure except for :func:`private_folder`. The choices follow what Ray 2.60 does:
 - Silence is noticed after 3 x 1 s, not after a minute, so that a pulled cable is a short pause. A machine
   that is back after a silence asks within 1 s, not 5, whether it was declared dead meanwhile.
 - Its metrics are off: those ports are open to the whole network and know no token.
-- Its log monitor, which would print what actors print in a driver's terminal, is left out on every node: nobody
+- Its log monitor, which would print what actors print in a driver's terminal, is left out on every node: no user
   looks at one, and it is a process that takes part of the start's time.
 - No process is started in advance. Ray would have one for each core of the head, 80 MB each, while a run starts; actors
   with an environment of their own, as all of ours, can't use them.
@@ -42,7 +42,7 @@ _DASHBOARD_MODULES = ("aiohttp", "aiohttp_cors", "grpc", "opencensus", "opentele
 
 
 class UnsafeFolderError(Exception):
-    """A folder that Ray needs belongs to somebody else, or is a link."""
+    """A folder that Ray needs belongs to another user, or is a link."""
 
 
 def arguments(spec: NodeSpec, ray_folder: Path, object_store: int, *, dashboard: bool) -> list[str]:
@@ -143,7 +143,7 @@ def short_folder(folder: Path) -> Path:
 def ray_folder(folder: Path) -> Path:
     """Where Ray's temporary files and sockets go: ``<folder>/ray`` when its socket paths fit, else a short one.
 
-    Ray opens this folder to everybody (mode 0777): it is the parent that has to be private.
+    Ray opens this folder to all users (mode 0777): it is the parent that has to be private.
     """
     own = folder / "ray"
     return own if len(os.fsencode(own)) + _BELOW_RAY_FOLDER <= _SOCKET_PATH_LIMIT else short_folder(folder) / "r"

@@ -37,8 +37,8 @@ from remote_agent.protocol import NodeSpec, ProcessRecord
 HEAD_ENDED = "run `down`, then `up`: a new head starts empty, so it is not started by itself"
 
 
-class Told(Exception):
-    """Somebody wants this process to end."""
+class EndRequested(Exception):
+    """This process is to end."""
 
 
 class Doorbell:
@@ -60,13 +60,13 @@ class Doorbell:
         """Wait so long, or until the descriptor ``until_readable`` has something to say.
 
         Raises:
-            Told: the process is to end.
+            EndRequested: the process is to end.
         """
         watched = [self._waiting] if until_readable is None else [self._waiting, until_readable]
         if not self._told:
             select.select(watched, [], [], seconds)
         if self._told:
-            raise Told
+            raise EndRequested
 
 
 class Supervisor:
@@ -81,7 +81,7 @@ class Supervisor:
         self._attempt = 0
 
     def run(self) -> int:
-        """Watch Ray and start it again, until told to end (0) or, on a head, until Ray ends (1)."""
+        """Watch Ray and start it again, until it is to end (0) or, on a head, until Ray ends (1)."""
         record = processes.read_record(self._folder, layout.RAY)
         try:
             while True:
@@ -97,7 +97,7 @@ class Supervisor:
                 if self._spec.role == "head":
                     return 1
                 record = self._try_to_join()
-        except Told:
+        except EndRequested:
             _log("told to end: stopping Ray")
             return self._end()
         except NodeError as error:  # a process of the old Ray hangs in a driver: a new one beside it would not help
@@ -247,7 +247,7 @@ def _log(text: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until told to end; the exit status is 0 then."""
+    """Run until a signal or the control file ends it; the exit status is 0 then."""
     parser = argparse.ArgumentParser(prog="python -m remote_agent.host.supervisor")
     parser.add_argument("--folder", required=True, type=processes.absolute_path)
     folder: Path = parser.parse_args(arguments).folder

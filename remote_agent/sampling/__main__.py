@@ -1,4 +1,4 @@
-"""Prints this machine's use, one ``HostSample`` a line, until nobody reads it. See :mod:`remote_agent.sampling`."""
+"""Prints this machine's use, one ``HostSample`` a line, until its reader is gone. See :mod:`remote_agent.sampling`."""
 
 from __future__ import annotations
 

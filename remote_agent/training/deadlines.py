@@ -24,7 +24,8 @@ TRANSFER_S = 300.0
 """Until weights or the initial state must have reached the coordinator."""
 
 SLICE_FACTOR = 10.0
-"""A slice is given up after ``slice_deadline_s`` plus this many times what its worker's slices took so far."""
+"""A slice is given up after ``slice_deadline_s`` plus this many times what its worker's slices took so far: see
+:func:`given_up_after`."""
 
 PRINTS_S = 0.5
 """Between two looks at what the workers have printed."""
@@ -36,10 +37,10 @@ LAST_WORDS_S = 15.0
 """Until a host must have said what a worker was at that died there."""
 
 BUSY_S = 2.0
-"""A call of the user's code that takes so long is told of with a worker's answers to pings."""
+"""A call of the user's code that takes so long is reported with a worker's answers to pings."""
 
 CLOSE_S = 5.0
-"""Until an actor that is let go must have been told."""
+"""Until an actor that is released must have got the call that ends it."""
 
 HISTORY_EVERY_S = 1.0
 """Between two looks for what is new in a run's history, to copy it to the other hosts."""
@@ -78,23 +79,24 @@ UNHEARD_S = 3600.0
 """The same until the first word after an actor was opened."""
 
 ACCOUNT_S = 5.0
-"""Until the actors of a killed coordinator must have told its successor where they stand."""
+"""Until the actors of a killed coordinator must have reported their state to its successor."""
 
 SERVER_SILENT_S = 3.0
 """Until a shard's process that is silent, and no worker on its host with it, is lost: its copy is gone back to."""
 
 LOOK_S = 0.1
-"""Between two looks at the heartbeat and at those who are away, while a step is waited for."""
+"""Between two checks of the heartbeat and of the workers that are away, while a step is waited for."""
 
 LATE_FACTOR = 2.0
 LATE_S = 2.0
-"""A slice is late after this many times its expected seconds plus these; it is given to somebody else as well."""
+"""A slice is late after this many times its expected seconds plus these, and another worker gets it as well: see
+:func:`late_after`."""
 
 HUNG_DEADLINES = 5
 """A worker is taken to hang when its slice has taken this many of these deadlines."""
 
 ALONE_S = 60.0
-"""Until somebody must be back when no worker is left that could go on."""
+"""Until a worker must be back when none is left that could go on."""
 
 FOLLOW_S = 0.05
 """Until a worker that only follows looks whether it is to take part again."""
@@ -116,7 +118,7 @@ LINK_CONNECT_S = 2.0
 """Until another host must have let us connect in the measurement of links."""
 
 LINK_NONCE_S = 0.5
-"""Until whoever connects in the measurement of links must have shown that it belongs to the run."""
+"""Until a process that connects in the measurement of links must have shown that it belongs to the run."""
 
 LINK_ANSWER_S = 60.0
 """Until an actor must have answered in the measurement of links."""
@@ -125,4 +127,14 @@ GROUP_S = 20.0
 """Until the members of a group for all-reduce must have found and connected each other."""
 
 REDUCE_S = 60.0
-"""Until a piece of an all-reduce must have come through gloo; who waits for it is freed sooner, by the coordinator."""
+"""Until a piece of an all-reduce must have come through gloo; the coordinator frees a waiting worker sooner."""
+
+
+def late_after(slice_deadline_s: float, expected_s: float) -> float:
+    """Seconds after which a slice is late, where another worker can do it."""
+    return min(slice_deadline_s, LATE_FACTOR * expected_s + LATE_S)
+
+
+def given_up_after(slice_deadline_s: float, expected_s: float) -> float:
+    """Seconds after which work is given up that no other worker can do."""
+    return slice_deadline_s + SLICE_FACTOR * expected_s

@@ -12,7 +12,7 @@
     ├── LossNotFinite        NaN or infinite loss
     ├── ServerGone           the parameter server died or stopped answering
     ├── WorkersGone          no worker is left to train on
-    │   └── WeightsGone      nor is anybody who has the weights: the run goes on from a checkpoint
+    │   └── WeightsGone      nor has any process the weights: the run goes on from a checkpoint
     └── StorageError         events or a checkpoint can't be written
 """
 

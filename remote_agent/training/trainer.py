@@ -33,7 +33,7 @@ from remote_agent.training.user_code import inert
 
 EVENTS_FILE = "events.jsonl"
 RUNS_FOLDER = "runs"
-"""Where ``train`` makes a run's folder, below the present one, unless it is told another."""
+"""Where ``train`` makes a run's folder, below the present one, unless another is given."""
 
 
 class DistributedTrainer:
@@ -48,7 +48,7 @@ class DistributedTrainer:
         config: how to train.
         validation_data: what the model is validated on while it is trained, as ``config.evaluate_every`` says: data
             that can be indexed, or a ``DataLoader`` over such data, whose batches are kept.
-        callbacks: are told of what happens, as :class:`~remote_agent.training.Callback` says; loggers among them.
+        callbacks: are called for what happens, as :class:`~remote_agent.training.Callback` says; loggers among them.
     """
 
     def __init__(

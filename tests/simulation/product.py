@@ -25,7 +25,8 @@ from remote_agent.training.coordinator import setup
 from remote_agent.training.coordinator.plan import placement, siting
 from remote_agent.training.coordinator.plan.measure import Measurements
 from remote_agent.training.coordinator.plan.placement import Node
-from remote_agent.training.coordinator.recovery import crashes, joining, rollback
+from remote_agent.training.coordinator.processes import crashes, joining
+from remote_agent.training.coordinator.recovery import rollback
 from remote_agent.training.coordinator.strategies import allreduce
 from remote_agent.training.server import actor as server_actor
 from remote_agent.training.server import service

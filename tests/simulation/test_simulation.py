@@ -8,12 +8,13 @@ import pytest
 
 from remote_agent.training.coordinator.background import Background
 from remote_agent.training.coordinator.plan.measure import Measurements
-from remote_agent.training.coordinator.plan.share_balancer import ShareBalancer
-from remote_agent.training.coordinator.recovery import backups, joining, policy
-from remote_agent.training.coordinator.recovery.heartbeat import Heartbeat
+from remote_agent.training.coordinator.processes import joining
+from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
+from remote_agent.training.coordinator.recovery import backups, policy
+from remote_agent.training.coordinator.recovery.membership import Membership
 from remote_agent.training.coordinator.recovery.policy import Drop
+from remote_agent.training.coordinator.share_balancer import ShareBalancer
 from remote_agent.training.coordinator.strategies.allreduce import AllReduce
-from remote_agent.training.coordinator.strategies.streamed import Streamed
 from remote_agent.training.worker.reducing import ReductionEngine
 from remote_agent.training.worker.streamed import Streaming
 from tests.simulation import product
@@ -90,22 +91,21 @@ def test_it_finds_a_host_that_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
 def test_it_finds_a_slice_that_is_given_to_who_waits_for_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
     def by_load(self: ShareBalancer, size: int, busy: dict[Any, float], step: int) -> Any:
         del size, step
-        return min(self._session.crew, key=lambda member: busy.get(member, 0.0))
+        return min(self._session.members, key=lambda member: busy.get(member, 0.0))
 
     monkeypatch.setattr(ShareBalancer, "substitute", by_load)
     assert found("no step for", "sync")
 
 
 def test_it_finds_a_worker_that_is_drained_hangs_and_keeps_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    lose = Streamed._lose
+    failed = Membership.handle_failure
 
-    def kept(self: Streamed, *given: Any) -> None:
-        with pytest.MonkeyPatch.context() as within:
-            if given[2] in self._leaving:
-                within.setattr(self._roster, "dismissed", lambda _: None)
-            lose(self, *given)
+    def kept(self: Membership, step: int, member: Any, *given: Any, **named: Any) -> None:
+        if member in self._leaving:
+            self._leaving.remove(member)
+        failed(self, step, member, *given, **named)
 
-    monkeypatch.setattr(Streamed, "_lose", kept)
+    monkeypatch.setattr(Membership, "handle_failure", kept)
     assert found("which nobody uses", "sync")
 
 
@@ -185,3 +185,20 @@ def test_it_finds_a_lost_slice_behind_one_that_waits_for_it(monkeypatch: pytest.
     assert Streaming.repair.__module__ == streamed.__name__
     monkeypatch.setattr(streamed, "REPAIR_S", 3600.0)
     assert found("no step for", "local_sgd_overlap")
+
+
+@pytest.mark.parametrize("after_s", [0.05, 0.2])
+def test_a_step_goes_on_when_only_workers_are_left_that_take_part_from_the_next_one_on(after_s: float) -> None:
+    drained = [Fault(4.0, "drain", "a", 12.0), Fault(6.0, "drain", "b", 1.0)]
+    events = simulate(3, drained, "sync").events
+    joined_s = next(float(event.split()[0]) for event in events if "WorkerJoined" in event and "b/cpu" in event)
+    outcome = simulate(3, [*drained, Fault(joined_s + after_s, "kill", "c", 0.0)], "sync")
+    assert not outcome.wrong, said(outcome)
+
+
+def test_a_drained_worker_that_stops_while_another_one_is_lost_holds_nothing_up() -> None:
+    drained = Fault(4.0, "drain", "b", 12.0)
+    left_s = next(float(event.split()[0]) for event in simulate(0, [drained], "sync").events if "WorkerLost" in event)
+    both = [Fault(left_s + 0.1, "freeze", "b", 1000.0), Fault(left_s + 0.2, "kill", "c", 0.0)]
+    outcome = simulate(0, [drained, *both], "sync")
+    assert not outcome.wrong, said(outcome)

@@ -308,9 +308,9 @@ class World:
         self.session = session
         outcome = real(request, model, session, *rest)
         workers = {actor for host in self.hosts.values() for actor in host.actors if _SERVER not in actor.key}
-        if unused := workers - {member.actor for member in session.crew}:
+        if unused := workers - {member.actor for member in session.members}:
             self.kernel.errors.append(f"the process {min(actor.key for actor in unused)} is left, which nobody uses")
-        calls = {member.name: member.call("weights") for member in session.crew}
+        calls = {member.name: member.call("weights") for member in session.members}
         self.weights = {name: rpc.get(call, MAX_STALL_S) for name, call in calls.items()}
         return outcome
 
@@ -369,7 +369,7 @@ class World:
         kernel, session = self.kernel, self.session
         self.longest_s, self._last = max(self.longest_s, kernel.now - self._last), kernel.now
         self.steps += 1
-        is_well = session is not None and not session.away and {member.host for member in session.crew} == set(HOSTS)
+        is_well = session is not None and not session.away and {member.host for member in session.members} == set(HOSTS)
         is_over = kernel.now - BEGIN_S > self.last_fault_s
         self._well = self._well + 1 if is_well and is_over else 0
 
@@ -464,7 +464,7 @@ def check(world: World) -> str:
         if not torch.allclose(compared, wanted, rtol=world.way.tolerance, atol=world.way.tolerance):
             return f"{name} has the weights {compared.tolist()}, and {wanted.tolist()} is wanted"
     assert world.session is not None, "it was trained"
-    missing = set(HOSTS) - {member.host for member in world.session.crew}
+    missing = set(HOSTS) - {member.host for member in world.session.members}
     return f"{', '.join(sorted(missing))} takes no part at the end" if missing else ""
 
 

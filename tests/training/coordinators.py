@@ -105,12 +105,8 @@ def main(where: Path) -> None:
     """Fork for each connection, until stdin ends: then whoever started this is gone."""
     # What run.main() imports when it is called.
     from remote_agent.training import job  # noqa: F401
-    from remote_agent.training.coordinator import (  # noqa: F401
-        actors,
-        cluster,
-        engine,
-        history,
-    )
+    from remote_agent.training.coordinator import cluster, engine, history  # noqa: F401
+    from remote_agent.training.coordinator.processes import actors  # noqa: F401
 
     gc.freeze()  # the forks share these pages: a collection would write to them
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

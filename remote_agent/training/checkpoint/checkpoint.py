@@ -44,7 +44,7 @@ class Checkpoint:
         position: how many samples of the global order were used up to then.
         seed: of the order.
         config: the whole configuration of that run.
-        dataset_size: samples of its dataset; None where nobody could know.
+        dataset_size: samples of its dataset; None where it can't be known.
         optimizer: the safetensors file with the optimizer's state; None: it remembers nothing, or ``missing`` says why.
         missing: why there is no optimizer state.
         watched: what came of the evaluations up to the step.
@@ -229,4 +229,4 @@ def _discard(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError:
-        return  # the folder itself is the problem, which whoever writes into it reports
+        return  # the folder itself is the problem, which the next write into it reports

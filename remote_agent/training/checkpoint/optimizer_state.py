@@ -46,7 +46,7 @@ class TrainingState:
 
     Attributes:
         optimizer: of the job's optimizer; with ``local_sgd`` of the outer one.
-        inner: with ``local_sgd``: of each worker's own optimizer, in the order of the crew.
+        inner: with ``local_sgd``: of each worker's own optimizer, in the order of the workers.
         missing: why ``optimizer`` is empty though the optimizer remembers something; empty else.
     """
 

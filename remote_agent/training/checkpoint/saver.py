@@ -82,7 +82,7 @@ class Saver:
 
     @property
     def is_writing(self) -> bool:
-        """A checkpoint is not whole yet, or nobody has asked for it since it is."""
+        """A checkpoint is not whole yet, or it was not asked for since it is."""
         return self._pending is not None
 
     def path_of_best(self) -> Path | None:

@@ -35,7 +35,7 @@ class Background:
             self._thread.join(seconds)
 
     def check(self) -> None:
-        """Raise what the work failed of, if it did: whoever relies on it must not wait for it."""
+        """Raise what the work failed of, if it did: those that rely on it must not wait for it."""
         if self._failed is not None:
             raise RuntimeError(f"{self._thread.name} ended: {self._failed!r}") from self._failed
 

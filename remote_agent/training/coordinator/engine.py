@@ -6,7 +6,6 @@ The same engine serves the coordinator (``main.py``) and the script API (``train
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,9 +15,9 @@ from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.coordinator.journal import Journal
 from remote_agent.training.coordinator.loop import Outcome, Progress, train
 from remote_agent.training.coordinator.plan import placement
+from remote_agent.training.coordinator.processes.crashes import Crashes
 from remote_agent.training.coordinator.recovery import restart
-from remote_agent.training.coordinator.recovery.crashes import Crashes
-from remote_agent.training.coordinator.recovery.takeover import takeover, takeover_file, worker_status
+from remote_agent.training.coordinator.recovery.takeover import takeover
 from remote_agent.training.coordinator.reporting.callbacks import Callbacks
 from remote_agent.training.coordinator.request import Request
 from remote_agent.training.coordinator.setup import session_of
@@ -32,8 +31,6 @@ from remote_agent.training.errors import (
     WorkersGone,
 )
 from remote_agent.training.shared import rpc
-
-LOG = logging.getLogger(__name__)
 
 
 def run(
@@ -96,17 +93,11 @@ def _started(
     request: Request, journal: Journal, stopping: Callable[[], bool], progress: Progress, crashes: Crashes
 ) -> Outcome:
     crashes.workers = len(request.devices)
-    left = takeover_file.read(request.folder)
-    if left is not None:
-        with contextlib.ExitStack() as stack:
-            try:
-                session, model = stack.enter_context(takeover.taken_over(left, request, journal, stopping, crashes))
-            except worker_status.TakeoverRefused as reason:
-                LOG.info("the killed coordinator's workers are not taken over: %s", reason)
-                request = takeover.from_checkpoint(left, request, str(reason))
-            else:
-                return train(request, model, session, progress)
-    takeover.end_all(request.run)
+    with contextlib.ExitStack() as stack:
+        taken, request = takeover.attempt(stack, request, journal, stopping, crashes)
+        if taken is not None:
+            session, model = taken
+            return train(request, model, session, progress)
     if request.resume is not None:
         # A host that is away just now must not keep a run from going on; where all are, it is said which.
         request = restart.without_lost(request, (), _living()) or request

@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from remote_agent import protocol
-from remote_agent.goals import up_to
 from remote_agent.strategies import spec_of
 from remote_agent.training import job
 from remote_agent.training.checkpoint import checkpoint
@@ -63,12 +62,12 @@ class Progress:
 
 def train(request: Request, model: nn.Module, session: Session, progress: Progress) -> Outcome:
     """The loop over applied steps, then the end: last checkpoint, evaluation, final event."""
-    with TakeoverFile(request) as testament:
-        return _train(request, model, session, progress, testament)
+    with TakeoverFile(request) as takeover_file:
+        return _train(request, model, session, progress, takeover_file)
 
 
 def _train(
-    request: Request, model: nn.Module, session: Session, progress: Progress, testament: TakeoverFile
+    request: Request, model: nn.Module, session: Session, progress: Progress, takeover_file: TakeoverFile
 ) -> Outcome:
     config, journal, order = session.config, session.journal, session.order
     begun = time.monotonic()
@@ -77,7 +76,7 @@ def _train(
     last: StepReport | None = None
     saved = order.done
     judge, asked = Judge(session, request.host), session.stopping
-    session.stopping = lambda: asked() or bool(judge.reason)
+    session = dataclasses.replace(session, stopping=lambda: asked() or bool(judge.reason))
     about = {
         "run": request.run,
         "job": request.job.name,
@@ -90,20 +89,20 @@ def _train(
         Copies(session) as copies,
     ):
         judge.catch_up(session, request.folder)
-        restorer, safeguard = Restorer(request.host), CheckpointTimer(session, saver)
+        restorer, timer = Restorer(request.host), CheckpointTimer(session, saver)
         while True:
             try:
                 for report in spec_of(config.strategy).strategy()().steps(session):
                     slices.write(report.step, report.slices)
-                    if report.step > session.told:
+                    if report.step > last_reported(session):
                         rate = session.rates.at(report.step, session.watched) if session.rates is not None else None
                         journal.write(protocol.Step, **report.fields(), learning_rate=rate)
-                    testament.keep(session)
+                    takeover_file.keep(session)
                     samples += report.samples
                     last = report
                     judged = judge.after(session, report.step, samples - report.samples, samples)
                     if judged.evaluated:
-                        testament.keep(session)
+                        takeover_file.keep(session)
                     progress.step = report.step + 1
                     restorer.made(report.step)
                     _announce(request, session, saver.poll)
@@ -113,7 +112,7 @@ def _train(
                         saver.best = judge.best_step(session)
                         snapshot = _save(request, model, session, saver, slices, report, samples)
                         saved, stall_s = report.step, time.monotonic() - began
-                    safeguard.after(session, report, stall_s)
+                    timer.after(session, report, stall_s)
                     _copy(session, copies, report, samples, snapshot)
                 assert last is not None, "a strategy makes at least one step"
                 progress.step = last.step
@@ -128,9 +127,8 @@ def _train(
                 copies.forget()
                 slices.go_back(copy.step)
                 samples, progress.step = copy.position, copy.step + 1
-                session.watched = up_to(session.watched, copy.step)
-                judge.tell_servers(session)
-                testament.keep(session)
+                judge.go_back(session, copy.step)
+                takeover_file.keep(session)
         seconds = time.monotonic() - begun
     assert saver.newest is not None, "the last one was waited for"
     evaluation = judge.figures | _evaluate(request, model)
@@ -157,6 +155,11 @@ def _train(
         reason=reason,
         stopped=stopped,
     )
+
+
+def last_reported(session: Session) -> int:
+    """The last step that has an event of a coordinator that was killed; 0: none has."""
+    return session.takeover.last_reported_step if session.takeover is not None else 0
 
 
 def why_over(config: TrainingConfig, step: int) -> str:

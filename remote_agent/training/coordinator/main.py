@@ -50,7 +50,7 @@ def _blame(folder: Path) -> None:
     """Write that the run failed where the user's own code ended the coordinator's process: it could not any more."""
     from remote_agent.training.coordinator import engine
     from remote_agent.training.coordinator.journal import Journal
-    from remote_agent.training.coordinator.recovery.crashes import of_coordinator
+    from remote_agent.training.coordinator.processes.crashes import of_coordinator
     from remote_agent.training.errors import TrainingError
     from remote_agent.whereabouts import last_words
 
@@ -88,7 +88,7 @@ class _Progress:
             return False
         self._without = 0 if size > self._size else self._without + 1
         self._size = size
-        return self._without < MAX_WITHOUT_PROGRESS and (self._folder / takeover_file.FILE).exists()
+        return self._without < MAX_WITHOUT_PROGRESS and takeover_file.is_left(self._folder)
 
 
 def coordinate(folder: Path, stop: threading.Event) -> int:

@@ -1,14 +1,18 @@
-"""The run's actors as the coordinator knows them: parameter servers and workers."""
+"""A run's parameter servers and workers as the coordinator knows them, those that are away among them."""
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from remote_agent.protocol import Share, WorkerStep
+from remote_agent.protocol import DeviceSpec, Share, WorkerStep
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
 from remote_agent.training.coordinator.plan.placement import Placement
+from remote_agent.training.deadlines import ALONE_S, HUNG_DEADLINES
 from remote_agent.training.shared.clock import ClockOffset
+from remote_agent.training.shared.messages import ShardLinkDown, Stamps
 from remote_agent.training.shared.rpc import Actor, Ref
 
 
@@ -89,6 +93,81 @@ class WorkerHandle:
             wait_s=max(0.0, seconds - compute_s - push_s - pull_s),
         )
 
+    def took(self, stamps: Stamps) -> None:
+        """Remember how long its calls usually take."""
+        self.usual_call_s = max(0.9 * self.usual_call_s, stamps.left - stamps.entered)
+
     def observe(self, samples: int, seconds: float, rested: bool = False) -> None:
         """Take one slice's compute time into account, of a device that had none for a while if it ``rested``."""
         self.track = self.track.anew(samples, seconds) if rested else self.track.observe(samples, seconds)
+
+
+@dataclass(frozen=True)
+class HeldSlice:
+    """The slice that a worker had when it failed: its samples, its answer, and after how many seconds it is late."""
+
+    samples: int
+    answer: Ref[Any]
+    late_s: float
+
+
+@dataclass(eq=False)
+class Rejoining:
+    """A worker that takes no part now.
+
+    Attributes:
+        spec: its device.
+        member: itself; None: it is new.
+        since: when it left, on the monotonic clock.
+        lost: the user was told that it is lost (or new), and is told when it takes part.
+        held: the slice that it had when it failed; None: it had none.
+        is_late: it was set aside since that slice was late.
+        follows: its call to follow the run; None: its process is not there yet.
+        follows_since: when that was called.
+        opening: its process, while that is being started.
+        start_at: when to start it, on the monotonic clock; None: it is not to be started.
+        attempts: as a member's, for one that is new.
+    """
+
+    spec: DeviceSpec
+    member: WorkerHandle | None
+    since: float
+    lost: bool
+    held: HeldSlice | None = None
+    is_late: bool = False
+    follows: Ref[ShardLinkDown | None] | None = None
+    follows_since: float = 0.0
+    opening: Future[WorkerHandle] | None = None
+    start_at: float | None = None
+    attempts: int = 0
+
+    @classmethod
+    def new(cls, spec: DeviceSpec) -> Rejoining:
+        """A device that has had no worker so far: it gets one as soon as its host has a living node."""
+        now = time.monotonic()
+        return cls(spec, None, now, lost=True, start_at=now)
+
+    @property
+    def patience_s(self) -> float:
+        """Seconds without a sign of progress after which it is taken to hang."""
+        return ALONE_S if self.held is None else HUNG_DEADLINES * self.held.late_s
+
+    @property
+    def name(self) -> str:
+        """The worker's; that of its device where it has none yet."""
+        return self.member.name if self.member is not None else f"{self.spec.host}/{self.spec.device}"
+
+
+@dataclass(eq=False)
+class MembershipRecord:
+    """The workers of a run. ``recovery.membership`` alone changes it.
+
+    Attributes:
+        members: the workers that take part.
+        away: those that take no part now, and may again.
+        draining: hosts whose workers are to leave.
+    """
+
+    members: list[WorkerHandle]
+    away: list[Rejoining] = field(default_factory=list)
+    draining: set[str] = field(default_factory=set)

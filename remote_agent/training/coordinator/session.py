@@ -1,28 +1,27 @@
-"""What a strategy works with: the crew of workers, the server, the order of samples, and the journal."""
+"""What a strategy works with: the workers, the shards, the order of samples, the journal; and what it gives: steps."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from remote_agent.goals import Watched
 from remote_agent.protocol import WorkerStep
 from remote_agent.training.checkpoint.optimizer_state import Shapes, Snapshot, TrainingState
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.coordinator.actors import Servers
 from remote_agent.training.coordinator.control import Control
-from remote_agent.training.coordinator.evaluation.validation import Validation
 from remote_agent.training.coordinator.journal import Journal
-from remote_agent.training.coordinator.members import Server, WorkerHandle
+from remote_agent.training.coordinator.members import MembershipRecord, Rejoining, Server, WorkerHandle
+from remote_agent.training.coordinator.plan import shares
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
-from remote_agent.training.coordinator.recovery.crashes import Crashes
-from remote_agent.training.coordinator.recovery.joining import Joining
-from remote_agent.training.coordinator.recovery.rejoining import Rejoining
+from remote_agent.training.coordinator.processes.actors import Servers
+from remote_agent.training.coordinator.processes.crashes import Crashes
+from remote_agent.training.coordinator.processes.joining import Joining
 from remote_agent.training.coordinator.sources import Source
 from remote_agent.training.coordinator.transfer import Stream
+from remote_agent.training.coordinator.validation import Validation
 from remote_agent.training.data.order import SampleOrder
-from remote_agent.training.shared.clock import ClockOffset
 from remote_agent.training.shared.flat import Payload
 from remote_agent.training.shared.messages import StreamedTask
 from remote_agent.training.shared.schedule import Rates
@@ -44,46 +43,88 @@ class OpenStep:
     earlier: Mapping[str, tuple[StreamedTask, ...]]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Takeover:
+    """What a coordinator knows that took a run over from one that was killed.
+
+    Attributes:
+        coordinator: its name for the workers, which take tasks of no other.
+        open_step: the step that has to be ended first; None: there is none.
+        last_reported_step: the last step that has an event already.
+        rebalance_reason: why the batch may be cut in another way than it was; empty: that is known.
+    """
+
+    coordinator: str
+    open_step: OpenStep | None = None
+    last_reported_step: int = 0
+    rebalance_reason: str = ""
+
+
 _OVERLAP = 3
 """With ``overlap`` a round is issued this many reports before its own."""
 
 
-def least_slice(buffers: Collection[str]) -> int:
-    """Samples of the smallest slice of a model with these changing ``buffers``: one sample alone has no statistics."""
-    return 2 if buffers else 1
+@dataclass
+class KeepSchedule:
+    """After which steps a run's state is kept next, beside those that the configuration names; None: not decided yet.
+
+    Attributes:
+        copy_due: the shards' state is copied; ``recovery.backups`` says when.
+        checkpoint_due: a checkpoint is made since it is time for that; ``recovery.checkpoint_timer`` says when.
+    """
+
+    copy_due: int | None = None
+    checkpoint_due: int | None = None
+
+    def postpone(self, first: int, to: int) -> None:
+        """What is due from step ``first`` on, and before ``to``, is due after ``to``."""
+        if self.copy_due is not None and first <= self.copy_due < to:
+            self.copy_due = to
+        if self.checkpoint_due is not None and first <= self.checkpoint_due < to:
+            self.checkpoint_due = to
 
 
 @dataclass
-class Session:
-    """One run's moving parts. ``crew`` holds the living; a strategy removes those that it lost.
+class EvaluationRecord:
+    """What came of the evaluations so far; ``evaluation.judge`` alone changes it."""
 
-    ``order`` says which samples are next, where the run ends, and how many steps were made before, by the run that this
-    one goes on from: the first step is ``order.done + 1``.
-    ``source`` is where the samples come from.
-    ``crashes`` knows which of the user's calls killed workers.
-    ``servers`` are the shards, in the layout's order; none where the workers reduce gradients among themselves.
-    ``shapes`` are those of the streamed parameters, in the order of the flat buffer; empty when nothing is streamed.
-    ``reasons`` say which way weights and gradients go, and why.
-    ``first_loss`` is the measured one: that of a step whose only worker died before it told the loss, where no other
-    step's is known.
-    ``first_state`` is what the optimizer remembers before the first step; None: only the shards know it.
-    ``copy_due`` is the step after which the shards' state is copied next (``backups``); 0: it is not.
-    ``checkpoint_due`` is the next one that is kept as it is time for that (``checkpoint_timer``); 0: none is.
-    ``stream`` and ``pool`` are what lost shards are started again with (``rollback``).
-    ``joining`` starts workers while the run is on.
-    ``control`` tells what the user wants of the run while it is on.
-    ``away`` are workers that take no part now and may again, ``draining`` the hosts that are to leave (both are the
-    ``membership``'s).
-    ``coordinator`` is whom the workers heed: not empty where this one took them over from one that was killed;
-    ``open_step`` is what it has to end first, then, ``told`` the last step that has an event already, and ``news`` why
-    the batch may be cut in another way than it was.
-    ``validation`` is what the run is validated on (None: nothing), and ``watched`` what came of that so far.
-    ``rates`` knows each step's learning rate.
-    ``plateau`` says what is better, ``min`` or ``max``, to a scheduler that goes by it; empty: none does.
+    watched: Watched = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """What a strategy works with: what stays the same as long as it trains, and the records of what changes.
+
+    Attributes:
+        config: the run's, as it was resolved.
+        membership: the workers.
+        servers: the shards, in the layout's order; none where the workers reduce gradients among themselves.
+        order: says which samples are next, where the run ends, and how many steps were made before, by the run that
+            this one goes on from: the first step is ``order.done + 1``.
+        source: where the samples come from.
+        payload_bytes: what a worker gets and gives in a step.
+        buffer_names: of the model's buffers that training changes.
+        journal: for events.
+        stopping: true once the run is to end early.
+        joining: starts workers while the run is on.
+        reasons: which way weights and gradients go, and why.
+        shapes: of the streamed parameters, in the order of the flat buffer; empty where nothing is streamed.
+        first_state: what the optimizer remembers before the first step; None: only the shards know it.
+        first_loss: the measured one: that of a step whose only worker died before it told the loss, where no other
+            step's is known.
+        keeping: when the state is kept next.
+        stream, pool: what lost shards are started again with (``recovery.rollback``).
+        control: tells what the user wants of the run while it is on.
+        takeover: where the run was taken over from a coordinator that was killed; None: it was not.
+        validation: what the run is validated on; None: nothing.
+        evaluations: what came of that so far.
+        crashes: knows which of the user's calls killed workers.
+        plateau: what is better, ``min`` or ``max``, to a scheduler that goes by it; empty: none does.
+        rates: knows each step's learning rate.
     """
 
     config: TrainingConfig
-    crew: list[WorkerHandle]
+    membership: MembershipRecord
     servers: tuple[Server, ...]
     order: SampleOrder
     source: Source
@@ -94,25 +135,38 @@ class Session:
     joining: Joining
     reasons: tuple[str, ...] = ()
     shapes: Shapes = field(default_factory=dict)
-    server_clock: ClockOffset = field(default_factory=ClockOffset)
     first_state: TrainingState | None = field(default_factory=TrainingState)
-    copy_due: int = 0
-    checkpoint_due: int = 0
+    first_loss: float = 0.0
+    keeping: KeepSchedule = field(default_factory=KeepSchedule)
     stream: Stream | None = None
     pool: Servers | None = None
     control: Control | None = None
-    away: list[Rejoining] = field(default_factory=list)
-    draining: set[str] = field(default_factory=set)
-    coordinator: str = ""
-    open_step: OpenStep | None = None
-    told: int = 0
-    news: str = ""
-    first_loss: float = 0.0
+    takeover: Takeover | None = None
     validation: Validation | None = None
-    watched: Watched = ()
+    evaluations: EvaluationRecord = field(default_factory=EvaluationRecord)
     crashes: Crashes = field(default_factory=Crashes)
     plateau: str = ""
     rates: Rates | None = None
+
+    @property
+    def members(self) -> Sequence[WorkerHandle]:
+        """The workers that take part."""
+        return self.membership.members
+
+    @property
+    def away(self) -> Sequence[Rejoining]:
+        """The workers that take no part now, and may again."""
+        return self.membership.away
+
+    @property
+    def coordinator(self) -> str:
+        """This coordinator's name for the workers; empty for a run's first."""
+        return self.takeover.coordinator if self.takeover is not None else ""
+
+    @property
+    def watched(self) -> Watched:
+        """What came of the evaluations so far."""
+        return self.evaluations.watched
 
     def goes_on(self, step: int, taken: int) -> bool:
         """Whether another step follows ``step``, when the positions of the order up to ``taken`` have been used."""
@@ -128,7 +182,7 @@ class Session:
             begin: the position of its first sample.
             end: the position after its last one.
         """
-        return self.is_checkpoint(step) or step == self.copy_due or self.is_evaluated(step, begin, end)
+        return self.is_checkpoint(step) or step == self.keeping.copy_due or self.is_evaluated(step, begin, end)
 
     def is_evaluated(self, step: int, begin: int, end: int) -> bool:
         """Whether the weights after ``step`` are evaluated; for arguments as those of :meth:`saves`."""
@@ -138,10 +192,10 @@ class Session:
             return step % self.config.evaluate_every == 0
         return self.order.epoch_end(begin) <= end
 
-    def next_evaluation(self, after: int) -> int:
-        """The next step that is evaluated after step ``after``, in steps of one batch; 0: none."""
+    def next_evaluation(self, after: int) -> int | None:
+        """The next step that is evaluated after step ``after``, in steps of one batch; None: none is."""
         if self.validation is None or (self.source.size is None and not self.config.evaluate_every):
-            return 0
+            return None
         if self.config.evaluate_every:
             return (after // self.config.evaluate_every + 1) * self.config.evaluate_every
         order = self.order
@@ -151,7 +205,7 @@ class Session:
     def is_checkpoint(self, step: int) -> bool:
         """Whether a checkpoint is made after ``step``."""
         every = self.config.checkpoint_every
-        return step % every == 0 if every else step == self.checkpoint_due
+        return step % every == 0 if every else step == self.keeping.checkpoint_due
 
     def soonest(self, step: int) -> int:
         """The next step that can be kept, once ``step`` was made: those before are under way in another manner."""
@@ -159,13 +213,13 @@ class Session:
 
     @property
     def least_slice(self) -> int:
-        """Samples of the smallest slice; see :func:`least_slice`."""
-        return least_slice(self.buffer_names)
+        """Samples of the smallest slice; see :func:`~remote_agent.training.coordinator.plan.shares.least_slice`."""
+        return shares.least_slice(self.buffer_names)
 
     @property
     def tracks(self) -> list[SpeedTrack]:
-        """The living workers' tracks, in the crew's order."""
-        return [member.track for member in self.crew]
+        """The members' tracks, in their order."""
+        return [member.track for member in self.members]
 
 
 @dataclass(frozen=True, kw_only=True)

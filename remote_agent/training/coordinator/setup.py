@@ -14,21 +14,20 @@ from remote_agent.training import job
 from remote_agent.training.checkpoint.checkpoint import Checkpoint
 from remote_agent.training.checkpoint.optimizer_state import Resumption, TrainingState
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.coordinator import actors, lazy, resuming, snapshots, sources, transfer
+from remote_agent.training.coordinator import lazy, resuming, snapshots, sources, transfer, validation
 from remote_agent.training.coordinator.control import Control
-from remote_agent.training.coordinator.evaluation import validation
 from remote_agent.training.coordinator.journal import Journal
-from remote_agent.training.coordinator.members import WorkerHandle
+from remote_agent.training.coordinator.members import MembershipRecord, Rejoining, WorkerHandle
 from remote_agent.training.coordinator.plan import placement, run_plan
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
 from remote_agent.training.coordinator.plan.measure import Candidate, Measurements, measure
 from remote_agent.training.coordinator.plan.run_plan import Profile
+from remote_agent.training.coordinator.processes import actors
+from remote_agent.training.coordinator.processes.crashes import Crashes
+from remote_agent.training.coordinator.processes.joining import Joining
 from remote_agent.training.coordinator.recovery import backups
-from remote_agent.training.coordinator.recovery.crashes import Crashes
-from remote_agent.training.coordinator.recovery.joining import Joining
-from remote_agent.training.coordinator.recovery.rejoining import Rejoining
 from remote_agent.training.coordinator.request import Request
-from remote_agent.training.coordinator.session import Session
+from remote_agent.training.coordinator.session import EvaluationRecord, Session
 from remote_agent.training.data import datasets
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared import flat
@@ -90,10 +89,10 @@ def session_of(
             profile = Profile(measured=measured, optimizer=optimizer, dtypes=dtypes, max_batches=limits)
             planned = run_plan.plan(config, profile, order)
             config = planned.config
-            crew = _crew(candidates, measured, config, watched=planned.watched)
+            members = _members(candidates, measured, config, watched=planned.watched)
             if resumed is not None:
-                snapshots.restore(servers, crew, resumed)
-            path = transfer.open_transport(config, model, optimizer, measured.usage, servers, crew)
+                snapshots.restore(servers, members, resumed)
+            path = transfer.open_transport(config, model, optimizer, measured.usage, servers, members)
             joining = Joining(
                 workers,
                 path.entry,
@@ -103,7 +102,7 @@ def session_of(
             )
             session = Session(
                 config=config,
-                crew=crew,
+                membership=MembershipRecord(members, [Rejoining.new(spec) for spec in request.away]),
                 servers=path.servers,
                 order=order,
                 source=source,
@@ -124,10 +123,9 @@ def session_of(
                 first_state=resumed.state if resumed is not None else TrainingState(),
                 pool=servers,
                 joining=joining,
-                away=[Rejoining.new(spec) for spec in request.away],
                 control=Control(request.folder / CONTROL_FILE),
                 validation=validated_on,
-                watched=found.watched if found is not None else (),
+                evaluations=EvaluationRecord(found.watched if found is not None else ()),
                 plateau=optimizer.plateau,
                 rates=rates_of(request.job.factory, model, config),
             )
@@ -191,7 +189,7 @@ def _share_cores(candidates: Sequence[Candidate]) -> None:
             candidate.actor.call("use_threads", seat.threads)
 
 
-def _crew(
+def _members(
     candidates: list[Candidate], measured: Measurements, config: TrainingConfig, *, watched: bool
 ) -> list[WorkerHandle]:
     """The workers as measured; each is told what the measurement means for it."""
@@ -211,7 +209,7 @@ def _about_away(away: Sequence[DeviceSpec]) -> tuple[str, ...]:
 
 def _plan(session: Session, journal: Journal, host: str, exchange_s: float) -> None:
     """Write how the batch is cut and why; ``host`` is the coordinator's."""
-    profiles = [member.track.current for member in session.crew]
+    profiles = [member.track.current for member in session.members]
     first = run_plan.first_cut(session.config, profiles, session.least_slice)
     cut, seconds = first.samples, run_plan.predicted_step_s(session.config, first.seconds, exchange_s)
     reasons = [
@@ -220,13 +218,13 @@ def _plan(session: Session, journal: Journal, host: str, exchange_s: float) -> N
         + (f" (simulated at {member.simulated_speed:g} of this computer)" if member.simulated_speed else "")
         + (", left out: the others are done before it starts" if not samples else "")
         + (", limited by max_batch" if samples and samples == profile.max_batch else "")
-        for member, samples, profile in zip(session.crew, cut, profiles, strict=True)
+        for member, samples, profile in zip(session.members, cut, profiles, strict=True)
     ]
     reasons += [*first.about, *session.reasons, *backups.about(session, seconds, host)]
     journal.write(
         protocol.PlanMade,
         strategy=session.config.strategy,
-        shares=tuple(member.share(samples) for member, samples in zip(session.crew, cut, strict=True)),
+        shares=tuple(member.share(samples) for member, samples in zip(session.members, cut, strict=True)),
         iterations=session.config.num_iterations,
         predicted_step_s=seconds,
         reasons=tuple(reasons),

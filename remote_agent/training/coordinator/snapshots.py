@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from remote_agent.training.checkpoint import optimizer_state
 from remote_agent.training.checkpoint.optimizer_state import Resumption, Snapshot, TrainingState
-from remote_agent.training.coordinator.actors import Servers
 from remote_agent.training.coordinator.members import WorkerHandle
+from remote_agent.training.coordinator.processes.actors import Servers
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.deadlines import SERVER_S, TRANSFER_S
 from remote_agent.training.shared import rpc
@@ -29,7 +29,7 @@ def of_shards(session: Session, *, inner: bool = False, weights: bool = False) -
     With ``weights`` the shards keep those too, each parameter's under the name
     :data:`~remote_agent.training.checkpoint.optimizer_state.WEIGHTS`.
     """
-    shards, members = [server.actor for server in session.servers], list(session.crew) if inner else []
+    shards, members = [server.actor for server in session.servers], list(session.members) if inner else []
     keeping = [shard.call("snapshot", weights) for shard in shards]
     keeping += [member.call("snapshot") for member in members]
     rpc.get_all(keeping, SERVER_S)
@@ -52,12 +52,12 @@ def of_shards(session: Session, *, inner: bool = False, weights: bool = False) -
     return fetch
 
 
-def of_worker(crew: Sequence[WorkerHandle]) -> Snapshot:
+def of_worker(members: Sequence[WorkerHandle]) -> Snapshot:
     """Keep the state of the workers' optimizers where all have the same: of one, and of one on another host.
 
     The second is for the case that the first is lost before its state has been fetched.
     """
-    keepers = [crew[0], *[member for member in crew if member.host != crew[0].host][:1]]
+    keepers = [members[0], *[member for member in members if member.host != members[0].host][:1]]
     keeping = [member.call("snapshot") for member in keepers]
     taken: list[Ref[TrainingState]] = [member.call("snapshot_taken") for member in keepers]
     _first(keeping, SERVER_S)
@@ -76,12 +76,12 @@ def _first(refs: Sequence[Ref[T]], seconds: float) -> T:
     return rpc.get(refs[-1], seconds)
 
 
-def restore(servers: Servers, crew: Sequence[WorkerHandle], resumed: Resumption) -> None:
+def restore(servers: Servers, members: Sequence[WorkerHandle], resumed: Resumption) -> None:
     """Tell servers and workers where the run goes on; before weights are streamed."""
     state = resumed.state
-    inner = optimizer_state.for_workers(state.inner, len(crew)) if state.inner else (state.optimizer,) * len(crew)
+    inner = optimizer_state.for_workers(state.inner, len(members)) if state.inner else (state.optimizer,) * len(members)
     calls = [servers.restore(resumed)]
-    for member, states in zip(crew, inner, strict=True):
+    for member, states in zip(members, inner, strict=True):
         own = Resumption(step=resumed.step, state=TrainingState(optimizer=states))
         calls.append(member.call("restore", rpc.put(own)))
     rpc.get_all(calls, TRANSFER_S)

@@ -12,9 +12,9 @@ from torch import nn
 
 from remote_agent.strategies import spec_of
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.coordinator.actors import Servers
 from remote_agent.training.coordinator.members import Server, WorkerHandle
 from remote_agent.training.coordinator.plan import siting
+from remote_agent.training.coordinator.processes.actors import Servers
 from remote_agent.training.deadlines import TRANSFER_S
 from remote_agent.training.errors import LostAtStart, PlacementError, ServerGone
 from remote_agent.training.shared import dataplane, flat, rpc
@@ -81,7 +81,7 @@ def open_transport(
     optimizer: OptimizerFacts,
     usage: Usage,
     servers: Servers,
-    crew: Sequence[WorkerHandle],
+    members: Sequence[WorkerHandle],
 ) -> Path:
     """Connect, before the first step, as it was planned.
 
@@ -90,19 +90,20 @@ def open_transport(
         PlacementError: a worker can't reach the server.
     """
     if not spec_of(config.strategy).servers:
-        return _among_workers(model, usage, servers, crew)
+        return _among_workers(model, usage, servers, members)
     numels = {name: parameter.numel() for name, parameter in flat.trained(model).items()}
-    return _stream(config, dataplane.plan(numels, optimizer, usage), servers, crew)
+    return _stream(config, dataplane.plan(numels, optimizer, usage), servers, members)
 
 
-def _stream(config: TrainingConfig, plan: StreamPlan, servers: Servers, crew: Sequence[WorkerHandle]) -> Path:
+def _stream(config: TrainingConfig, plan: StreamPlan, servers: Servers, members: Sequence[WorkerHandle]) -> Path:
     stale = not spec_of(config.strategy).waits
     memory = config.stream == "auto" and not stale
     chosen = codecs.create(config.codec, topk_fraction=config.topk_fraction)
     # Without common steps there are no differences between them to send: weights go whole, rounded at most.
     wanted = Codecs(chosen, chosen) if not stale else Codecs(chosen, BFloat16() if chosen.lossy else chosen)
     numel = sum(plan.groups)
-    found = siting.surroundings(config, numel, servers.first, crew)
+    actors = [(servers.first.host, servers.first.actor), *((member.host, member.actor) for member in members)]
+    found = siting.surroundings(config, numel, actors)
     where = siting.site(config, numel, wanted, found)
     shards = servers.on(where.hosts)
     agreed = EXACT if config.stream == "auto" and where.together else wanted
@@ -112,7 +113,7 @@ def _stream(config: TrainingConfig, plan: StreamPlan, servers: Servers, crew: Se
         door = serve(stream, shards)
     except ServerGone as error:  # there is nothing to restore yet: the run is made ready once more
         raise LostAtStart(error.cause, hint=error.hint, host=error.host) from error
-    joined = [(member, member.call("join", door)) for member in crew]
+    joined = [(member, member.call("join", door)) for member in members]
     kinds: Counter[str] = Counter()
     for member, answer in joined:
         kind = _from_worker(answer, member)
@@ -158,10 +159,10 @@ def serve(stream: Stream, servers: Sequence[Server], kept: Ref[Any] | None = Non
     return StreamInfo(plan=stream.plan, layout=stream.layout, doors=tuple(doors), secret=secret, codecs=stream.codecs)
 
 
-def _among_workers(model: nn.Module, usage: Usage, servers: Servers, crew: Sequence[WorkerHandle]) -> Path:
+def _among_workers(model: nn.Module, usage: Usage, servers: Servers, members: Sequence[WorkerHandle]) -> Path:
     """The weights are with the workers alone: the parameter server has said what it knows, and ends."""
     buffers = rpc.put(flat.gather(flat.buffers(model, sorted(usage.buffers))))
-    calls = [(member, member.call("join", buffers)) for member in crew]
+    calls = [(member, member.call("join", buffers)) for member in members]
     for member, call in calls:
         answer: str | Failed = _from_worker(call, member)
         if isinstance(answer, Failed):

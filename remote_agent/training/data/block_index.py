@@ -22,7 +22,7 @@ _KEPT = 8
 
 
 class BlockIndex:
-    """Ray actor: which samples lie in which block; whoever asks early waits."""
+    """Ray actor: which samples lie in which block; an early request waits."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, tuple[int, list[Any]]] = {}
@@ -49,7 +49,7 @@ class BlockIndex:
             return found()
 
     async def drop(self, begins: Sequence[int]) -> None:
-        """Nobody will ask for these blocks again."""
+        """These blocks will not be asked for again."""
         for begin in begins:
             self._blocks.pop(begin, None)
 

@@ -58,7 +58,7 @@ def shape_of(sample: Any) -> str:
 
 
 def _if_columns(samples: Sequence[Any]) -> str:
-    """A hint for whoever gave a list of whole columns."""
+    """A hint for a user who gave a list of whole columns."""
     is_columns = all(isinstance(sample, torch.Tensor | np.ndarray) and sample.ndim for sample in samples)
     if is_columns and len({len(sample) for sample in samples}) == 1:
         return "; or a tuple (x, y), if these are the inputs and targets of all samples"

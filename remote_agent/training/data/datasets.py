@@ -106,7 +106,7 @@ def _iterates_by_itself(loader: DataLoader[Any]) -> bool:
 
 
 def is_used_up(data: object) -> bool:
-    """Whether ``data`` is an iterator of which somebody may have taken samples: they can't be had again."""
+    """Whether ``data`` is an iterator from which samples may have been taken: they can't be had again."""
     fresh = inspect.isgenerator(data) and inspect.getgeneratorstate(data) == inspect.GEN_CREATED
     return isinstance(data, Iterator) and not fresh
 

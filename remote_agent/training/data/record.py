@@ -1,4 +1,4 @@
-"""``slices.jsonl``: which samples were counted, by whom, in every applied step; and what can be read out of it.
+"""``slices.jsonl``: which samples were counted, by which worker, in every applied step; and what can be read out of it.
 
 One line a step: ``{"step": 7, "slices": [["c", 192, 200], ["b", 200, 224]]}``: worker, and begin and end (exclusive) of
 the positions of the run's global order (``order``) that it was counted with. A run that goes on from a checkpoint
@@ -122,7 +122,7 @@ def read_last(path: Path, count: int) -> dict[int, tuple[SliceSpan, ...]]:
     found: dict[int, tuple[SliceSpan, ...]] = {}
     last = math.inf
     with path.open("rb") as file:
-        # Backwards: a step counts where it is told of last, if the run did not go back before it later.
+        # Backwards: a step counts where it is reported last, if the run did not go back before it later.
         for _, line in tail.lines_from_end(file):
             step, spans = _parsed(line, f"{path.name}, near its end")
             if spans is None:

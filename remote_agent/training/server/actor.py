@@ -81,7 +81,7 @@ class ParameterServer(LinkEnd):
 
     def warm_up(self, blob: bytes) -> None:
         """Load what :meth:`open` will need, and build nothing."""
-        with contextlib.suppress(TrainingError):  # whoever opens it hears of that
+        with contextlib.suppress(TrainingError):  # opening the job reports it
             job.guard("loading the job", job.loads, blob)
 
     def ping(self) -> Failed | None:
@@ -206,7 +206,7 @@ def _not_resumed(error: Exception) -> Failed:
 
 
 def _give_back_memory() -> None:
-    """The whole model was needed for a moment only; malloc, which is told to keep what was freed, lets it go once."""
+    """The whole model was needed for a moment only; malloc, which is set to keep freed memory, returns it once."""
     with contextlib.suppress(OSError, AttributeError):  # another C library than glibc does so by itself
         ctypes.CDLL(None).malloc_trim(0)
 

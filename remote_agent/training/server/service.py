@@ -219,7 +219,7 @@ class Service(abc.ABC):
             connection.close()
 
     def _fail(self, error: ExchangeError) -> None:
-        """The shard's state is not to be trusted any more: end all connections, and say why to who comes again."""
+        """The shard's state is not to be trusted any more: end all connections; later ones get the reason."""
         self.failure = error
         with self._lock:
             for connection in self._connections:

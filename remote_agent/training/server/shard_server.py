@@ -67,7 +67,7 @@ class ShardServer(Service):
                 case AllFetched():
                     frame = Frame(Header(Kind.FETCHED, step=self.shard.newest_step()))
                 case Answer():
-                    raise AssertionError("a synchronous shard publishes; it answers nobody alone")
+                    raise AssertionError("a synchronous shard publishes to all workers; it answers none alone")
                 case Frame():
                     frame = item
                     if frame.header.kind is Kind.WEIGHTS and frame.header.step <= whole_at.get(frame.header.chunk, -1):

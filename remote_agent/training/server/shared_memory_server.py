@@ -1,4 +1,4 @@
-"""The shard's end of the lane: one thread for each worker, and one board with the weights for all of them."""
+"""The shard's end of a shared-memory channel: a thread for each worker, and one copy of the weights for all of them."""
 
 from __future__ import annotations
 
@@ -70,12 +70,13 @@ class SharedWeights:
             self._missing = len(self._layout.chunks)
             self._step = item.header.step
             for reader in self._readers:
-                # Who is gone is seen by the thread that receives from it; who does not read misses a step's message.
+                # The thread that receives from a worker sees its end; a worker that does not read misses a step's
+                # message.
                 with contextlib.suppress(OSError):
                     messages.send(reader, Message(Kind.WHOLE, item.header.step))
 
     def add(self, reader: socket.socket) -> None:
-        """From now on ``reader`` is told of each whole step; before that, it is welcomed at the newest one."""
+        """From now on ``reader`` gets a message of each whole step; the first has the newest one's number."""
         with self._lock:
             messages.send(reader, Message(Kind.WELCOME, self._step), self.descriptors)
             self._readers.append(reader)
@@ -106,7 +107,7 @@ class SharedMemoryServer:
 
     def __init__(self, shard: Shard, board: SharedWeights) -> None:
         if len(shard.chunks) != len(shard.layout.chunks):
-            raise ValueError("a lane serves a shard that holds all chunks")
+            raise ValueError("a shared-memory channel serves a shard that holds all chunks")
         self.shard = shard
         self.failure: ExchangeError | None = None
         self.address = f"hetero-tui-{secrets.token_hex(16)}"
@@ -117,9 +118,9 @@ class SharedMemoryServer:
         self._closed = threading.Event()
         # While the last slice is counted the workers wait, so that their cores are free.
         self._helpers = min(_MAX_THREADS, os.cpu_count() or 1, len(shard.chunks)) - 1
-        self._pool = ThreadPoolExecutor(max(1, self._helpers), thread_name_prefix="lane-chunks")
+        self._pool = ThreadPoolExecutor(max(1, self._helpers), thread_name_prefix="shared-memory-chunks")
         self._threads: dict[socket.socket, threading.Thread] = {}
-        self._accepting = threading.Thread(target=self._accept, name="lane-accept", daemon=True)
+        self._accepting = threading.Thread(target=self._accept, name="shared-memory-accept", daemon=True)
 
     def start(self) -> None:
         """Serve."""
@@ -148,7 +149,7 @@ class SharedMemoryServer:
                 # The caller hung up before we answered, or no descriptor is left, and none may be for long.
                 self._closed.wait(ACCEPT_PAUSE_S)
                 continue
-            thread = threading.Thread(target=self._serve, args=(sock,), name="lane-worker", daemon=True)
+            thread = threading.Thread(target=self._serve, args=(sock,), name="shared-memory-worker", daemon=True)
             self._threads[sock] = thread
             thread.start()
 
@@ -171,7 +172,7 @@ class SharedMemoryServer:
             self._threads.pop(sock, None)
 
     def _join(self, sock: socket.socket) -> Tensor:
-        """Check who is there and welcome it; returns its gradient's memory."""
+        """Check which worker has connected and greet it; returns its gradient's memory."""
         sock.settimeout(JOIN_S)
         messages.check_peer(sock)
         message, descriptors = messages.receive(sock)

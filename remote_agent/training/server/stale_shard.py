@@ -3,7 +3,7 @@
 Workers push gradients that were computed with weights of different ages, and each gets the fresh weights in return; see
 Recht et al., "Hogwild!" (NIPS 2011); Dean et al., "Large scale distributed deep networks" (NIPS 2012); Ho et al., "More
 effective distributed ML via a stale synchronous parallel parameter server" (NIPS 2013). What bounds the age is decided
-where slices are issued; a shard takes whatever comes, and counts each (slice, chunk) once, whoever sends it.
+where slices are issued; a shard takes whatever comes, and counts each (slice, chunk) once, whichever worker sends it.
 
 A slice of ``n`` samples makes the optimizer's step along its own mean gradient, with the learning rate multiplied by
 ``n / batch``. So the slices of a batch together move the weights as far as one synchronous step does:
@@ -133,7 +133,7 @@ class StaleShard:
                 if header.weight:  # else no sample of it counts
                     gradient.div_(header.weight)
                     self._update.apply(header.chunk, step, gradient, header.samples / self._batch)
-            except Exception as error:  # the user's optimizer can raise anything, and has changed who knows what
+            except Exception as error:  # the user's optimizer can raise anything, and may have changed any number
                 cause = f"the optimizer failed on chunk {header.chunk}: {type(error).__name__}: {error}"
                 raise ExchangeError(cause, hint="correct the job's create_optimizer") from error
             entry.log.add(header.step)

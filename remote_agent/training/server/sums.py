@@ -1,4 +1,4 @@
-"""Sums of one chunk's gradients for one step: each slice counts once, whoever sends it and however often."""
+"""Sums of one chunk's gradients for one step: each slice counts once, whichever worker sends it and however often."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of an actor whose coordinator is gone for good."""
+"""The end of an actor whose coordinator is gone for good."""
 
 from __future__ import annotations
 

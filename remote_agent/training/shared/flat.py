@@ -82,7 +82,7 @@ def digest(tensor: Tensor) -> tuple[object, ...]:
 
 
 class Bystanders:
-    """What is neither trained nor travels with the weights: whoever changes it would change it in one process only.
+    """What is neither trained nor travels with the weights: a change of it would stay in one process.
 
     Args:
         model: the model.

@@ -161,7 +161,7 @@ def _send(to: Address, nonce: bytes, seconds: float) -> None:
 
 
 def _receive(listener: socket.socket, nonce: bytes, seconds: float) -> float:
-    """Bytes/s that come in over ``seconds`` from whoever knows the nonce."""
+    """Bytes/s that come in over ``seconds`` from the connection that knows the nonce."""
     end = time.monotonic() + seconds + LINK_CONNECT_S
     buffer = bytearray(_PIECE)
     while (left := end - time.monotonic()) > 0:

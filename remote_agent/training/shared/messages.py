@@ -117,7 +117,8 @@ class StreamedTask:
 
     ``own`` is what the worker computes; None: it only takes the new weights. In a round of local SGD ``local_batch`` is
     how many of its samples the worker uses in each of its own steps; 0: the slice is one gradient. The new weights of a
-    ``delayed`` round are waited for in the next one. ``coordinator`` is who says so: a worker heeds one at a time.
+    ``delayed`` round are waited for in the next one. ``coordinator`` names the process that issues it: a worker takes
+    tasks from one coordinator at a time.
     ``watched`` is what came of the evaluations, for a scheduler that goes by it.
     """
 
@@ -333,9 +334,9 @@ class ReductionTask:
         step: which; the same one again when its reduction was broken: what was computed for it counts still.
         committed: the step whose reduction was whole everywhere: it is applied now, where it is not yet.
         slices: what the worker computes, beside what it has computed for this step before.
-        group: with whom it reduces; None: it is alone.
+        group: the workers that it reduces with; None: it is alone.
         ordered: the step's slices, which are reduced one by one and added in their order, so that the sum has the same
-            bits whoever computed them; 0: each worker adds its own up first.
+            bits whichever worker computed them; 0: each worker adds its own up first.
         watched: what came of the evaluations, for a scheduler that goes by it.
     """
 

@@ -3,7 +3,7 @@
 The user's code prints and logs as anywhere, and all of it goes to the log that Ray gives each process on its host. In a
 run of the fleet it also goes, with the time, to the process's log in the run's folder (``log_file``), and what the
 engine logs goes there too. For a script the first lines of each moment are kept until the coordinator fetches them;
-lines that there is no room for are counted, and nobody is waited for.
+lines that there is no room for are counted, and no process waits.
 """
 
 from __future__ import annotations

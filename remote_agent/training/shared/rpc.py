@@ -41,7 +41,7 @@ class Ref(Generic[T]):
 
 
 def put(value: T) -> Ref[T]:
-    """Store ``value`` once for all who get the ref."""
+    """Store ``value`` once for all processes that get the ref."""
     return Ref(ray.put(value))
 
 

@@ -14,7 +14,7 @@ Indices = NDArray[np.int64]
 class SliceSpan:
     """A slice that was counted in a step: positions ``begin`` to ``end`` (exclusive), by ``worker``.
 
-    Where a slice was issued again after a loss, ``worker`` is whoever delivered it in the end.
+    Where a slice was issued again after a loss, ``worker`` is the one that delivered it in the end.
     """
 
     worker: str

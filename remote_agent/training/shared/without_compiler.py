@@ -24,7 +24,7 @@ NAME = "torch._dynamo"
 
 
 class _StandIn(ModuleType):
-    """Answers what optimizers ask, and becomes the real module for everybody else."""
+    """Answers what optimizers ask, and becomes the real module for all other callers."""
 
     def __init__(self) -> None:
         super().__init__(NAME)
@@ -41,7 +41,9 @@ class _StandIn(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name != "__path__":
-            raise AttributeError(name)  # whoever walks over all modules asks for such things, and wants none of this
+            raise AttributeError(
+                name
+            )  # code that walks over all modules asks for such attributes, and must not load the compiler
         with self._lock:
             if sys.modules.get(NAME) is self:
                 del sys.modules[NAME]

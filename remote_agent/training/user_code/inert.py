@@ -78,7 +78,7 @@ def instead_of_training() -> NoResult:
     Raises:
         Enough: the job is defined.
     """
-    caller = sys._getframe(2)  # noqa: SLF001 - the one who called train()
+    caller = sys._getframe(2)  # noqa: SLF001 - the frame that called train()
     place = f"{caller.f_code.co_filename.rpartition('/')[2]}:{caller.f_lineno}"
     print(f"{place}: train() is left out: hetero-tui train trains this job itself", file=sys.stderr, flush=True)
     if _is_defined is not None and _is_defined():

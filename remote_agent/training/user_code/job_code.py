@@ -155,7 +155,7 @@ def _left_behind(name: str) -> str:
 
 
 def _unpack(files: zipfile.ZipFile, root: Path) -> None:
-    """Several processes of a host may do this at a time: whoever is first has done it for all."""
+    """Several processes of a host may do this at a time: the first one does it for all."""
     draft = root.with_name(f".{FOLDER}-{uuid.uuid4().hex}")
     draft.mkdir(mode=0o700, parents=True)
     try:

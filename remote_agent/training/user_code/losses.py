@@ -8,7 +8,7 @@ something else, and say what a part weighs by themselves:
   default loss, ``torch.nn.CrossEntropyLoss`` and Hugging Face's models do. These divide by the number of labels that
   are not ``ignore_index``, or by the sum of the labels' class weights; :func:`install` notes it.
 
-A loss that adds its samples up (``reduction="sum"``) is told by ``summed``, which the measurement found out
+A loss that adds its samples up (``reduction="sum"``) is marked by ``summed``, which the measurement found out
 (:mod:`~remote_agent.training.worker.device.additivity`).
 """
 
@@ -99,7 +99,7 @@ class _Call:
 
 
 class _Noted(threading.local):
-    """The calls of this thread since the loss was begun; None: nobody wants to know."""
+    """The calls of this thread since the loss was begun; None: they are not recorded."""
 
     def __init__(self) -> None:
         self.calls: list[_Call] | None = None

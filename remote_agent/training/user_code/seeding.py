@@ -1,4 +1,4 @@
-"""Randomness in the user's data code: the same for a sample whoever fetches it, in which slice, and however often.
+"""Randomness in the user's data code: the same for a sample in whatever slice, on whichever worker, however often.
 
 A data set that draws random numbers (augmentation) does so from the global generators of ``random``, ``numpy`` and
 ``torch``. They are seeded before each sample by the run's seed and the sample's position in the run's order: another

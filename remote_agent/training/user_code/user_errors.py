@@ -71,7 +71,7 @@ class Frame:
 
     @property
     def words(self) -> str:
-        """The function as it is told: ``forward of Net``; empty for a module's own lines."""
+        """The function as a message names it: ``forward of Net``; empty for a module's own lines."""
         owner = self.function.rpartition("<locals>.")[2].rpartition(".")[0]
         if self.name == "<module>":
             return ""

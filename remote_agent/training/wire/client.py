@@ -20,7 +20,8 @@ from remote_agent.training.wire.shard_links import ShardLinks
 from remote_agent.training.wire.steps import Contribution, NewWeights, Timings
 
 MAX_EARLY = 2
-"""Steps beyond the one that is whole here of which weights are kept: a worker without a slice holds up nobody, and has
+"""Steps beyond the one that is whole here of which weights are kept: a worker without a slice holds up no other, and
+has
 its next step submitted ahead, so that the others can be done with both before it begins the first."""
 
 _FETCH_AGAIN = "fetch the weights again, then go on with the step after them"
@@ -244,7 +245,7 @@ class ExchangeClient(ShardLinks):
                 self._changed.notify_all()
 
     def take_norm(self, shard: int, step: int, part: float) -> None:
-        """Tell all shards the sum, once every shard has told its part. Any worker's sum is the same to the bit."""
+        """Send all shards the sum, once every shard has sent its part. Any worker's sum is the same to the bit."""
         with self._changed:
             self._norms = {known: parts for known, parts in self._norms.items() if known >= step - 1}
             parts = self._norms.setdefault(step, {})

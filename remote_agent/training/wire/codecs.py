@@ -39,7 +39,7 @@ _SMALLEST_SCALE = torch.finfo(torch.float32).tiny  # below it, 1/scale would ove
 
 
 class Codec(Protocol):
-    """One way to write numbers. Stateless: whoever encodes keeps the error."""
+    """One way to write numbers. Stateless: the encoding side keeps the error."""
 
     name: str
     code: int

@@ -65,7 +65,7 @@ class Connection:
         """
         parts = [memoryview(header.pack() if isinstance(header, Header) else header), memoryview(payload).cast("B")]
         unsent = sum(map(len, parts))
-        self.bytes_out += unsent  # before whoever gets the frame can answer, and somebody looks
+        self.bytes_out += unsent  # before the receiver can answer, and the count is read
         try:
             while parts:
                 sent = self._socket.sendmsg(parts)

@@ -34,7 +34,7 @@ class StreamInfo:
         plan: what is streamed.
         layout: how it is cut.
         doors: the shards, in the layout's order.
-        secret: what both ends must know; who still has an earlier one is refused.
+        secret: what both ends must know; a worker with an earlier one is refused.
         codecs: for the network.
     """
 

@@ -39,7 +39,7 @@ class Fetching:
 
     @property
     def step(self) -> int | None:
-        """The step that all chunks are brought to; None while a shard has not told its own."""
+        """The step that all chunks are brought to; None while a shard has not sent its own."""
         return max(self._newest.values(), default=0) if self._shards <= self._newest.keys() else None
 
     @property

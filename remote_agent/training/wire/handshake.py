@@ -1,4 +1,4 @@
-"""Who may connect: both sides prove that they know the cluster's token, which itself never travels.
+"""Authentication: both sides prove that they know the cluster's token, which itself never travels.
 
 ::
 
@@ -32,8 +32,8 @@ def connect(address: tuple[str, int], token: bytes) -> Connection:
     """Connect to the shard at ``address`` (host, port) and prove each other's token, within :data:`CONNECT_S`.
 
     Raises:
-        ConnectionBroken: nobody listens there, or the connection ended (a shard does that to a wrong token too).
-        ConnectionRefused: who listens there does not know the token.
+        ConnectionBroken: no process listens there, or the connection ended (a shard does that to a wrong token too).
+        ConnectionRefused: the process that listens there does not know the token.
     """
     peer = f"{address[0]}:{address[1]}"
     try:
@@ -50,7 +50,7 @@ def connect(address: tuple[str, int], token: bytes) -> Connection:
         theirs, mac = bytes(answer[:_RANDOM]), bytes(answer[_RANDOM:])
         if not hmac.compare_digest(mac, _mac(token, b"shard", own, theirs)):
             raise ConnectionRefused(
-                f"who listens at {peer} does not know this cluster's token",
+                f"the process that listens at {peer} does not know this cluster's token",
                 hint="another cluster's shard may use that port; bring the cluster down and up again",
             )
         connection.send(_mac(token, b"worker", own, theirs))

@@ -76,7 +76,7 @@ class Outbox:
             self._ready.notify()
 
     def get(self) -> Item | None:
-        """The next item, once there is one; None once the outbox is closed, which whoever ends the connection does."""
+        """The next item, once there is one; None once the outbox is closed, which the end of the connection does."""
         with self._ready:
             self._ready.wait_for(lambda: self._items or self._closed)
             if not self._items:

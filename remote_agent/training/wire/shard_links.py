@@ -68,7 +68,7 @@ class ShardLinks(Worker):
             link.start()
 
     def abandon(self) -> None:
-        """Free whoever waits here, from any thread: the run goes on with other shards. Waits for nothing itself."""
+        """Free the threads that wait here, from any thread; does not wait itself. The run goes on with other shards."""
         self.failed(ExchangeError("the exchange was given up: the run goes on with other shards"))
         for link in self._links:
             link.close(0.0)

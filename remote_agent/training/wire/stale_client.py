@@ -126,7 +126,7 @@ class StaleClient(ShardLinks):
             samples: of the slice.
             gradient: the SUM of their gradients: float32, shape ``(layout.numel,)``; not to be changed before
                 ``finish`` has returned.
-            out: where the new weights go: another buffer of the same shape and device, which nobody reads meanwhile.
+            out: where the new weights go: another buffer of the same shape and device, which is not read meanwhile.
             weight: what the samples weigh in their mean; None: each the same.
             feedback: as for :meth:`Exchanging.contribute`.
 

@@ -76,7 +76,7 @@ class Worker(LinkEnd):
 
     def warm_up(self, blob: bytes) -> None:
         """Load what :meth:`open` will need, and build nothing."""
-        with contextlib.suppress(TrainingError):  # whoever opens it hears of that
+        with contextlib.suppress(TrainingError):  # opening the job reports it
             job.guard("loading the job", job.loads, blob)
 
     def open(
@@ -184,7 +184,7 @@ class Worker(LinkEnd):
         return place()
 
     def account(self, coordinator: str) -> WorkerStatus | None:
-        """Heed this coordinator alone from now on; see :meth:`Engine.account`."""
+        """Take tasks from this coordinator alone from now on; see :meth:`Engine.account`."""
         self._orphan.heard()
         return self._engine.account(coordinator) if self._engine is not None else None
 

@@ -1,4 +1,4 @@
-"""Whom a worker heeds, and what it was given to do: a coordinator that takes a killed one's place asks for both."""
+"""The coordinator that a worker takes tasks from, and its tasks: the successor of a killed one asks for both."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Place(Protocol):
 class Assignments:
     """The streamed steps and repairs of one worker. Several threads call it: an account is given while a step is on.
 
-    Whoever gives the worker its first step is heeded, until another one asks for an account. What the one before has
-    issued, and is not under way by then, is not done any more: so it is known who does what.
+    The process that gives the worker its first step is its coordinator, until another one asks for its status. What the
+    earlier one has issued, and is not under way by then, is not done any more: so it is known who does what.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Assignments:
         self._repaired: deque[tuple[StreamedTask, StreamedAnswer]] = deque(maxlen=MAX_TASKS)
 
     def begin(self, task: StreamedTask) -> bool:
-        """Whether ``task`` is to be done: it is not, where it comes from a coordinator that is not heeded any more."""
+        """Whether ``task`` is to be done: it is not, where it comes from a coordinator that was replaced."""
         with self._lock:
             if self._coordinator is None:
                 self._coordinator = task.coordinator
@@ -62,7 +62,7 @@ class Assignments:
             self._repaired.append((task, answer))
 
     def account(self, coordinator: str, place: Place | None) -> WorkerStatus | None:
-        """Heed ``coordinator`` alone from now on; None: there are no streamed steps, so no ``place`` in them."""
+        """Take tasks from ``coordinator`` alone from now on; without streamed steps ``place`` is None."""
         with self._lock:
             self._coordinator = coordinator
             if place is None:

@@ -40,7 +40,7 @@ class Channel(Protocol):
 
     @property
     def offering(self) -> Callable[[int, float | None], Offer] | None:
-        """From a slice's number and weight to what is told which parts of :attr:`gradient` are final, meanwhile.
+        """From a slice's number and weight to the object that takes parts of :attr:`gradient` as they are final.
 
         None: slices go whole, by :meth:`contribute`. A slice that is offered is not contributed as well.
         """
@@ -73,7 +73,7 @@ class Channel(Protocol):
         """
 
     def abandon(self) -> None:
-        """Free whoever waits in :meth:`finish`, from any thread: the run goes on with other shards."""
+        """Free a thread that waits in :meth:`finish`, from any thread: the run goes on with other shards."""
 
     def fetch(self) -> Tensor | None:
         """Get the whole weights of the newest step, after some were missed; None: they are in :attr:`weights` already.

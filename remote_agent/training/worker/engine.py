@@ -108,7 +108,7 @@ class Engine(ABC):
         del step
 
     def account(self, coordinator: str) -> WorkerStatus | None:
-        """Heed this coordinator alone from now on, and tell where the worker is; None: nobody else can go on here."""
+        """Take tasks from this coordinator alone from now on; returns the worker's state, None without takeover."""
         return self.assignments.account(coordinator, None)
 
     def weights(self) -> Payload:

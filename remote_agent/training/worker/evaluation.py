@@ -28,7 +28,7 @@ class BatchMeter:
     """Measures batches with one model on one device.
 
     A batch for which the memory is full is computed in halves. Its randomness is seeded by the run and its number: the
-    same figures whoever computes it, and however often.
+    same figures whichever worker computes it, and however often.
 
     Args:
         model: on ``device``.

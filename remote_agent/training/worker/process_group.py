@@ -3,10 +3,10 @@
 A group never changes. When a worker is lost, the group is given up and the living form a new one, under a new number.
 No state of ``torch.distributed`` is left behind: a group is an object, not the process's default group.
 
-Gloo has no way to end an operation whose peer has fallen silent: it would wait for its timeout. So nobody waits in gloo
-itself. An operation runs on gloo's own threads, and who waits for it wakes up when it ends or when the group is given
-up, whichever is first (:meth:`ProcessGroup.give_up`, from any thread). The tensors of an operation that was given up
-must not be used again: gloo may still write into them.
+Gloo has no way to end an operation whose peer has fallen silent: it would wait for its timeout. So no thread waits in
+gloo itself. An operation runs on gloo's own threads, and a waiting thread wakes up when it ends or when the group is
+given up, whichever is first (:meth:`ProcessGroup.give_up`, from any thread). The tensors of an operation that was given
+up must not be used again: gloo may still write into them.
 
 Neither the coordinator's store nor gloo's connections know a secret. They listen on the node's own address only: a
 network with strangers on it needs the encrypted links that Ray itself needs there.
@@ -76,7 +76,7 @@ class MeetingPlace:
         )
 
     def give_up(self, membership: GroupMembership) -> None:
-        """Whoever still waits for the group's other members stops waiting."""
+        """Threads that still wait for the group's other members stop waiting."""
         _keys(self._store, membership).compare_set(_VERDICT, "", _GIVEN_UP.decode())
 
 
@@ -114,7 +114,7 @@ class ProcessGroup:
             raise GroupBroken(f"the workers can't connect to each other: {_first_line(error)}") from error
 
     def give_up(self) -> None:
-        """Whoever waits for an operation of the group gets :class:`GroupBroken`, now and from now on."""
+        """A thread that waits for an operation of the group gets :class:`GroupBroken`, now and from now on."""
         self._given_up = True
         self._wake.set()
 

@@ -210,7 +210,7 @@ class Reduction:
         self._committed = step
 
     def give_up(self, number: int) -> None:
-        """Group ``number`` is broken, and so are those before it: who waits for it wakes up."""
+        """Group ``number`` is broken, and so are those before it: a thread that waits for it wakes up."""
         self._given_up = max(self._given_up, number)
         group = self._group
         if group is not None and group.membership.number <= number:

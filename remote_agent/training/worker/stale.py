@@ -1,4 +1,4 @@
-"""The worker's part where nobody waits for a whole step: slices one after the other, the network beside them.
+"""The worker's part where no worker waits for a whole step: slices one after the other, the network beside them.
 
 Two threads share the work. One computes slice after slice; the other sends each gradient and takes fresh weights in::
 
@@ -110,7 +110,7 @@ class StaleSteps:
             answer = Failed.of(error)
         except TrainingError as error:
             answer = ShardLinkDown(cause=str(error))
-        finally:  # whatever happens, nobody waits in vain
+        finally:  # whatever happens, no caller waits in vain
             with self._changed:
                 self._ready[task.own.index] = answer
                 self.computed = turn + 1
@@ -204,7 +204,7 @@ class StaleSteps:
         self._client.abandon()
 
     def close(self) -> None:
-        """The model's parameters and gradients are somebody else's from now on; after :meth:`abandon`."""
+        """The model's parameters and gradients belong to another engine from now on; after :meth:`abandon`."""
         self._gradients.close()
         self._client.close()
 

@@ -231,8 +231,8 @@ class Streaming:
         self._channel.abandon()
 
     def close(self) -> None:
-        """The model's parameters and gradients are somebody else's from now on; after :meth:`abandon`."""
-        with self._computing:  # a slice of somebody else's may be under way, for nothing
+        """The model's parameters and gradients belong to another engine from now on; after :meth:`abandon`."""
+        with self._computing:  # a slice of an earlier coordinator may be under way, for nothing
             self._gradients.close()
         self._channel.close()
 

@@ -1,6 +1,6 @@
 """A worker that is started while a run without streams is on: it waits until it is let in, and nothing has to reach it.
 
-In an all-reduce nobody could tell it the weights of a step that it had no part in: it takes them over from another
+In an all-reduce no server could send it the weights of a step that it had no part in: it copies them from another
 worker at the beginning of a step, and is let in with that step (``recovery.state_transfer``).
 """
 

@@ -11,9 +11,9 @@ from remote_agent.protocol import DeviceSpec
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.background import Background
 from remote_agent.training.coordinator.plan.placement import Node
-from remote_agent.training.coordinator.recovery import joining
-from remote_agent.training.coordinator.recovery.heartbeat import Heartbeat
-from remote_agent.training.coordinator.recovery.joining import Joining
+from remote_agent.training.coordinator.processes import joining
+from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
+from remote_agent.training.coordinator.processes.joining import Joining
 from remote_agent.training.errors import PlacementError
 from remote_agent.training.shared import rpc
 

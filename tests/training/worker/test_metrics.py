@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.coordinator.evaluation.validation import validation_of
+from remote_agent.training.coordinator.validation import validation_of
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared.figures import figures_of, whole
 from remote_agent.training.worker.evaluation import BatchMeter

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from remote_agent.training.coordinator.members import WorkerHandle
-from remote_agent.training.coordinator.recovery.heartbeat import Heartbeat
+from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.session import Session
-from remote_agent.training.deadlines import LOOK_S, PING_S, SLICE_FACTOR
+from remote_agent.training.deadlines import LOOK_S, PING_S, given_up_after
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.figures import Figures, whole
@@ -31,7 +31,7 @@ WATCHED_S = 1.0
 """Seconds without an answer from which on the workers are pinged."""
 
 
-class NobodyLeft(Exception):
+class NoWorkerLeft(Exception):
     """Every worker was lost while it was evaluating."""
 
 
@@ -83,7 +83,7 @@ class Evaluator:
 
         Raises:
             JobError: the job's metrics, model or data raised.
-            NobodyLeft: there is no worker any more that could do it.
+            NoWorkerLeft: there is no worker any more that could do it.
         """
         began = time.monotonic()
         batches = self._validation.batches
@@ -125,16 +125,16 @@ class _Work:
                     self._look(heartbeat)
                 elif time.monotonic() - heard > WATCHED_S:
                     heartbeat = stack.enter_context(Heartbeat())
-                    heartbeat.watch([member.actor for member in self.session.crew])
+                    heartbeat.watch([member.actor for member in self.session.members])
         return self.figures
 
     # --- Handing out -------------------------------------------------------------------------------------------------
 
     def _hand_out(self) -> None:
-        """Give pieces to whoever would have done them soonest, while that is somebody with room for one."""
-        living = [member for member in self.session.crew if member not in self.lost]
+        """Give pieces to the worker that would have done them soonest, while that has room for one."""
+        living = [member for member in self.session.members if member not in self.lost]
         if not living:
-            raise NobodyLeft
+            raise NoWorkerLeft
         speeds = {member: member.track.current.speed for member in living}
         total = sum(speeds.values())
         while self.waiting:
@@ -176,11 +176,11 @@ class _Work:
                 other.given = time.monotonic()  # it is begun now
 
     def _look(self, heartbeat: Heartbeat) -> None:
-        """Who does not answer, or takes far too long, is given nothing more, unless there is nobody else."""
+        """Give no more to workers that do not answer, or take far too long."""
         for member in {piece.member for piece in self.pieces}:
             beat = heartbeat.of(member.actor)
             own = next(piece for piece in self.pieces if piece.member is member)
-            patience = self.session.config.slice_deadline_s + SLICE_FACTOR * own.expected_s
+            patience = given_up_after(self.session.config.slice_deadline_s, own.expected_s)
             if beat.ended or beat.is_silent or time.monotonic() - own.given > patience:
                 self._lose(member)
 

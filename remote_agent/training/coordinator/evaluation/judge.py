@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remote_agent import protocol
-from remote_agent.goals import Goal, Watched
+from remote_agent.goals import Goal, Watched, up_to
 from remote_agent.strategies import spec_of
-from remote_agent.training.coordinator.evaluation.evaluator import Evaluation, Evaluator, NobodyLeft
+from remote_agent.training.coordinator.evaluation.evaluator import Evaluation, Evaluator, NoWorkerLeft
 from remote_agent.training.coordinator.recovery.liveness import server_gone
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.data import record
@@ -48,7 +48,7 @@ class Judge:
         self._extra: Watched = ()
         self.figures: dict[str, float] = {}
         self.reason = ""
-        if self._evaluator is not None and not session.coordinator:
+        if self._evaluator is not None and session.takeover is None:
             self._check(session, self._evaluator)
         self.tell_servers(session)
 
@@ -76,7 +76,7 @@ class Judge:
             folder: the run's, with the record of its slices.
         """
         step = session.order.done
-        if not session.coordinator or session.open_step is not None or step in dict(session.watched):
+        if session.takeover is None or session.takeover.open_step is not None or step in dict(session.watched):
             return
         spans = record.read_last(folder / record.FILE, 1).get(step)
         if spans:
@@ -91,8 +91,17 @@ class Judge:
             return Verdict()
         regular = session.watched
         verdict = self._evaluate(session, self._evaluator, step, end)
-        self._extra, session.watched = session.watched[len(regular) :], regular
+        self._extra, session.evaluations.watched = session.watched[len(regular) :], regular
         return verdict
+
+    def go_back(self, session: Session, step: int) -> None:
+        """The run goes back to ``step``: forget the evaluations of the steps after it.
+
+        Raises:
+            ServerGone: as :meth:`tell_servers`.
+        """
+        session.evaluations.watched = up_to(session.watched, step)
+        self.tell_servers(session)
 
     def tell_servers(self, session: Session) -> None:
         """Let the servers' scheduler go by what came of the evaluations so far; before the next step.
@@ -120,7 +129,7 @@ class Judge:
         """Measure one batch with the first weights: what fails there would fail after many steps."""
         try:
             first = evaluator.evaluate(session, numbers=(0,))
-        except NobodyLeft:
+        except NoWorkerLeft:
             return  # the first step says more
         wanted = session.config.keep_best or session.plateau
         if wanted and self._goal.metric not in first.metrics:
@@ -133,7 +142,7 @@ class Judge:
     def _evaluate(self, session: Session, evaluator: Evaluator, step: int, end: int) -> Verdict:
         try:
             evaluation = evaluator.evaluate(session)
-        except NobodyLeft:
+        except NoWorkerLeft:
             text = f"step {step} was not evaluated: every worker was lost meanwhile"
             session.journal.write(protocol.Notice, step=step, host=self._host, text=text)
             return Verdict()
@@ -141,7 +150,7 @@ class Judge:
         self.figures = {name: figure for name, figure in evaluation.metrics.items() if figure is not None}
         if self._goal.metric in evaluation.metrics:
             earlier = tuple(entry for entry in session.watched if entry[0] < step)
-            session.watched = (*earlier, (step, evaluation.metrics[self._goal.metric]))
+            session.evaluations.watched = (*earlier, (step, evaluation.metrics[self._goal.metric]))
         best = self._goal.best(session.watched)
         is_best = best is not None and best[0] == step
         self._tell(session, step, end, evaluation, is_best)

@@ -1,4 +1,4 @@
-"""Decisions about shares while a run goes on: track each device's speed, cut again when it pays, name who is slow.
+"""Decisions about shares while a run goes on: track each device's speed, cut again when it pays, report slow devices.
 
 Pure: values in, values out. A device is taken to become faster or slower as a whole, so one factor scales its fixed
 cost and its speed alike: the median of measured over predicted time in its last steps. A median does not see a hiccup.
@@ -165,8 +165,8 @@ class SpeedTrack:
         """The track of a device that takes slices of any size, those above its memory's limit in parts."""
         return dataclasses.replace(self, profile=dataclasses.replace(self.profile, max_batch=None))
 
-    def heeded(self) -> SpeedTrack:
-        """The track once its jump was acted upon, or was found to need no action."""
+    def noticed(self) -> SpeedTrack:
+        """The track once its jump was considered, whether it led to another cut or not."""
         return dataclasses.replace(self, jumped=False)
 
 

@@ -11,12 +11,12 @@ import functools
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from remote_agent.training.coordinator.plan import shares
 from remote_agent.training.coordinator.plan.placement import Placement
-from remote_agent.training.coordinator.recovery.crashes import Crashes
 from remote_agent.training.deadlines import MEASURE_S
-from remote_agent.training.errors import LostAtStart, PlacementError
+from remote_agent.training.errors import JobError, LostAtStart, PlacementError
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.dataplane import Usage
 from remote_agent.training.shared.device_profile import SMALLEST, DeviceProfile
@@ -24,6 +24,16 @@ from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.messages import Failed, Measured, WorkerReady
 from remote_agent.training.shared.rpc import Actor, Ref
 from remote_agent.training.worker.device.simulation import SimulatedDevice
+
+
+class CrashReports(Protocol):
+    """Is told of workers that die or hang, as :class:`~remote_agent.training.coordinator.processes.crashes.Crashes`."""
+
+    def died(self, seat: Placement, actor: Actor, cause: str) -> None:
+        """A worker's process ended."""
+
+    def not_measured(self, seat: Placement, actor: Actor) -> JobError | None:
+        """Why a worker was not measured in time, if a call of the user's code does not return."""
 
 
 @dataclass(eq=False)
@@ -67,15 +77,15 @@ def sizes(batch: int, workers: int, max_batch: int | None) -> tuple[int, ...]:
 
 
 def measure(
-    candidates: Sequence[Candidate], batch: int, seconds: float, crashes: Crashes | None = None
+    candidates: Sequence[Candidate], batch: int, seconds: float, crashes: CrashReports | None = None
 ) -> Measurements:
     """Measure every candidate; simulated ones share the measurement of one of them.
 
     Args:
-        candidates: who.
+        candidates: the workers.
         batch: samples of a step.
         seconds: time limit for one of them.
-        crashes: is told who dies, and knows who hangs.
+        crashes: is told of workers that die, and knows those that hang.
 
     Raises:
         TrainingError: a device could not be measured, with its host.
@@ -118,7 +128,7 @@ def measure(
 
 
 def _notes(results: Mapping[Candidate, Measured]) -> tuple[str, ...]:
-    """What workers have to say, each sentence once, after the names of those who say it."""
+    """The workers' notes, each once, after the names of the workers that it comes from."""
     saying: dict[str, list[str]] = {}
     for candidate, result in results.items():
         for note in (*candidate.opened.notes, *result.notes):
@@ -126,7 +136,7 @@ def _notes(results: Mapping[Candidate, Measured]) -> tuple[str, ...]:
     return tuple(f"{', '.join(sorted(workers))}: {note}" for note, workers in saying.items())
 
 
-def _result(candidate: Candidate, ref: Ref[Measured | Failed] | None, crashes: Crashes | None) -> Measured:
+def _result(candidate: Candidate, ref: Ref[Measured | Failed] | None, crashes: CrashReports | None) -> Measured:
     host = candidate.seat.spec.host
     hint = "look at the host, or leave its device out of the run"
     if ref is None:

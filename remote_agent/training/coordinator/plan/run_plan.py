@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from remote_agent.strategies import spec_of
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.plan.measure import Measurements
-from remote_agent.training.coordinator.session import least_slice
-from remote_agent.training.coordinator.strategies.base import FirstCut, Strategy
+from remote_agent.training.coordinator.plan.shares import least_slice
 from remote_agent.training.data import extent
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import JobError, TrainingError
@@ -53,6 +53,34 @@ class RunPlan:
     reasons: tuple[str, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class FirstCut:
+    """The first step, for the plan: samples of each device, its predicted seconds, and what else is to be said."""
+
+    samples: tuple[int, ...]
+    seconds: float
+    about: tuple[str, ...] = ()
+
+
+class Planned(Protocol):
+    """What a strategy says before the run begins."""
+
+    def fixed(self, config: TrainingConfig, devices: int) -> TrainingConfig:
+        """``config`` with what stays as it is at the run's beginning, however many ``devices`` there are later."""
+
+    def first_cut(self, config: TrainingConfig, profiles: Sequence[DeviceProfile], least: int) -> FirstCut:
+        """How the first step is cut. Pure.
+
+        Args:
+            config: the run's.
+            profiles: of the devices.
+            least: samples of a slice that is not empty.
+
+        Raises:
+            ValueError: the batch does not fit into the devices' memory.
+        """
+
+
 def plan(config: TrainingConfig, profile: Profile, order: SampleOrder) -> RunPlan:
     """Decide.
 
@@ -82,7 +110,7 @@ def plan(config: TrainingConfig, profile: Profile, order: SampleOrder) -> RunPla
 
 
 def first_cut(config: TrainingConfig, profiles: Sequence[DeviceProfile], least: int) -> FirstCut:
-    """The first step; see :meth:`Strategy.first_cut`.
+    """The first step; see :meth:`Planned.first_cut`.
 
     Raises:
         TrainingError: a batch does not fit into the devices' memory.
@@ -98,8 +126,8 @@ def predicted_step_s(config: TrainingConfig, compute_s: float, exchange_s: float
     return max(compute_s, exchange_s) if config.overlap else compute_s + exchange_s
 
 
-def _strategy(config: TrainingConfig) -> type[Strategy]:
-    strategy: type[Strategy] = spec_of(config.strategy).strategy()
+def _strategy(config: TrainingConfig) -> Planned:
+    strategy: Planned = spec_of(config.strategy).strategy()
     return strategy
 
 

@@ -233,7 +233,7 @@ def _directions(site: Site, sites: Sequence[Site], traffic: Traffic) -> tuple[tu
 
 
 def reasons(decision: Decision, sites: Sequence[Site], traffic: Traffic) -> tuple[str, ...]:
-    """For the plan: who holds how much, and why."""
+    """For the plan: how much each host holds, and why."""
     holders = [(site, part) for site, part in zip(sites, decision.parts, strict=True) if part]
     rates = ", ".join(f"{site.host} {site.up / 1e6:.1f}/{site.down / 1e6:.1f}" for site in sites)
     measured = f"links measured, MB/s out/in: {rates}"

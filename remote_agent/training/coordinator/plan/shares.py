@@ -9,7 +9,7 @@ A device with ``o >= T`` is left out: by the time it has started, the others are
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 from remote_agent.training.shared.device_profile import DeviceProfile
@@ -149,3 +149,8 @@ def fit(points: Sequence[tuple[int, float]], max_batch: int | None = None) -> De
     if slope <= 0 or overhead < 0:
         return DeviceProfile(largest / best[largest], 0.0, max_batch)
     return DeviceProfile(1 / slope, overhead, max_batch)
+
+
+def least_slice(buffers: Collection[str]) -> int:
+    """Samples of the smallest slice of a model with these changing ``buffers``: one sample alone has no statistics."""
+    return 2 if buffers else 1

@@ -1,4 +1,4 @@
-"""Decides where a run's shards are, before the first step: who is where, how fast the links are, who has memory.
+"""Decides where a run's shards are, before the first step: hosts, links and free memory.
 
 The decision itself is pure and lies in ``sharding``, the measurement in ``link_speed``.
 """
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.coordinator.members import Server, WorkerHandle
 from remote_agent.training.coordinator.plan import sharding
 from remote_agent.training.coordinator.plan.sharding import Site, Traffic
 from remote_agent.training.deadlines import TRANSFER_S
@@ -75,22 +74,21 @@ class _Place:
     workers: int = 0
 
 
-def surroundings(config: TrainingConfig, numel: int, first: Server, crew: Sequence[WorkerHandle]) -> Surroundings:
-    """Find out where everybody is, and measure the links between them where it matters.
+def surroundings(config: TrainingConfig, numel: int, actors: Sequence[tuple[str, Actor]]) -> Surroundings:
+    """Find out where servers and workers are, and measure the links between them where it matters.
 
     Args:
         config: the run's.
         numel: numbers in the flat buffer.
-        first: the server that is there already.
-        crew: the workers.
+        actors: the server that is there already, and then the workers, each with its host.
 
     Raises:
         PlacementError: an actor was lost.
     """
-    places = _places(first, crew, apart=config.shards > 1)
+    first, places = actors[0][0], _places(actors, apart=config.shards > 1)
     together = len(places) == 1 and bool(places[0].name)
     if len(places) == 1 or config.shards == 1 or (not config.shards and numel <= CHUNK_NUMBERS):
-        return Surroundings(first=first.host, together=together)
+        return Surroundings(first=first, together=together)
     found = survey([place.host for place in places], [place.actor for place in places])
     sites = tuple(
         Site(
@@ -103,7 +101,7 @@ def surroundings(config: TrainingConfig, numel: int, first: Server, crew: Sequen
         )
         for place, rates in zip(places, found, strict=True)
     )
-    return Surroundings(first=first.host, together=together, sites=sites)
+    return Surroundings(first=first, together=together, sites=sites)
 
 
 def site(config: TrainingConfig, numel: int, codecs: Codecs, there: Surroundings) -> Siting:
@@ -150,15 +148,14 @@ def chunk_numbers(numel: int, shards: int) -> int:
     return min(CHUNK_NUMBERS, max(useful, math.ceil(numel / (shards * CHUNKS_A_SHARD))))
 
 
-def _places(first: Server, crew: Sequence[WorkerHandle], *, apart: bool) -> list[_Place]:
+def _places(actors: Sequence[tuple[str, Actor]], *, apart: bool) -> list[_Place]:
     """The hosts that may hold a shard, the first server's first; several without a network between count as one.
 
     With ``apart`` every host counts by itself, wherever it is.
     """
-    asked = [(first.host, first.actor, 0), *((member.host, member.actor, 1) for member in crew)]
-    calls = [actor.call("place") for _, actor, _ in asked]
+    calls = [actor.call("place") for _, actor in actors]
     places: dict[str, _Place] = {}
-    for (host, actor, workers), call in zip(asked, calls, strict=True):
+    for number, ((host, actor), call) in enumerate(zip(actors, calls, strict=True)):
         try:
             where = rpc.get(call, TRANSFER_S)
         except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
@@ -166,5 +163,5 @@ def _places(first: Server, crew: Sequence[WorkerHandle], *, apart: bool) -> list
             kind = LostAtStart if isinstance(error, rpc.Lost) else PlacementError
             raise kind(cause, hint="look at the host's memory", host=host) from error
         known = places.setdefault(host if apart or not where else where, _Place(host, actor, where))
-        known.workers += workers
+        known.workers += number > 0
     return list(places.values())

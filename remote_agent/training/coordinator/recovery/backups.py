@@ -5,7 +5,7 @@ the copied step in its own memory (``Worker.keep``). What the optimizer remember
 shard puts it aside, between two steps; then training goes on, while the parts come here in the background. A copy is
 valid once all parts of that step are here; until then the one before is kept. So all parts are always of one step.
 
-Where nobody waits for a whole step (``ssp``, ``async``) no worker has the weights of one, and the shards put theirs
+Where no worker waits for a whole step (``ssp``, ``async``) no worker has the weights of one, and the shards put theirs
 aside with the rest. Between two steps nothing is under way there but where all workers come together, which such a run
 does for a copy as for a checkpoint; what that takes counts as time that training waits.
 
@@ -104,14 +104,14 @@ class Copies:
         self._coming: Future[_Sent] | None = None
         self._unseen: list[SliceSpan] = []
         self._coming_slices: list[SliceSpan] = []
-        self._pace = CopyInterval(bursts=self._stale)
+        self._interval = CopyInterval(bursts=self._stale)
         order = session.order
         self.newest: Copy | None = None
         if session.first_state is not None:
             keeping = _keep(session, order.done, order.done) if self._active else []
             self.newest = Copy(step=order.done, position=order.start, state=session.first_state, holders=_kept(keeping))
         elif self._active:
-            session.copy_due = order.done + 1
+            session.keeping.copy_due = order.done + 1
 
     def __enter__(self) -> Copies:
         return self
@@ -139,19 +139,19 @@ class Copies:
             session.source.counted(report.slices)
             return
         self._unseen.extend(report.slices)
-        barrier_s = self._pace.over(report.seconds) if self._stale else 0.0
-        self._pace = self._pace.after_step(report.seconds)
+        barrier_s = self._interval.over(report.seconds) if self._stale else 0.0
+        self._interval = self._interval.after_step(report.seconds)
         self._take_over(session)
         if not session.goes_on(report.step, position):
             return  # there is nothing to go on with
         if self._stale:
             snapshot = None  # the weights are not in it
-        if self._coming is None and (snapshot is not None or report.step == session.copy_due):
+        if self._coming is None and (snapshot is not None or report.step == session.keeping.copy_due):
             self._begin(session, report.step, position, snapshot, barrier_s)
-        if self._coming is None and session.copy_due <= report.step:
+        if self._coming is None and (session.keeping.copy_due or 0) <= report.step:
             soonest = session.soonest(report.step)
-            due = self.newest.step + self._pace.steps if self.newest is not None else soonest
-            session.copy_due = max(soonest, due)
+            due = self.newest.step + self._interval.steps if self.newest is not None else soonest
+            session.keeping.copy_due = max(soonest, due)
 
     def forget(self) -> None:
         """The run goes back to the newest copy: what came after it did not happen."""
@@ -166,7 +166,7 @@ class Copies:
         keeping = _keep(session, step, self.newest.step if self.newest is not None else step)
         taken = snapshot if snapshot is not None else snapshots.of_shards(session, weights=self._stale)
         if snapshot is None:
-            self._pace = self._pace.after_copy(barrier_s + time.monotonic() - began)
+            self._interval = self._interval.after_copy(barrier_s + time.monotonic() - began)
         self._coming_slices, self._unseen = self._unseen, []
         self._coming = self._pool.submit(_fetch, step, position, taken, keeping)
 
@@ -179,7 +179,7 @@ class Copies:
             self._unseen = self._coming_slices + self._unseen
             return
         sent = coming.result()
-        self.newest, self._pace = sent.copy, dataclasses.replace(self._pace, sending_s=sent.sending_s)
+        self.newest, self._interval = sent.copy, dataclasses.replace(self._interval, sending_s=sent.sending_s)
         session.source.counted(self._coming_slices)
         self._coming_slices = []
 
@@ -193,8 +193,8 @@ def _fetch(step: int, position: int, snapshot: Snapshot, keeping: Sequence[tuple
 
 
 def _keep(session: Session, step: int, still: int) -> list[tuple[str, Ref[bool]]]:
-    """Tell the workers to keep their weights before their next step; nobody waits for the answers."""
-    return [(member.actor.key, member.call("keep", step, still)) for member in session.crew]
+    """Tell the workers to keep their weights before their next step; the answers are not waited for."""
+    return [(member.actor.key, member.call("keep", step, still)) for member in session.members]
 
 
 def _kept(keeping: Sequence[tuple[str, Ref[bool]]]) -> frozenset[str]:

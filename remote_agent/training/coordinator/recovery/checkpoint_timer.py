@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from remote_agent.strategies import spec_of
 from remote_agent.training.checkpoint.saver import Saver
-from remote_agent.training.coordinator.recovery.copy_interval import MAX_HELD_UP, CopyInterval
+from remote_agent.training.coordinator.recovery.copy_interval import MAX_STALLED, CopyInterval
 from remote_agent.training.coordinator.session import Session, StepReport
 
 FIRST_S = 5.0
@@ -38,7 +38,7 @@ class CheckpointTimer:
         self._is_on = config.checkpoint_every == 0 and config.checkpoint_seconds > 0
         self._every_s = min(FIRST_S, config.checkpoint_seconds)
         self._saver, self._clock = saver, clock
-        self._pace = CopyInterval(bursts=not spec_of(config.strategy).waits)
+        self._interval = CopyInterval(bursts=not spec_of(config.strategy).waits)
         self._since = clock()
 
     @property
@@ -46,7 +46,7 @@ class CheckpointTimer:
         """Seconds of training from one to the next."""
         newest = self._saver.newest
         written_s = max(newest.seconds / MAX_WRITING, newest.size / MAX_BYTES_S) if newest is not None else 0.0
-        return max(self._every_s, self._pace.stall_s / MAX_HELD_UP, written_s)
+        return max(self._every_s, self._interval.stall_s / MAX_STALLED, written_s)
 
     def after(self, session: Session, report: StepReport, stall_s: float | None) -> None:
         """A step was made: say whether one of the next is to be kept.
@@ -58,13 +58,13 @@ class CheckpointTimer:
         """
         if not self._is_on:
             return
-        barrier_s = self._pace.over(report.seconds)
-        self._pace = self._pace.after_step(report.seconds)
+        barrier_s = self._interval.over(report.seconds)
+        self._interval = self._interval.after_step(report.seconds)
         if stall_s is not None:
-            self._pace = self._pace.after_copy(barrier_s + stall_s)
+            self._interval = self._interval.after_copy(barrier_s + stall_s)
             self._since, self._every_s = self._clock(), session.config.checkpoint_seconds
-        elif session.checkpoint_due <= report.step and self._is_time:
-            session.checkpoint_due = session.soonest(report.step)
+        elif (session.keeping.checkpoint_due or 0) <= report.step and self._is_time:
+            session.keeping.checkpoint_due = session.soonest(report.step)
 
     @property
     def _is_time(self) -> bool:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 REPLAY_S = 1.0
 """What a lost shard should cost at most beside its new start: the steps since the copy, in seconds of training."""
 
-MAX_HELD_UP = 0.01
+MAX_STALLED = 0.01
 """Part of the time that training may wait for copies."""
 
-HOLD_UPS = 3
+COUNTED_STALLS = 3
 """Of the last so many copies, how long training waited for each; the shortest counts."""
 
 MAX_SENDING = 0.25
@@ -29,13 +29,13 @@ class CopyInterval:
         bursts: slices of several workers come at once and end as many steps, so some steps take nothing and others all
             of the time. All workers have to come together for a copy, then.
         step_s: a step takes so long.
-        held_up: so long training waited for each of the last copies, the newest last.
+        stalls: so long training waited for each of the last copies, the newest last.
         sending_s: so long the newest copy was on its way.
     """
 
     bursts: bool
     step_s: float = 0.0
-    held_up: tuple[float, ...] = ()
+    stalls: tuple[float, ...] = ()
     sending_s: float = 0.0
 
     @property
@@ -45,8 +45,8 @@ class CopyInterval:
         A single one may have met with something else: it must not put off the next. Before there are two it is what is
         expected: to come together may take the others as long as a slice takes.
         """
-        if len(self.held_up) > 1:
-            return min(self.held_up)
+        if len(self.stalls) > 1:
+            return min(self.stalls)
         return self.step_s if self.bursts else 0.0
 
     @property
@@ -58,7 +58,7 @@ class CopyInterval:
         """
         step_s = max(self.step_s, MIN_STEP_S)
         wanted = math.floor(REPLAY_S / step_s)
-        affordable = math.ceil(max(self.stall_s / MAX_HELD_UP, self.sending_s / MAX_SENDING) / step_s)
+        affordable = math.ceil(max(self.stall_s / MAX_STALLED, self.sending_s / MAX_SENDING) / step_s)
         return max(1, wanted, affordable)
 
     def over(self, seconds: float) -> float:
@@ -81,4 +81,4 @@ class CopyInterval:
 
     def after_copy(self, stall_s: float) -> CopyInterval:
         """With one more copy for which training waited so long."""
-        return dataclasses.replace(self, held_up=(*self.held_up, stall_s)[-HOLD_UPS:])
+        return dataclasses.replace(self, stalls=(*self.stalls, stall_s)[-COUNTED_STALLS:])

@@ -1,4 +1,4 @@
-"""Who is still there: asked when something is late or lost, before anybody is blamed."""
+"""Which shards and workers answer: asked when something is late or lost, before one of them is blamed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from remote_agent.training.coordinator.members import WorkerHandle
-from remote_agent.training.coordinator.recovery.heartbeat import Heartbeat
+from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.deadlines import LOOK_S, PING_S, SERVER_SILENT_S, TRANSFER_S
 from remote_agent.training.errors import ServerGone
@@ -56,7 +56,7 @@ def check_beats(session: Session, heartbeat: Heartbeat) -> None:
         ServerGone: one has ended, or is silent.
         TrainingError: one has failed.
     """
-    workers = [*session.crew, *(away.member for away in session.away if away.member is not None)]
+    workers = [*session.members, *(away.member for away in session.away if away.member is not None)]
     silent = {member.host for member in workers if heartbeat.of(member.actor).is_silent}
     for server in session.servers:
         beat = heartbeat.of(server.actor)
@@ -81,13 +81,13 @@ def answer_of(member: WorkerHandle, call: Ref[T], heartbeat: Heartbeat, seconds:
     return rpc.get(call, 0.0)
 
 
-def newest_weights(crew: Sequence[WorkerHandle], heartbeat: Heartbeat) -> Payload:
+def newest_weights(members: Sequence[WorkerHandle], heartbeat: Heartbeat) -> Payload:
     """The newest weights, from whichever living worker gives them first; the last one is waited for in any case.
 
     Raises:
-        Timeout, or an error of Ray's: nobody does.
+        Timeout, or an error of Ray's: none does.
     """
-    *others, last = crew
+    *others, last = members
     for member in others:
         try:
             return answer_of(member, member.call("weights"), heartbeat, TRANSFER_S)

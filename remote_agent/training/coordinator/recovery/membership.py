@@ -1,8 +1,8 @@
-"""Who is away from a run, and how they come back; it carries out what the failure policy decides about workers.
+"""Which workers take part in a run: it carries out what the failure policy and the user decide about them.
 
-A worker is away because it was set aside (silent, or late: it catches up by itself, and is let in again), because it is
-being started again, or because it is new. However that came about, it comes back the same way: it follows the run with
-the newest weights, and takes part from the next step that is issued. Nobody waits for it.
+A worker is away because it was set aside (silent, or late: it catches up by itself, and takes part again), because it
+is being started again, or because it is new. Each comes back the same way: it follows the run with the newest weights,
+and takes part from the next step that is issued. The others do not wait for it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ import logging
 import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
-from typing import Any
 
-from remote_agent.protocol import RunCommand, WorkerJoined
-from remote_agent.training.coordinator.members import WorkerHandle
-from remote_agent.training.coordinator.plan.share_balancer import LAST_HINT, ShareBalancer
+from remote_agent.protocol import RunCommand, WorkerJoined, WorkerLost
+from remote_agent.training.coordinator.members import HeldSlice, Rejoining, WorkerHandle
+from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery import policy
-from remote_agent.training.coordinator.recovery.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery.policy import (
     Died,
     Drop,
@@ -28,23 +26,44 @@ from remote_agent.training.coordinator.recovery.policy import (
     RunStatus,
     SetAside,
 )
-from remote_agent.training.coordinator.recovery.rejoining import Rejoining, learn_from_late, of_following
+from remote_agent.training.coordinator.recovery.rejoining import learn_from_late, of_following
 from remote_agent.training.coordinator.session import Session
+from remote_agent.training.coordinator.share_balancer import LAST_HINT, ShareBalancer
 from remote_agent.training.deadlines import ALONE_S, LOOK_S
 from remote_agent.training.errors import TrainingError, WeightsGone, WorkersGone
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.messages import PING
-from remote_agent.training.shared.rpc import Ref
 
 LOG = logging.getLogger(__name__)
 
 
+def lose(session: Session, member: WorkerHandle, step: int, cause: str) -> None:
+    """Go on without a worker that was lost while no strategy was training; it is started again once one is.
+
+    Raises:
+        WeightsGone: it was the last one.
+    """
+    session.membership.members.remove(member)
+    _report_lost(session, step, member, cause)
+    session.joining.end(member)
+    session.membership.away.append(Rejoining(member.seat.spec, member, time.monotonic(), lost=True))
+    if not session.members:
+        cause = f"the last worker was lost: {cause}"
+        raise WeightsGone(cause, hint="look at the host, then resume the run", host=member.host)
+
+
+def _report_lost(session: Session, step: int, member: WorkerHandle, cause: str) -> None:
+    session.journal.write(
+        WorkerLost, worker=member.name, host=member.host, device=member.device, step=step, cause=cause
+    )
+
+
 class Membership:
-    """The workers of a session that are away.
+    """Changes which workers of a session take part, as long as a strategy trains.
 
     Args:
-        session: the run's; its crew takes part.
-        crew: decides about shares.
+        session: the run's.
+        balancer: decides about shares.
         heartbeat: pings all of them.
         on_server: see :class:`~remote_agent.training.coordinator.recovery.policy.RunStatus`.
     """
@@ -52,57 +71,82 @@ class Membership:
     def __init__(
         self,
         session: Session,
-        crew: ShareBalancer,
+        balancer: ShareBalancer,
         heartbeat: Heartbeat,
         *,
         on_server: bool = True,
     ) -> None:
-        self._session, self._crew, self._heartbeat = session, crew, heartbeat
+        self._session, self._balancer, self._heartbeat = session, balancer, heartbeat
         self._on_server = on_server
-        self._away, self._draining = session.away, session.draining
+        record = session.membership
+        self._members, self._away, self._draining = record.members, record.away, record.draining
+        self._leaving: list[WorkerHandle] = []  # they take no part any more, and still do what they were given
         self._alone_since: float | None = None
         self._reopen()
 
     # --- Leaving -----------------------------------------------------------------------------------------------------
 
     def handle_failure(
-        self,
-        step: int,
-        member: WorkerHandle,
-        evidence: Evidence,
-        *,
-        newest: int,
-        patience_s: float = ALONE_S,
-        late: tuple[int, Ref[Any]] | None = None,
+        self, step: int, member: WorkerHandle, evidence: Evidence, *, newest: int, held: HeldSlice | None = None
     ) -> None:
-        """A worker of the crew failed: decide about it, and carry that out. Its slices are the caller's.
+        """Decide about a worker that failed, and carry that out. Its slices are the caller's to issue again.
+
+        A worker that was to leave is ended, without a decision. Nothing is done about one that is gone already.
 
         Args:
             step: the one under way.
-            member: who.
+            member: the worker.
             evidence: what was seen.
             newest: the newest step that it was given a part in.
-            patience_s: after this long it is taken to hang.
-            late: samples and answer of the slice that it did not deliver in time.
+            held: the slice that it had.
 
         Raises:
             WorkersGone: it was the last one, and will not come back.
             TrainingError: the batch does not fit into the others' memory.
         """
-        others = [other for other in self._session.crew if other is not member]
+        if member in self._leaving:
+            self._release(member)
+        if member not in self._members:
+            return
+        others = [other for other in self._members if other is not member]
         if member.host in self._draining and others:
             evidence = policy.Drained()
         self._blame(member, evidence)
-        decision = policy.decide(evidence, self._standing(member.attempts, len(others), len(self._away)))
+        decision = policy.decide(evidence, self._status(member.attempts, len(others), len(self._away)))
         LOG.info("step %d: %s: %s -> %s", step, member.name, evidence, decision)
         if isinstance(evidence, policy.ShardLinkDown) and isinstance(decision, SetAside):
             member.attempts += 1
         lost = not isinstance(decision, SetAside) or decision.lost
         if lost:
-            self._crew.report_lost(step, member, decision.cause)
-        self._crew.leave(step, member, f"{member.name} was lost" if lost else f"{member.name}: {decision.cause}")
-        away = Rejoining(member.seat.spec, member, time.monotonic(), lost, patience_s, late, attempts=member.attempts)
+            _report_lost(self._session, step, member, decision.cause)
+        self._leave(step, member, f"{member.name} was lost" if lost else f"{member.name}: {decision.cause}")
+        is_late = isinstance(evidence, policy.Late)
+        away = Rejoining(
+            member.seat.spec, member, time.monotonic(), lost, held, is_late=is_late, attempts=member.attempts
+        )
         self._carry_out(decision, away, newest)
+
+    def start_leaving(self, step: int) -> None:
+        """Give workers on drained hosts no part in ``step`` and those after it; never all workers leave."""
+        wanted = [member for member in self._members if member.host in self._draining]
+        for member in wanted if len(wanted) < len(self._members) else ():
+            _report_lost(self._session, step, member, policy.decide(policy.Drained(), _ANY).cause)
+            self._leave(step, member, f"{member.host} is drained")
+            self._leaving.append(member)
+
+    def release_idle(self, busy: Collection[WorkerHandle] = ()) -> None:
+        """End those that were to leave, and are not ``busy`` with what they were given before."""
+        for member in [member for member in self._leaving if member not in busy]:
+            self._release(member)
+
+    def _leave(self, step: int, member: WorkerHandle, reason: str) -> None:
+        self._members.remove(member)
+        self._balancer.recut(step, reason)
+
+    def _release(self, member: WorkerHandle) -> None:
+        self._leaving.remove(member)
+        self._end(member)
+        self._watch()
 
     def _blame(self, member: WorkerHandle, evidence: Evidence) -> None:
         """See whether the user's code is to blame."""
@@ -111,7 +155,7 @@ class Membership:
         elif isinstance(evidence, Hung):
             self._session.crashes.hung(member.seat, member.actor, self._heartbeat.of(member.actor).pulse.busy)
 
-    def _standing(self, attempts: int, others: int, coming: int) -> RunStatus:
+    def _status(self, attempts: int, others: int, coming: int) -> RunStatus:
         return RunStatus(others=others, coming=coming, attempts=attempts, on_server=self._on_server)
 
     def _carry_out(self, decision: policy.Decision, away: Rejoining, newest: int) -> None:
@@ -145,20 +189,20 @@ class Membership:
     # --- Coming back -------------------------------------------------------------------------------------------------
 
     def wait(self, seconds: float) -> None:
-        """Until something may have changed about those who are away, at most so long."""
+        """Wait until something may have changed about workers that are away, at most so long."""
         self._heartbeat.wait(seconds)
 
-    def look(self, step: int) -> None:
-        """See how those are doing who are away, and what the user wants.
+    def refresh(self, step: int) -> None:
+        """Bring workers that are away on their way back, and carry out the user's commands.
 
         Raises:
-            WorkersGone: nobody takes part, and nobody came back in time.
+            WorkersGone: no worker takes part, and none came back in time.
             JobError: the user's code kills workers, or holds them up.
         """
         now = time.monotonic()
         there = [away.member for away in self._away if away.member is not None]
         deadline_s = self._session.config.slice_deadline_s
-        self._session.crashes.look([*self._session.crew, *there], self._heartbeat, deadline_s)
+        self._session.crashes.look([*self._members, *there], self._heartbeat, deadline_s)
         if self._session.control is not None:
             for command in self._session.control.poll():
                 self._obey(command)
@@ -171,13 +215,13 @@ class Membership:
     def _failed(self, step: int, away: Rejoining, evidence: Evidence) -> None:
         """Decide about a worker that failed on its way back."""
         self._away.remove(away)
-        standing = self._standing(away.attempts, len(self._session.crew), len(self._away))
+        status = self._status(away.attempts, len(self._members), len(self._away))
         if away.member is not None:
             self._blame(away.member, evidence)
         if not away.lost and away.member is not None:
-            self._crew.report_lost(step, away.member, _cause(evidence))
+            _report_lost(self._session, step, away.member, _cause(evidence))
             away.lost = True
-        decision = policy.decide(evidence, standing)
+        decision = policy.decide(evidence, status)
         LOG.info("step %d: %s on its way back: %s -> %s", step, away.name, evidence, decision)
         self._carry_out(decision, away, step)
 
@@ -219,7 +263,7 @@ class Membership:
         return Hung(waited) if waited > away.patience_s else None
 
     def ready(self) -> list[WorkerHandle]:
-        """Those who have caught up, and may take part."""
+        """The workers that have caught up, and may take part."""
         return [member for _, member in self._ready()]
 
     def _ready(self) -> list[tuple[Rejoining, WorkerHandle]]:
@@ -234,17 +278,17 @@ class Membership:
         return result
 
     def refuse(self, step: int, failed: Mapping[WorkerHandle, Evidence]) -> None:
-        """These were ready, and could not be let in."""
+        """Decide about workers that were ready, and failed when they were to take part."""
         for away in [away for away in self._away if away.member in failed]:
             assert away.member is not None, "it was ready"
             self._failed(step, away, failed[away.member])
 
     def readmit(self, step: int, only: Collection[WorkerHandle] | None = None) -> bool:
-        """Let those take part, from ``step`` on, who have caught up; returns whether there was anybody.
+        """Let workers that have caught up take part from ``step`` on; returns whether there was one.
 
         Args:
             step: the one that is issued next.
-            only: nobody but these; None: all.
+            only: of these alone; None: of all.
         """
         entered = False
         for away, member in self._ready():
@@ -260,24 +304,25 @@ class Membership:
                 self._session.journal.write(
                     WorkerJoined, worker=member.name, host=spec.host, device=member.device, name=spec.name
                 )
-            self._crew.enter(step, member, f"{member.name} takes part" if away.lost else f"{member.name} is back")
+            self._members.append(member)
+            self._balancer.recut(step, f"{member.name} takes part" if away.lost else f"{member.name} is back")
             entered = True
             self._watch()
         return entered
 
-    def gather(self, step: int) -> None:
-        """Let in who has caught up; where nobody takes part, wait until somebody does.
+    def wait_for_members(self, step: int) -> None:
+        """Let workers that have caught up take part from ``step`` on; where none does, wait until there is one.
 
         Raises:
-            WorkersGone: nobody came back in time.
+            WorkersGone: none came back in time.
         """
         self.readmit(step)
-        if self._session.crew:
+        if self._members:
             return
         LOG.info("step %d: paused, no worker takes part", step)
-        while not self._session.crew:
+        while not self._members:
             self.wait(LOOK_S)
-            self.look(step)
+            self.refresh(step)
             self.readmit(step)
         LOG.info("step %d: continued", step)
 
@@ -288,13 +333,14 @@ class Membership:
             member.attempts = 0
 
     def _reopen(self) -> None:
-        """Where a strategy begins anew the shards have moved: who is away can't follow any more, and is opened anew."""
+        """Start the workers that are away again: where a strategy begins anew the shards have moved."""
         for away in self._away:
             if away.follows is not None and away.member is not None:
                 self._end(away.member)
             if away.opening is not None:
                 away.opening.add_done_callback(self._end_opened)
-            away.follows = away.late = away.opening = None
+            away.follows = away.opening = None
+            away.is_late = False
             away.start_at = time.monotonic()
         self._watch()
 
@@ -303,22 +349,6 @@ class Membership:
             self._end(opening.result())
 
     # --- What the user wants -----------------------------------------------------------------------------------------
-
-    def leaving(self) -> list[WorkerHandle]:
-        """Workers of the crew that the user wants to leave; never all of the crew."""
-        wanted = [member for member in self._session.crew if member.host in self._draining]
-        return wanted if len(wanted) < len(self._session.crew) else []
-
-    def dismiss(self, step: int, members: list[WorkerHandle]) -> None:
-        """These get no part in the steps that are issued from now on; they still do what they were given."""
-        for member in members:
-            self._crew.report_lost(step, member, policy.decide(policy.Drained(), _ANY).cause)
-            self._crew.leave(step, member, f"{member.host} is drained")
-
-    def dismissed(self, member: WorkerHandle) -> None:
-        """One of them has done all that it was given."""
-        self._end(member)
-        self._watch()
 
     def _obey(self, command: RunCommand) -> None:
         LOG.info("the user's command: %s", command)
@@ -331,17 +361,17 @@ class Membership:
                 elif away.member is not None:
                     self._end(away.member)
         elif command.command == "add":
-            there = [member.seat.spec for member in self._session.crew] + [away.spec for away in self._away]
+            there = [member.seat.spec for member in self._members] + [away.spec for away in self._away]
             known = {(spec.host, spec.device) for spec in there}
             for spec in command.devices:
                 self._draining.discard(spec.host)
                 if (spec.host, spec.device) not in known:
                     self._away.append(Rejoining.new(spec))
 
-    # --- Nobody left -------------------------------------------------------------------------------------------------
+    # --- No worker left ----------------------------------------------------------------------------------------------
 
     def _check_alone(self, now: float) -> None:
-        if self._session.crew or any(away.opening is not None for away in self._away):
+        if self._members or any(away.opening is not None for away in self._away):
             self._alone_since = None
         elif self._alone_since is None:
             self._alone_since = now
@@ -353,8 +383,8 @@ class Membership:
 
     def _watch(self) -> None:
         away = [away.member.actor for away in self._away if away.member is not None and away.follows is not None]
-        crew, servers = self._session.crew, self._session.servers
-        self._heartbeat.watch([*(member.actor for member in crew), *away, *(server.actor for server in servers)])
+        working = [member.actor for member in (*self._members, *self._leaving)]
+        self._heartbeat.watch([*working, *away, *(server.actor for server in self._session.servers)])
 
 
 _ANY = RunStatus(others=1, coming=0)

@@ -13,10 +13,7 @@ be cut off for a while only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-
-from remote_agent.whereabouts import Place
 
 MAX_ATTEMPTS = 3
 """Times that the last worker is started again, without having worked well in between, until the run fails."""
@@ -68,11 +65,18 @@ class ShardLinkDown:
 
 
 @dataclass(frozen=True)
+class TooLate:
+    """It takes part from the step after ``step`` on, and all that take part in ``step`` were lost."""
+
+    step: int
+
+
+@dataclass(frozen=True)
 class Drained:
     """The user wants its host to leave."""
 
 
-Evidence = Died | Silent | Late | Hung | ShardLinkDown | Drained
+Evidence = Died | Silent | Late | Hung | ShardLinkDown | TooLate | Drained
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,50 +128,15 @@ class Fail:
     weights_lost: bool = False
 
 
-MAX_CRASHES = 2
-"""Times that one call of the user's code may kill its worker, or hang in it."""
-
-MAX_KILLS = 3
-"""The same where workers were ended from outside, or nobody knows by what: that can be a coincidence."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Crash:
-    """A worker died in a call of the user's code, or hangs in it.
-
-    Attributes:
-        worker: its name.
-        host: where it was.
-        place: the call.
-        how: what happened, in words, with the function.
-        certain: it was the call's own doing.
-        hung: it hangs.
-        detail: the user's calls, and what was written before.
-    """
-
-    worker: str
-    host: str
-    place: Place
-    how: str
-    certain: bool
-    hung: bool = False
-    detail: str = ""
-
-    @property
-    def call(self) -> tuple[int, int, str]:
-        """The step, the slice and the function: whoever does the slice again makes the same call."""
-        return self.place.step, self.place.slice, self.place.function
-
-
 Decision = SetAside | Restart | Drop | Fail
 
 
-def decide(evidence: Evidence, standing: RunStatus) -> Decision:
+def decide(evidence: Evidence, status: RunStatus) -> Decision:
     """What is done about the worker."""
-    decision = _about(evidence, standing)
-    if isinstance(decision, Drop) and not standing.others and not standing.coming:
+    decision = _about(evidence, status)
+    if isinstance(decision, Drop) and not status.others and not status.coming:
         return Fail(f"the last worker was lost: {decision.cause}")
-    if not isinstance(decision, Fail) and not standing.others and not standing.on_server:
+    if not isinstance(decision, Fail) and not status.others and not status.on_server:
         return Fail(f"the last worker was lost, and the weights with it: {decision.cause}", weights_lost=True)
     return decision
 
@@ -177,55 +146,28 @@ def pause_s(attempts: int) -> float:
     return FIRST_PAUSE_S if not attempts else min(LONGEST_PAUSE_S, NEXT_PAUSE_S * 2.0 ** min(attempts - 1, 30))
 
 
-def culprit(crashes: Sequence[Crash], workers: int) -> tuple[Crash, ...]:
-    """The crashes of the one call that a run has to end for; empty: there is none yet.
-
-    In a step only the same slice makes the same call again, and another worker is given it at once. Before the first
-    step all workers make the same calls: where it is always the same one that dies, it may be its host's fault, and the
-    run goes on without that.
-
-    Args:
-        crashes: in the order in which they were found.
-        workers: that the run began with.
-    """
-    for call in dict.fromkeys(crash.call for crash in reversed(crashes)):
-        same = tuple(crash for crash in crashes if crash.call == call)
-        certain = any(crash.certain for crash in same) or one_sample(same) is not None
-        distinct = len({crash.worker for crash in same})
-        if len(same) >= (MAX_CRASHES if certain else MAX_KILLS) and (call[0] or distinct > 1 or workers == 1):
-            return same
-    return ()
-
-
-def one_sample(crashes: Sequence[Crash]) -> int | None:
-    """The sample that all of these were at, if the call was for one alone.
-
-    Where a signal meets another thread, the one that the user's code is in may have come to the next.
-    """
-    known = {crash.place.sample if crash.place.samples == 1 else None for crash in crashes}
-    return known.pop() if len(known) == 1 else None
-
-
-def _about(evidence: Evidence, standing: RunStatus) -> Decision:
+def _about(evidence: Evidence, status: RunStatus) -> Decision:
     match evidence:
         case Drained():
             return Drop("drained")
         case Silent(seconds):
             cause = f"no answer for {seconds:.1f} s"
-            return SetAside(cause, lost=True) if standing.on_server else _again(cause, standing)
+            return SetAside(cause, lost=True) if status.on_server else _again(cause, status)
         case Late():
             cause = "its slice is late"
-            return SetAside(cause, lost=False) if standing.on_server else _again(cause, standing)
-        case ShardLinkDown(cause) if not standing.attempts and standing.on_server:
+            return SetAside(cause, lost=False) if status.on_server else _again(cause, status)
+        case ShardLinkDown(cause) if not status.attempts and status.on_server:
             return SetAside(cause, lost=True)
         case ShardLinkDown(cause) | Died(cause):
-            return _again(cause, standing)
+            return _again(cause, status)
+        case TooLate(step):
+            return _again(f"it waited for step {step}, and all workers of that step were lost", status)
         case Hung(seconds):
-            return _again(f"its slice was not done after {seconds:.0f} s, though its process answers", standing)
+            return _again(f"its slice was not done after {seconds:.0f} s, though its process answers", status)
 
 
-def _again(cause: str, standing: RunStatus) -> Decision:
-    if standing.attempts >= MAX_ATTEMPTS and not standing.others and not standing.coming:
-        return Drop(f"{cause} (after {standing.attempts} attempts)")
-    after_s = pause_s(standing.attempts)
+def _again(cause: str, status: RunStatus) -> Decision:
+    if status.attempts >= MAX_ATTEMPTS and not status.others and not status.coming:
+        return Drop(f"{cause} (after {status.attempts} attempts)")
+    after_s = pause_s(status.attempts)
     return Restart(f"{cause} (tried again in {after_s:.0f} s)" if after_s else cause, after_s)

@@ -1,17 +1,10 @@
-"""A worker that takes no part in a run now: where it is on its way back."""
+"""What is learned from a worker on its way back: why it does not follow the run, and how fast it is."""
 
 from __future__ import annotations
 
-import time
-from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any
-
-from remote_agent.protocol import DeviceSpec
-from remote_agent.training.coordinator.members import WorkerHandle
+from remote_agent.training.coordinator.members import Rejoining, WorkerHandle
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
 from remote_agent.training.coordinator.recovery.policy import Died, Evidence
-from remote_agent.training.deadlines import ALONE_S
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.device_profile import DeviceProfile
 from remote_agent.training.shared.messages import ShardLinkDown, StaleResult, StreamedResult
@@ -19,48 +12,6 @@ from remote_agent.training.shared.rpc import Ref
 
 MAX_SLOWDOWN = 20.0
 """A slice that was late by more than this says no more about the device than one that was late by this."""
-
-
-@dataclass(eq=False)
-class Rejoining:
-    """A worker that takes no part now.
-
-    Attributes:
-        spec: its device.
-        member: itself; None: it is new.
-        since: when it left, on the monotonic clock.
-        lost: the user was told that it is lost (or new), and is told when it takes part.
-        patience_s: after this long without a sign of progress it is taken to hang.
-        late: the slice that it was set aside for: (samples, answer).
-        follows: its call to follow the run; None: its process is not there yet.
-        follows_since: when that was called.
-        opening: its process, while that is being started.
-        start_at: when to start it, on the monotonic clock; None: it is not to be started.
-        attempts: as a member's, for one that is new.
-    """
-
-    spec: DeviceSpec
-    member: WorkerHandle | None
-    since: float
-    lost: bool
-    patience_s: float = ALONE_S
-    late: tuple[int, Ref[Any]] | None = None
-    follows: Ref[ShardLinkDown | None] | None = None
-    follows_since: float = 0.0
-    opening: Future[WorkerHandle] | None = None
-    start_at: float | None = None
-    attempts: int = 0
-
-    @classmethod
-    def new(cls, spec: DeviceSpec) -> Rejoining:
-        """A device that has had no worker so far: it gets one as soon as its host has a living node."""
-        now = time.monotonic()
-        return cls(spec, None, now, lost=True, start_at=now)
-
-    @property
-    def name(self) -> str:
-        """The worker's; that of its device where it has none yet."""
-        return self.member.name if self.member is not None else f"{self.spec.host}/{self.spec.device}"
 
 
 def of_following(follows: Ref[ShardLinkDown | None]) -> Evidence | None:
@@ -74,11 +25,11 @@ def of_following(follows: Ref[ShardLinkDown | None]) -> Evidence | None:
 
 def learn_from_late(away: Rejoining, member: WorkerHandle) -> None:
     """Let the slice that was late say how fast the device is now."""
-    if away.late is None or away.lost:
+    if away.held is None or not away.is_late or away.lost:
         return
-    samples, ref = away.late
+    samples = away.held.samples
     try:
-        answer = rpc.get(ref, 0.0)
+        answer = rpc.get(away.held.answer, 0.0)
     except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
         return
     now = member.track.current

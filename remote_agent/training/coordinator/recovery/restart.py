@@ -1,6 +1,6 @@
 """What makes a run start over: an actor that is lost before the first step; a model that can't be streamed after all.
 
-A worker or server that ends while the run is being made ready leaves nobody to take its place: shares, shards and the
+A worker or server that ends while the run is being made ready leaves none to take its place: shares, shards and the
 way of the gradients are being decided with it. What has been done until then takes seconds, so all actors end, and the
 run is made ready once more, with the hosts that have a living node; without one that is lost a second time, too. A
 device that is left out is tried again while the run is on, once its host has a node (``Request.away``). So it is for a

@@ -1,11 +1,11 @@
 """Going on when shards of the parameter server were lost: back to the newest copy, and the steps since made again.
 
-In this order: who waits for the shards is freed, and who does not answer is lost too; a new shard is started for each
-lost one, on the coordinator's host, where the copy is; all shards, the living ones too, are given the copied step's
-state, and serve anew, with a new secret, so that whoever was only cut off can't disturb; all workers go back to the
-weights that they have kept of that step. The steps since are then made as any others: with the same samples of the
-order, each counted once, as the record of slices says which of its lines are superseded. (Where nobody waits for a
-whole step they are cut into other slices, applied in another order: what comes out is as good, and not the same.)
+In this order: workers that wait for the shards are freed, and those that do not answer are lost too; a new shard is
+started for each lost one, on the coordinator's host, where the copy is; all shards, the living ones too, are given the
+copied step's state, and serve anew, with a new secret, so that one that was only cut off can't disturb; all workers go
+back to the weights that they have kept of that step. The steps since are then made as any others: with the same samples
+of the order, each counted once, as the record of slices says which of its lines are superseded. (Where no worker waits
+for a whole step they are cut into other slices, applied in another order: what comes out is as good, and not the same.)
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import Any
 
 import psutil
 
-from remote_agent.protocol import RunResumed, ServerLost, WorkerLost
+from remote_agent.protocol import RunResumed, ServerLost
 from remote_agent.training.checkpoint.optimizer_state import Resumption, Shapes, cut
 from remote_agent.training.coordinator import transfer
-from remote_agent.training.coordinator.members import Server, WorkerHandle
+from remote_agent.training.coordinator.members import Server
 from remote_agent.training.coordinator.plan import placement
 from remote_agent.training.coordinator.recovery.backups import Copy, is_restorable
-from remote_agent.training.coordinator.recovery.rejoining import Rejoining
-from remote_agent.training.coordinator.session import Session
+from remote_agent.training.coordinator.recovery.membership import lose
+from remote_agent.training.coordinator.session import KeepSchedule, Session, Takeover
 from remote_agent.training.deadlines import HEARTBEAT_S, SERVER_S, TRANSFER_S
-from remote_agent.training.errors import LostAtStart, PlacementError, ServerGone, WeightsGone
+from remote_agent.training.errors import LostAtStart, PlacementError, ServerGone
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.messages import EXCHANGE, PING, Failed
 from remote_agent.training.wire.endpoint import StreamInfo
@@ -54,12 +54,12 @@ class Restorer:
 
     def __init__(self, host: str) -> None:
         self._host = host
-        self._furthest = self._in_vain = 0
+        self._furthest = self._failed_attempts = 0
 
     def made(self, step: int) -> None:
         """A step was made: if none was as far before, the losses up to now are forgotten."""
         if step > self._furthest:
-            self._furthest, self._in_vain = step, 0
+            self._furthest, self._failed_attempts = step, 0
 
     def restore(self, session: Session, copy: Copy | None, lost: ServerGone, step: int) -> tuple[Session, Copy]:
         """As :func:`restore`, again if further shards are lost meanwhile; with the copy that the run went back to.
@@ -70,8 +70,8 @@ class Restorer:
         if copy is None:
             raise lost
         while True:
-            self._in_vain += 1
-            if self._in_vain > MAX_RESTORES:
+            self._failed_attempts += 1
+            if self._failed_attempts > MAX_RESTORES:
                 raise lost
             try:
                 return restore(session, copy, lost, step, self._host), copy
@@ -103,7 +103,7 @@ def restore(session: Session, copy: Copy, lost: ServerGone, step: int, host: str
         raise lost
     began = time.monotonic()
     session.journal.write(ServerLost, host=lost.host, step=step, cause=lost.cause)
-    living = _who_lives(session, step, gone=lost.host if lost.known else "")
+    living = _free_workers(session, step, gone=lost.host if lost.known else "")
     servers = _complete(session, living)
     hosts = [f"{before.host} -> {now.host}" for before, now in zip(session.servers, servers, strict=True)]
     LOG.info("step %d: shards (%s) are restored from the copy of step %d", step, ", ".join(hosts), copy.step)
@@ -128,7 +128,8 @@ def restore(session: Session, copy: Copy, lost: ServerGone, step: int, host: str
         notes=_notes(session, servers, step - 1 - copy.step, time.monotonic() - began),
     )
     order = session.order.going_on(copy.step, copy.position)
-    return dataclasses.replace(session, servers=servers, order=order, copy_due=0, checkpoint_due=0, told=0)
+    takeover = Takeover(coordinator=session.coordinator) if session.takeover is not None else None
+    return dataclasses.replace(session, servers=servers, order=order, keeping=KeepSchedule(), takeover=takeover)
 
 
 def prepare(session: Session) -> None:
@@ -148,10 +149,10 @@ def part_of(copy: Copy, shapes: Shapes, layout: Layout, shard: int) -> Resumptio
     return Resumption(step=copy.step, pieces=own)
 
 
-# --- Who is there ----------------------------------------------------------------------------------------------------
+# --- What is left ----------------------------------------------------------------------------------------------------
 
 
-def _who_lives(session: Session, step: int, gone: str) -> list[bool]:
+def _free_workers(session: Session, step: int, gone: str) -> list[bool]:
     """Have the workers give up what they wait for; says of each shard whether it answers.
 
     Workers that do not answer are lost. The shard on host ``gone`` is known to be, and not asked.
@@ -159,9 +160,9 @@ def _who_lives(session: Session, step: int, gone: str) -> list[bool]:
     Raises:
         TrainingError: one answers that it has failed by itself, which another one would too.
     """
-    freeing = [(member, member.call_in(PING, "abandon")) for member in session.crew]
-    # Once this is answered, nobody waits for an exchange with the old shards any more.
-    freeing += [(member, member.actor.call_in(EXCHANGE, "place")) for member in session.crew]
+    freeing = [(member, member.call_in(PING, "abandon")) for member in session.members]
+    # Once this is answered, no worker waits for an exchange with the old shards any more.
+    freeing += [(member, member.actor.call_in(EXCHANGE, "place")) for member in session.members]
     asking = [(server, server.actor.call("ping") if server.host != gone else None) for server in session.servers]
     deadline = time.monotonic() + HEARTBEAT_S
     answers = []
@@ -181,21 +182,9 @@ def _who_lives(session: Session, step: int, gone: str) -> list[bool]:
         try:
             rpc.get(freed, max(0.0, deadline - time.monotonic()))
         except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
-            if member in session.crew:
-                _lose(session, member, step, rpc.describe(error))
+            if member in session.members:
+                lose(session, member, step, rpc.describe(error))
     return answers
-
-
-def _lose(session: Session, member: WorkerHandle, step: int, cause: str) -> None:
-    session.crew.remove(member)
-    session.journal.write(
-        WorkerLost, worker=member.name, host=member.host, device=member.device, step=step, cause=cause
-    )
-    session.joining.end(member)
-    session.away.append(Rejoining(member.seat.spec, member, time.monotonic(), lost=True))  # it is started again
-    if not session.crew:
-        cause = f"the last worker was lost: {cause}"
-        raise WeightsGone(cause, hint="look at the host, then resume the run", host=member.host)
 
 
 # --- Shards ----------------------------------------------------------------------------------------------------------
@@ -236,7 +225,7 @@ def _load(session: Session, servers: Sequence[Server], copy: Copy) -> None:
 def _weights(session: Session, copy: Copy, servers: Sequence[Server]) -> rpc.Ref[Any]:
     """The copied step's weights, out of the memory of a worker that is alive, on a shard's host if there is one."""
     near = {server.host for server in servers}
-    for member in sorted(session.crew, key=lambda member: member.host not in near):
+    for member in sorted(session.members, key=lambda member: member.host not in near):
         if member.actor.key not in copy.holders:
             continue
         kept: rpc.Ref[Any] = member.call("kept_weights", copy.step)
@@ -253,13 +242,13 @@ def _rejoin(session: Session, copy: Copy, entry: StreamInfo, kept: rpc.Ref[Any],
             member,
             member.call("rejoin", None if member.actor.key in copy.holders else kept, copy.step, entry),
         )
-        for member in session.crew
+        for member in session.members
     ]
     for member, call in calls:
         try:
             answer = rpc.get(call, TRANSFER_S)
         except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
-            _lose(session, member, step, rpc.describe(error))
+            lose(session, member, step, rpc.describe(error))
             continue
         if isinstance(answer, Failed):
             error_of = answer.error(member.host)

@@ -1,7 +1,7 @@
-"""Where the weights are with the workers alone, who comes back takes them over from one that was not away.
+"""Where the weights are with the workers alone, one that comes back takes them over from one that was not away.
 
 Between two steps all workers have the same weights, buffers and optimizer state. One of them keeps a copy, which those
-who come fetch from it; meanwhile the others wait, since the next step's weights would be different ones. That takes as
+that come fetch from it; meanwhile the others wait, since the next step's weights would be different ones. That takes as
 long as a checkpoint takes over the link between the two: for Adam three times the weights, where a step's reduction
 sends them about twice.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from remote_agent.training.coordinator.members import WorkerHandle
-from remote_agent.training.coordinator.recovery.heartbeat import Heartbeat
+from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery.liveness import answer_of
 from remote_agent.training.coordinator.recovery.policy import Died
 from remote_agent.training.deadlines import TRANSFER_S
@@ -25,7 +25,7 @@ def hand_over(
     """Let ``newcomers`` be what ``giver`` is after ``step``, which it has applied.
 
     Returns:
-        Those who could not take it over, and why.
+        The workers that could not take it over, and why.
     """
     giver.call("snapshot")
     # Within a value Ray does not fetch them before the call: pings would have to wait for that, too.

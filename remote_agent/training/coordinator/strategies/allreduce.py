@@ -9,17 +9,17 @@ step ``t + 1``; after the last step, and after one that is saved, it has a call 
 
 When a worker is lost, the reduction breaks for some of the others, or for all. They are freed at once, keep their own
 sums, and form a new group; a slice that was lost is issued again, whole, to one of them: same samples, same weights,
-same random numbers. Then the reduction is repeated. If it was whole for all who live, the lost worker's slice is in it.
+same random numbers. Then the reduction is repeated. If it was whole for all others, the lost worker's slice is in it.
 
 With ``deterministic`` each unit of the batch is a slice, and its gradient is reduced by itself: all add them up in the
-order of the batch, and the sum has the same bits whoever computed what.
+order of the batch, and the sum has the same bits however they are assigned.
 
-A lost worker is started again, as in the other strategies. Who has missed a step has other weights than the others, so
-at the beginning of a step it takes over those of one of them, with the buffers and the optimizer's state
-(``state_transfer``); then the group is formed anew with it. So it is with a host that is added.
+A lost worker is started again, as in the other strategies. A worker that has missed a step has other weights than the
+others, so at the beginning of a step it takes over those of one of them, with the buffers and the optimizer's state
+(``state_transfer``); then the group is formed anew with it. A host that is added does the same.
 
 A ring carries ``2 (n - 1) / n`` times the gradient over each worker's link, each way, whichever links are slow: it
-waits for the slowest. Half of a reduction (sums to those who add them) is told as push, half (sums to all) as pull.
+waits for the slowest. Half of a reduction (sums to those that add them) is told as push, half (sums to all) as pull.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 
 import ray
 
-from remote_agent.protocol import SliceReissued
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import snapshots
 from remote_agent.training.coordinator.members import WorkerHandle
-from remote_agent.training.coordinator.plan.share_balancer import ShareBalancer
+from remote_agent.training.coordinator.plan.run_plan import FirstCut
+from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery import policy
-from remote_agent.training.coordinator.recovery.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery.liveness import answer_of, newest_weights
-from remote_agent.training.coordinator.recovery.membership import Membership
 from remote_agent.training.coordinator.recovery.state_transfer import hand_over
 from remote_agent.training.coordinator.session import Session, StepReport
+from remote_agent.training.coordinator.share_balancer import ShareBalancer
 from remote_agent.training.coordinator.strategies.allreduce_step import (
     Answer,
     Call,
@@ -52,15 +52,9 @@ from remote_agent.training.coordinator.strategies.allreduce_step import (
     Share,
     worker_times,
 )
-from remote_agent.training.coordinator.strategies.base import FirstCut, Strategy
-from remote_agent.training.deadlines import (
-    HUNG_DEADLINES,
-    LATE_FACTOR,
-    LATE_S,
-    LOOK_S,
-    PING_S,
-    SLICE_FACTOR,
-)
+from remote_agent.training.coordinator.strategies.base import Strategy, report_reissued
+from remote_agent.training.coordinator.strategies.driver import Answered, Driver, Lost, Owed, Stalled
+from remote_agent.training.deadlines import PING_S, given_up_after, late_after
 from remote_agent.training.errors import PlacementError, TrainingError, WorkersGone
 from remote_agent.training.shared import rpc, units
 from remote_agent.training.shared.device_profile import DeviceProfile
@@ -72,7 +66,7 @@ from remote_agent.training.worker.process_group import MeetingPlace
 LOG = logging.getLogger(__name__)
 
 MAX_BROKEN = 3
-"""Times in a row that a reduction may break though nobody was lost."""
+"""Times in a row that a reduction may break though no worker was lost."""
 
 NETWORK_HINT = (
     "open the hosts' firewalls to each other, or train with strategy=sync, where workers need only the server"
@@ -93,7 +87,7 @@ class AllReduce(Strategy):
 
     def steps(self, session: Session) -> Iterator[StepReport]:
         """Train; see :class:`~remote_agent.training.coordinator.strategies.Strategy`."""
-        self._session, self._crew = session, ShareBalancer(session)
+        self._session, self._balancer = session, ShareBalancer(session)
         self._group: Group | None = None
         address = ray.util.get_node_ip_address()
         try:
@@ -102,46 +96,47 @@ class AllReduce(Strategy):
             cause = f"the coordinator can't listen on {address}: {error}"
             raise PlacementError(cause, hint="look at the head host's addresses and free ports") from error
         self._committed = session.order.done
-        self._ended, self._looked = time.monotonic(), 0.0
+        self._ended = time.monotonic()
         with Heartbeat() as self._heartbeat:
-            self._roster = Membership(session, self._crew, self._heartbeat, on_server=False)
+            self._driver = Driver(session, self._balancer, self._heartbeat, on_server=False)
+            self._membership = self._driver.membership
             yield from self._reports()
 
     def _reports(self) -> Iterator[StepReport]:
         session = self._session
-        turn: ReductionInFlight | None = self._issue(self._committed + 1)
-        while turn is not None:
-            results = self._settle(turn)
+        current: ReductionInFlight | None = self._issue(self._committed + 1)
+        while current is not None:
+            results = self._settle(current)
             computed = [(member, each) for member, result in results.items() for each in result.computed]
-            self._crew.adapt(turn.step, ((member, each.samples, each.compute_s) for member, each in computed))
+            self._balancer.adapt(current.step, ((member, each.samples, each.compute_s) for member, each in computed))
             for member, result in results.items():
-                self._roster.worked(member)
+                self._membership.worked(member)
                 if result.at_most:
-                    self._crew.reduced(turn.step, member, result.at_most)
-            goes_on = session.goes_on(turn.step, turn.end)
-            self._committed = turn.step
-            saved = session.saves(turn.step, turn.end - turn.samples, turn.end)
-            first = turn.step == session.order.done + 1  # what the optimizer refuses is said before a step counts
+                    self._balancer.reduced(current.step, member, result.at_most)
+            goes_on = session.goes_on(current.step, current.end)
+            self._committed = current.step
+            saved = session.saves(current.step, current.end - current.samples, current.end)
+            first = current.step == session.order.done + 1  # what the optimizer refuses is said before a step counts
             if not goes_on or saved or first:
-                self._commit(turn.step)
-            ahead = self._issue(turn.step + 1) if goes_on and not saved else None
-            yield self._report(turn, results)
-            if ahead is None and session.goes_on(turn.step, turn.end):
+                self._commit(current.step)
+            ahead = self._issue(current.step + 1) if goes_on and not saved else None
+            yield self._report(current, results)
+            if ahead is None and session.goes_on(current.step, current.end):
                 self._ended = time.monotonic()
-                ahead = self._issue(turn.step + 1)
-            turn = ahead
+                ahead = self._issue(current.step + 1)
+            current = ahead
 
     # --- Submitting --------------------------------------------------------------------------------------------------
 
     def _issue(self, step: int) -> ReductionInFlight:
         """Submit a step to all workers: those without a share take part to get the sums."""
-        self._change_crew(step)
+        self._change_members(step)
         order = self._session.order
         first, last = order.span(step)
         indices = order.take(first, last)
-        slices = self._crew.slices(last - first)
+        slices = self._balancer.slices(last - first)
         if self._session.config.deterministic:
-            # A sum depends on the order of its parts: each unit is a slice, whoever computes it.
+            # A sum depends on the order of its parts: each unit is a slice.
             ends = units.bounds(last - first, self._session.config.unit)
             slices = [
                 (member, *each) for member, begin, end in slices for each in pairwise(ends) if begin <= each[0] < end
@@ -153,49 +148,47 @@ class AllReduce(Strategy):
             )
             for index, (member, begin, end) in enumerate(slices)
         ]
-        turn = ReductionInFlight(step, last - first, last, shares, due=list(shares))
-        self._submit(turn)
-        return turn
+        current = ReductionInFlight(step, last - first, last, shares, due=list(shares))
+        self._submit(current)
+        return current
 
-    def _change_crew(self, step: int) -> None:
-        """Before ``step`` is issued: let those leave who are to leave, and those in who are there again."""
-        leaving = self._roster.leaving()
-        self._roster.dismiss(step, leaving)
-        for member in leaving:
-            self._roster.dismissed(member)
-        newcomers = self._roster.ready()
+    def _change_members(self, step: int) -> None:
+        """Before ``step`` is issued: end the workers that were to leave, and let in those that are back."""
+        self._membership.start_leaving(step)
+        self._membership.release_idle()
+        newcomers = self._membership.ready()
         if newcomers:
             self._commit(self._committed)
-            failed = hand_over(self._committed, self._session.crew[0], newcomers, self._heartbeat)
-            self._roster.refuse(step, failed)
-            self._roster.readmit(step, [member for member in newcomers if member not in failed])
+            failed = hand_over(self._committed, self._session.members[0], newcomers, self._heartbeat)
+            self._membership.refuse(step, failed)
+            self._membership.readmit(step, [member for member in newcomers if member not in failed])
 
-    def _submit(self, turn: ReductionInFlight) -> None:
+    def _submit(self, current: ReductionInFlight) -> None:
         """Have all living workers compute what is due and reduce."""
-        crew = self._session.crew
-        if self._group is None or list(self._group.places) != crew:
+        members = self._session.members
+        if self._group is None or list(self._group.places) != members:
             self._group = None
-            if len(crew) > 1:
-                self._group = Group(dict(zip(crew, self._meeting.invite(len(crew)), strict=True)))
-        for member in crew:
-            parts = tuple(share.part for share in turn.due if share.member is member)
+            if len(members) > 1:
+                self._group = Group(dict(zip(members, self._meeting.invite(len(members)), strict=True)))
+        for member in members:
+            parts = tuple(share.part for share in current.due if share.member is member)
             place = self._group.places[member] if self._group is not None else None
             task = ReductionTask(
-                step=turn.step,
+                step=current.step,
                 committed=self._committed,
                 slices=parts,
                 group=place,
-                ordered=len(turn.shares) if self._session.config.deterministic else 0,
+                ordered=len(current.shares) if self._session.config.deterministic else 0,
                 watched=self._session.watched if self._session.plateau else (),
             )
             predicted = sum(member.track.current.seconds(len(part.indices)) for part in parts)
-            turn.submitted[member] = time.monotonic()
-            turn.calls[member] = Call(member.call("reduce", task), predicted)
-        turn.due.clear()
+            current.submitted[member] = time.monotonic()
+            current.calls[member] = Call(member, member.call("reduce", task), predicted)
+        current.due.clear()
 
     # --- Waiting, and what to do when something is lost --------------------------------------------------------------
 
-    def _settle(self, turn: ReductionInFlight) -> dict[WorkerHandle, Reduced]:
+    def _settle(self, current: ReductionInFlight) -> dict[WorkerHandle, Reduced]:
         """Wait until the reduction is whole for every living worker.
 
         Raises:
@@ -203,135 +196,99 @@ class AllReduce(Strategy):
         """
         broken = 0
         while True:
-            before = len(self._session.crew)
-            answers = self._answers(turn)
+            before = len(self._session.members)
+            answers = self._answers(current)
             causes = [answer.cause for answer in answers.values() if isinstance(answer, Broken)]
             if not causes:
-                return self._counted(turn, answers)
-            broken = broken + 1 if len(self._session.crew) == before else 0
+                return self._counted(current, answers)
+            broken = broken + 1 if len(self._session.members) == before else 0
             if broken >= MAX_BROKEN:
-                cause = f"step {turn.step} could not be reduced in {broken} tries: {causes[0]}"
+                cause = f"step {current.step} could not be reduced in {broken} tries: {causes[0]}"
                 raise TrainingError(cause, hint=NETWORK_HINT)
-            self._call_off(turn)
-            self._reissue(turn)
-            self._submit(turn)
+            self._call_off(current)
+            self._reissue(current)
+            self._submit(current)
 
-    def _answers(self, turn: ReductionInFlight) -> dict[WorkerHandle, Answer]:
-        """What the living answer. Who does not is lost, and then the others are freed."""
+    def _answers(self, current: ReductionInFlight) -> dict[WorkerHandle, Answer]:
+        """The living workers' answers. When one of them is lost, the others are freed from the reduction."""
         answers: dict[WorkerHandle, Answer] = {}
-        began = time.monotonic()
-        while turn.calls:
-            if time.monotonic() - self._looked >= LOOK_S:
-                self._looked = time.monotonic()
-                self._look(turn)
-                self._roster.look(turn.step)
-                continue
-            members = list(turn.calls)
-            position = rpc.first_ready([turn.calls[member].answer for member in members], LOOK_S)
-            if position is None:
-                if time.monotonic() - began > self._patience(turn):
-                    self._overdue(turn)
-                    began = time.monotonic()
-                continue
-            member = members[position]
-            try:
-                answer = rpc.get(turn.calls[member].answer, PING_S)
-            except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
-                self._lose(turn, member, policy.Died(rpc.describe(error)))
-                continue
-            if isinstance(answer, Failed):
-                raise answer.error(member.host)
-            if isinstance(answer, Broken):
-                self._call_off(turn)
-            del turn.calls[member]
-            answers[member] = answer
+        self._driver.begin()
+        while current.calls:
+            match self._driver.next(current.step, list(current.calls.values()), partial(self._owed, current)):
+                case Answered(call, answer):
+                    if isinstance(answer, Broken):
+                        self._call_off(current)
+                    del current.calls[call.member]
+                    answers[call.member] = answer
+                case Lost(member, evidence):
+                    del current.calls[member]
+                    self._membership.handle_failure(current.step, member, evidence, newest=current.step)
+                    self._call_off(current)
+                    self._driver.begin()
+                case Stalled():
+                    self._overdue(current)
         return answers
 
-    def _patience(self, turn: ReductionInFlight) -> float:
-        expected = max(max(member.usual_call_s, call.predicted_s) for member, call in turn.calls.items())
-        return self._session.config.slice_deadline_s + SLICE_FACTOR * expected
+    def _owed(self, current: ReductionInFlight, member: WorkerHandle, computed: int) -> Owed | None:
+        """The slices of a worker; one that has computed them waits for the others, which says nothing about it."""
+        if computed >= current.step:
+            return None
+        deadline_s = self._session.config.slice_deadline_s
+        expected_s = max(member.track.seconds, current.calls[member].predicted_s)
+        late_s, patience_s = late_after(deadline_s, expected_s), given_up_after(deadline_s, expected_s)
+        return Owed(current.submitted[member], late_s, patience_s)
 
-    def _look(self, turn: ReductionInFlight) -> None:
-        """See who does not answer, and who has a slice for so long that it will not end by itself.
-
-        Nobody can be set aside for a while: who misses a step has other weights than the others.
-        """
-        for member, call in list(turn.calls.items()):
-            beat = self._heartbeat.of(member.actor)
-            waited = beat.asked - turn.submitted[member]
-            if beat.ended:
-                self._lose(turn, member, policy.Died(beat.ended))
-            elif beat.is_silent:
-                self._lose(turn, member, policy.Silent(beat.silent_s))
-            elif beat.pulse.done < turn.step and waited > self._longest(member, call):
-                self._lose(turn, member, policy.Hung(waited))
-
-    def _longest(self, member: WorkerHandle, call: Call) -> float:
-        """Seconds after which a worker is taken to hang that has not computed what it was given."""
-        config, expected = self._session.config, max(member.track.seconds, call.predicted_s)
-        if len(self._session.crew) == 1:
-            return config.slice_deadline_s + SLICE_FACTOR * expected
-        return HUNG_DEADLINES * min(config.slice_deadline_s, LATE_FACTOR * expected + LATE_S)
-
-    def _overdue(self, turn: ReductionInFlight) -> None:
-        """All have computed and answer pings, and no reduction has ended for very long: is anything moving?
-
-        If not it is the network: the reduction is tried again in a new group.
-        """
-        calls = {member: member.call_in(PING, "progress") for member in turn.calls}
+    def _overdue(self, current: ReductionInFlight) -> None:
+        """Try the reduction again in a new group if nothing moves, though all have computed and answer pings."""
+        calls = {member: member.call_in(PING, "progress") for member in current.calls}
         total = 0
         for member, call in calls.items():
             try:
                 total += answer_of(member, call, self._heartbeat, PING_S)[1]
             except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
                 return  # the next look says more
-        if total == turn.moved:
-            self._call_off(turn)
-        turn.moved = total
+        if total == current.moved:
+            self._call_off(current)
+        current.moved = total
 
-    def _lose(self, turn: ReductionInFlight, gone: WorkerHandle, evidence: policy.Evidence) -> None:
-        """Go on without a worker; the others stop waiting for it."""
-        turn.calls.pop(gone, None)
-        self._roster.handle_failure(turn.step, gone, evidence, newest=turn.step)
-        self._call_off(turn)
-
-    def _call_off(self, turn: ReductionInFlight) -> None:
-        """The group is no more: whoever waits in it is freed, and answers that the reduction is broken, or whole."""
+    def _call_off(self, current: ReductionInFlight) -> None:
+        """Give the group up: workers that wait in it are freed, and answer that the reduction is broken, or whole."""
         group, self._group = self._group, None
         if group is None:
             return
-        LOG.info("step %d: reduction group %d is called off", turn.step, group.number)
+        LOG.info("step %d: reduction group %d is called off", current.step, group.number)
         self._meeting.give_up(next(iter(group.places.values())))
-        for member in turn.calls:
+        for member in current.calls:
             member.call_in(PING, "give_up", group.number)
 
-    def _reissue(self, turn: ReductionInFlight) -> None:
+    def _reissue(self, current: ReductionInFlight) -> None:
         """Give slices of lost workers to living ones."""
         busy: dict[WorkerHandle, float] = {}
-        for share in turn.shares:
-            if share.member in self._session.crew:
+        for share in current.shares:
+            if share.member in self._session.members:
                 continue
             size = len(share.part.indices)
             share.lost_by = share.lost_by or share.member.name
-            share.member = self._crew.substitute(size, busy, turn.step)
+            share.member = self._balancer.substitute(size, busy, current.step)
             share.issued = time.monotonic()
-            LOG.info("step %d: %d samples of %s are reissued to %s", turn.step, size, share.lost_by, share.member.name)
+            to = share.member.name
+            LOG.info("step %d: %d samples of %s are reissued to %s", current.step, size, share.lost_by, to)
             busy[share.member] = busy.get(share.member, 0.0) + share.member.track.current.seconds(size)
-            turn.due.append(share)
+            current.due.append(share)
 
-    def _counted(self, turn: ReductionInFlight, answers: dict[WorkerHandle, Answer]) -> dict[WorkerHandle, Reduced]:
+    def _counted(self, current: ReductionInFlight, answers: dict[WorkerHandle, Answer]) -> dict[WorkerHandle, Reduced]:
         """The answers of a reduction that was whole.
 
         Raises:
             TrainingError: it does not hold each of the step's samples once.
         """
         results: dict[WorkerHandle, Reduced] = {}
-        for member in self._session.crew:
+        for member in self._session.members:
             result = answers[member]
             assert isinstance(result, Reduced), "no reduction was broken"
             results[member] = result
-            if result.samples != turn.samples:
-                cause = f"step {turn.step} counted {result.samples} of {turn.samples} samples"
+            if result.samples != current.samples:
+                cause = f"step {current.step} counted {result.samples} of {current.samples} samples"
                 raise TrainingError(cause, hint="start the run again from its last checkpoint", host=member.host)
         return results
 
@@ -339,15 +296,15 @@ class AllReduce(Strategy):
         """Have ``step`` applied now, since no call comes that would say so, or the weights are asked for first.
 
         Raises:
-            TrainingError: the optimizer failed, or nobody is left.
+            TrainingError: the optimizer failed, or no worker is left.
         """
-        calls = {member: member.call("commit", step) for member in self._session.crew}
+        calls = {member: member.call("commit", step) for member in self._session.members}
         for member, call in calls.items():
             try:
-                patience = self._session.config.slice_deadline_s + SLICE_FACTOR * member.usual_call_s
+                patience = given_up_after(self._session.config.slice_deadline_s, member.usual_call_s)
                 failed = answer_of(member, call, self._heartbeat, patience)
             except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
-                self._roster.handle_failure(step, member, policy.Died(rpc.describe(error)), newest=step)
+                self._membership.handle_failure(step, member, policy.Died(rpc.describe(error)), newest=step)
             else:
                 if isinstance(failed, Failed):
                     raise failed.error(member.host)
@@ -357,44 +314,38 @@ class AllReduce(Strategy):
     def _weights(self) -> Payload:
         """The weights after the last step that is committed, from whichever living worker gives them first."""
         try:
-            return newest_weights(self._session.crew, self._heartbeat)
+            return newest_weights(self._session.members, self._heartbeat)
         except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
             cause = f"no worker gave the weights: {rpc.describe(error)}"
             raise WorkersGone(cause, hint="look at the hosts, then start the run again") from error
 
-    def _report(self, turn: ReductionInFlight, results: dict[WorkerHandle, Reduced]) -> StepReport:
+    def _report(self, current: ReductionInFlight, results: dict[WorkerHandle, Reduced]) -> StepReport:
         """The step's event, on one clock, from one step's end to the next."""
         begun, now = self._ended, time.monotonic()
         for member, result in results.items():
             stamps = result.stamps
-            member.clock.bound(turn.submitted[member], stamps.entered, stamps.left, now)
-            member.usual_call_s = max(0.9 * member.usual_call_s, stamps.left - stamps.entered)
-        for share in turn.shares:
+            member.clock.bound(current.submitted[member], stamps.entered, stamps.left, now)
+            member.took(stamps)
+        for share in current.shares:
             if share.lost_by and share.member in results:
-                self._session.journal.write(
-                    SliceReissued,
-                    step=turn.step,
-                    worker=share.lost_by,
-                    to=share.member.name,
-                    samples=len(share.part.indices),
-                    stall_s=max(0.0, now - share.issued),
-                )
+                samples = len(share.part.indices)
+                report_reissued(self._session, current.step, share.lost_by, share.member, samples, now - share.issued)
         self._ended = max(member.clock.here(result.stamps.left) for member, result in results.items())
         gathered = max(member.clock.here(result.ready) for member, result in results.items())
         seconds = max(self._ended - begun, 1e-9)
         norm = next(iter(results.values())).norm
         one_way = (len(results) - 1) * self._session.payload_bytes
         return StepReport(
-            step=turn.step,
+            step=current.step,
             loss=next(iter(results.values())).loss,
-            samples=turn.samples,
+            samples=current.samples,
             seconds=seconds,
             bytes_pushed=one_way,
             bytes_pulled=one_way,
             workers=tuple(worker_times(results, seconds, gathered)),
             weights=self._weights,
-            slices=turn.spans,
-            snapshot=lambda: snapshots.of_worker(self._session.crew),
+            slices=current.spans,
+            snapshot=lambda: snapshots.of_worker(self._session.members),
             scalars=whole(result.scalars for result in results.values()),
             gradient_norm=norm if math.isfinite(norm) else None,
         )

@@ -16,7 +16,7 @@ Answer = Reduced | Broken | Failed
 
 @dataclass(eq=False)
 class Share:
-    """A slice of a step and who computes it; ``lost_by`` had it before, ``issued`` is when it changed hands."""
+    """A slice of a step and its worker; ``lost_by`` had it before, ``issued`` is when that was."""
 
     part: Slice
     member: WorkerHandle
@@ -28,8 +28,14 @@ class Share:
 class Call:
     """A worker's part in a reduction that is under way."""
 
+    member: WorkerHandle
     answer: Ref[Answer]
     predicted_s: float
+
+    @property
+    def expected_s(self) -> float:
+        """How long it usually takes, with the wait for the others."""
+        return max(self.member.usual_call_s, self.predicted_s)
 
 
 @dataclass(eq=False)

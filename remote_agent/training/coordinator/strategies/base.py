@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from remote_agent.protocol import SliceReissued
 from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator.members import WorkerHandle
+from remote_agent.training.coordinator.plan.run_plan import FirstCut
 from remote_agent.training.coordinator.plan.shares import split, step_seconds
 from remote_agent.training.coordinator.session import Session, StepReport
 from remote_agent.training.shared import units
 from remote_agent.training.shared.device_profile import DeviceProfile
 
 
-@dataclass(frozen=True, kw_only=True)
-class FirstCut:
-    """The first step, for the plan: samples of each device, its predicted seconds, and what else is to be said."""
-
-    samples: tuple[int, ...]
-    seconds: float
-    about: tuple[str, ...] = ()
+def report_reissued(session: Session, step: int, lost_by: str, to: WorkerHandle, samples: int, stall_s: float) -> None:
+    """Write that a lost slice was done by another worker, for which the step waited so long."""
+    session.journal.write(
+        SliceReissued, step=step, worker=lost_by, to=to.name, samples=samples, stall_s=max(0.0, stall_s)
+    )
 
 
 class Strategy(ABC):
     """Turns a :class:`~remote_agent.training.coordinator.session.Session` into a sequence of applied steps.
 
-    It writes the events of its own decisions (who was lost, what was issued again, how shares moved); the loop writes
+    It writes the events of its own decisions (workers lost, slices issued again, shares moved); the loop writes
     the steps, checkpoints and the end.
     """
 
@@ -39,22 +39,13 @@ class Strategy(ABC):
 
     @classmethod
     def fixed(cls, config: TrainingConfig, devices: int) -> TrainingConfig:
-        """``config`` with what stays as it is at the run's beginning, however many ``devices`` there are later."""
+        """See :meth:`~remote_agent.training.coordinator.plan.run_plan.Planned.fixed`."""
         del devices
         return config
 
     @classmethod
     def first_cut(cls, config: TrainingConfig, profiles: Sequence[DeviceProfile], least: int) -> FirstCut:
-        """How the first step is cut. Pure.
-
-        Args:
-            config: the run's.
-            profiles: of the devices.
-            least: samples of a slice that is not empty.
-
-        Raises:
-            ValueError: the batch does not fit into the devices' memory.
-        """
+        """See :meth:`~remote_agent.training.coordinator.plan.run_plan.Planned.first_cut`."""
         cut = split(config.batch_size, profiles, least)
         if config.unit:
             cut = units.aligned(cut, config.unit)

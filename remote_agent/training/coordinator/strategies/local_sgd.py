@@ -28,9 +28,9 @@ from remote_agent.training.coordinator import snapshots
 from remote_agent.training.coordinator.members import WorkerHandle
 from remote_agent.training.coordinator.plan import balance
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
-from remote_agent.training.coordinator.plan.share_balancer import ShareBalancer
+from remote_agent.training.coordinator.plan.run_plan import FirstCut
 from remote_agent.training.coordinator.session import OpenStep, Session
-from remote_agent.training.coordinator.strategies.base import FirstCut
+from remote_agent.training.coordinator.share_balancer import ShareBalancer
 from remote_agent.training.coordinator.strategies.step_in_flight import StepInFlight
 from remote_agent.training.coordinator.strategies.streamed import Streamed
 from remote_agent.training.shared.device_profile import DeviceProfile
@@ -83,7 +83,7 @@ class RoundBalancer(ShareBalancer):
     _in_units = False
 
     def __init__(self, session: Session) -> None:
-        self.batch = local_batch(session.config, len(session.crew))
+        self.batch = local_batch(session.config, len(session.members))
         super().__init__(session)
 
     def adapt(self, step: int, observed: Iterable[tuple[WorkerHandle, int, float]]) -> None:
@@ -120,25 +120,25 @@ class LocalSgd(Streamed):
         about += ", exchanged while the next one is computed" if config.overlap else ""
         return FirstCut(samples=cut, seconds=round_seconds(cut, batch, profiles), about=(about,))
 
-    def _new_crew(self, session: Session) -> ShareBalancer:
-        crew = RoundBalancer(session)
-        self._local_batch = crew.batch
+    def _new_balancer(self, session: Session) -> ShareBalancer:
+        balancer = RoundBalancer(session)
+        self._local_batch = balancer.batch
         self._taken = session.order.start
-        return crew
+        return balancer
 
     def _span(self, step: int) -> tuple[int, int]:
         """The next samples of the order; rounds are issued one after the other, each once; the last may be shorter."""
-        begin, self._taken = self._taken, self._session.order.until(self._taken + sum(self._crew.cut))
+        begin, self._taken = self._taken, self._session.order.until(self._taken + sum(self._balancer.cut))
         return begin, self._taken
 
-    def _take_up(self, open_step: OpenStep) -> StepInFlight:
-        turn = super()._take_up(open_step)
-        self._taken = turn.end
-        return turn
+    def _resume(self, open_step: OpenStep) -> StepInFlight:
+        current = super()._resume(open_step)
+        self._taken = current.end
+        return current
 
-    def _is_delayed(self, turn: StepInFlight) -> bool:
+    def _is_delayed(self, current: StepInFlight) -> bool:
         session = self._session
-        return session.config.overlap and session.goes_on(turn.step, turn.end) and not self._is_saved(turn)
+        return session.config.overlap and session.goes_on(current.step, current.end) and not self._is_saved(current)
 
     def _snapshot(self) -> Snapshot:
         """The outer optimizer's state, and that of each living worker's own."""

@@ -26,34 +26,25 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 
-from remote_agent.protocol import SliceReissued
 from remote_agent.training.checkpoint.optimizer_state import Snapshot
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import snapshots
-from remote_agent.training.coordinator.members import WorkerHandle
-from remote_agent.training.coordinator.plan.share_balancer import ShareBalancer
-from remote_agent.training.coordinator.recovery import policy
-from remote_agent.training.coordinator.recovery.heartbeat import Heartbeat
-from remote_agent.training.coordinator.recovery.liveness import check_beats, check_servers, newest_weights
-from remote_agent.training.coordinator.recovery.membership import Membership
+from remote_agent.training.coordinator.members import HeldSlice, WorkerHandle
+from remote_agent.training.coordinator.plan.run_plan import FirstCut
+from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
+from remote_agent.training.coordinator.recovery.liveness import newest_weights
 from remote_agent.training.coordinator.session import Session, StepReport
-from remote_agent.training.coordinator.strategies.base import FirstCut, Strategy
+from remote_agent.training.coordinator.share_balancer import ShareBalancer
+from remote_agent.training.coordinator.strategies.base import Strategy, report_reissued
+from remote_agent.training.coordinator.strategies.driver import Answered, Driver, Lost, Owed
 from remote_agent.training.coordinator.strategies.stale_goal import Goal, next_goal
 from remote_agent.training.coordinator.strategies.stale_slices import Issued, Queue, row
 from remote_agent.training.coordinator.strategies.staleness_clocks import StalenessClocks
-from remote_agent.training.deadlines import (
-    HUNG_DEADLINES,
-    LATE_FACTOR,
-    LATE_S,
-    LOOK_S,
-    PING_S,
-    SLICE_FACTOR,
-)
-from remote_agent.training.shared import rpc
+from remote_agent.training.deadlines import given_up_after, late_after
 from remote_agent.training.shared.device_profile import DeviceProfile
 from remote_agent.training.shared.figures import whole
 from remote_agent.training.shared.flat import Payload
-from remote_agent.training.shared.messages import EXCHANGE, Failed, ShardLinkDown, Slice, StaleResult, StaleTask
+from remote_agent.training.shared.messages import EXCHANGE, Slice, StaleResult, StaleTask
 from remote_agent.training.shared.slices import SliceSpan
 
 LOG = logging.getLogger(__name__)
@@ -82,20 +73,20 @@ class Stale(Strategy):
     def steps(self, session: Session) -> Iterator[StepReport]:
         """Train; see :class:`~remote_agent.training.coordinator.strategies.Strategy`."""
         config, order = session.config, session.order
-        self._session, self._crew = session, ShareBalancer(session)
-        self._pace: StalenessClocks[WorkerHandle] = StalenessClocks(
+        self._session, self._balancer = session, ShareBalancer(session)
+        self._clocks: StalenessClocks[WorkerHandle] = StalenessClocks(
             config.staleness if config.strategy == "ssp" else None
         )
         self._queues: dict[WorkerHandle, Queue] = {}
         self._given: Counter[WorkerHandle] = Counter()
-        self._orphans: deque[Issued] = deque()
-        self._leaving: list[WorkerHandle] = []
+        self._unassigned: deque[Issued] = deque()
         self._number = 0
         self._taken = self._applied = order.start
         self._step = order.done + 1
-        self._ended, self._looked = time.monotonic(), 0.0
+        self._ended = time.monotonic()
         with Heartbeat() as self._heartbeat:
-            self._roster = Membership(session, self._crew, self._heartbeat)
+            self._driver = Driver(session, self._balancer, self._heartbeat)
+            self._membership = self._driver.membership
             yield from self._reports()
 
     def _reports(self) -> Iterator[StepReport]:
@@ -132,35 +123,29 @@ class Stale(Strategy):
             self._taken,
             session.config.num_iterations,
             session.config.checkpoint_every,
-            (session.copy_due, session.checkpoint_due, session.next_evaluation(self._step - 1)),
+            (session.keeping.copy_due, session.keeping.checkpoint_due, session.next_evaluation(self._step - 1)),
             stopping=session.stopping(),
         )
-        # Slices of later steps are under way.
-        if self._step <= session.copy_due < goal.step:
-            session.copy_due = goal.step
-        if self._step <= session.checkpoint_due < goal.step:
-            session.checkpoint_due = goal.step
+        session.keeping.postpone(self._step, goal.step)  # slices of later steps are under way
         return goal
 
     # --- Submitting --------------------------------------------------------------------------------------------------
 
     def _issue(self, goal: Goal) -> None:
-        """Give slices to all who may have another one: lost ones first, and to who has the fewest."""
-        self._roster.readmit(self._step)
-        leaving = self._roster.leaving()
-        self._roster.dismiss(self._step, leaving)
-        self._leaving += leaving
-        self._dismiss()
-        sizes = dict(zip(self._session.crew, self._crew.cut, strict=True))
-        self._pace.set_workers([member for member, samples in sizes.items() if samples])
-        while self._orphans or self._taken < goal.end:
-            free = [member for member, samples in sizes.items() if samples and self._pace.may_begin(member)]
+        """Give slices to all workers that may have another one, first to those with the fewest; lost slices first."""
+        self._membership.readmit(self._step)
+        self._membership.start_leaving(self._step)
+        self._membership.release_idle([member for member, queue in self._queues.items() if queue.slices])
+        sizes = dict(zip(self._session.members, self._balancer.cut, strict=True))
+        self._clocks.set_workers([member for member, samples in sizes.items() if samples])
+        while self._unassigned or self._taken < goal.end:
+            free = [member for member, samples in sizes.items() if samples and self._clocks.may_begin(member)]
             if not free:
                 return
             member = min(free, key=lambda each: len(self._queue(each).slices))
-            if self._orphans:
-                orphan = self._orphans.popleft()
-                self._submit(member, orphan.task, orphan.lost_by or orphan.member.name)
+            if self._unassigned:
+                lost = self._unassigned.popleft()
+                self._submit(member, lost.task, lost.lost_by or lost.member.name)
                 continue
             begin, end = self._taken, min(self._taken + sizes[member], goal.end)
             self._number, self._taken = self._number + 1, end
@@ -174,7 +159,7 @@ class Stale(Strategy):
             self._submit(member, StaleTask(own=own))
 
     def _submit(self, member: WorkerHandle, task: StaleTask, lost_by: str = "") -> None:
-        task = dataclasses.replace(task, needs=self._pace.give(member, task.own.index), again=bool(lost_by))
+        task = dataclasses.replace(task, needs=self._clocks.give(member, task.own.index), again=bool(lost_by))
         if lost_by:
             LOG.info("step %d: slice %d of %s is reissued to %s", self._step, task.own.index, lost_by, member.name)
         self._given[member] += 1
@@ -188,13 +173,6 @@ class Stale(Strategy):
     def _queue(self, member: WorkerHandle) -> Queue:
         return self._queues.setdefault(member, Queue())
 
-    def _dismiss(self) -> None:
-        """Let those go who were to leave, and have done all that they were given."""
-        for member in [member for member in self._leaving if not self._queue(member).slices]:
-            self._leaving.remove(member)
-            self._queues.pop(member)
-            self._roster.dismissed(member)
-
     # --- Waiting, and what to do when something is lost --------------------------------------------------------------
 
     def _settle(self) -> tuple[Issued, StaleResult] | None:
@@ -203,95 +181,47 @@ class Stale(Strategy):
         Raises:
             TrainingError: the run can't go on: the job failed, or shards or all workers are gone.
         """
-        if time.monotonic() - self._looked >= LOOK_S:
-            self._looked = time.monotonic()
-            self._look()
         heads = [queue.slices[0] for queue in self._queues.values() if queue.slices]
-        if not heads:
-            self._roster.wait(LOOK_S)
-            return None
-        position = rpc.first_ready([head.answer for head in heads], LOOK_S)
-        if position is None:
-            return None
-        head = heads[position]
-        try:
-            answer = rpc.get(head.answer, PING_S)
-        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
-            self._lose(head.member, policy.Died(rpc.describe(error)))
-            return None
-        if isinstance(answer, Failed):
-            raise answer.error(head.member.host)
-        if isinstance(answer, ShardLinkDown):
-            check_servers(self._session)
-            self._lose(head.member, policy.ShardLinkDown(answer.cause))
-            return None
-        self._pace.applied(head.member)
-        queue = self._queues.pop(head.member)
-        self._queues[head.member] = queue  # to the end: of several that are ready, each has its turn
-        queue.slices.popleft()
-        queue.since = time.monotonic()
-        self._roster.worked(head.member)
-        return head, answer
+        match self._driver.next(self._step, heads, self._owed):
+            case Lost(member, evidence):
+                slices = self._queues.pop(member).slices  # they are the next to be issued
+                held = HeldSlice(slices[0].samples, slices[0].answer, self._late_s(slices[0]))
+                self._membership.handle_failure(self._step, member, evidence, newest=self._step, held=held)
+                self._unassigned.extend(slices)
+            case Answered(head, result):
+                self._clocks.applied(head.member)
+                queue = self._queues.pop(head.member)
+                self._queues[head.member] = queue  # to the end: of several that are ready, each is served in its turn
+                queue.slices.popleft()
+                queue.since = time.monotonic()
+                self._membership.worked(head.member)
+                return head, result
+        return None
 
-    def _look(self) -> None:
-        """See who does not answer, whose slice is late, and who is back."""
-        for queue in [queue for queue in self._queues.values() if queue.slices]:
-            evidence = self._evidence(queue)
-            if evidence is not None:
-                self._lose(queue.slices[0].member, evidence)
-        check_beats(self._session, self._heartbeat)
-        self._roster.look(self._step)
-
-    def _evidence(self, queue: Queue) -> policy.Evidence | None:
-        """What speaks against a worker that has slices."""
+    def _owed(self, member: WorkerHandle, computed: int) -> Owed:
+        """The oldest slice of a worker."""
+        queue = self._queues[member]
         head = queue.slices[0]
-        beat = self._heartbeat.of(head.member.actor)
-        if beat.ended:
-            return policy.Died(beat.ended)
-        if beat.is_silent:
-            return policy.Silent(beat.silent_s)
-        waited, patience = beat.asked - queue.since, self._patience(head)
-        if beat.pulse.done >= head.turn:  # its gradient is on its way
-            if waited <= patience:
-                return None
-            check_servers(self._session)
-            return policy.ShardLinkDown(
-                f"its gradient was not exchanged within {waited:.0f} s, though its process answers"
-            )
-        if self._session.crew == [head.member]:
-            # There is nobody who could do it in its place.
-            return policy.Hung(waited) if waited > patience else None
-        return policy.Late(waited) if waited > self._deadline(head) else None
+        return Owed(queue.since, self._late_s(head), self._patience_s(head), computed=computed >= head.place)
 
-    def _patience(self, head: Issued) -> float:
-        return self._session.config.slice_deadline_s + SLICE_FACTOR * head.expected_s
+    def _patience_s(self, head: Issued) -> float:
+        return given_up_after(self._session.config.slice_deadline_s, head.expected_s)
 
-    def _deadline(self, head: Issued) -> float:
+    def _late_s(self, head: Issued) -> float:
         """Seconds after which a worker is late with a slice; how long weights take to come is not known at first."""
         if not head.member.usual_call_s:
-            return self._patience(head)
-        return min(self._session.config.slice_deadline_s, LATE_FACTOR * head.expected_s + LATE_S)
-
-    def _lose(self, gone: WorkerHandle, evidence: policy.Evidence) -> None:
-        """Go on without a worker; its slices are the next to be issued."""
-        slices = self._queues.pop(gone).slices
-        if gone in self._leaving:
-            self._leaving.remove(gone)
-            self._roster.dismissed(gone)
-        else:
-            head = slices[0]
-            patience = HUNG_DEADLINES * self._deadline(head)
-            late = (head.samples, head.answer) if isinstance(evidence, policy.Late) else None
-            self._roster.handle_failure(self._step, gone, evidence, newest=self._step, patience_s=patience, late=late)
-        self._orphans.extend(slices)
+            return self._patience_s(head)
+        return late_after(self._session.config.slice_deadline_s, head.expected_s)
 
     # --- Accounting --------------------------------------------------------------------------------------------------
 
     def _adapt(self, counted: list[tuple[Issued, StaleResult]]) -> None:
-        self._crew.adapt(self._step, ((issued.member, issued.samples, result.compute_s) for issued, result in counted))
+        self._balancer.adapt(
+            self._step, ((issued.member, issued.samples, result.compute_s) for issued, result in counted)
+        )
         for issued, result in counted:
             if result.at_most:
-                self._crew.reduced(self._step, issued.member, result.at_most)
+                self._balancer.reduced(self._step, issued.member, result.at_most)
 
     def _report(self, counted: list[tuple[Issued, StaleResult]]) -> StepReport:
         """The step's event, of the slices that were applied since the last one."""
@@ -299,16 +229,10 @@ class Stale(Strategy):
         for issued, result in counted:
             member, stamps = issued.member, result.stamps
             member.clock.bound(issued.submitted, stamps.entered, stamps.left, now)
-            member.usual_call_s = max(0.9 * member.usual_call_s, stamps.left - stamps.entered)
+            member.took(stamps)
             if issued.lost_by:
-                self._session.journal.write(
-                    SliceReissued,
-                    step=self._step,
-                    worker=issued.lost_by,
-                    to=member.name,
-                    samples=issued.samples,
-                    stall_s=max(0.0, member.clock.here(stamps.left) - issued.submitted),
-                )
+                stall_s = member.clock.here(stamps.left) - issued.submitted
+                report_reissued(self._session, self._step, issued.lost_by, member, issued.samples, stall_s)
         self._ended = max(begun, *(issued.member.clock.here(result.stamps.left) for issued, result in counted))
         seconds = max(self._ended - begun, 1e-9)
         samples = sum(issued.samples for issued, _ in counted)
@@ -334,7 +258,7 @@ class Stale(Strategy):
 
     def _weights(self) -> Payload:
         """The shards' weights, through whichever living worker gives them first."""
-        return newest_weights(self._session.crew, self._heartbeat)
+        return newest_weights(self._session.members, self._heartbeat)
 
     def _snapshot(self) -> Snapshot:
         """Have the shards keep what the optimizer remembers."""

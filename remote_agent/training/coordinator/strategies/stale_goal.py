@@ -18,7 +18,7 @@ class Goal:
 
 
 def next_goal(
-    order: SampleOrder, after: int, taken: int, last: int, every: int, due: Sequence[int] = (), *, stopping: bool
+    order: SampleOrder, after: int, taken: int, last: int, every: int, due: Sequence[int | None] = (), *, stopping: bool
 ) -> Goal:
     """Where all workers have to come together next.
 
@@ -28,7 +28,7 @@ def next_goal(
         taken: slices have been issued up to this position.
         last: the run's last step.
         every: a checkpoint is made after every so many steps; 0: not by the number of the step.
-        due: the state is to be kept after these steps, or as soon after each as may be.
+        due: the state is to be kept after these steps, or as soon after each as may be; None says nothing.
         stopping: no step that is not under way is to be begun.
     """
     if order.limit is not None:
@@ -38,7 +38,7 @@ def next_goal(
     steps = [last]
     if every:
         steps.append((after // every + 1) * every)
-    steps += [max(step, _step_of(order, taken)) for step in due if step > after]
+    steps += [max(step, _step_of(order, taken)) for step in due if step is not None and step > after]
     if order.limit is not None and order.span(last)[1] - order.span(last)[0] < order.batch:
         steps.append(last - 1)  # no slice is in the short last step and in the one before
     step = min(step for step in steps if step > after)

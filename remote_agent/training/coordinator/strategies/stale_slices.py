@@ -1,4 +1,4 @@
-"""Slices that are under way where nobody waits for a whole step, and what a step event tells of them."""
+"""Slices that are under way where no worker waits for a whole step, and what a step event tells of them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from remote_agent.training.shared.rpc import Ref
 
 @dataclass(eq=False)
 class Issued:
-    """A slice that a worker has, the ``turn``-th one that it was given; ``lost_by`` names who had it before."""
+    """A slice that a worker has, the ``place``-th one that it was given; ``lost_by`` is the worker before."""
 
     task: StaleTask
     member: WorkerHandle
-    turn: int
+    place: int
     answer: Ref[StaleResult | Failed | ShardLinkDown]
     submitted: float
     lost_by: str = ""

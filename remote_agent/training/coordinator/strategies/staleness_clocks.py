@@ -1,9 +1,9 @@
-"""Who may begin another slice, when nobody waits for a whole step; the rule of stale synchronous training. Pure.
+"""Which workers may begin another slice, where none waits for a whole step: stale synchronous training. Pure.
 
 A worker's *clock* is the number of its slices that are applied. With staleness ``s`` a worker may begin its slice
 number ``c`` (from 0) once every worker's clock is at least ``c - s``; and the weights that it computes it with have to
 hold the first ``c - s`` slices of every worker. ``s = 0`` is lockstep. See Ho et al., "More effective distributed ML
-via a stale synchronous parallel parameter server" (NIPS 2013). Without a bound nothing is asked of anybody, as in Recht
+via a stale synchronous parallel parameter server" (NIPS 2013). Without a bound every worker may, as in Recht
 et al., "Hogwild!" (NIPS 2011).
 """
 
@@ -42,7 +42,7 @@ class StalenessClocks(Generic[Worker]):
         self._floor = 0
 
     def set_workers(self, workers: Collection[Worker]) -> None:
-        """From now on these take part. A new one begins where the slowest is; one that has left holds up nobody."""
+        """From now on these take part. A new one begins where the slowest is; one that has left holds up none."""
         for gone in [worker for worker in self._clocks if worker not in workers]:
             del self._clocks[gone]
         slowest = self._slowest()

@@ -1,4 +1,4 @@
-"""A step under way: who has which slice, and, once it is done, whose slices counted and where the time went."""
+"""A step under way: which worker has which slice, and, once it is done, which slices counted, and the times."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def samples_of(task: StreamedTask) -> int:
 class SliceAssignment:
     """A worker's part in a step.
 
-    ``lost_by`` names who had the slice before; a ``repair`` is done beside the worker's own part in the step.
+    ``lost_by`` is the worker that had the slice before; a ``repair`` is done beside the worker's own part in the step.
     """
 
     task: StreamedTask
@@ -43,7 +43,7 @@ class SliceAssignment:
         return self.lost_by or self.member.name
 
     @property
-    def predicted_s(self) -> float:
+    def expected_s(self) -> float:
         """How long the slice takes its worker, as far as is known."""
         return max(self.member.usual_call_s, self.member.track.current.seconds(self.samples))
 
@@ -62,7 +62,7 @@ class StepInFlight:
     delayed: bool = False  # its workers have answered before it is whole; that is waited for in the next one
     parts: list[SliceAssignment] = field(default_factory=list)
     earlier: list[SliceAssignment] = field(default_factory=list)  # lost slices of the delayed step before, issued again
-    orphans: list[SliceAssignment] = field(default_factory=list)  # lost slices that there is nobody for
+    unassigned: list[SliceAssignment] = field(default_factory=list)  # lost slices that no worker was there for
     begun: float = 0.0  # when its slices could be computed, at the latest
     inherited: bool = False  # it was issued by a coordinator that was killed
 

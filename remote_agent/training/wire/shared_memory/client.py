@@ -1,4 +1,4 @@
-"""The worker's end of the lane."""
+"""The worker's end of a shared-memory channel."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SharedMemoryChannel:
         device: of the worker. On the CPU gradient and weights are the shared memory itself; elsewhere they are copied.
 
     Raises:
-        SharedMemoryError: nobody serves at the address here, or it refuses this worker.
+        SharedMemoryError: no server is at the address here, or it refuses this worker.
     """
 
     kind = "shared memory"
@@ -140,12 +140,12 @@ class SharedMemoryChannel:
         return Timings(push_s=0.0, pull_s=now - sent_at, bytes_out=self._contributed * size, bytes_in=size)
 
     def abandon(self) -> None:
-        """Free whoever waits in :meth:`finish`, from any thread: the run goes on with other shards."""
+        """Free a thread that waits in :meth:`finish`, from any thread: the run goes on with other shards."""
         with contextlib.suppress(OSError):  # the shard may have left first
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def fetch(self) -> None:
-        """The newest weights are in the shared memory, always: who missed some goes on from there."""
+        """The newest weights are in the shared memory, always: a worker that missed some goes on from there."""
 
     def fetched(self, newest: Tensor) -> None:
         """Never called: :meth:`fetch` gives nothing that would have to be put anywhere."""

@@ -1,4 +1,4 @@
-"""Every wait of the lane has one of these deadlines, in seconds."""
+"""Every wait of a shared-memory channel has one of these deadlines, in seconds."""
 
 from __future__ import annotations
 

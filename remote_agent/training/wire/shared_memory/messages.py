@@ -1,4 +1,4 @@
-"""What goes over the lane's socket: one message a packet, a fixed part of which the rest is text or nothing."""
+"""Messages on a shared-memory channel's socket: one a packet, a fixed part and then text or nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CREDENTIALS = struct.Struct("=iII")
 
 
 class SharedMemoryError(TrainingError):
-    """Shared memory can't be used, or whoever is at its other end is gone."""
+    """Shared memory can't be used, or the process at its other end is gone."""
 
 
 class Kind(enum.IntEnum):
@@ -58,7 +58,7 @@ class Message:
 
 
 def available() -> bool:
-    """Whether this operating system has what a lane needs."""
+    """Whether this operating system has what a shared-memory channel needs."""
     return sys.platform == "linux" and hasattr(os, "memfd_create")
 
 
@@ -91,7 +91,7 @@ def receive(sock: socket.socket) -> tuple[Message, list[int]]:
         return Message(Kind(kind), step, index, slices, samples, weight, packet[_FIXED.size :]), descriptors
     except (struct.error, ValueError):
         close(descriptors)
-        raise SharedMemoryError("a message that is none of the lane's") from None
+        raise SharedMemoryError("a message that a shared-memory channel does not know") from None
 
 
 def close(descriptors: list[int]) -> None:
@@ -109,4 +109,4 @@ def check_peer(sock: socket.socket) -> None:
     raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, user, _ = _CREDENTIALS.unpack(raw)
     if user != os.geteuid():
-        raise SharedMemoryError(f"a process of user {user} is at the other end of the lane")
+        raise SharedMemoryError(f"a process of user {user} is at the other end of the shared-memory channel")

@@ -70,7 +70,7 @@ def find(device: torch.device, compute: Callable[[int], None], smallest: int, la
         compute: forward and backward of that many samples.
         smallest: the first size to try, twice: the first time warms the device up.
         largest: no size above it is tried.
-        batch: nobody will ask for more samples than that.
+        batch: more samples than that are never asked for.
     """
     kind = backend.of(device)
     before = kind.used_bytes(device)

@@ -140,7 +140,7 @@ class Profiler:
         return max(1, min(batch, int(size * LARGE_S / max(min(self._seconds[size]), 1e-9))))
 
     def _compute(self, size: int) -> None:
-        """Compute a slice of ``size`` samples, and note how long it takes and who got no gradient."""
+        """Compute a slice of ``size`` samples, and note how long it takes and which parameters got no gradient."""
         indices = np.resize(self._samples, size)
         started = time.perf_counter()
         self._loss = self._computer.compute(0, Slice.whole(indices)).loss

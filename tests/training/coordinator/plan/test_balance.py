@@ -94,13 +94,13 @@ def test_a_weak_device_that_is_back_gets_its_share_again_though_it_adds_little()
     ]
     assert recut(60, cut, tracks, 1000) is None, "for so little nothing moves by itself"
     slow = observed(tracks[-1], 2, 2 * 0.03, 40)
-    back = slow.heeded()
+    back = slow.noticed()
     for _ in range(20):
-        back = back.heeded().observe(2, 2 * 0.012)
+        back = back.noticed().observe(2, 2 * 0.012)
         if back.jumped:
             break
     assert recut(60, cut, [*tracks[:-1], back], 1) == (20, 13, 8, 13, 6)
-    assert recut(60, cut, [*tracks[:-1], back.heeded()], 1000) is None
+    assert recut(60, cut, [*tracks[:-1], back.noticed()], 1000) is None
 
 
 def test_a_known_change_that_gains_next_to_nothing_moves_nothing() -> None:
@@ -113,7 +113,7 @@ def test_a_known_change_that_gains_next_to_nothing_moves_nothing() -> None:
 def test_a_slow_drift_is_the_new_usual_speed_and_names_nobody_slow() -> None:
     track = observed(SpeedTrack(DeviceProfile(100)), 12, 0.12, 100)
     for step in range(1000):
-        track = track.heeded().observe(12, 0.12 * 1.001**step)
+        track = track.noticed().observe(12, 0.12 * 1.001**step)
         assert not track.slow, f"step {step}"
     assert track.factor > 2.5
 
@@ -155,7 +155,7 @@ def hiccups(noise: random.Random, sigma: float, part: float) -> Iterator[float]:
 def steps_until(factor: float, track: SpeedTrack, ratios: Iterable[float]) -> tuple[int, SpeedTrack]:
     """Steps until the track has seen a change, and is at ``factor`` then."""
     for number, ratio in enumerate(ratios, 1):
-        track = track.heeded().observe(12, 0.12 * ratio)
+        track = track.noticed().observe(12, 0.12 * ratio)
         if track.jumped:
             assert track.factor == pytest.approx(factor, rel=0.15)
             return number, track
@@ -173,7 +173,7 @@ def test_a_calm_device_that_falls_to_two_fifths_is_followed_within_four_steps_an
         took, track = steps_until(factor, track, (factor * noise.lognormvariate(0, 0.02) for _ in range(20)))
         assert took <= 4
         for _ in range(30):
-            track = track.heeded().observe(12, 0.12 * factor * noise.lognormvariate(0, 0.02))
+            track = track.noticed().observe(12, 0.12 * factor * noise.lognormvariate(0, 0.02))
             assert not track.jumped, "a change is seen once"
 
 
@@ -206,7 +206,7 @@ def test_hiccups_one_by_one_and_in_pairs_are_no_change(sigma: float, part: float
     for seed in range(3):
         track, changes = SpeedTrack(DeviceProfile(100)), 0
         for ratio in islice(hiccups(random.Random(seed), sigma, part), 4000):
-            track = track.heeded().observe(12, 0.12 * ratio)
+            track = track.noticed().observe(12, 0.12 * ratio)
             changes += track.jumped
         assert changes == 0
 
@@ -222,7 +222,7 @@ def test_shares_follow_a_fall_in_one_cut_and_stay() -> None:
             tracks[index] = tracks[index].observe(cut[index], seconds)
         since += 1
         better = recut(60, cut, tracks, since)
-        tracks = [track.heeded() for track in tracks]
+        tracks = [track.noticed() for track in tracks]
         if better is not None:
             cut, since = better, 0
             cuts.append(number)

@@ -10,6 +10,7 @@ import pytest
 
 from remote_agent.training.checkpoint.saver import Saved
 from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator.members import MembershipRecord
 from remote_agent.training.coordinator.recovery.checkpoint_timer import (
     FIRST_S,
     MAX_BYTES_S,
@@ -52,7 +53,7 @@ class Run:
         self.now = 0.0
         self.session = Session(
             config=TrainingConfig(**config),
-            crew=[],
+            membership=MembershipRecord([]),
             servers=(),
             order=cast("Any", None),
             source=cast("Any", None),
@@ -63,7 +64,7 @@ class Run:
             stopping=lambda: False,
         )
         self.saver = SimpleNamespace(newest=None, is_writing=False)
-        self.safeguard = CheckpointTimer(self.session, cast("Any", self.saver), clock=lambda: self.now)
+        self.timer = CheckpointTimer(self.session, cast("Any", self.saver), clock=lambda: self.now)
         self.stall_s, self.saved = stall_s, Saved(step=1, path=Path(), size=size, seconds=seconds)
         self.step, self.kept = 0, list[float]()
 
@@ -77,7 +78,7 @@ class Run:
                 stall_s, self.saver.newest = self.stall_s, self.saved
                 self.kept.append(self.now)
             report = SimpleNamespace(step=self.step, seconds=STEP_S)
-            self.safeguard.after(self.session, cast("Any", report), stall_s)
+            self.timer.after(self.session, cast("Any", report), stall_s)
         return self.kept
 
 
@@ -110,7 +111,7 @@ def test_none_is_due_while_one_is_written_or_where_the_user_said_otherwise() -> 
 def test_a_round_that_is_issued_ahead_is_not_kept() -> None:
     run = Run(strategy="local_sgd", overlap=True)
     run.train(FIRST_S + STEP_S / 2)
-    assert run.session.checkpoint_due == run.step + 3
+    assert run.session.keeping.checkpoint_due == run.step + 3
 
 
 @pytest.mark.ray

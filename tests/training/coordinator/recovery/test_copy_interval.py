@@ -22,8 +22,8 @@ def test_copies_cost_no_more_of_the_time_and_of_the_link_than_they_may(
     known = CopyInterval(bursts=bursts, step_s=step, sending_s=sending)
     for seconds in held:
         known = known.after_copy(seconds)
-    usual = min(held[-pace.HOLD_UPS :])
-    assert usual <= 1.001 * pace.MAX_HELD_UP * known.steps * step
+    usual = min(held[-pace.COUNTED_STALLS :])
+    assert usual <= 1.001 * pace.MAX_STALLED * known.steps * step
     assert sending <= 1.001 * pace.MAX_SENDING * known.steps * step
 
 
@@ -37,15 +37,15 @@ def test_free_copies_bound_the_steps_that_are_made_again(step: float) -> None:
 @pytest.mark.parametrize("before", [(), (0.002,), (0.002, 0.003)])
 def test_one_copy_that_met_with_something_else_does_not_put_off_the_next(before: tuple[float, ...]) -> None:
     """A shard whose copy was 120 steps old cost 29 s, since the first of all copies had met with a hiccup of 0.2 s."""
-    known = CopyInterval(bursts=False, step_s=0.15, held_up=before)
+    known = CopyInterval(bursts=False, step_s=0.15, stalls=before)
     assert known.after_copy(0.2).steps == known.steps == 6
 
 
 def test_copies_that_always_hold_training_up_are_made_less_often() -> None:
     known = CopyInterval(bursts=False, step_s=0.15)
-    for _ in range(pace.HOLD_UPS):
+    for _ in range(pace.COUNTED_STALLS):
         known = known.after_copy(0.2)
-    assert known.steps == math.ceil(0.2 / pace.MAX_HELD_UP / 0.15)
+    assert known.steps == math.ceil(0.2 / pace.MAX_STALLED / 0.15)
 
 
 def test_before_copies_are_known_workers_that_come_together_for_one_are_expected_to_wait_a_step() -> None:

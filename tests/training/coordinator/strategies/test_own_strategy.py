@@ -38,7 +38,7 @@ class Relay(Strategy):
         step, weights = session.order.done, None
         while True:
             step += 1
-            member = session.crew[step % len(session.crew)]
+            member = session.members[step % len(session.members)]
             first, last = session.order.span(step)
             began = time.monotonic()
             part = Slice.whole(session.order.take(first, last), begin=first)

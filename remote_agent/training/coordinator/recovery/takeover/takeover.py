@@ -36,27 +36,26 @@ from remote_agent.protocol import (
 )
 from remote_agent.runs import newest_checkpoint
 from remote_agent.training import job
-from remote_agent.training.coordinator import lazy, sources
-from remote_agent.training.coordinator.actors import WORKER, Servers, WorkerInit, Workers, of_name
+from remote_agent.training.coordinator import lazy, sources, validation
 from remote_agent.training.coordinator.control import Control
-from remote_agent.training.coordinator.evaluation import validation
 from remote_agent.training.coordinator.journal import Journal
-from remote_agent.training.coordinator.members import Server, WorkerHandle
+from remote_agent.training.coordinator.members import MembershipRecord, Rejoining, Server, WorkerHandle
 from remote_agent.training.coordinator.plan import placement
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
 from remote_agent.training.coordinator.plan.placement import Placement
-from remote_agent.training.coordinator.recovery.crashes import Crashes
-from remote_agent.training.coordinator.recovery.joining import Joining
-from remote_agent.training.coordinator.recovery.rejoining import Rejoining
+from remote_agent.training.coordinator.processes.actors import WORKER, Servers, WorkerInit, Workers, of_name
+from remote_agent.training.coordinator.processes.crashes import Crashes
+from remote_agent.training.coordinator.processes.joining import Joining
+from remote_agent.training.coordinator.recovery.takeover import takeover_file
 from remote_agent.training.coordinator.recovery.takeover.takeover_file import TakeoverState
 from remote_agent.training.coordinator.recovery.takeover.worker_status import (
     TakeoverPoint,
     TakeoverRefused,
     UnreportedStep,
-    standing,
+    takeover_point,
 )
 from remote_agent.training.coordinator.request import Request
-from remote_agent.training.coordinator.session import Session
+from remote_agent.training.coordinator.session import EvaluationRecord, Session, Takeover
 from remote_agent.training.data import record
 from remote_agent.training.data.extent import Begin
 from remote_agent.training.data.record import SliceRecord
@@ -73,7 +72,39 @@ RECORDED_STEPS = 16
 """Of the last so many the slices are looked up: workers that take part are fewer steps apart."""
 
 
-def end_all(run: str, but: Collection[str] = ()) -> None:
+def attempt(
+    stack: contextlib.ExitStack, request: Request, journal: Journal, stopping: Callable[[], bool], crashes: Crashes
+) -> tuple[tuple[Session, nn.Module] | None, Request]:
+    """Take over the workers and servers of a coordinator that was killed, if there was one and they can go on.
+
+    If they can't, they end, as does all that earlier coordinators of this cluster have left.
+
+    Args:
+        stack: the actors that are taken over end with it.
+        request: the run.
+        journal: where its events are.
+        stopping: true once the user wants it to end early.
+        crashes: is told of workers that die.
+
+    Returns:
+        The session to go on with and a model for its weights, on the CPU; None: there is none. And the run as it is to
+        be started then, from its newest checkpoint if it was under way.
+
+    Raises:
+        TrainingError: it can neither go on nor be started.
+    """
+    state = takeover_file.read(request.folder)
+    if state is not None:
+        try:
+            return stack.enter_context(_taken_over(state, request, journal, stopping, crashes)), request
+        except TakeoverRefused as reason:
+            LOG.info("the killed coordinator's workers are not taken over: %s", reason)
+            request = _from_checkpoint(state, request, str(reason))
+    _end_all(request.run)
+    return None, request
+
+
+def _end_all(run: str, but: Collection[str] = ()) -> None:
     """End the lasting actors of ``run``, and of all other runs of our cluster that have no coordinator any more.
 
     Args:
@@ -91,7 +122,7 @@ def end_all(run: str, but: Collection[str] = ()) -> None:
             actor.kill()
 
 
-def from_checkpoint(estate: TakeoverState, request: Request, reason: str) -> Request:
+def _from_checkpoint(state: TakeoverState, request: Request, reason: str) -> Request:
     """The run as it can go on all the same: with all devices that it had, from its newest checkpoint.
 
     Raises:
@@ -104,103 +135,90 @@ def from_checkpoint(estate: TakeoverState, request: Request, reason: str) -> Req
             f"the coordinator was killed, the run has no checkpoint, and a new one can't take over: {reason}",
             hint="start the run again; once it has a checkpoint, after some seconds, it can go on from there",
         )
-    if request.devices != estate.asked[0]:
+    if request.devices != state.asked[0]:
         return request  # what is to be run was decided anew since then
-    seats = [worker.seat for worker in estate.workers]
-    devices = (*(seat.spec for seat in seats), *_missing(estate, request, seats))
-    return dataclasses.replace(request, devices=tuple(spec for spec in devices if spec.host not in estate.draining))
+    seats = [worker.seat for worker in state.workers]
+    devices = (*(seat.spec for seat in seats), *_missing(state, request, seats))
+    return dataclasses.replace(request, devices=tuple(spec for spec in devices if spec.host not in state.draining))
 
 
 @contextlib.contextmanager
-def taken_over(
-    estate: TakeoverState, request: Request, journal: Journal, stopping: Callable[[], bool], crashes: Crashes
+def _taken_over(
+    state: TakeoverState, request: Request, journal: Journal, stopping: Callable[[], bool], crashes: Crashes
 ) -> Iterator[tuple[Session, nn.Module]]:
-    """The session of the killed coordinator, to go on with; its actors end when the block does.
-
-    Args:
-        estate: what it left.
-        request: the run.
-        journal: where its events are.
-        stopping: true once the user wants it to end early.
-        crashes: is told of workers that die.
-
-    Yields:
-        The session for a strategy, and a model for its weights, on the CPU.
+    """What :func:`attempt` gives, from the ``state`` that the killed coordinator left.
 
     Raises:
         TakeoverRefused: before the block, and nothing was changed.
         JobError: the job's code fails now, and did not before.
     """
     began = time.monotonic()
-    if not _is_as_asked(estate, request):
+    if not _is_as_asked(state, request):
         raise TakeoverRefused("it is to go on in another way")
     coordinator = uuid.uuid4().hex
-    accounts, lost = _accounts(estate, request.run, coordinator)
-    at = standing(accounts, _on_record(request.folder / record.FILE))
-    servers = _servers(estate, at)
-    crew = [member for member, _ in accounts if member not in at.behind]
+    statuses, lost = _ask_workers(state, request.run, coordinator)
+    at = takeover_point(statuses, _on_record(request.folder / record.FILE))
+    servers = _servers(state, at)
+    members = [member for member, _ in statuses if member not in at.behind]
     lost += [(member.seat, "it was behind when its coordinator was killed") for member in at.behind]
-    model = job.create_model(request.job.factory, estate.config.seed)
+    model = job.create_model(request.job.factory, state.config.seed)
     with contextlib.closing(sources.source_of(job.guard("create_data", request.job.create_data))) as source:
         try:
             # What was set: a loader's own batches are the steps where no other batch was asked for.
-            asked = dataclasses.replace(estate.config, batch_size=request.config.batch_size)
+            asked = dataclasses.replace(state.config, batch_size=request.config.batch_size)
             begin = Begin(
                 folder=request.folder,
                 done=at.step,
                 start=at.position,
-                batch=estate.config.batch_size,
+                batch=state.config.batch_size,
                 earlier=request.folder,
             )
             _, order = source.open(asked, begin)
         except TrainingError as error:
             raise TakeoverRefused(error.cause) from error
-        spare = _spare(estate)
-        kept = (*(member.actor for member in crew), *(server.actor for server in servers))
+        spare = _spare(state)
+        kept = (*(member.actor for member in members), *(server.actor for server in servers))
         lazy.give_shapes(model, request.job.factory, source)
-        # Whoever was on its way back begins anew.
-        end_all(request.run, but={actor.name for actor in (*kept, *([] if spare is None else [spare.actor]))})
+        # Workers that were on their way back begin anew.
+        _end_all(request.run, but={actor.name for actor in (*kept, *([] if spare is None else [spare.actor]))})
         nodes = placement.living_nodes()
         given = WorkerInit(request.job, model, source.for_workers())
-        pool = Servers(request, nodes, [member.seat for member in crew], given, servers)
+        pool = Servers(request, nodes, [member.seat for member in members], given, servers)
         pool.spare = spare
-        workers = Workers(request, given, [member.actor for member in crew])
-        joining = Joining(
-            workers, estate.entry, buffers=estate.buffers, reference=estate.reference, config=estate.config
-        )
+        workers = Workers(request, given, [member.actor for member in members])
+        joining = Joining(workers, state.entry, buffers=state.buffers, reference=state.reference, config=state.config)
+        away = [Rejoining.new(spec) for spec in _missing(state, request, [member.seat for member in members])]
         try:
-            _tell(estate, request, journal, at, lost, time.monotonic() - began)
+            _report(state, request, journal, at, lost, time.monotonic() - began)
             with joining:
                 yield (
                     Session(
-                        config=estate.config,
-                        crew=crew,
+                        config=state.config,
+                        membership=MembershipRecord(members, away, set(state.draining)),
                         servers=servers,
                         order=order,
                         source=source,
-                        payload_bytes=estate.payload_bytes,
-                        buffer_names=estate.buffers,
+                        payload_bytes=state.payload_bytes,
+                        buffer_names=state.buffers,
                         journal=journal,
                         stopping=stopping,
-                        shapes=estate.shapes,
-                        stream=estate.stream,
+                        shapes=state.shapes,
+                        stream=state.stream,
                         first_state=None,
                         pool=pool,
                         joining=joining,
-                        away=[
-                            Rejoining.new(spec) for spec in _missing(estate, request, [member.seat for member in crew])
-                        ],
-                        draining=set(estate.draining),
-                        control=Control(request.folder / CONTROL_FILE, estate.heeded),
-                        coordinator=coordinator,
-                        open_step=at.open_step,
-                        told=at.told(journal.step)[0],
-                        news="a new coordinator took over",
-                        validation=validation.of_job(request, estate.config),
-                        watched=estate.watched,
+                        control=Control(request.folder / CONTROL_FILE, state.control_offset),
+                        takeover=Takeover(
+                            coordinator=coordinator,
+                            open_step=at.open_step,
+                            last_reported_step=at.last_reported(journal.step)[0],
+                            rebalance_reason="a new coordinator took over",
+                        ),
+                        validation=validation.of_job(request, state.config),
+                        evaluations=EvaluationRecord(state.watched),
                         crashes=crashes,
-                        plateau=estate.plateau,
-                        rates=rates_of(request.job.factory, model, estate.config),
+                        plateau=state.plateau,
+                        rates=rates_of(request.job.factory, model, state.config),
                     ),
                     model,
                 )
@@ -209,63 +227,63 @@ def taken_over(
             workers.kill()
 
 
-# --- Who is there, and where they stand ------------------------------------------------------------------------------
+# --- The workers and shards, and where they stand --------------------------------------------------------------------
 
 
-def _is_as_asked(estate: TakeoverState, request: Request) -> bool:
+def _is_as_asked(state: TakeoverState, request: Request) -> bool:
     """Whether what is to be run is what was run: with the same settings, and all workers that take part."""
-    devices, config = estate.asked
-    wanted = request.devices == devices or {worker.seat.spec for worker in estate.workers} <= {*request.devices}
+    devices, config = state.asked
+    wanted = request.devices == devices or {worker.seat.spec for worker in state.workers} <= {*request.devices}
     return wanted and request.config == config
 
 
-def _accounts(
-    estate: TakeoverState, run: str, coordinator: str
+def _ask_workers(
+    state: TakeoverState, run: str, coordinator: str
 ) -> tuple[list[tuple[WorkerHandle, WorkerStatus]], list[tuple[Placement, str]]]:
-    """Where the workers stand, which heed ``coordinator`` from now on; and those that have ended, each with the cause.
+    """Where the workers stand, which take tasks of ``coordinator`` alone now; and those that ended, with the causes.
 
     Raises:
         TakeoverRefused: one can't be asked, and may be at work all the same.
     """
     deadline = time.monotonic() + ACCOUNT_S
-    strangers = [name for name in rpc.lasting() if of_name(name) == (run, WORKER) and name not in estate.actors]
-    # They were to take part soon, or do since a moment ago: whoever does answers at once, and ends with the others.
-    told = [actor.call_in(PING, "account", coordinator) for actor in map(rpc.find, strangers) if actor is not None]
+    strangers = [name for name in rpc.lasting() if of_name(name) == (run, WORKER) and name not in state.actors]
+    # They were to take part soon, or do since a moment ago. Those that do answer at once, and end with the others.
+    others = [actor.call_in(PING, "account", coordinator) for actor in map(rpc.find, strangers) if actor is not None]
     asked, lost = [], []
-    for worker in estate.workers:
+    for worker in state.workers:
         actor = rpc.find(worker.actor)
         if actor is None:
             lost.append((worker.seat, "its process ended"))
             continue
         member = WorkerHandle(worker.seat, actor, SpeedTrack(worker.profile), worker.simulated_speed, worker.clock)
         asked.append((member, actor.call_in(PING, "account", coordinator)))
-    accounts = []
+    statuses = []
     for member, call in asked:
         try:
-            account: WorkerStatus | None = rpc.get(call, max(0.0, deadline - time.monotonic()))
+            status: WorkerStatus | None = rpc.get(call, max(0.0, deadline - time.monotonic()))
         except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
             if not rpc.gone(error):
                 raise TakeoverRefused(f"{member.name}: {rpc.describe(error)}") from error
             lost.append((member.seat, rpc.describe(error)))
             continue
-        if account is None:
+        if status is None:
             raise TakeoverRefused(f"{member.name} takes no part")
-        accounts.append((member, account))
-    if not accounts:
+        statuses.append((member, status))
+    if not statuses:
         raise TakeoverRefused("no worker is left")
-    if told:
-        rpc.wait_all(told, PULSE_S)
-    return accounts, lost
+    if others:
+        rpc.wait_all(others, PULSE_S)
+    return statuses, lost
 
 
-def _servers(estate: TakeoverState, at: TakeoverPoint) -> tuple[Server, ...]:
+def _servers(state: TakeoverState, at: TakeoverPoint) -> tuple[Server, ...]:
     """The shards, which must have no slice of a step that no worker knows of: only one that is gone can have sent it.
 
     Raises:
         TakeoverRefused: they have, or one is gone.
     """
     servers, asked = [], []
-    for host, name in estate.servers:
+    for host, name in state.servers:
         actor = rpc.find(name)
         if actor is None:
             raise TakeoverRefused(f"the parameter server on {host} is gone")
@@ -276,16 +294,16 @@ def _servers(estate: TakeoverState, at: TakeoverPoint) -> tuple[Server, ...]:
             if isinstance(answer, Failed):
                 raise TakeoverRefused(f"the parameter server on {server.host}: {answer.cause}")
             if answer > at.newest:
-                raise TakeoverRefused(f"nobody knows how step {answer} was cut")
+                raise TakeoverRefused(f"no worker knows how step {answer} was cut")
     except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
         raise TakeoverRefused(f"the parameter server: {rpc.describe(error)}") from error
     return tuple(servers)
 
 
-def _spare(estate: TakeoverState) -> Server | None:
-    if estate.spare is None:
+def _spare(state: TakeoverState) -> Server | None:
+    if state.spare is None:
         return None
-    host, name = estate.spare
+    host, name = state.spare
     actor = rpc.find(name)
     return Server(host=host, actor=actor) if actor is not None else None
 
@@ -297,19 +315,19 @@ def _on_record(file: Path) -> Mapping[int, Sequence[SliceSpan]]:
         raise TakeoverRefused(f"the record of slices can't be read: {error}") from error
 
 
-def _missing(estate: TakeoverState, request: Request, seats: Sequence[Placement]) -> list[DeviceSpec]:
+def _missing(state: TakeoverState, request: Request, seats: Sequence[Placement]) -> list[DeviceSpec]:
     """Devices of the run that have no worker on these seats; those of hosts that are to leave get none."""
     there = {(seat.spec.host, seat.spec.device) for seat in seats}
-    lost = (worker.seat.spec for worker in estate.workers)
-    wanted = {(spec.host, spec.device): spec for spec in (*estate.away, *lost, *request.devices)}
-    return [spec for key, spec in wanted.items() if key not in there and spec.host not in estate.draining]
+    lost = (worker.seat.spec for worker in state.workers)
+    wanted = {(spec.host, spec.device): spec for spec in (*state.away, *lost, *request.devices)}
+    return [spec for key, spec in wanted.items() if key not in there and spec.host not in state.draining]
 
 
 # --- What the killed one did not write -------------------------------------------------------------------------------
 
 
-def _tell(
-    estate: TakeoverState,
+def _report(
+    state: TakeoverState,
     request: Request,
     journal: Journal,
     at: TakeoverPoint,
@@ -317,40 +335,40 @@ def _tell(
     seconds: float,
 ) -> None:
     with contextlib.closing(SliceRecord(request.folder / record.FILE)) as slices:
-        for step, untold in at.untold.items():
-            slices.write(step, untold.counted)
-    for step, untold in at.untold.items():
+        for step, unreported in at.unreported.items():
+            slices.write(step, unreported.counted)
+    for step, unreported in at.unreported.items():
         if step > journal.step:
-            journal.write(Step, **step_fields(step, untold))
-    told, samples = at.told(journal.step)
-    whom = f"{len(estate.workers) - len(lost)} workers and {len(estate.servers)} shards"
+            journal.write(Step, **step_fields(step, unreported))
+    reported, samples = at.last_reported(journal.step)
+    whom = f"{len(state.workers) - len(lost)} workers and {len(state.servers)} shards"
     journal.write(
         RunResumed,
-        step=told,
+        step=reported,
         host=request.host,
         checkpoint="",
         samples=samples,
-        iterations=estate.config.num_iterations,
+        iterations=state.config.num_iterations,
         cause=journal.ended or "lost its coordinator",
         notes=(f"a new coordinator took over {whom} in {seconds:.1f} s, and nothing is made again",),
     )
     for seat, cause in lost:
         spec = seat.spec
-        journal.write(WorkerLost, worker=seat.worker, host=spec.host, device=spec.device, step=told, cause=cause)
+        journal.write(WorkerLost, worker=seat.worker, host=spec.host, device=spec.device, step=reported, cause=cause)
 
 
-def step_fields(step: int, untold: UnreportedStep) -> dict[str, object]:
-    """The fields of the event of a step that nobody watched: what it took is what its slowest worker took."""
+def step_fields(step: int, unreported: UnreportedStep) -> dict[str, object]:
+    """The fields of the event of a step without a coordinator: what it took is what its slowest worker took."""
     results = [
-        (member, untold.spans[index].end - untold.spans[index].begin, result)
-        for index, (member, result) in sorted(untold.results.items())
+        (member, unreported.spans[index].end - unreported.spans[index].begin, result)
+        for index, (member, result) in sorted(unreported.results.items())
     ]
     known = sum(result.weight for _, _, result in results)
     seconds = max(result.stamps.left - result.stamps.entered for _, _, result in results)
     return {
         "step": step,
         "loss": sum(result.weight * result.loss for _, _, result in results) / known if known else 0.0,
-        "samples": untold.spans[-1].end - untold.spans[0].begin,
+        "samples": unreported.spans[-1].end - unreported.spans[0].begin,
         "seconds": seconds,
         "bytes_pushed": sum(result.bytes_out for _, _, result in results),
         "bytes_pulled": sum(result.bytes_in for _, _, result in results),

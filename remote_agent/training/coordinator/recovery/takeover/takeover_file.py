@@ -1,6 +1,6 @@
-"""What a coordinator leaves to a successor, should it be killed: who its actors are, and what it knew of them.
+"""What a coordinator leaves to a successor, should it be killed: its actors, and what it knew of them.
 
-A file in the run's folder, private, written whenever somebody comes or goes. It is a pickle: only this host's user can
+A file in the run's folder, private, written whenever a worker comes or goes. It is a pickle: only this host's user can
 have written it, and nothing of it ever leaves the host.
 """
 
@@ -26,7 +26,7 @@ from remote_agent.training.shared.clock import ClockOffset
 from remote_agent.training.shared.device_profile import DeviceProfile
 from remote_agent.training.wire.endpoint import StreamInfo
 
-FILE = "estate.pickle"
+FILE = "takeover.pickle"
 """The file's name in a run's folder."""
 
 NOTICED = 0.2
@@ -56,7 +56,7 @@ class TakeoverState:
         spare: host and actor of a process for a shard that is lost; None: there is none.
         away: devices whose workers take no part now, and may again.
         draining: hosts that are to leave.
-        heeded: bytes of what the user wanted that were read; what is read again changes nothing.
+        control_offset: bytes of what the user wanted that were read; what is read again changes nothing.
         stream: what is streamed.
         entry: to the shards.
         payload_bytes: as the session's.
@@ -74,7 +74,7 @@ class TakeoverState:
     spare: tuple[str, str] | None
     away: tuple[DeviceSpec, ...]
     draining: frozenset[str]
-    heeded: int
+    control_offset: int
     stream: Stream
     entry: StreamInfo
     payload_bytes: int
@@ -100,8 +100,13 @@ def read(folder: Path) -> TakeoverState | None:
     return found if isinstance(found, TakeoverState) else None
 
 
+def is_left(folder: Path) -> bool:
+    """Whether a coordinator has left something in a run's folder: it was killed."""
+    return (folder / FILE).exists()
+
+
 class TakeoverFile:
-    """Keeps the estate of a session up to date; where nothing could be taken over it is no file. A context manager.
+    """Keeps the file of a session up to date; there is none where nothing could be taken over. A context manager.
 
     Args:
         request: what is run.
@@ -124,16 +129,16 @@ class TakeoverFile:
         """
         if not self._request.lasting:
             return
-        estate = _of(session, self._request)
-        if estate is None or not _differs(estate, self._written):
+        state = _of(session, self._request)
+        if state is None or not _differs(state, self._written):
             return
         with contextlib.suppress(OSError):
-            write_private(self._path, pickle.dumps(estate))
-            self._written = estate
+            write_private(self._path, pickle.dumps(state))
+            self._written = state
 
 
 def _of(session: Session, request: Request) -> TakeoverState | None:
-    """The estate of a session; None: nobody could take it over."""
+    """The state of a session; None: it could not be taken over."""
     config, joining = session.config, session.joining
     spare = session.pool.spare if session.pool is not None else None
     if not isinstance(session.source, Indexed) or session.stream is None or joining.entry is None:
@@ -141,12 +146,12 @@ def _of(session: Session, request: Request) -> TakeoverState | None:
     return TakeoverState(
         asked=(request.devices, request.config),
         config=config,
-        workers=tuple(_employed(member) for member in session.crew),
+        workers=tuple(_record_of(member) for member in session.members),
         servers=tuple((server.host, server.actor.name) for server in session.servers),
         spare=(spare.host, spare.actor.name) if spare is not None else None,
         away=tuple(away.spec for away in session.away),
-        draining=frozenset(session.draining),
-        heeded=session.control.offset if session.control is not None else 0,
+        draining=frozenset(session.membership.draining),
+        control_offset=session.control.offset if session.control is not None else 0,
         stream=session.stream,
         entry=joining.entry,
         payload_bytes=session.payload_bytes,
@@ -158,7 +163,7 @@ def _of(session: Session, request: Request) -> TakeoverState | None:
     )
 
 
-def _employed(member: WorkerHandle) -> WorkerRecord:
+def _record_of(member: WorkerHandle) -> WorkerRecord:
     return WorkerRecord(
         actor=member.actor.name,
         seat=member.seat,
@@ -169,7 +174,7 @@ def _employed(member: WorkerHandle) -> WorkerRecord:
 
 
 def _differs(new: TakeoverState, old: TakeoverState | None) -> bool:
-    """Whether somebody came or went, or a device became faster or slower by :data:`NOTICED`."""
+    """Whether a worker came or went, or a device became faster or slower by :data:`NOTICED`."""
     if old is None or new.actors != old.actors:
         return True
     before = {worker.actor: worker.profile.speed for worker in old.workers}

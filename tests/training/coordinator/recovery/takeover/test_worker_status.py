@@ -15,7 +15,11 @@ from remote_agent.training.coordinator.members import WorkerHandle
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
 from remote_agent.training.coordinator.plan.placement import Node, Placement
 from remote_agent.training.coordinator.recovery.takeover.takeover import step_fields
-from remote_agent.training.coordinator.recovery.takeover.worker_status import TakeoverRefused, UnreportedStep, standing
+from remote_agent.training.coordinator.recovery.takeover.worker_status import (
+    TakeoverRefused,
+    UnreportedStep,
+    takeover_point,
+)
 from remote_agent.training.data import record
 from remote_agent.training.shared.device_profile import DeviceProfile
 from remote_agent.training.shared.messages import Slice, Stamps, StreamedResult, StreamedTask, WorkerStatus
@@ -103,13 +107,13 @@ def test_what_is_not_on_record_is_told_by_the_workers(cuts: list[list[int]], unw
     if known < last:
         for worker, (who, account) in enumerate(accounts):
             accounts[worker] = (who, ran_to(account, last - 1, under_way=worker not in late))
-    found = standing(accounts, recorded(cuts, known))
+    found = takeover_point(accounts, recorded(cuts, known))
     assert found.newest == last
     assert found.behind == ()
-    assert list(found.untold) == list(range(known + 1, last))
+    assert list(found.unreported) == list(range(known + 1, last))
     assert found.step == last - 1
     spans = spans_of(cuts)
-    for step, untold in found.untold.items():
+    for step, untold in found.unreported.items():
         assert untold.counted == spans[step - 1]
     assert found.open_step is not None
     assert found.position == spans[-1][0].begin
@@ -121,9 +125,9 @@ def test_what_is_not_on_record_is_told_by_the_workers(cuts: list[list[int]], unw
 def test_a_slice_of_a_worker_that_is_gone_is_known_from_the_others() -> None:
     cuts = [[3, 2, 1], [4, 1, 1], [2, 3, 1]]
     accounts = accounts_of(cuts)[:2]
-    found = standing(accounts, recorded(cuts, 1))
-    assert found.untold[2].counted == spans_of(cuts)[1]
-    assert {*found.untold[2].results} == {0, 1}
+    found = takeover_point(accounts, recorded(cuts, 1))
+    assert found.unreported[2].counted == spans_of(cuts)[1]
+    assert {*found.unreported[2].results} == {0, 1}
     assert found.open_step is not None
     assert found.open_step.common.spans == spans_of(cuts)[2]
     assert {*found.open_step.begun} == {"h0/cpu", "h1/cpu"}
@@ -134,9 +138,9 @@ def test_who_did_a_lost_slice_is_on_record() -> None:
     (first, account), _ = accounts_of(cuts)
     lost = task_of(1, spans_of(cuts)[0], 1)
     repaired = dataclasses.replace(account, repaired=((lost, result_of(1)),))
-    found = standing([(first, repaired)], {})
-    assert [span.worker for span in found.untold[1].counted] == ["h0/cpu", "h0/cpu"]
-    assert record.gaps_and_overlaps(found.untold[1].counted, 5) == ()
+    found = takeover_point([(first, repaired)], {})
+    assert [span.worker for span in found.unreported[1].counted] == ["h0/cpu", "h0/cpu"]
+    assert record.gaps_and_overlaps(found.unreported[1].counted, 5) == ()
 
 
 def test_a_worker_goes_through_the_steps_that_it_was_not_given() -> None:
@@ -145,12 +149,12 @@ def test_a_worker_goes_through_the_steps_that_it_was_not_given() -> None:
     (first, ahead), (second, behind) = accounts_of(cuts)
     accounts = [(first, ran_to(ahead, 2, under_way=True)), (second, ran_to(behind, 1))]
     for known in (1, 2):
-        open_step = standing(accounts, recorded(cuts, known)).open_step
+        open_step = takeover_point(accounts, recorded(cuts, known)).open_step
         assert open_step is not None
         (earlier,) = open_step.earlier["h1/cpu"]
         assert earlier == StreamedTask(step=2, spans=spans_of(cuts)[1], own=None)
     begun = (second, ran_to(behind, 1, under_way=True))
-    open_step = standing([accounts[0], begun], recorded(cuts, 1)).open_step
+    open_step = takeover_point([accounts[0], begun], recorded(cuts, 1)).open_step
     assert open_step is not None
     assert open_step.earlier == {"h1/cpu": ()}, "it is in that step"
 
@@ -160,27 +164,27 @@ def test_who_takes_no_part_or_is_far_behind_is_left_behind() -> None:
     accounts = accounts_of(cuts)
     others = [accounts[0], (accounts[1][0], dataclasses.replace(ran_to(accounts[1][1], 4), following=True))]
     others.append((accounts[2][0], ran_to(accounts[2][1], 2)))
-    assert standing(others, recorded(cuts, 4)).behind == (accounts[1][0], accounts[2][0])
+    assert takeover_point(others, recorded(cuts, 4)).behind == (accounts[1][0], accounts[2][0])
 
 
 def test_what_nobody_tells_of_is_not_made_up() -> None:
     cuts = [[3, 2], [4, 1], [2, 3]]
     silent = [(who, dataclasses.replace(account, done=())) for who, account in accounts_of(cuts)]
     with pytest.raises(TakeoverRefused, match="how step 3 was cut"):
-        standing(silent, recorded(cuts, 2))
-    assert standing(silent, recorded(cuts, 3)).step == 3
+        takeover_point(silent, recorded(cuts, 2))
+    assert takeover_point(silent, recorded(cuts, 3)).step == 3
     with pytest.raises(TakeoverRefused, match="step 3 is on record"):
-        standing(accounts_of(cuts[:2]), recorded(cuts, 3))
+        takeover_point(accounts_of(cuts[:2]), recorded(cuts, 3))
     others = accounts_of([[3, 2], [4, 1], [2, 3]])
     with pytest.raises(TakeoverRefused, match="how step 2 was cut"):
-        standing(others, {1: cut(3, 3)})
+        takeover_point(others, {1: cut(3, 3)})
 
 
 def test_a_step_whose_only_slice_is_gone_is_not_told_of() -> None:
     """The other one went through it, and knows how it was cut, but not what came of it."""
     cuts = [[3, 2], [5, 0], [2, 3]]
     with pytest.raises(TakeoverRefused, match="what came of step 2"):
-        standing(accounts_of(cuts)[1:], recorded(cuts, 1))
+        takeover_point(accounts_of(cuts)[1:], recorded(cuts, 1))
 
 
 def test_a_record_with_a_hole_is_not_filled() -> None:
@@ -190,14 +194,14 @@ def test_a_record_with_a_hole_is_not_filled() -> None:
     made = {step: spans for step, spans in recorded(cuts, 2).items() if step != 2}
     made |= {step: spans_of(cuts)[step - 1] for step in (3,)}
     with pytest.raises(TakeoverRefused, match="how step 2 was cut"):
-        standing([(first, ahead), (second, ran_to(behind, 1))], made)
+        takeover_point([(first, ahead), (second, ran_to(behind, 1))], made)
 
 
 def test_what_has_an_event_is_told_of_with_its_samples() -> None:
     cuts = [[3, 2], [4, 1], [2, 2]]
-    found = standing(accounts_of(cuts), recorded(cuts, 1))
-    assert found.told(1) == found.told(2) == (2, 10), "the journal tells of the second step next"
-    assert found.told(3) == (3, 14), "it has the third already"
+    found = takeover_point(accounts_of(cuts), recorded(cuts, 1))
+    assert found.last_reported(1) == found.last_reported(2) == (2, 10), "the journal tells of the second step next"
+    assert found.last_reported(3) == (3, 14), "it has the third already"
 
 
 def test_a_step_that_nobody_watched_took_what_its_slowest_worker_took() -> None:

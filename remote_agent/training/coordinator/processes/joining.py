@@ -2,8 +2,8 @@
 
 A worker is opened as those of the run's beginning were, on its host by label: where the host is away, Ray starts it
 once the host is back. Then it joins the shards, and from there on it follows the run (``Streaming.follow``) until it is
-let in, at the beginning of a step. Nobody waits for it; but where there are no shards, the others wait at that moment
-while it takes over what they have (``recovery.state_transfer``).
+let in, at the beginning of a step. The others do not wait for it; but where there are no shards, they wait at that
+moment while it takes over what they have (``recovery.state_transfer``).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Self
 
 from remote_agent.protocol import DeviceSpec
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.coordinator.actors import Workers
 from remote_agent.training.coordinator.background import Background
 from remote_agent.training.coordinator.members import WorkerHandle
 from remote_agent.training.coordinator.plan import placement
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
 from remote_agent.training.coordinator.plan.measure import Candidate, measure
 from remote_agent.training.coordinator.plan.placement import Placement
+from remote_agent.training.coordinator.processes.actors import Workers
 from remote_agent.training.deadlines import CLOSE_S, NODES_S, OPEN_S, PLACEMENT_S, TRANSFER_S
 from remote_agent.training.errors import PlacementError, TrainingError
 from remote_agent.training.shared import rpc
@@ -41,13 +41,13 @@ class Joining:
 
     Args:
         workers: starts them.
-        entry: to the shards; None: there are none, and whoever comes takes the weights over from another worker.
+        entry: to the shards; None: there are none, and a new worker takes the weights over from another one.
         buffers: names of the model's buffers that training changes.
         reference: of simulated devices.
         config: the run's.
 
     Attributes:
-        entry: as above; whoever moves the shards sets the new one.
+        entry: as above; ``recovery.rollback`` sets the new one when it moves the shards.
         reference: as above.
     """
 
@@ -77,7 +77,7 @@ class Joining:
     ) -> None:
         self._stop.set()
         self._workers.kill()
-        # Whoever is disconnected from Ray must not be asking it for something still: Ray would connect anew by itself.
+        # No thread may ask Ray for something after the disconnection: Ray would connect anew by itself.
         deadline = time.monotonic() + CLOSE_S
         self._watching.join(CLOSE_S)
         for thread in self._opening:

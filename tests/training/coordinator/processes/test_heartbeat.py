@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as some
 
-from remote_agent.training.coordinator.recovery.heartbeat import MIN_WAITS, Beat, patience
+from remote_agent.training.coordinator.processes.heartbeat import MIN_WAITS, Beat, patience
 from remote_agent.training.deadlines import SILENT_FACTOR, SILENT_S, SILENT_SOONEST_S
 
 waits = some.floats(0.001, SILENT_S)

@@ -3,7 +3,7 @@
 The slice of a worker that died is issued again at once, so a sample that kills its process kills the next worker too,
 and the one after that. What a worker was at lies in a page on its host (``whereabouts``), which is read there once the
 worker is known to have ended; what a living one has been at for long comes with its answers to pings. The
-``policy`` says when that is enough: the run ends with the sample, the function and the line, and its last checkpoint.
+``culprit`` says when that is enough: the run ends with the sample, the function and the line, and its last checkpoint.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from remote_agent.training.coordinator.journal import Journal
 from remote_agent.training.coordinator.members import WorkerHandle
 from remote_agent.training.coordinator.plan import placement
 from remote_agent.training.coordinator.plan.placement import Placement
-from remote_agent.training.coordinator.recovery import policy
-from remote_agent.training.coordinator.recovery.heartbeat import Heartbeat
-from remote_agent.training.coordinator.recovery.policy import Crash
-from remote_agent.training.deadlines import CLOSE_S, LAST_WORDS_S, LOOK_S, PING_S, SLICE_FACTOR
+from remote_agent.training.coordinator.processes.culprit import Crash, culprit, one_sample
+from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
+from remote_agent.training.deadlines import CLOSE_S, LAST_WORDS_S, LOOK_S, PING_S, given_up_after
 from remote_agent.training.errors import JobError, TrainingError
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.messages import PING, Busy, Pulse
@@ -78,15 +77,11 @@ class Crashes:
             self._held_up.add((actor, busy.place))
             self._add(_hang(seat, busy))
 
-    def is_held_up(self, actor: Actor) -> bool:
-        """Whether a worker was found to hang."""
-        return any(known is actor for known, _ in self._held_up)
-
     def look(self, members: Iterable[WorkerHandle], heartbeat: Heartbeat, deadline_s: float) -> None:
         """See whether one of these hangs, by the heartbeat, and whether the run has to end.
 
         Args:
-            members: who.
+            members: the workers.
             heartbeat: pings them.
             deadline_s: of a slice, beyond ten times what its samples are expected to take.
 
@@ -97,7 +92,7 @@ class Crashes:
             busy = heartbeat.of(member.actor).pulse.busy
             if busy is not None:
                 expected = member.track.current.seconds(max(1, busy.place.samples))
-                if busy.seconds > deadline_s + SLICE_FACTOR * expected:
+                if busy.seconds > given_up_after(deadline_s, expected):
                     self.hung(member.seat, member.actor, busy)
         error = self._verdict()
         if error is not None:
@@ -130,14 +125,14 @@ class Crashes:
 
     def _verdict(self) -> JobError | None:
         with self._lock:
-            found = policy.culprit(self._known, self.workers)
+            found = culprit(self._known, self.workers)
         return _error(found) if found else None
 
     def _add(self, crash: Crash) -> None:
         with self._lock:
             self._known.append(crash)
         if self._journal is not None:
-            with contextlib.suppress(TrainingError):  # whoever writes next hears of that
+            with contextlib.suppress(TrainingError):  # the next write raises it too
                 self._journal.write(Notice, step=crash.place.step, host=crash.host, text=_error([crash]).cause)
 
     def _await(self, seconds: float) -> None:
@@ -214,7 +209,7 @@ def _error(crashes: Sequence[Crash]) -> JobError:
     """The error that says so; the crashes are of one call."""
     last = crashes[-1]
     place = last.place
-    sample = policy.one_sample(crashes)
+    sample = one_sample(crashes)
     what = f"sample {sample}" if sample is not None else place.function
     verb = "held its worker up" if last.hung else "crashed its worker"
     times = {1: "", 2: " twice"}.get(len(crashes), f" {len(crashes)} times")

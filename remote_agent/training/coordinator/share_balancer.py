@@ -1,4 +1,4 @@
-"""What synchronous strategies decide about their workers: who is in, who gets how much, who has become slow."""
+"""Cuts each step's batch into the workers' shares, as their measured speed says; devices that are too slow rest."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterable
 
-from remote_agent.protocol import Rebalanced, WorkerLost, WorkerSlow
+from remote_agent.protocol import Rebalanced, WorkerSlow
 from remote_agent.training.coordinator.members import WorkerHandle
 from remote_agent.training.coordinator.plan import balance, resting, shares
 from remote_agent.training.coordinator.plan.resting import Rest
@@ -18,7 +18,7 @@ LAST_HINT = "look at the host, then start the run again"
 
 
 class ShareBalancer:
-    """The living workers of a session with the cut of the next step's batch."""
+    """The cut of the next step's batch among the members of a session."""
 
     _in_units = True
     """Whether a step is one batch, of which each device gets whole units."""
@@ -26,7 +26,7 @@ class ShareBalancer:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._rests: dict[WorkerHandle, Rest] = {}
-        self._trial: tuple[WorkerHandle, tuple[int, ...]] | None = None  # who is tried again, and the cut for that
+        self._trial: tuple[WorkerHandle, tuple[int, ...]] | None = None  # a resting device, the cut
         self._take(self._fresh_cut(), balance.FIRST_STEPS - balance.STEPS_BETWEEN)
 
     @property
@@ -46,46 +46,27 @@ class ShareBalancer:
         )
         if self._session.config.unit and self._in_units:
             cut = units.aligned(cut, self._session.config.unit)
-        for member, samples in zip(self._session.crew, cut, strict=True):
+        for member, samples in zip(self._session.members, cut, strict=True):
             if samples:
                 result.append((member, begin, begin + samples))
                 begin += samples
         return result
 
-    def report_lost(self, step: int, gone: WorkerHandle, cause: str) -> None:
-        """Write that a worker is lost."""
-        self._session.journal.write(
-            WorkerLost, worker=gone.name, host=gone.host, device=gone.device, step=step, cause=cause
-        )
-
-    def leave(self, step: int, gone: WorkerHandle, reason: str) -> None:
-        """Go on without a worker for now, which may have been the last one: what it had goes to the others.
+    def recut(self, step: int, reason: str) -> None:
+        """Cut anew from ``step`` on, since a worker left, which may have been the last one, or came.
 
         Raises:
-            TrainingError: the batch does not fit into the others' memory.
+            TrainingError: the batch does not fit into the members' memory.
         """
         session = self._session
-        session.crew.remove(gone)
-        if not session.crew:
+        if not session.members:
             self._take((), step)
             return
-        room = sum(member.track.profile.max_batch or math.inf for member in session.crew)
+        room = sum(member.track.profile.max_batch or math.inf for member in session.members)
         if room < session.config.batch_size:
             # A worker takes more than fits in several parts: slower than a cut within the limits, better than none.
-            for member in session.crew:
+            for member in session.members:
                 member.track = member.track.without_limit()
-        self._cut_anew(step, reason)
-
-    def enter(self, step: int, member: WorkerHandle, reason: str) -> None:
-        """A worker takes part from ``step`` on: it gets a share.
-
-        Raises:
-            TrainingError: the batch does not fit into the devices' memory.
-        """
-        self._session.crew.append(member)
-        self._cut_anew(step, reason)
-
-    def _cut_anew(self, step: int, reason: str) -> None:
         self._take(self._fresh_cut(), step)
         self.announce(step, reason)
 
@@ -93,7 +74,7 @@ class ShareBalancer:
         """Cut so from now on."""
         self._regular, self._cut_at = cut, step
         self._trial = None
-        idle = [member for member, samples in zip(self._session.crew, cut, strict=True) if not samples]
+        idle = [member for member, samples in zip(self._session.members, cut, strict=True) if not samples]
         self._rests = {member: self._rests.get(member, Rest()) for member in idle}
 
     def substitute(self, size: int, busy: dict[WorkerHandle, float], step: int) -> WorkerHandle:
@@ -112,15 +93,15 @@ class ShareBalancer:
             small = profile.max_batch is not None and profile.max_batch < size
             return small, busy.get(member, 0.0) + profile.seconds(size)
 
-        crew = self._session.crew
-        return min([member for member in crew if member.entered <= step] or crew, key=cost)
+        members = self._session.members
+        return min([member for member in members if member.entered <= step] or members, key=cost)
 
     def adapt(self, step: int, observed: Iterable[tuple[WorkerHandle, int, float]]) -> None:
-        """Learn from a step: (worker, samples, compute seconds). Cut again where it pays, and name who became slow."""
+        """Learn from a step: (worker, samples, compute seconds). Cut again where it pays, and report slow devices."""
         session = self._session
         seen = set[WorkerHandle]()
         for member, samples, seconds in observed:
-            if member not in session.crew:
+            if member not in session.members:
                 continue
             seen.add(member)
             was_slow = member.track.slow
@@ -131,8 +112,8 @@ class ShareBalancer:
         if not session.config.rebalance:
             return
         better = self._better_cut(step - self._cut_at)
-        for member in session.crew:
-            member.track = member.track.heeded()
+        for member in session.members:
+            member.track = member.track.noticed()
         if better is not None:
             self._take(better, step)
             self.announce(step, "the devices' speeds changed")
@@ -151,7 +132,7 @@ class ShareBalancer:
         step_s = shares.step_seconds(self._regular, [track.current for track in session.tracks])
         for member, rest in self._rests.items():
             if rest.is_over(step_s, member.track.current.seconds(session.least_slice)):
-                cut = resting.trial_cut(self._regular, session.crew.index(member), session.least_slice)
+                cut = resting.trial_cut(self._regular, session.members.index(member), session.least_slice)
                 if cut is not None:
                     self._trial = member, cut
                     self.announce(step, f"{member.name} is tried again")
@@ -164,7 +145,7 @@ class ShareBalancer:
     def _fresh_cut(self) -> tuple[int, ...]:
         session = self._session
         try:
-            profiles = [member.track.current for member in session.crew]
+            profiles = [member.track.current for member in session.members]
             return shares.split(session.config.batch_size, profiles, session.least_slice)
         except ValueError as error:
             raise TrainingError(str(error), hint="lower batch_size, or raise the hosts' max_batch") from None
@@ -181,5 +162,5 @@ class ShareBalancer:
 
     def announce(self, step: int, reason: str) -> None:
         """Write how the next steps are cut, and why."""
-        cut = tuple(member.share(samples) for member, samples in zip(self._session.crew, self.cut, strict=True))
+        cut = tuple(member.share(samples) for member, samples in zip(self._session.members, self.cut, strict=True))
         self._session.journal.write(Rebalanced, step=step, shares=cut, reason=reason)

@@ -58,7 +58,7 @@ class WorkerInit:
 
     @functools.cached_property
     def samples(self) -> Ref[Any]:
-        """The dataset, stored once somebody asks for it.
+        """The dataset, stored when it is first asked for.
 
         Raises:
             JobError: it can't be sent.

@@ -12,12 +12,12 @@ import pytest
 from remote_agent.protocol import DeviceSpec
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.journal import Journal
-from remote_agent.training.coordinator.members import WorkerHandle
+from remote_agent.training.coordinator.members import MembershipRecord, WorkerHandle
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
 from remote_agent.training.coordinator.plan.placement import Placement
 from remote_agent.training.coordinator.plan.resting import MIN_REST_S, TRIAL_COST
-from remote_agent.training.coordinator.plan.share_balancer import ShareBalancer
 from remote_agent.training.coordinator.session import Session
+from remote_agent.training.coordinator.share_balancer import ShareBalancer
 from remote_agent.training.shared.device_profile import DeviceProfile
 
 NOTHING = cast("Any", None)
@@ -37,14 +37,14 @@ def seat_on(host: str) -> Placement:
 
 
 class Steps:
-    """Steps of a crew, each issued before the one before has ended."""
+    """Steps of some workers, each issued before the one before has ended."""
 
     def __init__(self, folder: Path, **config: Any) -> None:
         self._events = folder / "events.jsonl"
         members = [WorkerHandle(seat_on(host), NOTHING, SpeedTrack(profile)) for host, profile in PROFILES.items()]
         session = Session(
             config=TrainingConfig(batch_size=BATCH, **config),
-            crew=members,
+            membership=MembershipRecord(members),
             servers=(),
             order=NOTHING,
             source=NOTHING,
@@ -54,7 +54,7 @@ class Steps:
             journal=Journal(self._events),
             stopping=lambda: False,
         )
-        self.crew, self.members = ShareBalancer(session), session.crew
+        self.balancer, self.members = ShareBalancer(session), members
         self.factors = dict.fromkeys(PROFILES, 1.0)
         self.made, self.seconds = 0, 0.0
         self._issued = deque[dict[WorkerHandle, int]]()
@@ -63,7 +63,7 @@ class Steps:
         """Make some, with each device taking ``factors`` times as long as it was measured to."""
         for _ in range(steps):
             while len(self._issued) < 2:
-                self._issued.append({member: end - begin for member, begin, end in self.crew.slices(BATCH)})
+                self._issued.append({member: end - begin for member, begin, end in self.balancer.slices(BATCH)})
             samples = self._issued.popleft()
             assert sum(samples.values()) == BATCH
             took = {
@@ -72,7 +72,7 @@ class Steps:
                 if each in self.members
             }
             self.made, self.seconds = self.made + 1, self.seconds + max(took.values())
-            self.crew.adapt(self.made, [(each, samples[each], took[each]) for each in took])
+            self.balancer.adapt(self.made, [(each, samples[each], took[each]) for each in took])
 
     def slow_down_for_a_while(self, steps: int) -> None:
         """The hub becomes too slow to take part; so many steps are made once it is as fast as before."""
@@ -85,7 +85,7 @@ class Steps:
     @property
     def share(self) -> int:
         """Of the hub."""
-        return dict(zip((each.host for each in self.members), self.crew.cut, strict=True)).get("hub", 0)
+        return dict(zip((each.host for each in self.members), self.balancer.cut, strict=True)).get("hub", 0)
 
     def told(self) -> list[str]:
         """What is written of shares and slow devices."""
@@ -157,15 +157,18 @@ def test_a_device_that_is_lost_in_its_trial_or_joins_leaves_a_whole_cut(tmp_path
         run.make(1)
     assert run.share == 1
     hub = run.members[1]
-    run.crew.leave(run.made, hub, "hub is lost")
-    assert run.crew.cut == (BATCH,)
+    run.members.remove(hub)
+    run.balancer.recut(run.made, "hub is lost")
+    assert run.balancer.cut == (BATCH,)
     run.make(10)
-    run.crew.enter(run.made, hub, "hub is back")
-    assert sum(run.crew.cut) == BATCH
+    run.members.append(hub)
+    run.balancer.recut(run.made, "hub is back")
+    assert sum(run.balancer.cut) == BATCH
     run.make(10)
-    for member in [*run.members]:
-        run.crew.leave(run.made, member, "all are lost")
-    assert run.crew.cut == ()
+    while run.members:
+        run.members.pop()
+        run.balancer.recut(run.made, "all are lost")
+    assert run.balancer.cut == ()
 
 
 def test_how_often_a_trial_was_in_vain_is_known_when_another_device_has_left(
@@ -176,7 +179,8 @@ def test_how_often_a_trial_was_in_vain_is_known_when_another_device_has_left(
     run.factors["hub"] = 20.0
     while run.told().count("hub/cpu is still too slow to take part") < 2:
         run.make(100)
-    run.crew.leave(run.made, run.members[2], "spare is lost")
+    run.members.pop()
+    run.balancer.recut(run.made, "spare is lost")
     assert run.share == 0
     run.make(1000)  # without those two it would be tried after 520
     assert run.told().count("hub/cpu is tried again") == 2

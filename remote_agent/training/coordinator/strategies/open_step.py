@@ -10,18 +10,18 @@ from remote_agent.training.coordinator.strategies.step_in_flight import SliceAss
 from remote_agent.training.shared.messages import Slice, StreamedTask
 
 
-def turn_of(session: Session, open_step: OpenStep) -> tuple[StepInFlight, dict[str, StreamedTask]]:
-    """The step as it goes on: whoever has begun it is asked what came of it, and the others are given their parts.
+def resumed(session: Session, open_step: OpenStep) -> tuple[StepInFlight, dict[str, StreamedTask]]:
+    """The step as it goes on: workers that have begun it are asked what came of it, and the others get their parts.
 
     The cut is the one that it was begun with. So a slice that is done twice, since its first worker had sent a part of
     it when it was lost, is the same slice.
 
     Returns:
-        The step, and the tasks of slices whose workers are gone, by their names: to be issued to somebody.
+        The step, and the tasks of slices whose workers are gone, by their names: to be issued to others.
     """
     now = time.monotonic()
     common = dataclasses.replace(open_step.common, coordinator=session.coordinator)
-    turn = StepInFlight(common, common.spans[-1].end, inherited=True)
+    current = StepInFlight(common, common.spans[-1].end, inherited=True)
     begun = {task.own.index for task in open_step.begun.values() if task.own is not None}
     missing = {
         span.worker: Slice(
@@ -34,13 +34,13 @@ def turn_of(session: Session, open_step: OpenStep) -> tuple[StepInFlight, dict[s
         for index, span in enumerate(common.spans)
         if index not in begun
     }
-    for member in session.crew:
+    for member in session.members:
         if member.name in open_step.begun:
             task, answer = open_step.begun[member.name], member.call("outcome", common.step)
         else:
             for earlier in open_step.earlier.get(member.name, ()):
                 member.call("step", dataclasses.replace(earlier, coordinator=session.coordinator))
-            task = turn.task(missing.pop(member.name, None))
+            task = current.task(missing.pop(member.name, None))
             answer = member.call("step", task)
-        turn.parts.append(SliceAssignment(task, member, answer, now))
-    return turn, {owner: turn.task(own) for owner, own in missing.items()}
+        current.parts.append(SliceAssignment(task, member, answer, now))
+    return current, {owner: current.task(own) for owner, own in missing.items()}

@@ -1,7 +1,7 @@
 """The samples that a run is validated on, cut into batches that stay the same for the whole run.
 
 Each batch is computed whole by one worker, whichever is free, and the figures are added up in the batches' order. So
-they do not depend on who computed what, or on who was lost meanwhile.
+they do not depend on which worker computed what, or was lost meanwhile.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who answers? Pings to all workers, beside the steps, in a thread of the coordinator's.
+"""Pings to all workers and shards, beside the steps, in a thread of the coordinator's: which of them answer?
 
 Ray notices an ended process at once, and a silent host only after its own health checks, which take much longer than a
 run can wait. So each worker is pinged every :data:`~.deadlines.PULSE_S`, in a group of calls of its own: it answers
@@ -89,7 +89,7 @@ class Heartbeat:
         self._pinging.join(CLOSE_S)
 
     def watch(self, actors: Collection[Actor]) -> None:
-        """Ping these from now on, and nobody else; what is known of those that stay is kept."""
+        """Ping these from now on, and no others; what is known of those that stay is kept."""
         with self._lock:
             self._beats = {actor: self._beats.get(actor, Beat()) for actor in actors}
 
@@ -129,7 +129,7 @@ class Heartbeat:
         answered = rpc.wait_all([ref for _, (_, ref) in asked], PULSE_S) if asked else set()
         now = time.monotonic()
         if now - began > MAX_LATE_ROUND * PULSE_S:
-            # This process was stopped, or had no core: that nobody was heard meanwhile says nothing about them.
+            # This process was stopped, or had no core: that it heard no answers says nothing about them.
             self._asked = {actor: (at + now - began, ref) for actor, (at, ref) in self._asked.items()}
         for number, (actor, (at, ref)) in enumerate(asked):
             known = self.of(actor)
