@@ -166,8 +166,10 @@ class MembershipRecord:
         members: the workers that take part.
         away: those that take no part now, and may again.
         draining: hosts whose workers are to leave.
+        leaving: workers that take no part any more, and still do what they were given.
     """
 
     members: list[WorkerHandle]
     away: list[Rejoining] = field(default_factory=list)
     draining: set[str] = field(default_factory=set)
+    leaving: list[WorkerHandle] = field(default_factory=list)

@@ -80,7 +80,7 @@ class Membership:
         self._on_server = on_server
         record = session.membership
         self._members, self._away, self._draining = record.members, record.away, record.draining
-        self._leaving: list[WorkerHandle] = []  # they take no part any more, and still do what they were given
+        self._leaving = record.leaving
         self._alone_since: float | None = None
         self._reopen()
 
@@ -333,7 +333,8 @@ class Membership:
             member.attempts = 0
 
     def _reopen(self) -> None:
-        """Start the workers that are away again: where a strategy begins anew the shards have moved."""
+        """Start the workers that are away again, and end those that leave: a new strategy may have other shards."""
+        self.release_idle()
         for away in self._away:
             if away.follows is not None and away.member is not None:
                 self._end(away.member)
