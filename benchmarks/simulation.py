@@ -3,12 +3,13 @@
 ``python -m benchmarks.simulation [--schedules N] [--strategy NAME] [--first SEED] [--jobs N]``, and ``--seed SEED`` for
 one, with what happened in it.
 
-The engine's own code runs: the coordinator's half of ``sync`` and ``allreduce``, membership, failure policy, heartbeat
-and joining, and the workers' half. Ray, gloo, the parameter server with its connections, the clock and threads are
-simulated (``tests/simulation``); the server is never lost. Faults are processes that
-are killed, hosts that lose power, cables that are pulled, processes that are stopped, slow devices, hosts that are
-drained and added, several at once. Checked is that each sample is counted once, that the weights are those of a plain
-loop, that no step takes longer than ten seconds, and that all hosts train at the end. Exit code 1 where one fails.
+The product's own code runs, line by line: the coordinator from ``engine.run`` on (start, plan, strategies, membership,
+failure policy, heartbeat, joining, copies and their restoring, checkpoints, takeover), the workers' engines, the
+parameter server with its shards, and the wire between them above the sockets. Ray, gloo, TCP, the clock, threads and
+the devices are simulated (``tests/simulation``). See ``world.KINDS`` for the faults, which come several at once.
+Checked is that each sample is counted once, that the weights are those of a plain loop (where slices are applied as
+they come: that each sample was applied once), that no step takes longer than fifteen seconds, that all hosts train at
+the end, and that nothing is left behind. Exit code 1 where one fails.
 """
 
 from __future__ import annotations

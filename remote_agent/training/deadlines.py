@@ -107,8 +107,9 @@ NODES_S = 1.0
 EXCHANGE_S = 24 * 3600.0
 """Until a worker must have a step's new weights; the coordinator, which sees all workers, gives up far sooner."""
 
-REPAIR_S = 3600.0
-"""Until a worker that is to do a lost slice must have come to its step; it is one step behind at most."""
+REPAIR_S = 1.0
+"""Until a worker that is to do a lost slice must have come to its step, or is asked again: a lost slice of the step
+before, which the worker waits for, may be next in its queue."""
 
 LINK_S = 0.6
 """Of one transfer in the measurement of links."""

@@ -7,7 +7,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, Protocol
 
 import torch
 from ray import exceptions
@@ -15,8 +15,9 @@ from torch import Tensor
 
 from remote_agent.training.deadlines import GROUP_S, REDUCE_S
 from remote_agent.training.shared import rpc
-from remote_agent.training.shared.messages import GroupMembership
+from remote_agent.training.shared.messages import PING, GroupMembership
 from remote_agent.training.shared.rpc import Ref
+from remote_agent.training.wire.deadlines import SILENCE_S
 from remote_agent.training.worker.process_group import GroupBroken
 from tests.simulation.kernel import Condition, Kernel, Killed, Owner, Waiters
 
@@ -30,6 +31,18 @@ DEAD_NODE_S = 5.0
 """Silence after which Ray gives up a node, and ends what is on it."""
 
 
+class Breakable(Protocol):
+    """A connection's end on a host."""
+
+    owner: Owner | None
+
+    def closed_by_system(self) -> None:
+        """Its process ended."""
+
+    def break_off(self) -> None:
+        """Both ends are no more, and what was under way is lost."""
+
+
 @dataclass(eq=False)
 class Host:
     """A machine.
@@ -41,6 +54,8 @@ class Host:
         is_cut: messages from and to it wait.
         node: Ray's node is there.
         tears: the process on it that next sends something to several others dies when some of it is sent.
+        connections: their ends here.
+        groups: what gloo has between processes here and others.
     """
 
     name: str
@@ -51,41 +66,73 @@ class Host:
     tears: bool = False
     waiting: list[Callable[[], None]] = field(default_factory=list)
     actors: list[SimulatedActor] = field(default_factory=list)
+    ended: list[SimulatedActor] = field(default_factory=list)
+    connections: set[Breakable] = field(default_factory=set)
     _cuts: int = 0
 
     def message(self, arrives: Callable[[], None]) -> None:
-        """Between this host and another one: it arrives after a while, and not while the host is cut off."""
-        self.kernel.after(self.kernel.random.uniform(*LATENCY_S), lambda: self._deliver(arrives))
-
-    def _deliver(self, arrives: Callable[[], None]) -> None:
-        if self.is_cut:
-            self.waiting.append(arrives)
-        else:
-            arrives()
+        """Between this host and Ray's head: it arrives after a while, and not while the host is cut off."""
+        between(self, self, arrives)
 
     def cut(self, seconds: float) -> None:
-        """Pull its cable for so long; Ray gives the node up where that is long."""
+        """Pull its cable for so long; Ray gives the node up where that is long, and connections break."""
         self._cuts += 1
         number, self.is_cut = self._cuts, True
         self.kernel.after(DEAD_NODE_S, lambda: self._give_up(number))
+        self.kernel.after(SILENCE_S, lambda: self.reset() if self.is_cut and self._cuts == number else None)
         self.kernel.after(seconds, lambda: self._mend(number))
+
+    def reset(self) -> None:
+        """All connections break, and what was under way on them is lost."""
+        for actor in self.actors:
+            for group in actor.groups:
+                group.torn = True
+                group.changed.notify_all()
+        for connection in sorted(self.connections, key=lambda each: str(each)):
+            connection.break_off()
+        self.connections.clear()
+
+    def lose_calls(self, part: float) -> None:
+        """Ray does not know what becomes of some calls that are under way to processes here."""
+        for actor in self.actors:
+            actor.lose_calls(part)
 
     def _give_up(self, number: int) -> None:
         if self.is_cut and self._cuts == number:
             self.node = False
             for actor in list(self.actors):
                 actor.end()
+            for actor in self.ended:
+                actor.all_dead()
 
     def _mend(self, number: int) -> None:
         if self._cuts == number:
             self.is_cut, self.node = False, True
             waiting, self.waiting = self.waiting, []
             for arrives in waiting:
-                self.message(arrives)
+                self.kernel.after(self.kernel.random.uniform(*LATENCY_S), arrives)
+
+
+def between(here: Host, there: Host, arrives: Callable[[], None]) -> None:
+    """A message: it arrives after a while, and not while one of the two is cut off."""
+    kernel = here.kernel
+
+    def deliver() -> None:
+        if here.is_cut:
+            here.waiting.append(deliver)
+        elif there.is_cut:
+            there.waiting.append(deliver)
+        else:
+            arrives()
+
+    low, high = LATENCY_S
+    kernel.after(low + (high - low) * kernel.random.random(), deliver)
 
 
 class Promise:
     """What a call will answer."""
+
+    __slots__ = ("error", "is_there", "value", "waiters")
 
     def __init__(self, kernel: Kernel) -> None:
         self.waiters = Waiters(kernel)
@@ -101,22 +148,28 @@ class Promise:
 
 
 class SimulatedActor:
-    """A process on a host that answers calls, as :class:`rpc.Actor` has it: one thread for each group of calls."""
+    """A process on a host that answers calls, as :class:`rpc.Actor` has it: one thread for each group of calls.
 
-    _numbers = itertools.count()
+    Args:
+        host: where it is.
+        make: makes what answers.
+        key: its id.
+        name: under which it can be found; with one it outlives the process that started it.
+    """
 
-    def __init__(self, host: Host, make: Callable[[], Any]) -> None:
+    def __init__(self, host: Host, make: Callable[[], Any], key: str, name: str = "") -> None:
         self.host, self._kernel = host, host.kernel
-        self.key = self.name = f"{host.name}-{next(self._numbers)}"
-        self.owner = Owner(self.key)
+        self.key, self.name = key, name
+        self.owner = Owner(key, process=self)
         self._hosted: Any = None
         self._make = make
         self._sent: dict[str, deque[tuple[str, tuple[Any, ...], Promise]]] = {}
         self._queues: dict[str, deque[tuple[str, tuple[Any, ...], Promise]]] = {}
         self._wakes: dict[str, Waiters] = {}
+        self._busy: set[str] = set()
         self._promised: list[Promise] = []
         self.is_closed = False
-        self.connections: list[Callable[[], None]] = []  # who hears that they were closed
+        self.groups: list[_Group] = []
         host.actors.append(self)
 
     def call(self, method: str, *arguments: Any) -> Ref[Any]:
@@ -126,7 +179,8 @@ class SimulatedActor:
     def call_in(self, group: str, method: str, *arguments: Any) -> Ref[Any]:
         """See :meth:`rpc.Actor.call_in`."""
         promise = Promise(self._kernel)
-        self._promised = [each for each in self._promised if not each.is_there]
+        if len(self._promised) > 20:
+            self._promised = [each for each in self._promised if not each.is_there]
         self._promised.append(promise)
         if self.owner.dead:
             self._tell_dead(promise)
@@ -145,19 +199,41 @@ class SimulatedActor:
             return
         self._kernel.kill(self.owner)
         self.host.actors.remove(self)
+        self.host.ended.append(self)
         for promise in self._promised:
             self._tell_dead(promise)
+        for connection in sorted(self.host.connections, key=str):
+            if connection.owner is self.owner:
+                connection.closed_by_system()
         # What it sent last arrives before that its connections are closed.
         self._kernel.after(2 * LATENCY_S[1], lambda: self.host.message(self._close))
 
+    def all_dead(self) -> None:
+        """Ray has given the host up."""
+        for promise in self._promised:
+            promise.set(None, exceptions.ActorDiedError())
+
+    def lose_calls(self, part: float) -> None:
+        """See :meth:`Host.lose_calls`."""
+        for promise in self._promised:
+            if not promise.is_there and self._kernel.random.random() < part:
+                promise.set(None, exceptions.ActorUnavailableError("connection lost", None))
+
     def _close(self) -> None:
         self.is_closed = True
-        for closed in self.connections:
-            closed()
+        for group in self.groups:
+            group.changed.notify_all()
 
     def _tell_dead(self, promise: Promise) -> None:
         seconds = self._kernel.random.uniform(*NOTICED_S)
-        self._kernel.after(seconds, lambda: promise.set(None, exceptions.ActorDiedError()))
+
+        def tell() -> None:
+            promise.set(None, exceptions.ActorDiedError())
+
+        if self.host.node:  # what is on the host says so, and not while it is cut off
+            self._kernel.after(seconds, lambda: self.host.message(tell))
+        else:
+            self._kernel.after(seconds, tell)
 
     def _arrive(self, group: str) -> None:
         """The next call of a group arrives: they do so in their order, as Ray's do."""
@@ -168,7 +244,12 @@ class SimulatedActor:
         if group not in self._queues:
             self._queues[group], self._wakes[group] = deque(), Waiters(self._kernel)
             self._kernel.spawn(f"{self.key} {group}", lambda: self._serve(group), self.owner)
-        self._queues[group].append((method, arguments, promise))
+        queue = self._queues[group]
+        is_idle = not queue and group not in self._busy and not self.owner.frozen
+        if group == PING and method == "ping" and self._hosted is not None and is_idle:
+            self._carry_out(method, arguments, promise)  # it waits for nothing: a thread would only cost time
+            return
+        queue.append((method, arguments, promise))
         self._wakes[group].wake()
 
     def _serve(self, group: str) -> None:
@@ -176,70 +257,120 @@ class SimulatedActor:
         while True:
             while not queue:
                 wakes.wait(None)
-            method, arguments, promise = queue.popleft()
-            try:
-                given = [rpc.get(each, GROUP_S) if isinstance(each, Ref) else each for each in arguments]
-                if self._hosted is None:
-                    self._hosted = self._make()
-                value, error = getattr(self._hosted, method)(*given), None
-            except Killed:
-                raise
-            except Exception as raised:  # noqa: BLE001 - as Ray tells it
-                value, error = None, exceptions.RayTaskError(method, str(raised), raised)
-            self.host.message(lambda p=promise, v=value, e=error: p.set(v, e))  # type: ignore[misc]
+            self._busy.add(group)
+            self._carry_out(*queue.popleft())
+            self._busy.discard(group)
+
+    def _carry_out(self, method: str, arguments: tuple[Any, ...], promise: Promise) -> None:
+        try:
+            given = [rpc.get(each, GROUP_S) if isinstance(each, Ref) else each for each in arguments]
+            if self._hosted is None:
+                self._hosted = self._make()
+            value, error = getattr(self._hosted, method)(*given), None
+        except Killed:
+            raise
+        except Exception as raised:  # noqa: BLE001 - as Ray tells it
+            value, error = None, exceptions.RayTaskError(method, str(raised), raised)
+        self.host.message(lambda: promise.set(value, error))
 
 
-@contextlib.contextmanager
-def simulated_rpc(kernel: Kernel) -> Iterator[None]:
-    """Have ``rpc`` wait for promises in the place of Ray's objects, until the block ends."""
+class Cluster:
+    """What :mod:`~remote_agent.training.shared.rpc` asks of Ray.
 
-    def wait_until(done: Callable[[], bool], promises: Sequence[Promise], deadline_s: float) -> bool:
+    Args:
+        kernel: of the simulation.
+        hosts: by name.
+        make: from a host, the actor's class and the arguments of its constructor to what answers its calls.
+    """
+
+    def __init__(self, kernel: Kernel, hosts: dict[str, Host], make: Callable[..., Any]) -> None:
+        self.kernel, self.hosts, self._make = kernel, hosts, make
+        self._numbers = itertools.count()
+        self._named: dict[str, SimulatedActor] = {}
+        self.unnamed: list[SimulatedActor] = []
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Have ``rpc`` mean this cluster, until the block ends."""
+        names = ("get", "first_ready", "wait_all", "get_all", "put", "start", "find", "lasting", "run")
+        ours = {name: getattr(rpc, name) for name in names}
+        for name in names:
+            setattr(rpc, name, getattr(self, name))
+        try:
+            yield
+        finally:
+            for name, function in ours.items():
+                setattr(rpc, name, function)
+
+    # --- Actors ------------------------------------------------------------------------------------------------------
+
+    def start(self, cls: type, options: dict[str, Any], *arguments: Any, groups: Sequence[str], name: str = "") -> Any:
+        del groups
+        host = self.hosts[next(iter(options["label_selector"].values()))]
+        key = f"{host.name}-{cls.__name__}-{next(self._numbers)}"
+        actor = SimulatedActor(host, lambda: self._make(host, cls, *arguments), key, name)
+        if name:
+            self._named[name] = actor
+        else:
+            self.unnamed.append(actor)
+        return actor
+
+    def find(self, name: str) -> Any:
+        actor = self._named.get(name)
+        return None if actor is None or actor.owner.dead else actor
+
+    def lasting(self) -> list[str]:
+        return [name for name, actor in self._named.items() if not actor.owner.dead]
+
+    def run(self, function: Callable[..., Any], options: dict[str, Any], *arguments: Any) -> Ref[Any]:
+        """The calls that there are ask what a process was at, and nobody knows."""
+        del function, arguments
+        promise = Promise(self.kernel)
+        host = self.hosts[next(iter(options["label_selector"].values()))]
+        host.message(lambda: host.message(lambda: promise.set(None)))
+        return Ref(promise)
+
+    # --- Values ------------------------------------------------------------------------------------------------------
+
+    def _wait_until(self, done: Callable[[], bool], promises: Sequence[Promise], deadline_s: float) -> bool:
+        kernel = self.kernel
         end = kernel.now + max(0.0, deadline_s)
         while not done():
             if kernel.now >= end:
                 return False
             task = kernel.current
             for promise in promises:
-                promise.waiters.add(task)
+                if not promise.is_there:
+                    promise.waiters.add(task, done)
             kernel.wait(end)
         return True
 
-    def get(ref: Ref[Any], deadline_s: float) -> Any:
+    def get(self, ref: Ref[Any], deadline_s: float) -> Any:
         promise: Promise = ref.raw
-        if not wait_until(lambda: promise.is_there, [promise], deadline_s):
+        if not promise.is_there and not self._wait_until(lambda: promise.is_there, [promise], deadline_s):
             raise exceptions.GetTimeoutError
         if promise.error is not None:
             raise promise.error
         return promise.value
 
-    def first_ready(refs: Sequence[Ref[Any]], deadline_s: float) -> int | None:
-        promises = [ref.raw for ref in refs]
-        wait_until(lambda: any(each.is_there for each in promises), promises, deadline_s)
+    def first_ready(self, refs: Sequence[Ref[Any]], deadline_s: float) -> int | None:
+        promises: list[Promise] = [ref.raw for ref in refs]
+        self._wait_until(lambda: any(each.is_there for each in promises), promises, deadline_s)
         return next((number for number, each in enumerate(promises) if each.is_there), None)
 
-    def wait_all(refs: Sequence[Ref[Any]], deadline_s: float) -> set[int]:
-        promises = [ref.raw for ref in refs]
-        wait_until(lambda: all(each.is_there for each in promises), promises, deadline_s)
+    def wait_all(self, refs: Sequence[Ref[Any]], deadline_s: float) -> set[int]:
+        promises: list[Promise] = [ref.raw for ref in refs]
+        self._wait_until(lambda: all(each.is_there for each in promises), promises, deadline_s)
         return {number for number, each in enumerate(promises) if each.is_there}
 
-    def get_all(refs: Sequence[Ref[Any]], deadline_s: float) -> list[Any]:
-        end = kernel.now + deadline_s
-        return [get(ref, end - kernel.now) for ref in refs]
+    def get_all(self, refs: Sequence[Ref[Any]], deadline_s: float) -> list[Any]:
+        end = self.kernel.now + deadline_s
+        return [self.get(ref, end - self.kernel.now) for ref in refs]
 
-    def put(value: Any) -> Ref[Any]:
-        promise = Promise(kernel)
+    def put(self, value: Any) -> Ref[Any]:
+        promise = Promise(self.kernel)
         promise.set(value)
         return Ref(promise)
-
-    theirs = {"get": get, "first_ready": first_ready, "wait_all": wait_all, "get_all": get_all, "put": put}
-    ours = {name: getattr(rpc, name) for name in theirs}
-    for name, function in theirs.items():
-        setattr(rpc, name, function)
-    try:
-        yield
-    finally:
-        for name, function in ours.items():
-            setattr(rpc, name, function)
 
 
 # --- gloo ------------------------------------------------------------------------------------------------------------
@@ -254,6 +385,7 @@ class _Group:
         present: hosts of those that have come, by rank.
         verdict: the group is complete, or was given up before.
         sent: what each has contributed to an operation: (number, from, to) -> tensor.
+        torn: connections between members broke.
     """
 
     size: int
@@ -261,13 +393,14 @@ class _Group:
     present: dict[int, SimulatedActor] = field(default_factory=dict)
     verdict: str = ""
     sent: dict[tuple[int, int, int], Tensor] = field(default_factory=dict)
+    torn: bool = False
 
 
 class Network:
     """All groups of a simulation; :meth:`meeting` and :meth:`group` are what the engine has gloo for."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
+        self.kernel, self.numbers = kernel, itertools.count(1)
         self._groups: dict[int, _Group] = {}
 
     def meeting(self, address: str) -> Meeting:
@@ -291,13 +424,12 @@ class Meeting:
     """See :class:`~remote_agent.training.worker.process_group.MeetingPlace`."""
 
     def __init__(self, network: Network) -> None:
-        self._network, self._number = network, 0
+        self._network = network
 
     def invite(self, size: int) -> tuple[GroupMembership, ...]:
-        self._number += 1
+        number = next(self._network.numbers)
         return tuple(
-            GroupMembership(number=self._number, run="", address="", port=0, rank=rank, size=size)
-            for rank in range(size)
+            GroupMembership(number=number, run="", address="", port=0, rank=rank, size=size) for rank in range(size)
         )
 
     def give_up(self, membership: GroupMembership) -> None:
@@ -309,18 +441,16 @@ class Meeting:
 class Gloo:
     """See :class:`~remote_agent.training.worker.process_group.ProcessGroup`."""
 
-    actors: ClassVar[dict[str, SimulatedActor]] = {}
-    """All there are, by their key."""
-
     def __init__(self, network: Network, membership: GroupMembership, address: str) -> None:
         self.membership, self._kernel = membership, network.kernel
         self._group, self._given_up, self._number = network.of(membership), False, 0
-        actor = next(each for each in self.actors.values() if each.owner is self._kernel.current.owner)
-        self._me = actor
-        group = self._group
+        owner = self._kernel.current.owner
+        assert owner is not None, "a worker is a process"
+        actor: SimulatedActor = owner.process
+        self._me, group = actor, self._group
         with group.changed:
             group.present[membership.rank] = actor
-            actor.connections = [group.changed.notify_all]
+            actor.groups = [group]
             if len(group.present) == group.size:
                 group.verdict = group.verdict or "complete"
             group.changed.notify_all()
@@ -371,7 +501,7 @@ class Gloo:
             return all((number, rank, mine) in group.sent for rank in range(group.size))
 
         def lost() -> bool:
-            return any(
+            return group.torn or any(
                 actor.is_closed and (number, rank, mine) not in group.sent for rank, actor in group.present.items()
             )
 
@@ -394,4 +524,4 @@ class Gloo:
         if actor is self._me:
             arrives()
         else:  # over both hosts' links
-            self._me.host.message(lambda: actor.host.message(arrives))
+            between(self._me.host, actor.host, arrives)

@@ -5,19 +5,24 @@ of this module (:func:`installed`): a thread is a real one, but only one runs at
 next where it waits. Who comes next is drawn from the seed; the time is that of the next event. So the code that is
 tested is the product's, line by line, without a change to it. The idea is that of FoundationDB's simulation and of
 MadSim.
+
+Most of a simulation's time goes into handing over from one thread to the next. So a thread that waits for a condition
+is only woken once that is true (whoever notifies looks), and real threads are used again.
 """
 
 from __future__ import annotations
 
+import _thread
+import concurrent.futures
 import contextlib
 import heapq
-import itertools
 import random
 import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +31,7 @@ BEGIN_S = 1000.0
 
 
 class Killed(BaseException):
-    """The process of this thread was ended."""
+    """The simulation is over: what is left of this thread ends."""
 
 
 class Stuck(AssertionError):
@@ -41,20 +46,39 @@ class Owner:
     frozen: bool = False
     dead: bool = False
     held: list[Task] = field(default_factory=list)
+    process: Any = None
 
 
-@dataclass(eq=False)
+class _Carrier:
+    """A real thread, which carries out one simulated thread after the other."""
+
+    def __init__(self) -> None:
+        self.turn = _thread.allocate_lock()
+        self.turn.acquire()
+        self.run: Callable[[], _Carrier] = lambda: self
+        _thread.start_new_thread(self._carry_out, ())
+
+    def _carry_out(self) -> None:
+        while True:
+            self.turn.acquire()
+            self.run().turn.release()
+
+
+_IDLE: list[_Carrier] = []
+
+
 class Task:
     """A thread."""
 
-    name: str
-    owner: Owner | None
-    turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    token: int = 0
-    waiting: bool = False
-    timed_out: bool = False
-    ended: bool = False
-    joining: list[tuple[Task, int]] = field(default_factory=list)
+    __slots__ = ("carrier", "ended", "joining", "name", "owner", "thread", "timed_out", "token", "waiting")
+
+    def __init__(self, name: str, owner: Owner | None, carrier: _Carrier) -> None:
+        self.name, self.owner, self.carrier = name, owner, carrier
+        self.token = 0
+        self.waiting = True
+        self.timed_out = self.ended = False
+        self.joining: list[tuple[Task, int]] = []
+        self.thread: Thread | None = None
 
 
 class Kernel:
@@ -66,25 +90,33 @@ class Kernel:
     Attributes:
         now: seconds.
         random: draws.
+        current: the thread that runs.
+        errors: of threads that ended with one.
     """
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
+        self.errors: list[str] = []
         self.now = BEGIN_S
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._count = itertools.count()
+        self._events: list[tuple[float, int, Callable[[], None] | None, Task | None, int]] = []
+        self._count = 0
         self._ready: list[Task] = []
-        self._main = Task("main", None)
+        main = _Carrier.__new__(_Carrier)
+        main.turn = _thread.allocate_lock()
+        main.turn.acquire()
+        self._main = Task("main", None, main)
+        self._main.waiting = False
         self.current = self._main
         self._stopping: BaseException | None = None
-        self._closing = self._is_told = False
+        self._closing = False
         self._tasks: list[Task] = []
 
     # --- Events ------------------------------------------------------------------------------------------------------
 
     def at(self, when: float, action: Callable[[], None]) -> None:
         """Do something at that time."""
-        heapq.heappush(self._events, (max(when, self.now), next(self._count), action))
+        self._count += 1
+        heapq.heappush(self._events, (max(when, self.now), self._count, action, None, 0))
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
         """Do something later."""
@@ -94,67 +126,69 @@ class Kernel:
 
     def spawn(self, name: str, work: Callable[[], None], owner: Owner | None) -> Task:
         """A new thread, which begins when another one waits."""
-        task = Task(name, owner, waiting=True)
+        carrier = _IDLE.pop() if _IDLE else _Carrier()
+        task = Task(name, owner, carrier)
 
-        def run() -> None:
-            task.turn.acquire()
-            self.current = task
+        def run() -> _Carrier:
             try:
-                self._check(task)
-                work()
+                if not self._closing:
+                    work()
             except Killed:
                 pass
-            finally:
-                task.ended = True
-                for waiter, token in task.joining:
-                    self.wake(waiter, token)
-                following = self._main if self._closing else self._next()
-                self.current = following
-                following.turn.release()
+            except BaseException as error:  # noqa: BLE001 - a thread that ends with an error tells nobody of it
+                if not self._closing:
+                    self.errors.append(f"the thread {name!r} ended with {error!r}")
+            task.ended = True
+            for waiter, token in task.joining:
+                self.wake(waiter, token)
+            following = self._main if self._closing else self._next()
+            self.current = following
+            carrier.run = lambda: carrier  # what the work held can go
+            _IDLE.append(carrier)
+            return following.carrier
 
-        self._tasks = [each for each in self._tasks if not each.ended]
+        carrier.run = run
         self._tasks.append(task)
-        threading.Thread(target=run, name=name, daemon=True).start()
-        self.wake(task, task.token)
+        self.wake(task, 0)
         return task
 
     def wait(self, deadline: float | None) -> bool:
         """The current thread waits until :meth:`wake`, or the deadline; whether it was woken.
 
+        A thread whose process is killed waits for good.
+
         Raises:
-            Killed: its process was ended meanwhile.
+            Killed: the simulation is over.
             Stuck: nothing will ever happen; in the main thread.
         """
         task = self.current
-        self._check(task)
-        if self._closing or self._is_told:
-            return False  # what is left to do is to come to an end
+        if self._closing:
+            raise Killed
         task.waiting, task.timed_out = True, False
-        token = task.token
         if deadline is not None:
-            self.at(deadline, lambda: self.wake(task, token, timed_out=True))
+            self._count += 1
+            heapq.heappush(self._events, (max(deadline, self.now), self._count, None, task, task.token))
         following = self._next()
         if following is not task:
             self.current = following
-            following.turn.release()
-            task.turn.acquire()
-            self.current = task
-        if self._stopping is not None and task is self._main and not self._closing:
-            self._is_told = True
-            raise self._stopping
-        self._check(task)
+            following.carrier.turn.release()
+            task.carrier.turn.acquire()
+        if task is self._main:
+            if self._stopping is not None:
+                raise self._stopping
+        elif self._closing:
+            raise Killed
         return not task.timed_out
 
     def wake(self, task: Task, token: int, *, timed_out: bool = False) -> None:
         """Let a thread go on that waits since it had this ``token``."""
         if task.waiting and task.token == token:
-            task.waiting, task.timed_out, task.token = False, timed_out, task.token + 1
+            task.waiting, task.timed_out, task.token = False, timed_out, token + 1
             self._ready.append(task)
 
     def kill(self, owner: Owner) -> None:
-        """End a process: each of its threads ends where it is."""
+        """End a process: its threads do nothing any more. What they would do on their way out is not done either."""
         owner.dead, owner.frozen = True, False
-        self._ready += owner.held
         owner.held = []
 
     def thaw(self, owner: Owner) -> None:
@@ -163,22 +197,35 @@ class Kernel:
         self._ready += owner.held
         owner.held = []
 
+    def alive(self, owner: Owner) -> list[str]:
+        """The names of the process's threads that have not ended."""
+        return [task.name for task in self._tasks if task.owner is owner and not task.ended]
+
     def _next(self) -> Task:
+        ready = self._ready
         while True:
-            while not self._ready:
+            while not ready:
                 if not self._events and self._stopping is None:
                     self._stopping = Stuck(f"at {self.now - BEGIN_S:.3f} s")
                 if self._stopping is not None:
                     self._main.waiting = False
                     self._main.token += 1
                     return self._main
-                self.now, _, action = heapq.heappop(self._events)
-                action()
-            task = self._ready.pop(self.random.randrange(len(self._ready)))
-            if task.owner is not None and task.owner.frozen:
-                task.owner.held.append(task)
-                continue
-            return task
+                self.now, _, action, task, token = heapq.heappop(self._events)
+                if action is not None:
+                    action()
+                elif task is not None:
+                    self.wake(task, token, timed_out=True)
+            count = len(ready)
+            following = ready.pop(int(self.random.random() * count)) if count > 1 else ready.pop()
+            owner = following.owner
+            if owner is not None:
+                if owner.dead:
+                    continue
+                if owner.frozen:
+                    owner.held.append(following)
+                    continue
+            return following
 
     def stop(self, error: BaseException) -> None:
         """Raise ``error`` in the main thread."""
@@ -189,38 +236,44 @@ class Kernel:
         self._closing = True
         for task in self._tasks:
             if not task.ended:
-                task.turn.release()
-                self._main.turn.acquire()
-
-    def _check(self, task: Task) -> None:
-        if self._closing and task is not self._main:
-            raise Killed
-        if task.owner is not None and task.owner.dead:
-            raise Killed
+                self.current = task
+                task.carrier.turn.release()
+                self._main.carrier.turn.acquire()
+        self.current = self._main
 
 
 # --- What modules see in the place of time and threading -------------------------------------------------------------
 
 
-def installed(kernel: Kernel, modules: Sequence[str]) -> contextlib.AbstractContextManager[None]:
-    """Give all loaded modules whose names begin like these the simulated time and threads, until the block ends."""
-    return _installed(kernel, tuple(modules))
+_PLACES: dict[tuple[str, ...], list[tuple[Any, str, Any]]] = {}
+"""For each tuple of prefixes: module, attribute, and what it really is."""
 
 
 @contextlib.contextmanager
-def _installed(kernel: Kernel, prefixes: tuple[str, ...]) -> Iterator[None]:
-    in_their_place = {time: _time_of(kernel), threading: _threading_of(kernel)}
-    changed: list[tuple[Any, str, Any]] = []
-    for name, module in list(sys.modules.items()):
-        if name.startswith(prefixes):
-            for attribute, real in (("time", time), ("threading", threading)):
-                if getattr(module, attribute, None) is real:
-                    changed.append((module, attribute, real))
-                    setattr(module, attribute, in_their_place[real])
+def installed(kernel: Kernel, prefixes: tuple[str, ...]) -> Iterator[None]:
+    """Give all loaded modules whose names begin like these the simulated time and threads, until the block ends."""
+    simulated: dict[Any, Any] = {
+        time: _time_of(kernel),
+        threading: _threading_of(kernel),
+        concurrent.futures.Future: lambda: Future(kernel),
+        concurrent.futures.ThreadPoolExecutor: lambda *_, **__: Pool(kernel),
+    }
+    if prefixes not in _PLACES:
+        names = {"time": time, "threading": threading, "Future": concurrent.futures.Future}
+        names["ThreadPoolExecutor"] = concurrent.futures.ThreadPoolExecutor
+        _PLACES[prefixes] = [
+            (module, attribute, real)
+            for name, module in list(sys.modules.items())
+            if name.startswith(prefixes)
+            for attribute, real in names.items()
+            if getattr(module, attribute, None) is real
+        ]
+    for module, attribute, real in _PLACES[prefixes]:
+        setattr(module, attribute, simulated[real])
     try:
         yield
     finally:
-        for module, attribute, real in changed:
+        for module, attribute, real in _PLACES[prefixes]:
             setattr(module, attribute, real)
 
 
@@ -239,49 +292,71 @@ def _threading_of(kernel: Kernel) -> Any:
         return lambda *given, **named: kind(kernel, *given, **named)
 
     return types.SimpleNamespace(
-        Lock=bound(Lock), RLock=bound(Lock), Condition=bound(Condition), Event=bound(Event), Thread=bound(Thread)
+        Lock=bound(Lock),
+        RLock=bound(Lock),
+        Condition=bound(Condition),
+        Event=bound(Event),
+        Thread=bound(Thread),
+        current_thread=lambda: kernel.current.thread,
     )
 
 
 class Waiters:
     """Threads that wait for the same thing."""
 
+    __slots__ = ("_kernel", "_waiting")
+
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._waiting: list[tuple[Task, int]] = []
+        self._waiting: list[tuple[Task, int, Callable[[], bool] | None]] = []
 
-    def wait(self, deadline: float | None) -> bool:
-        """Until :meth:`wake`, or the deadline; whether it was woken."""
-        self.add(self._kernel.current)
+    def wait(self, deadline: float | None, until: Callable[[], bool] | None = None) -> bool:
+        """Until :meth:`wake` (and ``until``), or the deadline; whether it was woken."""
+        task = self._kernel.current
+        self._waiting.append((task, task.token, until))
         return self._kernel.wait(deadline)
 
-    def add(self, task: Task) -> None:
+    def add(self, task: Task, until: Callable[[], bool] | None = None) -> None:
         """Have a thread that is about to wait woken, too."""
-        self._waiting.append((task, task.token))
+        self._waiting.append((task, task.token, until))
 
     def wake(self) -> None:
-        """Let all go on."""
-        waiting, self._waiting = self._waiting, []
-        for task, token in waiting:
-            self._kernel.wake(task, token)
+        """Let all go on for whom it is time."""
+        waiting = self._waiting
+        if not waiting:
+            return
+        self._waiting = []
+        for entry in waiting:
+            task, token, until = entry
+            if not task.waiting or task.token != token:
+                continue
+            if until is None or until():
+                self._kernel.wake(task, token)
+            else:
+                self._waiting.append(entry)
 
 
 class Lock:
     """As ``threading.Lock``, and where the same thread may take it again, as ``RLock``."""
 
+    __slots__ = ("_depth", "_holder", "_kernel", "_waiters")
+
     def __init__(self, kernel: Kernel) -> None:
-        self._kernel, self._waiters = kernel, Waiters(kernel)
+        self._kernel = kernel
+        self._waiters: Waiters | None = None
         self._holder: Task | None = None
         self._depth = 0
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        while self._holder is not None and self._holder is not self._kernel.current:
-            if self._holder.owner is not None and self._holder.owner.dead:
-                break  # only what is dead can ask for it
+        del timeout
+        current = self._kernel.current
+        while self._holder is not None and self._holder is not current:
             if not blocking:
                 return False
+            if self._waiters is None:
+                self._waiters = Waiters(self._kernel)
             self._waiters.wait(None)
-        self._holder = self._kernel.current
+        self._holder = current
         self._depth += 1
         return True
 
@@ -289,7 +364,8 @@ class Lock:
         self._depth -= 1
         if not self._depth:
             self._holder = None
-            self._waiters.wake()
+            if self._waiters is not None:
+                self._waiters.wake()
 
     def __enter__(self) -> bool:
         return self.acquire()
@@ -301,6 +377,8 @@ class Lock:
 class Condition:
     """As ``threading.Condition``."""
 
+    __slots__ = ("_kernel", "_lock", "_waiters")
+
     def __init__(self, kernel: Kernel, lock: Lock | None = None) -> None:
         self._kernel, self._lock, self._waiters = kernel, lock or Lock(kernel), Waiters(kernel)
 
@@ -311,21 +389,22 @@ class Condition:
         self._lock.release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        deadline = None if timeout is None else self._kernel.now + max(0.0, timeout)
+        return self._wait(None if timeout is None else self._kernel.now + max(0.0, timeout), None)
+
+    def _wait(self, deadline: float | None, until: Callable[[], bool] | None) -> bool:
         self._lock.release()
         try:
-            return self._waiters.wait(deadline)
+            return self._waiters.wait(deadline, until)
         finally:
             self._lock.acquire()
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
-        end = None if timeout is None else self._kernel.now + timeout
-        while not predicate():
-            left = None if end is None else end - self._kernel.now
-            if left is not None and left <= 0:
-                return predicate()
-            self.wait(left)
-        return True
+        end = None if timeout is None else self._kernel.now + max(0.0, timeout)
+        while not (result := predicate()):
+            if end is not None and self._kernel.now >= end:
+                return False
+            self._wait(end, predicate)
+        return result
 
     def notify_all(self) -> None:
         self._waiters.wake()
@@ -337,6 +416,8 @@ class Condition:
 
 class Event:
     """As ``threading.Event``."""
+
+    __slots__ = ("_is_set", "_kernel", "_waiters")
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel, self._waiters, self._is_set = kernel, Waiters(kernel), False
@@ -378,6 +459,7 @@ class Thread:
     def start(self) -> None:
         owner = self._kernel.current.owner
         self._task = self._kernel.spawn(self.name, lambda: self._target(*self._args), owner)
+        self._task.thread = self
 
     def is_alive(self) -> bool:
         return self._task is not None and not self._task.ended
@@ -388,3 +470,84 @@ class Thread:
         me = self._kernel.current
         self._task.joining.append((me, me.token))
         self._kernel.wait(None if timeout is None else self._kernel.now + timeout)
+
+
+class Future:
+    """As ``concurrent.futures.Future``."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._done, self._value, self._error = Event(kernel), None, None
+        self._callbacks: list[Callable[[Any], None]] = []
+        self._cancelled = False
+
+    def done(self) -> bool:
+        return self._done.is_set()
+
+    def cancel(self) -> bool:
+        self._cancelled = True
+        return False
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def set_result(self, value: Any) -> None:
+        self._set(value, None)
+
+    def set_exception(self, error: BaseException) -> None:
+        self._set(None, error)
+
+    def _set(self, value: Any, error: Any) -> None:
+        self._value, self._error = value, error
+        self._done.set()
+        for callback in self._callbacks:
+            callback(self)
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        if self.done():
+            callback(self)
+        else:
+            self._callbacks.append(callback)
+
+    def exception(self, timeout: float | None = None) -> Any:
+        if not self._done.wait(timeout):
+            raise TimeoutError
+        return self._error
+
+    def result(self, timeout: float | None = None) -> Any:
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        return self._value
+
+
+class Pool:
+    """As ``concurrent.futures.ThreadPoolExecutor`` with one thread."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._work: deque[tuple[Future, Callable[[], Any]]] = deque()
+        self._thread: Thread | None = None
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future:
+        future = Future(self._kernel)
+        self._work.append((future, lambda: function(*arguments)))
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = Thread(self._kernel, self._run)
+            self._thread.start()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        if cancel_futures:
+            self._work.clear()
+        if wait and self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while self._work:
+            future, work = self._work.popleft()
+            try:
+                value = work()
+            except Exception as error:  # noqa: BLE001 - whoever asks for the result gets it
+                future.set_exception(error)
+            else:
+                future.set_result(value)

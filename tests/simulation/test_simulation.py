@@ -6,21 +6,26 @@ from typing import Any
 
 import pytest
 
+from remote_agent.training.coordinator.background import Background
 from remote_agent.training.coordinator.plan.measure import Measurements
 from remote_agent.training.coordinator.processes import joining
-from remote_agent.training.coordinator.recovery import policy
+from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
+from remote_agent.training.coordinator.recovery import backups, policy
+from remote_agent.training.coordinator.recovery.membership import Membership
 from remote_agent.training.coordinator.recovery.policy import Drop
 from remote_agent.training.coordinator.share_balancer import ShareBalancer
 from remote_agent.training.coordinator.strategies.allreduce import AllReduce
 from remote_agent.training.worker.reducing import ReductionEngine
-from tests.simulation import world
+from remote_agent.training.worker.streamed import Streaming
+from tests.simulation import product
 from tests.simulation.kernel import Killed
 from tests.simulation.world import WAYS, Fault, Outcome, simulate
 
-SEEDS, A_TEST = 40, 20
+SEEDS = 50
+"""Schedules of each strategy."""
 
-MANY = 100
-"""Schedules within which a planted bug has to be found; most are within the first."""
+MANY = 300
+"""Schedules within which a planted bug has to be found; most are within the first ten."""
 
 
 def said(outcome: Outcome) -> str:
@@ -30,46 +35,49 @@ def said(outcome: Outcome) -> str:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("first", range(0, SEEDS, A_TEST))
-def test_whatever_happens_to_hosts_the_weights_are_a_plain_loops_and_all_train_at_the_end(first: int, way: str) -> None:
-    for seed in range(first, first + A_TEST):
+def test_whatever_happens_to_hosts_each_sample_counts_once_and_all_train_at_the_end(way: str) -> None:
+    for seed in range(SEEDS):
         outcome = simulate(seed, None, way)
         assert not outcome.wrong, said(outcome)
-        assert outcome.steps > 20, "it was no run"
 
 
 def test_a_seed_gives_the_same_run_each_time() -> None:
-    first = simulate(3)
+    first = simulate(3, None, "sync")
     assert len(first.events) > 3
-    assert simulate(3) == first
-    assert simulate(4).events != first.events
+    assert simulate(3, None, "sync") == first
+    assert simulate(4, None, "sync").events != first.events
 
 
-def test_a_run_without_faults_loses_nobody() -> None:
-    outcome = simulate(1, [])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_without_faults_loses_nobody(way: str) -> None:
+    outcome = simulate(1, [], way)
     assert not outcome.wrong, said(outcome)
-    assert not any("WorkerLost" in event for event in outcome.events)
-    assert outcome.stall_s < 2
+    assert not any("WorkerLost" in event or "ServerLost" in event for event in outcome.events)
 
 
-def found(way: str = "allreduce") -> str:
-    """What is wrong in the first schedule that finds something wrong."""
-    return next((outcome.wrong for seed in range(MANY) if (outcome := simulate(seed, None, way)).wrong), "")
+def found(wanted: str, way: str = "allreduce") -> bool:
+    """Whether a schedule fails in that way; how many it takes is printed."""
+    for seed in range(MANY):
+        wrong = simulate(seed, None, way).wrong
+        if wrong and wanted in wrong:
+            print(f"{wanted!r}: {way}, seed {seed}, schedule {seed + 1}")
+            return True
+    return False
 
 
 def test_it_finds_a_worker_that_comes_back_without_the_optimizers_state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReductionEngine, "snapshot", lambda _: None)
-    assert "weights" in found()
+    assert found("weights")
 
 
 def test_it_finds_workers_that_nobody_frees(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AllReduce, "_call_off", lambda *_: None)
-    assert "no step for" in found()
+    assert found("no step for")
 
 
 def test_it_finds_a_slice_that_is_not_issued_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AllReduce, "_reissue", lambda *_: None)
-    assert "samples" in found()
+    assert found("samples")
 
 
 def test_it_finds_a_host_that_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +85,7 @@ def test_it_finds_a_host_that_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(
         policy, "_again", lambda cause, standing: Drop(cause) if standing.attempts else again(cause, standing)
     )
-    assert "takes no part at the end" in found()
+    assert found("takes no part at the end")
 
 
 def test_it_finds_a_slice_that_is_given_to_who_waits_for_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,20 +94,47 @@ def test_it_finds_a_slice_that_is_given_to_who_waits_for_its_step(monkeypatch: p
         return min(self._session.members, key=lambda member: busy.get(member, 0.0))
 
     monkeypatch.setattr(ShareBalancer, "substitute", by_load)
-    assert "no step for" in found("sync")
+    assert found("no step for", "sync")
+
+
+def test_it_finds_a_worker_that_is_drained_hangs_and_keeps_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = Membership.handle_failure
+
+    def kept(self: Membership, step: int, member: Any, *given: Any, **named: Any) -> None:
+        if member in self._leaving:
+            self._leaving.remove(member)
+        failed(self, step, member, *given, **named)
+
+    monkeypatch.setattr(Membership, "handle_failure", kept)
+    assert found("which nobody uses", "sync")
+
+
+def test_it_finds_a_heartbeat_that_ends_with_an_error_and_tells_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    hear, rounds = Heartbeat._hear, list[int]()
+
+    def fails(self: Heartbeat, began: float) -> None:
+        rounds.append(1)
+        if len(rounds) % 12 == 0:
+            raise ValueError("one that nobody expected")
+        hear(self, began)
+
+    monkeypatch.setattr(Heartbeat, "_hear", fails)
+    assert found("heartbeat ended", "sync"), "the run ends with it"
+    monkeypatch.setattr(Background, "check", lambda _: None)
+    assert found("no step for", "sync")
 
 
 def test_it_finds_an_error_in_the_background_that_nobody_hears_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured, calls = world.measured, []
+    measured, calls = product.measured, []
 
     def odd(candidates: Any, *given: Any) -> Measurements:
         calls.append(1)
-        if len(calls) % 2:
+        if len(calls) % 2 == 0:
             raise ValueError("one that nobody expected")
         return measured(candidates, *given)
 
-    added = [Fault(2.0, "drain", "b", 3.0)]
-    monkeypatch.setattr(world, "measured", odd)
+    added = [Fault(4.0, "drain", "b", 3.0)]
+    monkeypatch.setattr(product, "measured", odd)
     assert not simulate(1, added).wrong, "it is tried again"
     calls.clear()
     open_ = joining.Joining._in_background
@@ -115,18 +150,46 @@ def test_it_finds_an_error_in_the_background_that_nobody_hears_of(monkeypatch: p
 
     monkeypatch.setattr(joining.Joining, "_in_background", unheard)
     assert "takes no part at the end" in simulate(1, added).wrong
+    calls.clear()
+    assert found("takes no part at the end")
 
 
 def test_it_finds_a_step_that_is_not_committed_before_its_weights_are_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(AllReduce, "_commit", lambda *_: None)
-    assert found()
+    assert found("")
+
+
+# --- Bugs that it has found, put back --------------------------------------------------------------------------------
+
+
+def test_it_finds_a_worker_that_is_taken_for_who_kept_the_weights_before_it_was_started_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = backups._kept
+
+    class AnyOf(frozenset[str]):
+        """As if the names of workers were kept in the place of their processes'."""
+
+        def __contains__(self, key: object) -> bool:
+            return any(str(key)[0] == other[0] for other in self)
+
+    monkeypatch.setattr(backups, "_kept", lambda keeping: AnyOf(kept(keeping)))
+    assert found("weights of step", "ssp")
+
+
+def test_it_finds_a_lost_slice_behind_one_that_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from remote_agent.training.worker import streamed
+
+    assert Streaming.repair.__module__ == streamed.__name__
+    monkeypatch.setattr(streamed, "REPAIR_S", 3600.0)
+    assert found("no step for", "local_sgd_overlap")
 
 
 @pytest.mark.parametrize("after_s", [0.05, 0.2])
 def test_a_step_goes_on_when_only_workers_are_left_that_take_part_from_the_next_one_on(after_s: float) -> None:
-    drained = [Fault(0.5, "drain", "a", 12.0), Fault(2.0, "drain", "b", 1.0)]
+    drained = [Fault(4.0, "drain", "a", 12.0), Fault(6.0, "drain", "b", 1.0)]
     events = simulate(3, drained, "sync").events
     joined_s = next(float(event.split()[0]) for event in events if "WorkerJoined" in event and "b/cpu" in event)
     outcome = simulate(3, [*drained, Fault(joined_s + after_s, "kill", "c", 0.0)], "sync")
@@ -134,7 +197,7 @@ def test_a_step_goes_on_when_only_workers_are_left_that_take_part_from_the_next_
 
 
 def test_a_drained_worker_that_stops_while_another_one_is_lost_holds_nothing_up() -> None:
-    drained = Fault(2.0, "drain", "b", 12.0)
+    drained = Fault(4.0, "drain", "b", 12.0)
     left_s = next(float(event.split()[0]) for event in simulate(0, [drained], "sync").events if "WorkerLost" in event)
     both = [Fault(left_s + 0.1, "freeze", "b", 1000.0), Fault(left_s + 0.2, "kill", "c", 0.0)]
     outcome = simulate(0, [drained, *both], "sync")

@@ -4,104 +4,99 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import types
-from collections.abc import Iterator, Sequence
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from remote_agent.protocol import DeviceSpec, RunCommand
+from remote_agent.protocol import CONTROL_FILE, DeviceSpec, RunCommand, encode
 from remote_agent.strategies import spec_of
+from remote_agent.training import job
+from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.coordinator import members
-from remote_agent.training.coordinator.members import WorkerHandle
-from remote_agent.training.coordinator.plan import placement
-from remote_agent.training.coordinator.plan.balance import SpeedTrack
-from remote_agent.training.coordinator.plan.measure import Measurements
-from remote_agent.training.coordinator.plan.placement import Node, Placement
-from remote_agent.training.coordinator.processes import joining
-from remote_agent.training.coordinator.processes.joining import Joining
-from remote_agent.training.coordinator.session import Session, StepReport
-from remote_agent.training.coordinator.strategies import allreduce
-from remote_agent.training.coordinator.strategies.base import Strategy
-from remote_agent.training.coordinator.strategies.streamed import Streamed
+from remote_agent.training.coordinator import engine, main
+from remote_agent.training.coordinator.request import Request
+from remote_agent.training.coordinator.session import Session
+from remote_agent.training.data import record
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.data.record import gaps_and_overlaps
-from remote_agent.training.errors import PlacementError
+from remote_agent.training.errors import TrainingError
+from remote_agent.training.server.actor import ParameterServer
 from remote_agent.training.shared import flat, rpc
-from remote_agent.training.shared.dataplane import StreamPlan, Usage
-from remote_agent.training.shared.device_profile import DeviceProfile
-from remote_agent.training.shared.findings import Findings
-from remote_agent.training.shared.messages import Pulse, Slice, WorkerReady
-from remote_agent.training.shared.rpc import Ref
-from remote_agent.training.wire.agreement import EXACT
-from remote_agent.training.wire.endpoint import StreamInfo
-from remote_agent.training.worker import reducing, reduction, served
-from remote_agent.training.worker.device.compute import SliceLoss
-from remote_agent.training.worker.engine import Engine, Parts
-from remote_agent.training.worker.reducing import ReductionEngine
-from remote_agent.training.worker.served import StreamedEngine
-from tests.simulation.cluster import Gloo, Host, Network, SimulatedActor, simulated_rpc
-from tests.simulation.kernel import BEGIN_S, Kernel, Stuck, installed
-from tests.simulation.servers import Alive, Server, SimulatedChannel
+from remote_agent.training.shared.slices import SliceSpan
+from tests.simulation.cluster import Cluster, Host, SimulatedActor
+from tests.simulation.kernel import BEGIN_S, Event, Kernel, Owner, Stuck
+from tests.simulation.product import Journal, hosted, of_engine
 
 HOSTS = "abc"
-SAMPLES, BATCH, WIDTH, SEED = 120, 24, 3, 7
-SAMPLE_S, STEP_S = 0.1, 0.05
-"""What a sample costs on a device of slowness 1, and a slice beside its samples: a step takes about half a second."""
+"""The coordinator is on the first one, which is never cut off: whoever loses it goes on from a copy of the run."""
 
-OPEN_S = (0.5, 4.0)
-"""A new worker's start."""
+SAMPLES, BATCH, WIDTH, SEED, RATE = 120, 24, 3, 7, 0.05
 
-FAULTS_S, QUIET_S, MAX_STALL_S = 20.0, 25.0, 10.0
-"""Faults come in the first so many seconds, and then there are none for so long. Without a step for the last one it is
-a hang."""
+FAULTS_S, QUIET_S, MAX_STALL_S = 12.0, 30.0, 15.0
+"""Faults come in the first so many seconds; so long after the last of them all hosts have to train. Without a step for
+the last one it is a hang."""
+
+START_S = 40.0
+"""Until the first step: a process that is stopped is waited for then."""
+
+WELL_STEPS = 3
+"""Steps that are made with all hosts, at the end."""
+
+_SERVER = ParameterServer.__name__
+
+LEFT_S = 12.0
+"""Until nothing of a run may be left, after its end."""
 
 
 class Line(nn.Module):
-    """A linear model of a few numbers."""
+    """A linear model of a few numbers; ``tally`` has a number for each sample, whose gradient counts it."""
 
-    def __init__(self, dtype: torch.dtype) -> None:
+    def __init__(self, dtype: torch.dtype, tally: bool) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(WIDTH, dtype=dtype))
+        self.bias = nn.Parameter(torch.zeros(1, dtype=dtype))
+        self.tally = nn.Parameter(torch.zeros(SAMPLES, dtype=dtype)) if tally else None
 
 
 @dataclass(frozen=True)
 class Way:
-    """A strategy: its coordinator's half, its workers' half, what it computes in, and how alike sums are in that."""
+    """A strategy with settings: what it computes in, and how alike sums are in that.
+
+    ``exact``: the weights are those of a plain loop, or of plain local steps; else each sample is tallied.
+    """
 
     name: str
-    strategy: type[Strategy]
-    engine: type[Engine]
-    dtype: torch.dtype
-    tolerance: float
+    settings: Mapping[str, Any]
+    dtype: torch.dtype = torch.float32
+    tolerance: float = 2e-5
+    momentum: float = 0.0
+    exact: bool = True
 
 
 WAYS = {
     way.name: way
     for way in (
-        Way("allreduce", allreduce.AllReduce, ReductionEngine, torch.float64, 1e-9),
-        Way("sync", Streamed, StreamedEngine, torch.float32, 2e-5),
+        Way("allreduce", {"strategy": "allreduce"}, torch.float64, 1e-9, momentum=0.9),
+        Way("sync", {"strategy": "sync"}, momentum=0.9),
+        Way("local_sgd", {"strategy": "local_sgd", "local_steps": 3, "local_batch": 2}),
+        Way(
+            "local_sgd_overlap",
+            {"strategy": "local_sgd", "local_steps": 3, "local_batch": 2, "overlap": True},
+            exact=False,
+        ),
+        Way("ssp", {"strategy": "ssp", "staleness": 1}, exact=False),
+        Way("async", {"strategy": "async"}, exact=False),
     )
 }
 
 
-@dataclass
-class Job:
-    """The factory: model and optimizer."""
-
-    dtype: torch.dtype
-
-    def create_model(self) -> nn.Module:
-        return Line(self.dtype)
-
-    def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-        return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-
-
-def data() -> tuple[torch.Tensor, torch.Tensor]:
+def data() -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(SAMPLES, WIDTH, generator=generator, dtype=torch.float64)
     return x, x @ torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64) + 0.1 * torch.randn(
@@ -110,156 +105,31 @@ def data() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 X, Y = data()
+OF_DTYPE = {dtype: (X.to(dtype), Y.to(dtype)) for dtype in (torch.float32, torch.float64)}
 
 
-class Compute:
-    """Computes slices of the linear model, and takes its time for it."""
+@dataclass(frozen=True)
+class Factory:
+    """The job."""
 
-    scalars = types.SimpleNamespace(take=dict)
-    simulated = on_last = on_repeat = None
-
-    def __init__(self, model: Line, host: Host) -> None:
-        self._model, self._host = model, host
-
-    def reduced(self) -> int:
-        return 0
-
-    def __call__(self, step: int, own: Slice, at: str = "") -> SliceLoss:
-        del step, at
-        kernel = self._host.kernel
-        kernel.wait(kernel.now + self._host.slowness * (STEP_S + SAMPLE_S * len(own.indices)))
-        dtype = self._model.weight.dtype
-        x, y = X[own.indices].to(dtype), Y[own.indices].to(dtype)
-        self._model.weight.grad = None
-        loss = ((x @ self._model.weight - y) ** 2).sum()
-        loss.backward()  # type: ignore[no-untyped-call]
-        return SliceLoss(float(loss.detach()) / len(own.indices), float(len(own.indices)))
-
-
-class Hosted:
-    """What :class:`~remote_agent.training.worker.actor.Worker` is to the coordinator, over the real engine."""
-
-    def __init__(self, host: Host, way: Way, joins: Any) -> None:
-        self._host = host
-        model = Line(way.dtype)
-        parts = Parts(
-            model=model,
-            weights=flat.FlatTensors(model),
-            compute=cast("Any", Compute(model, host)),
-            factory=Job(way.dtype),
-            config=config_of(way),
-            buffers=(),
-        )
-        self._engine = way.engine(parts)
-        if joins is not None:
-            self._engine.join(joins)
-
-    def engine(self, method: str, *arguments: Any) -> Any:
-        return getattr(self._engine, method)(*arguments)
-
-    def open(self) -> WorkerReady:
-        self._host.kernel.wait(self._host.kernel.now + self._host.kernel.random.uniform(*OPEN_S))
-        return WorkerReady(machine=self._host.name, cores=1, device="cpu")
-
-    def prepare(self, *_: Any) -> None:
-        """It is."""
-
-    def ping(self) -> Pulse:
-        return Pulse(done=self._engine.computed, following=self._engine.following)
-
-
-class Journal:
-    """Events of a run, in memory."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
-        self.events: list[tuple[float, str, dict[str, Any]]] = []
-
-    def write(self, kind: type, **fields: Any) -> None:
-        self.events.append((self._kernel.now - BEGIN_S, kind.__name__, fields))
-
-
-@dataclass
-class World:
-    """A run that is under way in a simulation.
-
-    Attributes:
-        kernel: its clock.
-        hosts: by name.
-        session: of the real strategy.
-        wanted: commands of the user, as they come.
-    """
-
-    kernel: Kernel
-    hosts: dict[str, Host]
     way: Way
-    session: Session = field(init=False)
-    wanted: list[RunCommand] = field(default_factory=list)
 
-    def worker(self, host: str, joins: Any = None) -> SimulatedActor:
-        """A new worker's process, which ``joins`` that way at once, where one is given."""
-        machine = self.hosts[host]
-        actor = SimulatedActor(machine, lambda: Hosted(machine, self.way, joins))
-        Gloo.actors[actor.key] = actor
-        return actor
+    def create_model(self) -> Line:
+        return Line(self.way.dtype, tally=not self.way.exact)
 
-    def poll(self) -> tuple[RunCommand, ...]:
-        """As ``Control`` has it."""
-        wanted, self.wanted = self.wanted, []
-        return tuple(wanted)
+    def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+        del config
+        return torch.optim.SGD(model.parameters(), lr=RATE, momentum=self.way.momentum)
 
-    def channel(
-        self, layout: Any, doors: Sequence[Any], secret: bytes, first: torch.Tensor, codecs: Any, step: int | None
-    ) -> SimulatedChannel:
-        """As ``open_channel`` has it."""
-        del layout, secret, codecs
-        actor = next(each for each in Gloo.actors.values() if each.owner is self.kernel.current.owner)
-        return SimulatedChannel(self.kernel, doors[0], actor, first, step)
+    def create_data(self) -> Any:
+        return torch.utils.data.TensorDataset(torch.arange(SAMPLES))
 
-    def nodes(self) -> tuple[Node, ...]:
-        """As ``placement.living_nodes`` has it."""
-        return tuple(seat(host.name).node for host in self.hosts.values() if host.node)
-
-
-class Starting:
-    """As ``Workers`` has it, for the real ``Joining``."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def start(self, seat: Placement) -> tuple[SimulatedActor, Ref[Any]]:
-        """Start a worker's process, and open it."""
-        actor = self._world.worker(seat.spec.host)
-        return actor, actor.call("open")
-
-    def opened(self, seat: Placement, opening: Ref[Any], deadline: float) -> WorkerReady:
-        """Wait for it."""
-        try:
-            return cast("WorkerReady", rpc.get(opening, deadline - self._world.kernel.now))
-        except (*rpc.Lost, rpc.Timeout) as error:
-            raise PlacementError("the worker did not start", host=seat.spec.host) from error
-
-    def end(self, actor: SimulatedActor) -> None:
-        """End its process."""
-        actor.kill()
-
-    def kill(self) -> None:
-        """End all."""
-
-
-def config_of(way: Way) -> TrainingConfig:
-    return TrainingConfig(
-        strategy=way.name, batch_size=BATCH, num_iterations=10**6, slice_deadline_s=20, seed=SEED, stream="network"
-    )
-
-
-def seat(host: str) -> Placement:
-    node = Node(host=host, selector=("host", host), cpus=1, gpus=0)
-    return Placement(worker=f"{host}/cpu", spec=DeviceSpec(host=host, device="cpu", name="cpu"), node=node, threads=1)
-
-
-def handle(seat: Placement, actor: SimulatedActor) -> WorkerHandle:
-    return WorkerHandle(seat, cast("Any", actor), SpeedTrack(DeviceProfile(1 / SAMPLE_S, STEP_S)))
+    @staticmethod
+    def loss(model: Line, indices: Any) -> Tensor:
+        """The sum over the samples."""
+        x, y = OF_DTYPE[model.weight.dtype]
+        loss = ((x[indices] @ model.weight + model.bias - y[indices]) ** 2).sum()
+        return loss if model.tally is None else loss + model.tally[indices].sum()
 
 
 @dataclass(frozen=True)
@@ -275,75 +145,261 @@ class Fault:
         return f"{self.at:.2f} s: {self.kind} {self.host} for {self.seconds:.2f} s"
 
 
-KINDS = ("kill", "tear", "freeze", "cut", "power", "slow", "drain")
+KINDS = {
+    "kill": "all processes on the host end",
+    "worker": "its worker ends",
+    "shard": "its parameter server ends",
+    "tear": "a process ends when it has sent a part of what it sends",
+    "freeze": "its processes are stopped for a while",
+    "cut": "nothing reaches it, and nothing comes from it",
+    "power": "the same, and all processes on it end",
+    "reset": "its connections break, and what is on them is lost; Ray loses some answers",
+    "slow": "it computes at a fourth of its speed",
+    "drain": "the user drains it, and adds it again",
+    "coordinator": "the coordinator ends, and another one begins",
+}
+OF_FIRST = ("worker", "shard", "tear", "reset", "slow", "drain", "coordinator")
+OF_OTHERS = ("kill", "worker", "shard", "tear", "freeze", "cut", "power", "reset", "slow", "drain")
 
 
 def faults_of(kernel: Kernel) -> list[Fault]:
-    """A schedule: one to six faults; never on all hosts at once, which would take the weights with them."""
+    """A schedule: one to six faults, of which some come at once."""
     drawn: list[Fault] = []
     for _ in range(kernel.random.randint(1, 6)):
         at = kernel.random.uniform(0.1, FAULTS_S)
+        if drawn and kernel.random.random() < 0.25:
+            at = drawn[-1].at + kernel.random.choice((0.0, 0.01, 0.3))
+        host = kernel.random.choice(HOSTS)
+        kind = kernel.random.choice(OF_FIRST if host == HOSTS[0] else OF_OTHERS)
         seconds = kernel.random.choice((0.2, 1.0, 3.0, 8.0)) * kernel.random.uniform(0.5, 1.5)
-        drawn.append(Fault(at, kernel.random.choice(KINDS), kernel.random.choice(HOSTS[1:]), seconds))
+        drawn.append(Fault(at, kind, host, seconds))
     return sorted(drawn, key=lambda fault: fault.at)
 
 
-def inflict(world: World, fault: Fault) -> None:
-    """Have it happen now."""
-    kernel, host = world.kernel, world.hosts[fault.host]
-    match fault.kind:
-        case "kill":
-            for actor in list(host.actors):
-                actor.end()
-        case "tear":
-            host.tears = True
-        case "power":
-            host.cut(fault.seconds)
-            for actor in list(host.actors):
-                actor.end()
-        case "freeze":
-            for actor in host.actors:
-                actor.owner.frozen = True
-                kernel.after(fault.seconds, lambda owner=actor.owner: kernel.thaw(owner))  # type: ignore[misc]
-        case "cut":
-            host.cut(fault.seconds)
-        case "slow":
-            host.slowness = 4.0
-            kernel.after(fault.seconds, lambda: setattr(host, "slowness", 1.0))
-        case "drain":
-            world.wanted.append(RunCommand(command="drain", host=host.name))
-            back = RunCommand(command="add", devices=(seat(host.name).spec,))
-            kernel.after(fault.seconds, lambda: world.wanted.append(back))
+class Hang(AssertionError):
+    """No step for too long."""
 
 
-def measured(candidates: Sequence[Any], *_: Any) -> Measurements:
-    """As ``measure`` has it."""
-    profiles = tuple(DeviceProfile(1 / SAMPLE_S, STEP_S) for _ in candidates)
-    return Measurements(profiles, Usage(), Findings(), 1.0, profiles[0])
+class World:
+    """A run that is under way in a simulation.
+
+    Args:
+        seed: decides all that is left open.
+        way: how it trains.
+        faults: what happens; None: that follows from the seed.
+    """
+
+    def __init__(self, seed: int, way: Way, faults: Sequence[Fault] | None) -> None:
+        self.kernel = kernel = Kernel(seed)
+        drawn = faults_of(kernel)
+        self.way, self.faults = way, tuple(drawn if faults is None else faults)
+        shards = kernel.random.choice((1, 2, 2))
+        self.hosts = {name: Host(name, kernel) for name in HOSTS}
+        self.head = self.hosts[HOSTS[0]]
+        self.factory = Factory(way)
+        self.cluster = Cluster(kernel, self.hosts, hosted(self.factory))
+        self.folder = Path(tempfile.mkdtemp(prefix="simulated-", dir=_memory()))
+        self.events: list[tuple[float, str, dict[str, Any]]] = []
+        self.session: Session | None = None
+        self.outcome: engine.Outcome | None = None
+        self.weights: dict[str, flat.Payload] = {}
+        self.error: Exception | None = None
+        self.coordinator = Owner("none")
+        self.longest_s, self.steps = 0.0, 0
+        self._last, self._well = kernel.now, 0
+        self._ended = Event(kernel)
+        self.last_fault_s = max((fault.at + fault.seconds for fault in self.faults), default=0.0)
+        devices = tuple(DeviceSpec(host=name, device="cpu", name="cpu") for name in HOSTS)
+        config = TrainingConfig(
+            batch_size=BATCH,
+            num_iterations=10**6,
+            slice_deadline_s=20,
+            seed=SEED,
+            stream="network",
+            shards=shards if spec_of(way.settings["strategy"]).servers else 0,
+            learning_rate=RATE,
+            **way.settings,
+        )
+        self.request = Request(
+            run="simulated",
+            job=job.from_object("simulated", self.factory),
+            config=config,
+            devices=devices,
+            server_host=HOSTS[0],
+            host=HOSTS[0],
+            folder=self.folder,
+            lasting=spec_of(config.strategy).outlives and not config.overlap,
+        )
+
+    # --- The run -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Until the run is over, and nothing is left of it.
+
+        Raises:
+            AssertionError: it hangs, or leaves something behind.
+        """
+        kernel = self.kernel
+        self._watch(0)
+        may_go_on = main._Progress(self.folder)
+        while True:
+            self._start()
+            self._ended.wait()
+            if not self.coordinator.dead and not self._has_to_begin_anew():
+                break
+            kernel.wait(kernel.now + kernel.random.uniform(0.05, 0.3))
+            if self.error is not None or not self.request.lasting or not may_go_on():
+                self._again()
+        self._last = kernel.now + LEFT_S
+        kernel.wait(kernel.now + LEFT_S)
+        left = [actor.key for host in self.hosts.values() for actor in host.actors]
+        left += kernel.alive(self.coordinator)
+        left += [str(path) for path in self.folder.glob("*.pickle")]
+        if left and self.error is None:
+            raise AssertionError(f"left behind: {', '.join(left)}")
+
+    def _start(self) -> None:
+        """A new coordinator."""
+        self._ended.clear()
+        self.coordinator = Owner("coordinator", process=self)
+        self.kernel.spawn("coordinator", self._coordinate, self.coordinator)
+
+    @property
+    def host(self) -> Host:
+        """The coordinator's."""
+        return self.head
+
+    def _coordinate(self) -> None:
+        try:
+            self.outcome = engine.run(
+                self.request, cast("Any", Journal(self.kernel, self.events, self._made)), self._over
+            )
+        except Exception as error:  # noqa: BLE001 - whatever the engine ends a run with is a finding here
+            self.error = error
+        self._ended.set()
+
+    def _has_to_begin_anew(self) -> bool:
+        """Whether a coordinator was killed before the first checkpoint, and nobody could take its place."""
+        if self.error is None or self._checkpoints() or not isinstance(self.error, TrainingError):
+            return False
+        self.events.append((self.kernel.now - BEGIN_S, "GivenUp", {"cause": str(self.error)}))
+        return "has no checkpoint" in self.error.cause
+
+    def _checkpoints(self) -> bool:
+        return any((self.folder / checkpoint.FOLDER).glob("step-*.json"))
+
+    def _again(self) -> None:
+        """Ray has ended the actors with their coordinator, and the user resumes the run, or starts it again."""
+        for actor in [*self.cluster.unnamed, *map(self.cluster.find, self.cluster.lasting())]:
+            actor.end()
+        self.request = dataclasses.replace(self.request, resume=self.folder)
+        for path in self.folder.glob("*.pickle"):
+            path.unlink()
+        self.error = None
+        if not self._checkpoints():
+            self.request = dataclasses.replace(self.request, resume=None)
+            (self.folder / record.FILE).unlink(missing_ok=True)
+            self.events.append((self.kernel.now - BEGIN_S, "StartedAnew", {}))
+            while not all(host.node for host in self.hosts.values()):  # the user would be told which one is away
+                self.kernel.wait(self.kernel.now + 0.5)
+
+    def train(self, real: Callable[..., Any], request: Request, model: nn.Module, session: Session, *rest: Any) -> Any:
+        """As ``loop.train``, which is ``real``: keeps what is looked at afterwards."""
+        self.session = session
+        outcome = real(request, model, session, *rest)
+        workers = {actor for host in self.hosts.values() for actor in host.actors if _SERVER not in actor.key}
+        if unused := workers - {member.actor for member in session.members}:
+            self.kernel.errors.append(f"the process {min(actor.key for actor in unused)} is left, which nobody uses")
+        calls = {member.name: member.call("weights") for member in session.members}
+        self.weights = {name: rpc.get(call, MAX_STALL_S) for name, call in calls.items()}
+        return outcome
+
+    # --- What happens ------------------------------------------------------------------------------------------------
+
+    def inflict(self, fault: Fault) -> None:
+        """Have it happen now."""
+        kernel, host = self.kernel, self.hosts[fault.host]
+        match fault.kind:
+            case "kill":
+                self._end(host.actors)
+            case "worker":
+                self._end([actor for actor in host.actors if _SERVER not in actor.key])
+            case "shard":
+                self._end([actor for actor in host.actors if _SERVER in actor.key])
+            case "tear":
+                host.tears = True
+            case "power":
+                host.cut(fault.seconds)
+                self._end(host.actors)
+            case "freeze":
+                for actor in host.actors:
+                    actor.owner.frozen = True
+                    kernel.after(fault.seconds, lambda owner=actor.owner: kernel.thaw(owner))  # type: ignore[misc]
+            case "cut":
+                host.cut(fault.seconds)
+            case "reset":
+                host.reset()
+                host.lose_calls(0.3)
+            case "slow":
+                host.slowness = 4.0
+                kernel.after(fault.seconds, lambda: setattr(host, "slowness", 1.0))
+            case "drain":
+                self._wish(RunCommand(command="drain", host=host.name))
+                spec = DeviceSpec(host=host.name, device="cpu", name="cpu")
+                back = RunCommand(command="add", devices=(spec,))
+                kernel.after(fault.seconds, lambda: self._wish(back))
+            case "coordinator":
+                if not self._ended.is_set():
+                    kernel.kill(self.coordinator)
+                    self._ended.set()
+
+    def _wish(self, command: RunCommand) -> None:
+        with (self.folder / CONTROL_FILE).open("a") as file:
+            file.write(encode(command) + "\n")
+
+    @staticmethod
+    def _end(actors: Sequence[SimulatedActor]) -> None:
+        for actor in list(actors):
+            actor.end()
+
+    # --- Progress ----------------------------------------------------------------------------------------------------
+
+    def _made(self) -> None:
+        """A step was made."""
+        kernel, session = self.kernel, self.session
+        self.longest_s, self._last = max(self.longest_s, kernel.now - self._last), kernel.now
+        self.steps += 1
+        is_well = session is not None and not session.away and {member.host for member in session.members} == set(HOSTS)
+        is_over = kernel.now - BEGIN_S > self.last_fault_s
+        self._well = self._well + 1 if is_well and is_over else 0
+
+    def _over(self) -> bool:
+        """Whether the run is to end: all is well again, or had the time for it."""
+        return self._well >= WELL_STEPS or self.kernel.now - BEGIN_S > self.last_fault_s + QUIET_S
+
+    def _watch(self, steps: int) -> None:
+        limit = MAX_STALL_S if self.steps else START_S
+        if steps == self.steps and self.kernel.now - self._last >= limit:
+            self.kernel.stop(Hang(f"no step for {limit:g} s"))
+        steps = self.steps
+        self.kernel.after(MAX_STALL_S / 10, lambda: self._watch(steps))
+
+
+def _memory() -> str | None:
+    """Where files lie in memory."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 @contextlib.contextmanager
-def of_engine(world: World, network: Network) -> Iterator[None]:
-    """What the engine's modules ask for, in the simulation's place."""
-    ray = types.SimpleNamespace(util=types.SimpleNamespace(get_node_ip_address=lambda: "here"))
-    places: list[tuple[Any, str, Any]] = [
-        (allreduce, "ray", ray),
-        (reducing, "ray", ray),
-        (allreduce, "MeetingPlace", network.meeting),
-        (reduction, "ProcessGroup", network.group),
-        (placement, "living_nodes", world.nodes),
-        (joining, "measure", measured),
-        (served, "open_channel", world.channel),
-    ]
-    before = [(module, name, getattr(module, name)) for module, name, _ in places]
-    for module, name, value in places:
-        setattr(module, name, value)
+def _installed(world: World) -> Iterator[None]:
+    real = engine.train
+    engine.train = lambda *given: world.train(real, *given)
     try:
-        with simulated_rpc(world.kernel), installed(world.kernel, ("remote_agent.training",)):
+        with of_engine(world.kernel, world.cluster, world.head):
             yield
     finally:
-        for module, name, value in before:
-            setattr(module, name, value)
+        engine.train = real
+        shutil.rmtree(world.folder, ignore_errors=True)
 
 
 @dataclass(frozen=True)
@@ -356,122 +412,116 @@ class Outcome:
     wrong: str
     steps: int
     stall_s: float
-    events: tuple[str, ...]
+    events: tuple[str, ...] = field(repr=False)
 
 
 def simulate(seed: int, faults: Sequence[Fault] | None = None, way: str = "allreduce") -> Outcome:
     """One schedule, checked."""
-    kernel = Kernel(seed)
-    drawn = faults_of(kernel)
-    faults = drawn if faults is None else faults
-    world, network = World(kernel, {name: Host(name, kernel) for name in HOSTS}, WAYS[way]), Network(kernel)
-    config = config_of(world.way)
-    Gloo.actors = {}
-    journal = Journal(kernel)
-    end = BEGIN_S + FAULTS_S + QUIET_S
-    order = SampleOrder(SEED, SAMPLES, BATCH)
-    reports: list[StepReport] = []
+    world = World(seed, WAYS[way], faults)
     wrong = ""
-    with of_engine(world, network):
-        first = Line(world.way.dtype)
-        server = Server(world.hosts["a"], first.weight, Job(world.way.dtype).create_optimizer(first, config))
-        plan = StreamPlan(names=("weight",), groups=(WIDTH,), watched=())
-        entry = StreamInfo(plan=plan, layout=cast("Any", None), doors=cast("Any", (server,)), secret=b"", codecs=EXACT)
-        is_served = spec_of(way).servers
-        crew = [handle(seat(name), world.worker(name, entry if is_served else ())) for name in HOSTS]
-        reference = DeviceProfile(1 / SAMPLE_S, STEP_S)
-        workers = cast("Any", Starting(world))
-        starting = Joining(workers, entry if is_served else None, buffers=(), reference=reference, config=config)
-        shards = (members.Server(host="a", actor=cast("Any", SimulatedActor(server.host, Alive))),) if is_served else ()
-        nothing = types.SimpleNamespace(
-            died=lambda *_: None, hung=lambda *_: None, look=lambda *_: None, is_held_up=lambda _: False
-        )
-        world.session = Session(
-            config=config,
-            membership=members.MembershipRecord(crew),
-            servers=shards,
-            order=order,
-            source=cast("Any", None),
-            payload_bytes=8 * WIDTH,
-            buffer_names=(),
-            journal=cast("Any", journal),
-            stopping=lambda: kernel.now > end,
-            joining=starting,
-            control=cast("Any", world),
-            crashes=cast("Any", nothing),
-        )
-        for fault in faults:
-            kernel.at(BEGIN_S + fault.at, lambda fault=fault: inflict(world, fault))  # type: ignore[misc]
-        overdue = Watchdog(kernel)
-        weights: dict[str, flat.Payload] = {}
+    with _installed(world):
+        for fault in world.faults:
+            world.kernel.at(BEGIN_S + fault.at, lambda fault=fault: world.inflict(fault))  # type: ignore[misc]
         try:
-            with starting:
-                for report in world.way.strategy().steps(world.session):
-                    overdue.step()
-                    reports.append(report)
-                    if kernel.now > end:
-                        # The last step is committed before it is reported.
-                        calls = {member.name: member.call("weights") for member in world.session.members}
-                        weights = {name: rpc.get(call, MAX_STALL_S) for name, call in calls.items()}
-            wrong = check(reports, weights, order, world)
-        except (Stuck, Hang) as error:
+            world.run()
+            wrong = check(world)
+        except (Stuck, AssertionError) as error:
             wrong = f"{type(error).__name__}: {error}"
-        except Exception as error:  # noqa: BLE001 - whatever the engine ends a run with is a finding here
-            wrong = f"the run ended: {error!r}"
         finally:
-            kernel.close()
-    said = tuple(f"{at:8.3f} {kind} {fields}" for at, kind, fields in journal.events)
-    return Outcome(seed, way, tuple(faults), wrong, len(reports), overdue.longest_s, said)
+            world.kernel.close()
+    said = tuple(f"{at:8.3f} {kind} {fields}".replace(str(world.folder), "") for at, kind, fields in world.events)
+    return Outcome(seed, way, world.faults, wrong, world.steps, world.longest_s, said)
 
 
-class Hang(AssertionError):
-    """No step for too long."""
+# --- What has to hold ------------------------------------------------------------------------------------------------
 
 
-class Watchdog:
-    """Ends a simulation without progress."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel, self._steps, self._last, self.longest_s = kernel, 0, kernel.now, 0.0
-        self.step()
-
-    def step(self) -> None:
-        self.longest_s, self._last = max(self.longest_s, self._kernel.now - self._last), self._kernel.now
-        self._steps += 1
-        number = self._steps
-        self._kernel.after(MAX_STALL_S, lambda: self._look(number))
-
-    def _look(self, number: int) -> None:
-        if number == self._steps:
-            self._kernel.stop(Hang(f"no step for {MAX_STALL_S:g} s"))
-
-
-def check(reports: list[StepReport], weights: dict[str, flat.Payload], order: SampleOrder, world: World) -> str:
+def check(world: World) -> str:
     """What is wrong with a run that came to its end; empty: nothing."""
-    if [report.step for report in reports] != list(range(1, len(reports) + 1)):
-        return f"steps {[report.step for report in reports]}"
-    for report in reports:
-        first, last = order.span(report.step)
-        odd = gaps_and_overlaps(sorted(report.slices, key=lambda span: span.begin), last) if report.step == 1 else ()
-        spans = sorted((span.begin, span.end) for span in report.slices)
-        edges = [first, *(end for _, end in spans)]
-        if odd or [begin for begin, _ in spans] != edges[:-1] or edges[-1] != last:
-            return f"step {report.step} has the slices {spans}, not {first} to {last}"
-    model = Line(torch.float64)
-    optimizer = Job(torch.float64).create_optimizer(model, world.session.config)
-    for report in reports:
-        indices = order.take(*order.span(report.step))
-        optimizer.zero_grad()
-        ((X[indices] @ model.weight - Y[indices]) ** 2).mean().backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-    if not weights:
-        return "the run ended too soon"
-    for name, payload in weights.items():
-        trained = flat.from_bytes(payload[0], world.way.dtype).double()
-        if not torch.allclose(trained, model.weight.detach(), rtol=world.way.tolerance, atol=world.way.tolerance):
-            return f"{name} has the weights {trained.tolist()}, and {model.weight.tolist()} are a plain loop's"
+    if world.error is not None:
+        return f"the run ended: {world.error!r}"
+    if world.kernel.errors:
+        return "; ".join(world.kernel.errors)
+    assert world.outcome is not None, "it ended well"
+    made = record.read(world.folder / record.FILE)
+    if list(made) != list(range(1, len(made) + 1)):
+        return f"steps {list(made)}"
+    end = max((span.end for spans in made.values() for span in spans), default=0)
+    odd = gaps_and_overlaps([span for spans in made.values() for span in spans], end)
+    if odd:
+        return "; ".join(odd)
+    order = SampleOrder(SEED, SAMPLES, BATCH)
+    wanted = _reference(world, order, made, end)
+    found = dict(world.weights)
+    if not found:
+        return "nobody gave the weights"
+    models = {
+        name: torch.cat([flat.from_bytes(part, world.way.dtype) for part in given]) for name, given in found.items()
+    }
+    models["the checkpoint"] = torch.cat([each.detach() for each in world.outcome.model.parameters()])
+    for name, trained in models.items():
+        compared = trained.double() if world.way.exact else trained.double()[-SAMPLES:]
+        if not torch.allclose(compared, wanted, rtol=world.way.tolerance, atol=world.way.tolerance):
+            return f"{name} has the weights {compared.tolist()}, and {wanted.tolist()} is wanted"
+    assert world.session is not None, "it was trained"
     missing = set(HOSTS) - {member.host for member in world.session.members}
     return f"{', '.join(sorted(missing))} takes no part at the end" if missing else ""
+
+
+def _reference(world: World, order: SampleOrder, made: Mapping[int, Sequence[SliceSpan]], end: int) -> Tensor:
+    """The weights that the run has to have come to: a plain loop's, in float64."""
+    if not world.way.exact:
+        return _tallied(world, order, made, end)
+    model = Line(torch.float64, tally=False)
+    if world.way.name == "local_sgd":
+        for spans in made.values():
+            _round(model, [order.take(span.begin, span.end) for span in spans])
+    else:
+        optimizer = world.factory.create_optimizer(model, world.request.config)
+        for step in made:
+            indices = order.take(*order.span(step))
+            optimizer.zero_grad()
+            (world.factory.loss(model, indices) / len(indices)).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+    return torch.cat([each.detach() for each in model.parameters()])
+
+
+def _round(model: Line, slices: Sequence[Any]) -> None:
+    """A round of local steps, each slice from the same weights; then the mean, by samples."""
+    before = [each.detach().clone() for each in model.parameters()]
+    total = [torch.zeros_like(each) for each in before]
+    for indices in slices:
+        with torch.no_grad():
+            for parameter, first in zip(model.parameters(), before, strict=True):
+                parameter.copy_(first)
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        for begin in range(0, len(indices), 2):
+            batch = indices[begin : begin + 2]
+            optimizer.zero_grad()
+            (Factory.loss(model, batch) / len(batch)).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        for sum_, parameter in zip(total, model.parameters(), strict=True):
+            sum_ += len(indices) * parameter.detach()
+    with torch.no_grad():
+        for parameter, sum_ in zip(model.parameters(), total, strict=True):
+            parameter.copy_(sum_ / sum(len(indices) for indices in slices))
+
+
+def _tallied(world: World, order: SampleOrder, made: Mapping[int, Sequence[SliceSpan]], end: int) -> Tensor:
+    """What the samples' own numbers have to be: each has moved as often as the order has it up to ``end``."""
+    tally = torch.zeros(SAMPLES, dtype=torch.float64)
+    if not spec_of(world.request.config.strategy).rounds:
+        tally.index_add_(0, torch.as_tensor(order.take(0, end)), torch.full((end,), -RATE / BATCH, dtype=torch.float64))
+        return tally
+    for spans in made.values():
+        total = sum(span.end - span.begin for span in spans)
+        for span in spans:
+            indices = order.take(span.begin, span.end)
+            for begin in range(0, len(indices), 2):
+                batch = torch.as_tensor(indices[begin : begin + 2])
+                moved = -RATE / len(batch) * len(indices) / total
+                tally.index_add_(0, batch, torch.full((len(batch),), moved, dtype=torch.float64))
+    return tally
 
 
 def shrunk(outcome: Outcome) -> Outcome:

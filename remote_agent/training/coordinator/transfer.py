@@ -17,7 +17,7 @@ from remote_agent.training.coordinator.plan import siting
 from remote_agent.training.coordinator.plan.siting import Located
 from remote_agent.training.coordinator.processes.actors import Servers
 from remote_agent.training.deadlines import TRANSFER_S
-from remote_agent.training.errors import PlacementError, ServerGone
+from remote_agent.training.errors import LostAtStart, PlacementError, ServerGone
 from remote_agent.training.shared import dataplane, flat, rpc
 from remote_agent.training.shared.dataplane import OptimizerFacts, StreamPlan, Usage
 from remote_agent.training.shared.messages import Failed
@@ -87,8 +87,8 @@ def open_transport(
     """Connect, before the first step, as it was planned.
 
     Raises:
-        ServerGone: the server was lost.
-        PlacementError: a worker was lost, or can't reach the server.
+        LostAtStart: a server or worker was lost.
+        PlacementError: a worker can't reach the server.
     """
     if not spec_of(config.strategy).servers:
         return _among_workers(model, usage, servers, members)
@@ -111,7 +111,10 @@ def _stream(config: TrainingConfig, plan: StreamPlan, servers: Servers, members:
     agreed = EXACT if config.stream == "auto" and where.together else wanted
     layout = plan_layout(plan.groups, where.parts, siting.chunk_numbers(numel, len(where.parts)))
     stream = Stream(plan=plan, layout=layout, codecs=agreed, memory=memory)
-    door = serve(stream, shards)
+    try:
+        door = serve(stream, shards)
+    except ServerGone as error:  # there is nothing to restore yet: the run is made ready once more
+        raise LostAtStart(error.cause, hint=error.hint, host=error.host) from error
     joined = [(member, member.call("join", door)) for member in members]
     kinds: Counter[str] = Counter()
     for member, answer in joined:
@@ -190,7 +193,8 @@ def _from_worker(call: Ref[T], member: WorkerHandle) -> T:
         return rpc.get(call, TRANSFER_S)
     except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
         cause = f"{member.name} was lost before the first step: {rpc.describe(error)}"
-        raise PlacementError(cause, hint="look at the host's memory", host=member.host) from error
+        kind = LostAtStart if isinstance(error, rpc.Lost) else PlacementError
+        raise kind(cause, hint="look at the host's memory", host=member.host) from error
 
 
 def _from_server(call: Ref[T], host: str) -> T:

@@ -20,7 +20,7 @@ import psutil
 import ray
 
 from remote_agent.training.deadlines import LINK_ANSWER_S, LINK_CONNECT_S, LINK_NONCE_S, LINK_S
-from remote_agent.training.errors import PlacementError
+from remote_agent.training.errors import LostAtStart, PlacementError
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.rpc import Actor, Ref
 
@@ -137,7 +137,8 @@ def _ask(hosts: Sequence[str], calls: Sequence[Ref[T]]) -> list[T]:
             answers.append(rpc.get(call, max(0.0, deadline - time.monotonic())))
         except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
             cause = f"its link could not be measured: {rpc.describe(error)}"
-            raise PlacementError(cause, hint="look at the host, or set shards=1", host=host) from error
+            kind = LostAtStart if isinstance(error, rpc.Lost) else PlacementError
+            raise kind(cause, hint="look at the host, or set shards=1", host=host) from error
     return answers
 
 

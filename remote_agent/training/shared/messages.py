@@ -218,6 +218,11 @@ class StaleResult:
     scalars: Figures = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class NotBegun:
+    """A lost slice was not computed: its step has not begun here. Ask again; what is asked meanwhile is done before."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Counted:
     """A slice that was to be repaired had been counted before its worker was lost."""
@@ -254,7 +259,7 @@ class ShardLinkDown:
     cause: str
 
 
-StreamedAnswer = StreamedResult | Counted | Failed | ShardLinkDown
+StreamedAnswer = StreamedResult | Counted | NotBegun | Failed | ShardLinkDown
 """What becomes of a worker's part in a streamed step."""
 
 

@@ -24,6 +24,7 @@ from remote_agent.training.shared import flat, schedule
 from remote_agent.training.shared.flat import Payload
 from remote_agent.training.shared.messages import (
     Failed,
+    NotBegun,
     ShardLinkDown,
     StaleResult,
     StaleTask,
@@ -177,7 +178,8 @@ class StreamedEngine(Served):
         """A slice that another worker has lost; see :meth:`Streaming.repair`."""
         assert self._streaming is not None, "the worker has joined"
         answer = self.answered(self._streaming.repair(task))
-        self.assignments.repaired(task, answer)
+        if not isinstance(answer, NotBegun):
+            self.assignments.repaired(task, answer)
         return answer
 
     def account(self, coordinator: str) -> WorkerStatus | None:

@@ -18,6 +18,7 @@ from remote_agent.training.shared import flat
 from remote_agent.training.shared.messages import (
     Counted,
     Failed,
+    NotBegun,
     ShardLinkDown,
     Slice,
     Stamps,
@@ -135,7 +136,7 @@ class Streaming:
         assert task.own is not None, "a slice is repaired"
         with self._begun:
             if not self._begun.wait_for(lambda: self.contributed >= task.step or self._abandoned, REPAIR_S):
-                return ShardLinkDown(cause=f"step {task.step} did not begin here within {REPAIR_S:g} s")
+                return NotBegun()
             if self._abandoned:
                 return ShardLinkDown(cause="the run goes on with other shards")
         entered = time.monotonic()

@@ -15,7 +15,7 @@ from remote_agent.training.coordinator.plan import sharding, verdict
 from remote_agent.training.coordinator.plan.sharding import Site, Traffic
 from remote_agent.training.coordinator.plan.verdict import Demand, Peer
 from remote_agent.training.deadlines import TRANSFER_S
-from remote_agent.training.errors import PlacementError
+from remote_agent.training.errors import LostAtStart, PlacementError
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.device_profile import DeviceProfile
 from remote_agent.training.shared.link_speed import LinkRates, survey
@@ -196,7 +196,8 @@ def _places(actors: Sequence[Located], *, apart: bool) -> list[_Place]:
             where = rpc.get(call, TRANSFER_S)
         except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
             cause = f"a worker or server was lost before the first step: {rpc.describe(error)}"
-            raise PlacementError(cause, hint="look at the host's memory", host=host) from error
+            kind = LostAtStart if isinstance(error, rpc.Lost) else PlacementError
+            raise kind(cause, hint="look at the host's memory", host=host) from error
         known = places.setdefault(host if apart or not where else where, _Place(host, actor, where))
         known.workers += [located] if located.profile is not None else []
     return list(places.values())

@@ -68,7 +68,7 @@ class Copy:
         step: the last step that is in it.
         position: of the order: where the step after it begins.
         state: what the optimizer on the shards remembers, by parameter.
-        holders: names of the workers that have kept the weights.
+        holders: keys of the actors that have kept the weights; a worker that is started again has not.
         weights: these, float32 of shape ``(layout.numel,)``, where it is the shards that keep them; None: the workers.
     """
 
@@ -194,7 +194,7 @@ def _fetch(step: int, position: int, snapshot: Snapshot, keeping: Sequence[tuple
 
 def _keep(session: Session, step: int, still: int) -> list[tuple[str, Ref[bool]]]:
     """Tell the workers to keep their weights before their next step; the answers are not waited for."""
-    return [(member.name, member.call("keep", step, still)) for member in session.members]
+    return [(member.actor.key, member.call("keep", step, still)) for member in session.members]
 
 
 def _kept(keeping: Sequence[tuple[str, Ref[bool]]]) -> frozenset[str]:

@@ -41,7 +41,7 @@ def lose(session: Session, member: WorkerHandle, step: int, cause: str) -> None:
     """Go on without a worker that was lost while no strategy was training; it is started again once one is.
 
     Raises:
-        WorkersGone: it was the last one.
+        WeightsGone: it was the last one.
     """
     session.membership.members.remove(member)
     _report_lost(session, step, member, cause)
@@ -49,7 +49,7 @@ def lose(session: Session, member: WorkerHandle, step: int, cause: str) -> None:
     session.membership.away.append(Rejoining(member.seat.spec, member, time.monotonic(), lost=True))
     if not session.members:
         cause = f"the last worker was lost: {cause}"
-        raise WorkersGone(cause, hint="look at the host, then resume the run", host=member.host)
+        raise WeightsGone(cause, hint="look at the host, then resume the run", host=member.host)
 
 
 def _report_lost(session: Session, step: int, member: WorkerHandle, cause: str) -> None:

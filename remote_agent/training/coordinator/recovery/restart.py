@@ -3,7 +3,7 @@
 A worker or server that ends while the run is being made ready leaves none to take its place: shares, shards and the
 way of the gradients are being decided with it. What has been done until then takes seconds, so all actors end, and the
 run is made ready once more, with the hosts that have a living node; without one that is lost a second time, too. A
-device that is left out because its host has no node now takes part once it has one (``Request.away``). So it is for a
+device that is left out is tried again while the run is on, once its host has a node (``Request.away``). So it is for a
 run that goes on from a checkpoint while one of its hosts is away.
 
 A model may leave out a parameter in the measurement and use it later (a branch, an expert). Such a step can't be
@@ -28,7 +28,7 @@ MAX_STARTS = 3
 """Times that a run is made ready."""
 
 MAX_OF_A_HOST = 2
-"""Times that an actor on the same host may be lost, until the run goes on without that host."""
+"""Times that an actor on the same host may be lost, until the run begins without that host."""
 
 
 def without_lost(request: Request, lost: Sequence[str], living: Collection[str]) -> Request | None:
@@ -46,7 +46,7 @@ def without_lost(request: Request, lost: Sequence[str], living: Collection[str])
 
     fleet = (*request.devices, *request.away)
     devices = tuple(spec for spec in fleet if is_fit(spec.host))
-    away = tuple(spec for spec in fleet if spec.host not in living and times[spec.host] < MAX_OF_A_HOST)
+    away = tuple(spec for spec in fleet if not is_fit(spec.host))
     if not devices or len(lost) >= MAX_STARTS:
         return None
     hosts = (request.server_host, request.host, *(spec.host for spec in devices))

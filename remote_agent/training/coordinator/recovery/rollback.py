@@ -28,7 +28,7 @@ from remote_agent.training.coordinator.recovery.backups import Copy, is_restorab
 from remote_agent.training.coordinator.recovery.membership import lose
 from remote_agent.training.coordinator.session import KeepSchedule, Session, Takeover
 from remote_agent.training.deadlines import HEARTBEAT_S, SERVER_S, TRANSFER_S
-from remote_agent.training.errors import PlacementError, ServerGone
+from remote_agent.training.errors import LostAtStart, PlacementError, ServerGone
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.messages import EXCHANGE, PING, Failed
 from remote_agent.training.wire.endpoint import StreamInfo
@@ -96,7 +96,7 @@ def restore(session: Session, copy: Copy, lost: ServerGone, step: int, host: str
 
     Raises:
         ServerGone: it can't be done (``lost`` itself), or another shard was lost meanwhile.
-        WorkersGone: no worker is left.
+        WeightsGone: no worker is left.
         TrainingError: as :meth:`Servers.further`.
     """
     if not is_restorable(session) or session.stream is None or session.pool is None:
@@ -197,7 +197,10 @@ def _complete(session: Session, living: Sequence[bool]) -> tuple[Server, ...]:
         if not lives:
             server.actor.kill()  # it may only be cut off
     here = placement.here(placement.living_nodes())
-    new = iter(session.pool.further(here.host, list(living).count(False)))
+    try:
+        new = iter(session.pool.further(here.host, list(living).count(False)))
+    except LostAtStart as error:
+        raise ServerGone(error.cause, hint=_HINT, host=here.host) from error
     return tuple(server if lives else next(new) for server, lives in zip(session.servers, living, strict=True))
 
 
@@ -223,7 +226,7 @@ def _weights(session: Session, copy: Copy, servers: Sequence[Server]) -> rpc.Ref
     """The copied step's weights, out of the memory of a worker that is alive, on a shard's host if there is one."""
     near = {server.host for server in servers}
     for member in sorted(session.members, key=lambda member: member.host not in near):
-        if member.name not in copy.holders:
+        if member.actor.key not in copy.holders:
             continue
         kept: rpc.Ref[Any] = member.call("kept_weights", copy.step)
         if rpc.first_ready([kept], TRANSFER_S) is not None:
@@ -237,7 +240,7 @@ def _rejoin(session: Session, copy: Copy, entry: StreamInfo, kept: rpc.Ref[Any],
     calls = [
         (
             member,
-            member.call("rejoin", None if member.name in copy.holders else kept, copy.step, entry),
+            member.call("rejoin", None if member.actor.key in copy.holders else kept, copy.step, entry),
         )
         for member in session.members
     ]

@@ -38,10 +38,10 @@ from remote_agent.training.coordinator.strategies.driver import Answered, Driver
 from remote_agent.training.coordinator.strategies.open_step import resumed
 from remote_agent.training.coordinator.strategies.step_in_flight import SliceAssignment, StepInFlight, samples_of
 from remote_agent.training.deadlines import given_up_after, late_after
-from remote_agent.training.errors import ServerGone, WorkersGone
+from remote_agent.training.errors import ServerGone, WeightsGone
 from remote_agent.training.shared.figures import whole
 from remote_agent.training.shared.flat import Payload
-from remote_agent.training.shared.messages import REPAIR, Slice, StreamedResult, StreamedTask
+from remote_agent.training.shared.messages import REPAIR, NotBegun, Slice, StreamedResult, StreamedTask
 from remote_agent.training.shared.slices import SliceSpan
 
 LOG = logging.getLogger(__name__)
@@ -176,6 +176,8 @@ class Streamed(Strategy):
         self._driver.begin()
         while (awaited := current.awaited) or current.unassigned:
             match self._driver.next(current.step, awaited, partial(self._owed, current)):
+                case Answered(part, NotBegun()):
+                    part.answer = part.member.call_in(REPAIR, "repair", part.task)
                 case Answered(part, result):
                     part.result = result
                 case Lost(member, evidence):
@@ -248,7 +250,7 @@ class Streamed(Strategy):
             to.append(self._reissue(to, lost.task, lost.owner))
         elif delayed:
             # A worker that has the weights of neither of two open rounds can't go on with them.
-            raise WorkersGone("the last worker was lost", hint=LAST_HINT, host=lost.member.host)
+            raise WeightsGone("the last worker was lost", hint=LAST_HINT, host=lost.member.host)
         else:
             current.unassigned.append(lost)
 

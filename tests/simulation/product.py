@@ -1,0 +1,253 @@
+"""All that the simulation has in the place of parts of the product: the only module that knows their insides.
+
+The coordinator is ``engine.run`` as it is: it starts actors, measures, plans, trains, goes back to copies, and takes
+over from a coordinator that was killed. Workers are the product's engines over a linear model; servers are its
+:class:`ParameterServer`. What is not there is a device, a disk that is slow, and a measurement.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from remote_agent.protocol import FINAL_KINDS, Step
+from remote_agent.strategies import SPECS, spec_of
+from remote_agent.training import job
+from remote_agent.training.checkpoint import checkpoint
+from remote_agent.training.checkpoint.optimizer_state import Resumption
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator import setup
+from remote_agent.training.coordinator.plan import placement, siting
+from remote_agent.training.coordinator.plan.measure import Measurements
+from remote_agent.training.coordinator.plan.placement import Node
+from remote_agent.training.coordinator.processes import crashes, joining
+from remote_agent.training.coordinator.recovery import rollback
+from remote_agent.training.coordinator.strategies import allreduce
+from remote_agent.training.server import actor as server_actor
+from remote_agent.training.server import service
+from remote_agent.training.server.actor import ParameterServer
+from remote_agent.training.shared import dataplane, flat
+from remote_agent.training.shared.dataplane import OptimizerFacts, Usage
+from remote_agent.training.shared.device_profile import DeviceProfile
+from remote_agent.training.shared.findings import Findings
+from remote_agent.training.shared.link_speed import LinkRates
+from remote_agent.training.shared.messages import Pulse, Slice, WorkerReady
+from remote_agent.training.wire import link
+from remote_agent.training.worker import channels, reducing, reduction
+from remote_agent.training.worker.device.compute import SliceLoss
+from remote_agent.training.worker.engine import Engine, Parts
+from tests.simulation.cluster import Cluster, Host, Network
+from tests.simulation.kernel import BEGIN_S, Kernel, installed
+from tests.simulation.wire import Wires
+
+for _spec in SPECS.values():  # what is imported later would have the real clock
+    _ = _spec.strategy(), _spec.engine()
+
+SAMPLE_S, STEP_S = 0.1, 0.05
+"""What a sample costs on a device of slowness 1, and a slice beside its samples: a step takes about a second."""
+
+OPEN_S = (0.3, 2.0)
+"""A new process's start."""
+
+PROFILE = DeviceProfile(1 / SAMPLE_S, STEP_S)
+
+
+class Compute:
+    """Computes slices, and takes its time for it."""
+
+    scalars = types.SimpleNamespace(take=dict)
+    simulated = on_last = on_repeat = None
+
+    def __init__(self, factory: Any, model: nn.Module, host: Host) -> None:
+        self._loss, self._model, self._host = factory.loss, model, host
+
+    def reduced(self) -> int:
+        return 0
+
+    def __call__(self, step: int, own: Slice, at: str = "") -> SliceLoss:
+        del step, at
+        kernel, on_last = self._host.kernel, cast("Callable[[SliceLoss], None] | None", self.on_last)
+        kernel.wait(kernel.now + self._host.slowness * (STEP_S + SAMPLE_S * len(own.indices)))
+        for parameter in self._model.parameters():
+            parameter.grad = None
+        loss = self._loss(self._model, own.indices)
+        result = SliceLoss(float(loss.detach()) / len(own.indices), float(len(own.indices)))
+        if on_last is not None:
+            on_last(result)
+        loss.backward()
+        return result
+
+
+class HostedWorker:
+    """What :class:`~remote_agent.training.worker.actor.Worker` is to the coordinator, over the real engine."""
+
+    def __init__(self, host: Host, factory: Any) -> None:
+        self._host, self._factory = host, factory
+        self._engine: Engine | None = None
+
+    def open(self, blob: bytes, data: Any, state: bytes, config: TrainingConfig, most: int | None) -> WorkerReady:
+        del blob, data, state, most
+        self._config = config
+        self._host.kernel.wait(self._host.kernel.now + self._host.kernel.random.uniform(*OPEN_S))
+        return WorkerReady(machine=self._host.name, cores=1, device="cpu")
+
+    def prepare(self, buffers: Any, reference: Any, config: TrainingConfig, watched: bool = False) -> None:
+        del buffers, reference, watched
+        self._config, model = config, self._factory.create_model()
+        parts = Parts(
+            model=model,
+            weights=flat.FlatTensors(model),
+            compute=cast("Any", Compute(self._factory, model, self._host)),
+            factory=self._factory,
+            config=config,
+            buffers=(),
+        )
+        self._engine = spec_of(config.strategy).engine()(parts)
+
+    def engine(self, method: str, *arguments: Any) -> Any:
+        return getattr(self._engine, method)(*arguments)
+
+    def account(self, coordinator: str) -> Any:
+        return self._engine.account(coordinator) if self._engine is not None else None
+
+    def place(self) -> str:
+        return self._host.name
+
+    def ping(self) -> Pulse:
+        if self._engine is None:
+            return Pulse()
+        return Pulse(done=self._engine.computed, following=self._engine.following)
+
+
+class HostedServer(ParameterServer):
+    """The real one, opened without files."""
+
+    def __init__(self, host: Host, factory: Any) -> None:
+        self._host, self._factory, self._orphan = host, factory, None
+
+    def warm_up(self, blob: bytes) -> None:
+        del blob
+        self._host.kernel.wait(self._host.kernel.now + self._host.kernel.random.uniform(*OPEN_S))
+        self._is_warm = True
+
+    def open(self, blob: bytes, state: bytes, config: TrainingConfig) -> OptimizerFacts:
+        if not getattr(self, "_is_warm", False):
+            self.warm_up(blob)
+        self._model = self._factory.create_model()
+        given = state_of(state)
+        if given:
+            self._model.load_state_dict(given)
+        self._optimizer = self._factory.create_optimizer(self._model, config)
+        self._config, self._schedule = config, None
+        self._streams, self._resumed, self._shapes, self._held = [], Resumption(step=0), {}, ()
+        return dataplane.facts(self._model, self._optimizer)
+
+
+def state_of(state: bytes) -> dict[str, torch.Tensor]:
+    """The first weights, as the coordinator sends them."""
+    import safetensors.torch
+
+    return safetensors.torch.load(state)
+
+
+class Journal:
+    """Events of a run, in memory: those of a coordinator that is killed are there for the next one."""
+
+    path = None
+
+    def __init__(
+        self, kernel: Kernel, events: list[tuple[float, str, dict[str, Any]]], made: Callable[[], None]
+    ) -> None:
+        self._kernel, self.events, self._made = kernel, events, made
+        steps = [fields["step"] for _, kind, fields in events if kind == Step.__name__]
+        self.continued, self.ended, self.step, self.closed = bool(events), "", max(steps, default=0), False
+        self.listeners: list[Any] = []
+
+    def write(self, kind: type, **fields: Any) -> None:
+        if self.closed:
+            return
+        self.events.append((self._kernel.now - BEGIN_S, kind.__name__, fields))
+        self.closed = getattr(kind, "kind", "") in FINAL_KINDS
+        if kind is Step:
+            self._made()
+
+
+def measured(candidates: Sequence[Any], *_: Any) -> Measurements:
+    """As ``measure`` has it."""
+    return Measurements((PROFILE,) * len(candidates), Usage(), Findings(), 1.0, PROFILE)
+
+
+def surveyed(hosts: Sequence[str], actors: Sequence[Any]) -> tuple[LinkRates, ...]:
+    """As ``survey`` has it."""
+    del actors
+    return (LinkRates(up=1e8, down=1e8, memory=1 << 34, reachable=True),) * len(hosts)
+
+
+def hosted(factory: Any) -> Callable[..., Any]:
+    """What makes the actors of a cluster; the job's ``factory`` is here already."""
+
+    def make(host: Host, cls: type, *_: Any) -> Any:
+        return HostedServer(host, factory) if cls is ParameterServer else HostedWorker(host, factory)
+
+    return make
+
+
+def node(host: Host) -> Node:
+    """Ray's node on a host."""
+    return Node(host=host.name, selector=("host", host.name), cpus=1, gpus=0)
+
+
+@contextlib.contextmanager
+def of_engine(kernel: Kernel, cluster: Cluster, head: Host) -> Iterator[None]:
+    """What the engine's modules ask for, in the simulation's place."""
+    network, wires = Network(kernel), Wires(kernel, cluster.hosts)
+
+    def here() -> str:
+        owner = kernel.current.owner
+        assert owner is not None, "it is a process"
+        return str(owner.process.host.name)
+
+    def nodes() -> tuple[Node, ...]:
+        return tuple(node(host) for host in cluster.hosts.values() if host.node)
+
+    ray = types.SimpleNamespace(util=types.SimpleNamespace(get_node_ip_address=here))
+    handshake = types.SimpleNamespace(connect=wires.connect, accept=wires.accept)
+    memory = types.SimpleNamespace(virtual_memory=lambda: types.SimpleNamespace(available=1 << 34))
+    places: list[tuple[Any, str, Any]] = [
+        (allreduce, "ray", ray),
+        (reducing, "ray", ray),
+        (server_actor, "ray", ray),
+        (allreduce, "MeetingPlace", network.meeting),
+        (reduction, "ProcessGroup", network.group),
+        (link, "handshake", handshake),
+        (service, "handshake", handshake),
+        (service, "socket", wires),
+        (service, "Connection", wires.connection),
+        (server_actor, "place", here),
+        (server_actor, "_give_back_memory", lambda: None),
+        (channels, "place", here),
+        (placement, "living_nodes", nodes),
+        (placement, "here", lambda _: node(head)),
+        (setup, "measure", measured),
+        (joining, "measure", measured),
+        (siting, "survey", surveyed),
+        (siting, "chunk_numbers", lambda numel, shards: -(-numel // (2 * shards))),
+        (crashes, "last_words_here", lambda _: None),
+        (rollback, "psutil", memory),
+        (job, "dumps", lambda *_, **__: b""),
+        (checkpoint, "_flush", lambda _: None),
+    ]
+    before = [(module, name, getattr(module, name)) for module, name, _ in places]
+    for module, name, value in places:
+        setattr(module, name, value)
+    try:
+        with cluster.installed(), installed(kernel, ("remote_agent.training",)):
+            yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
