@@ -296,6 +296,7 @@ class Membership:
                 away.opening.add_done_callback(self._end_opened)
             away.follows = away.late = away.opening = None
             away.start_at = time.monotonic()
+        self._session.joining.end_others(self._session.crew)  # of hosts that were drained just then
         self._watch()
 
     def _end_opened(self, opening: Future[WorkerHandle]) -> None:

@@ -96,7 +96,7 @@ def restore(session: Session, copy: Copy, lost: ServerGone, step: int, host: str
 
     Raises:
         ServerGone: it can't be done (``lost`` itself), or another shard was lost meanwhile.
-        WeightsGone: no worker is left.
+        WeightsGone: no worker is left that has the copied step's weights.
         TrainingError: as :meth:`Servers.further`.
     """
     if not is_restorable(session) or session.stream is None or session.pool is None:
@@ -243,7 +243,7 @@ def _weights(session: Session, copy: Copy, servers: Sequence[Server]) -> rpc.Ref
         if rpc.first_ready([kept], TRANSFER_S) is not None:
             return kept
     cause = f"no living worker has the weights of step {copy.step}"
-    raise ServerGone(cause, hint=_HINT)
+    raise WeightsGone(cause, hint=_HINT)
 
 
 def _rejoin(session: Session, copy: Copy, entry: StreamInfo, kept: rpc.Ref[Any], step: int) -> None:

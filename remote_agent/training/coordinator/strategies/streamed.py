@@ -34,14 +34,7 @@ from remote_agent.training.coordinator.recovery.takeover import resume_open_step
 from remote_agent.training.coordinator.session import OpenStep, Session, StepReport
 from remote_agent.training.coordinator.strategies.base import Strategy
 from remote_agent.training.coordinator.strategies.step_in_flight import SliceAssignment, StepInFlight, samples_of
-from remote_agent.training.deadlines import (
-    HUNG_DEADLINES,
-    LATE_FACTOR,
-    LATE_S,
-    LOOK_S,
-    PING_S,
-    SLICE_FACTOR,
-)
+from remote_agent.training.deadlines import HUNG_DEADLINES, LATE_FACTOR, LATE_S, LOOK_S, PING_S, SLICE_FACTOR
 from remote_agent.training.errors import ServerGone, WeightsGone
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.figures import whole
@@ -306,9 +299,10 @@ class Streamed(Strategy):
         parts.remove(orphan)
         if orphan.task.own is None:
             return
-        if self._session.crew:
+        delayed = turn.delayed or self._before is not None
+        if any(not delayed or member.entered <= orphan.task.step for member in self._session.crew):
             to.append(self._reissue(to, orphan.task, orphan.owner))
-        elif turn.delayed or self._before is not None:
+        elif delayed:
             # What is open of two rounds at once can't be taken up by somebody who has neither.
             raise WeightsGone("the last worker was lost", hint=LAST_HINT, host=orphan.member.host)
         else:
