@@ -8,12 +8,10 @@ import pytest
 
 from remote_agent.training.coordinator.background import Background
 from remote_agent.training.coordinator.plan.measure import Measurements
-from remote_agent.training.coordinator.plan.share_balancer import ShareBalancer
 from remote_agent.training.coordinator.recovery import backups, joining, policy
 from remote_agent.training.coordinator.recovery.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery.policy import Drop
 from remote_agent.training.coordinator.strategies.allreduce import AllReduce
-from remote_agent.training.coordinator.strategies.streamed import Streamed
 from remote_agent.training.worker.reducing import ReductionEngine
 from remote_agent.training.worker.streamed import Streaming
 from tests.simulation import product
@@ -85,28 +83,6 @@ def test_it_finds_a_host_that_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
         policy, "_again", lambda cause, standing: Drop(cause) if standing.attempts else again(cause, standing)
     )
     assert found("takes no part at the end")
-
-
-def test_it_finds_a_slice_that_is_given_to_who_waits_for_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    def by_load(self: ShareBalancer, size: int, busy: dict[Any, float], step: int) -> Any:
-        del size, step
-        return min(self._session.crew, key=lambda member: busy.get(member, 0.0))
-
-    monkeypatch.setattr(ShareBalancer, "substitute", by_load)
-    assert found("no step for", "sync")
-
-
-def test_it_finds_a_worker_that_is_drained_hangs_and_keeps_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    lose = Streamed._lose
-
-    def kept(self: Streamed, *given: Any) -> None:
-        with pytest.MonkeyPatch.context() as within:
-            if given[2] in self._leaving:
-                within.setattr(self._roster, "dismissed", lambda _: None)
-            lose(self, *given)
-
-    monkeypatch.setattr(Streamed, "_lose", kept)
-    assert found("which nobody uses", "sync")
 
 
 def test_it_finds_a_heartbeat_that_ends_with_an_error_and_tells_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

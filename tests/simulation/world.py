@@ -42,7 +42,7 @@ HOSTS = "abc"
 
 SAMPLES, BATCH, WIDTH, SEED, RATE = 120, 24, 3, 7, 0.05
 
-FAULTS_S, QUIET_S, MAX_STALL_S = 12.0, 30.0, 15.0
+FAULTS_S, QUIET_S, MAX_STALL_S = 12.0, 30.0, 25.0
 """Faults come in the first so many seconds; so long after the last of them all hosts have to train. Without a step for
 the last one it is a hang."""
 
@@ -171,9 +171,10 @@ def faults_of(kernel: Kernel) -> list[Fault]:
     drawn: list[Fault] = []
     for _ in range(kernel.random.randint(1, 6)):
         at = kernel.random.uniform(0.1, FAULTS_S)
-        if drawn and kernel.random.random() < 0.25:
-            at = drawn[-1].at + kernel.random.choice((0.0, 0.01, 0.3))
         host = kernel.random.choice(HOSTS)
+        if drawn and kernel.random.random() < 0.3:
+            at = drawn[-1].at + kernel.random.choice((0.0, 0.01, 0.3, 1.0))
+            host = kernel.random.choice((drawn[-1].host, host))
         kind = kernel.random.choice(OF_FIRST if host == HOSTS[0] else OF_OTHERS)
         seconds = kernel.random.choice((0.2, 1.0, 3.0, 8.0)) * kernel.random.uniform(0.5, 1.5)
         drawn.append(Fault(at, kind, host, seconds))

@@ -96,6 +96,7 @@ def _started(
     request: Request, journal: Journal, stopping: Callable[[], bool], progress: Progress, crashes: Crashes
 ) -> Outcome:
     crashes.workers = len(request.devices)
+    starts, again = _Starts(journal, crashes), False
     left = takeover_file.read(request.folder)
     if left is not None:
         with contextlib.ExitStack() as stack:
@@ -105,13 +106,14 @@ def _started(
                 LOG.info("the killed coordinator's workers are not taken over: %s", reason)
                 request = takeover.from_checkpoint(left, request, str(reason))
             else:
-                return train(request, model, session, progress)
+                try:
+                    return train(request, model, session, progress)
+                except WeightsGone as error:
+                    request, again = starts.after(error, request, progress), True
     takeover.end_all(request.run)
     if request.resume is not None:
         # A host that is away just now must not keep a run from going on; where all are, it is said which.
         request = restart.without_lost(request, (), _living()) or request
-    starts = _Starts(journal, crashes)
-    again = False
     while True:
         try:
             with session_of(request, journal, stopping, crashes, again=again) as (session, model):

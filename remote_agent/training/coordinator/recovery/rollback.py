@@ -65,10 +65,11 @@ class Restorer:
         """As :func:`restore`, again if further shards are lost meanwhile; with the copy that the run went back to.
 
         Raises:
-            ServerGone: there is no copy, or it can't be done, or was done :data:`MAX_RESTORES` times in vain.
+            ServerGone: it can't be done, or was done :data:`MAX_RESTORES` times in vain.
+            WeightsGone: there is no copy yet, as after a takeover.
         """
         if copy is None:
-            raise lost
+            raise WeightsGone(lost.cause, hint=_HINT, host=lost.host) from lost
         while True:
             self._in_vain += 1
             if self._in_vain > MAX_RESTORES:
