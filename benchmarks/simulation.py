@@ -8,8 +8,8 @@ failure policy, heartbeat, joining, copies and their restoring, checkpoints, tak
 parameter server with its shards, and the wire between them above the sockets. Ray, gloo, TCP, the clock, threads and
 the devices are simulated (``tests/simulation``). See ``world.KINDS`` for the faults, which come several at once.
 Checked is that each sample is counted once, that the weights are those of a plain loop (where slices are applied as
-they come: that each sample was applied once), that no step takes longer than fifteen seconds, that all hosts train at
-the end, and that nothing is left behind. Exit code 1 where one fails.
+they come: that each sample was applied once), that no step takes longer than 25 seconds, that all hosts train at the
+end, and that nothing is left behind. Exit code 1 where one fails.
 """
 
 from __future__ import annotations

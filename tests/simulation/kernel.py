@@ -237,7 +237,8 @@ class Kernel:
         for task in self._tasks:
             if not task.ended:
                 self.current = task
-                task.carrier.turn.release()
+                if task.carrier.turn.locked():  # else it has its turn already
+                    task.carrier.turn.release()
                 self._main.carrier.turn.acquire()
         self.current = self._main
 

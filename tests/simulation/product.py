@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from remote_agent.protocol import FINAL_KINDS, Step
+from remote_agent.protocol import FINAL_KINDS, RunCommand, Step
 from remote_agent.strategies import SPECS, spec_of
 from remote_agent.training import job
 from remote_agent.training.checkpoint import checkpoint
@@ -27,6 +27,7 @@ from remote_agent.training.coordinator.plan.measure import Measurements
 from remote_agent.training.coordinator.plan.placement import Node
 from remote_agent.training.coordinator.processes import crashes, joining
 from remote_agent.training.coordinator.recovery import rollback
+from remote_agent.training.coordinator.recovery.takeover import takeover
 from remote_agent.training.coordinator.strategies import allreduce
 from remote_agent.training.server import actor as server_actor
 from remote_agent.training.server import service
@@ -177,6 +178,19 @@ class Journal:
             self._made()
 
 
+class Control:
+    """What the user wants, as :class:`~remote_agent.training.coordinator.control.Control` has it."""
+
+    def __init__(self, commands: list[RunCommand], offset: int | None = None) -> None:
+        self._commands = commands
+        self.offset = len(commands) if offset is None else offset
+
+    def poll(self) -> tuple[RunCommand, ...]:
+        added = tuple(self._commands[self.offset :])
+        self.offset += len(added)
+        return added
+
+
 def measured(candidates: Sequence[Any], *_: Any) -> Measurements:
     """As ``measure`` has it."""
     return Measurements((PROFILE,) * len(candidates), Usage(), Findings(), 1.0, PROFILE)
@@ -203,7 +217,7 @@ def node(host: Host) -> Node:
 
 
 @contextlib.contextmanager
-def of_engine(kernel: Kernel, cluster: Cluster, head: Host) -> Iterator[None]:
+def of_engine(kernel: Kernel, cluster: Cluster, head: Host, commands: list[RunCommand]) -> Iterator[None]:
     """What the engine's modules ask for, in the simulation's place."""
     network, wires = Network(kernel), Wires(kernel, cluster.hosts)
 
@@ -239,6 +253,8 @@ def of_engine(kernel: Kernel, cluster: Cluster, head: Host) -> Iterator[None]:
         (siting, "chunk_numbers", lambda numel, shards: -(-numel // (2 * shards))),
         (crashes, "last_words_here", lambda _: None),
         (rollback, "psutil", memory),
+        (setup, "Control", lambda _: Control(commands)),
+        (takeover, "Control", lambda _, offset: Control(commands, offset)),
         (job, "dumps", lambda *_, **__: b""),
         (checkpoint, "_flush", lambda _: None),
     ]

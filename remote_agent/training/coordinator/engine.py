@@ -93,16 +93,18 @@ def _started(
     request: Request, journal: Journal, stopping: Callable[[], bool], progress: Progress, crashes: Crashes
 ) -> Outcome:
     crashes.workers = len(request.devices)
+    starts, again = _Starts(journal, crashes), False
     with contextlib.ExitStack() as stack:
         taken, request = takeover.attempt(stack, request, journal, stopping, crashes)
         if taken is not None:
             session, model = taken
-            return train(request, model, session, progress)
+            try:
+                return train(request, model, session, progress)
+            except WeightsGone as error:
+                request, again = starts.after(error, request, progress), True
     if request.resume is not None:
         # A host that is away just now must not keep a run from going on; where all are, it is said which.
         request = restart.without_lost(request, (), _living()) or request
-    starts = _Starts(journal, crashes)
-    again = False
     while True:
         try:
             with session_of(request, journal, stopping, crashes, again=again) as (session, model):

@@ -83,8 +83,10 @@ def _train(
         "dataset_size": session.source.size,
         "config": dataclasses.asdict(config),
     }
+    on_record = request.folder / record.FILE
     with (
-        contextlib.closing(SliceRecord(request.folder / record.FILE, order.done or None)) as slices,
+        # One that is there and begins anew goes back to its beginning: what is on record did not happen.
+        contextlib.closing(SliceRecord(on_record, order.done if order.done or on_record.exists() else None)) as slices,
         Saver(request.folder / checkpoint.FOLDER, config.keep_checkpoints, about) as saver,
         Copies(session) as copies,
     ):

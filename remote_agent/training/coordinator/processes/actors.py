@@ -6,7 +6,7 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import safetensors.torch
@@ -249,6 +249,13 @@ class Workers:
         if self._request.prints is not None:
             self._request.prints.forget(actor)
         actor.kill()
+
+    def end_others(self, kept: Collection[Actor]) -> None:
+        """End all but these."""
+        with self._lock:
+            others = [actor for actor in self._actors if actor not in kept]
+        for actor in others:
+            self.end(actor)
 
     def kill(self) -> None:
         """End them all, and any that are started later."""

@@ -102,6 +102,10 @@ class Joining:
         """End a worker's process."""
         self._workers.end(member.actor)
 
+    def end_others(self, members: Sequence[WorkerHandle]) -> None:
+        """End the processes of all workers but these."""
+        self._workers.end_others([member.actor for member in members])
+
     # --- In the background -------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:

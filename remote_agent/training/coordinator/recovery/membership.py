@@ -343,6 +343,7 @@ class Membership:
             away.follows = away.opening = None
             away.is_late = False
             away.start_at = time.monotonic()
+        self._session.joining.end_others(self._session.members)  # of hosts that were drained just then
         self._watch()
 
     def _end_opened(self, opening: Future[WorkerHandle]) -> None:

@@ -28,7 +28,7 @@ from remote_agent.training.coordinator.recovery.backups import Copy, is_restorab
 from remote_agent.training.coordinator.recovery.membership import lose
 from remote_agent.training.coordinator.session import KeepSchedule, Session, Takeover
 from remote_agent.training.deadlines import HEARTBEAT_S, SERVER_S, TRANSFER_S
-from remote_agent.training.errors import LostAtStart, PlacementError, ServerGone
+from remote_agent.training.errors import LostAtStart, PlacementError, ServerGone, WeightsGone
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.messages import EXCHANGE, PING, Failed
 from remote_agent.training.wire.endpoint import StreamInfo
@@ -65,10 +65,11 @@ class Restorer:
         """As :func:`restore`, again if further shards are lost meanwhile; with the copy that the run went back to.
 
         Raises:
-            ServerGone: there is no copy, or it can't be done, or was done :data:`MAX_RESTORES` times in vain.
+            ServerGone: it can't be done, or was done :data:`MAX_RESTORES` times in vain.
+            WeightsGone: there is no copy yet, as after a takeover.
         """
         if copy is None:
-            raise lost
+            raise WeightsGone(lost.cause, hint=_HINT, host=lost.host) from lost
         while True:
             self._failed_attempts += 1
             if self._failed_attempts > MAX_RESTORES:
@@ -96,7 +97,7 @@ def restore(session: Session, copy: Copy, lost: ServerGone, step: int, host: str
 
     Raises:
         ServerGone: it can't be done (``lost`` itself), or another shard was lost meanwhile.
-        WeightsGone: no worker is left.
+        WeightsGone: no worker is left that has the copied step's weights.
         TrainingError: as :meth:`Servers.further`.
     """
     if not is_restorable(session) or session.stream is None or session.pool is None:
@@ -232,7 +233,7 @@ def _weights(session: Session, copy: Copy, servers: Sequence[Server]) -> rpc.Ref
         if rpc.first_ready([kept], TRANSFER_S) is not None:
             return kept
     cause = f"no living worker has the weights of step {copy.step}"
-    raise ServerGone(cause, hint=_HINT)
+    raise WeightsGone(cause, hint=_HINT)
 
 
 def _rejoin(session: Session, copy: Copy, entry: StreamInfo, kept: rpc.Ref[Any], step: int) -> None:

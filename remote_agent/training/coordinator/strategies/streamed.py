@@ -245,10 +245,9 @@ class Streamed(Strategy):
         parts.remove(lost)
         if lost.task.own is None:
             return
-        delayed = current.delayed or self._before is not None
-        if not self._all_came_later(lost.task.step) or (delayed and self._session.members):
+        if not self._all_came_later(lost.task.step):
             to.append(self._reissue(to, lost.task, lost.owner))
-        elif delayed:
+        elif current.delayed or self._before is not None:
             # A worker that has the weights of neither of two open rounds can't go on with them.
             raise WeightsGone("the last worker was lost", hint=LAST_HINT, host=lost.member.host)
         else:
