@@ -11,7 +11,6 @@ from remote_agent.training.coordinator.plan.measure import Measurements
 from remote_agent.training.coordinator.processes import joining
 from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery import backups, policy
-from remote_agent.training.coordinator.recovery.membership import Membership
 from remote_agent.training.coordinator.recovery.policy import Drop
 from remote_agent.training.coordinator.strategies.allreduce import AllReduce
 from remote_agent.training.worker.reducing import ReductionEngine
@@ -85,18 +84,6 @@ def test_it_finds_a_host_that_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
         policy, "_again", lambda cause, standing: Drop(cause) if standing.attempts else again(cause, standing)
     )
     assert found("takes no part at the end")
-
-
-def test_it_finds_a_worker_that_is_drained_hangs_and_keeps_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    failed = Membership.handle_failure
-
-    def kept(self: Membership, step: int, member: Any, *given: Any, **named: Any) -> None:
-        if member in self._leaving:
-            self._leaving.remove(member)
-        failed(self, step, member, *given, **named)
-
-    monkeypatch.setattr(Membership, "handle_failure", kept)
-    assert found("which nobody uses", "sync")
 
 
 def test_it_finds_a_heartbeat_that_ends_with_an_error_and_tells_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,16 +170,16 @@ class Listener:
 class Wires:
     """All hosts' ports; what ``link`` and ``service`` have sockets and the handshake for."""
 
-    SHUT_RDWR = 2
+    SHUT_RDWR, AF_INET, AF_INET6 = 2, 2, 10
 
     def __init__(self, kernel: Kernel, hosts: dict[str, Host]) -> None:
         self._kernel, self._hosts = kernel, hosts
         self._ports = itertools.count(1)
         self._listeners: dict[tuple[str, int], Listener] = {}
 
-    def create_server(self, address: tuple[str, int], backlog: int = 0) -> Listener:
+    def create_server(self, address: tuple[str, int], family: int = AF_INET, backlog: int = 0) -> Listener:
         """As ``socket.create_server``."""
-        del backlog
+        del family, backlog
         host = self._hosts[address[0]]
         listener = Listener(self, host, self._kernel.current.owner, next(self._ports))
         self._listeners[listener.getsockname()] = listener
