@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from remote_agent.strategies import spec_of
 from remote_agent.training import job
 from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.coordinator import engine, main
+from remote_agent.training.coordinator import engine, loop, main, setup
 from remote_agent.training.coordinator.recovery import restart
 from remote_agent.training.coordinator.request import Request
 from remote_agent.training.coordinator.session import Session
@@ -207,7 +208,7 @@ class World:
         self.events: list[tuple[float, str, dict[str, Any]]] = []
         self.commands: list[RunCommand] = []
         self.session: Session | None = None
-        self.outcome: engine.Outcome | None = None
+        self.outcome: loop.Outcome | None = None
         self.weights: dict[str, flat.Payload] = {}
         self.error: Exception | None = None
         self.coordinator = Owner("none")
@@ -401,18 +402,18 @@ def _memory() -> str | None:
 
 @contextlib.contextmanager
 def _installed(world: World) -> Iterator[None]:
-    real, session_of = engine.train, engine.session_of
-
     def begun(*given: Any, **named: Any) -> Any:
         world.starts += 1
-        return session_of(*given, **named)
+        return setup.session_of(*given, **named)
 
-    engine.train, engine.session_of = (lambda *given: world.train(real, *given)), begun
     try:
-        with of_engine(world.kernel, world.cluster, world.head, world.commands):
+        with (
+            patch.object(engine, "train", lambda *given: world.train(loop.train, *given)),
+            patch.object(engine, "session_of", begun),
+            of_engine(world.kernel, world.cluster, world.head, world.commands),
+        ):
             yield
     finally:
-        engine.train, engine.session_of = real, session_of
         shutil.rmtree(world.folder, ignore_errors=True)
 
 
@@ -517,7 +518,7 @@ def _round(weights: NDArray[np.float64], slices: Sequence[NDArray[np.int64]]) ->
         for begin in range(0, len(indices), 2):
             own = own - RATE * _gradient(own, indices[begin : begin + 2])
         total += len(indices) * own
-    return total / sum(map(len, slices))  # type: ignore[no-any-return]
+    return total / sum(map(len, slices))
 
 
 def _tallied(world: World, order: SampleOrder, made: Mapping[int, Sequence[SliceSpan]], end: int) -> Tensor:
