@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from remote_agent.training.coordinator.evaluation.validation import Validation, check_plateau
+from remote_agent.training.coordinator.validation import Validation, check_plateau
 from torch import Tensor
 from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
