@@ -179,3 +179,10 @@ def test_a_drained_worker_that_stops_while_another_one_is_lost_holds_nothing_up(
     both = [Fault(left_s + 0.1, "freeze", "b", 1000.0), Fault(left_s + 0.2, "kill", "c", 0.0)]
     outcome = simulate(0, [drained, *both], "sync")
     assert not outcome.wrong, said(outcome)
+
+
+def test_a_drained_worker_that_dies_while_it_sends_its_last_slice_with_overlap_holds_nothing_up() -> None:
+    at = 7.747488104753526
+    faults = [Fault(at, "freeze", "c", 0.23), Fault(at, "drain", "c", 3.3), Fault(at + 0.3, "tear", "c", 3.0)]
+    outcome = simulate(825, faults, "local_sgd_overlap")
+    assert not outcome.wrong, said(outcome)

@@ -13,7 +13,7 @@ weights.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -118,7 +118,11 @@ class Driver:
         self._waiting_since, self._stalls = time.monotonic(), 0
 
     def next(
-        self, step: int, awaited: Sequence[A], owed: Callable[[WorkerHandle, int], Owed | None]
+        self,
+        step: int,
+        awaited: Sequence[A],
+        owed: Callable[[WorkerHandle, int], Owed | None],
+        sending: Collection[WorkerHandle] = (),
     ) -> Answered[A] | Lost | Stalled | None:
         """Wait a moment, until something has happened that the strategy has to know; None: nothing has.
 
@@ -126,12 +130,13 @@ class Driver:
             step: the one under way.
             awaited: what is waited for.
             owed: what a worker owes that is asked for something; given with it: the last step that it has computed.
+            sending: workers whose last answer came, while what they send may not have arrived.
 
         Raises:
             TrainingError: the run can't go on: the job failed, or shards or all workers are gone.
         """
         if time.monotonic() - self._refreshed >= LOOK_S:
-            return self._refresh(step, awaited, owed)
+            return self._refresh(step, [*(each.member for each in awaited), *sending], owed)
         if not awaited:
             self.membership.wait(LOOK_S)
             return None
@@ -158,11 +163,11 @@ class Driver:
         return Stalled(self._stalls)
 
     def _refresh(
-        self, step: int, awaited: Sequence[Awaited], owed: Callable[[WorkerHandle, int], Owed | None]
+        self, step: int, members: Sequence[WorkerHandle], owed: Callable[[WorkerHandle, int], Owed | None]
     ) -> Lost | None:
         """See what the heartbeat knows of workers and shards, and help those on that are away."""
         now = time.monotonic()
-        for member in dict.fromkeys(each.member for each in awaited):
+        for member in dict.fromkeys(members):
             evidence = self._evidence(member, owed)
             if evidence is not None:
                 return Lost(member, evidence)

@@ -175,7 +175,8 @@ class Streamed(Strategy):
         self._issue_unassigned(current, ahead)
         self._driver.begin()
         while (awaited := current.awaited) or current.unassigned:
-            match self._driver.next(current.step, awaited, partial(self._owed, current)):
+            sending = [part.member for part in self._before.parts] if self._before is not None else []
+            match self._driver.next(current.step, awaited, partial(self._owed, current), sending):
                 case Answered(part, NotBegun()):
                     part.answer = part.member.call_in(REPAIR, "repair", part.task)
                 case Answered(part, result):

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from remote_agent.training.coordinator.validation import Validation, check_plateau
 from torch import Tensor
 from torch.nn import functional
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator.validation import Validation, check_plateau
 from remote_agent.training.data import datasets
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import JobError
