@@ -31,7 +31,7 @@ _COUNTERS = "/sys/class/net/eth0/statistics"
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """One training task, the same for everybody.
+    """One training task, the same for all ways.
 
     Attributes:
         job: as ``hetero-tui train`` names it.
@@ -43,7 +43,7 @@ class Plan:
         snapshot_every: steps from one evaluated copy of the weights to the next; 0: none.
         round_steps: inner steps of a round, for peers that train in rounds.
         local_batch: samples of one inner step on one host, for those who make steps of their own; 0: ``batch`` / hosts.
-        learning_rate: for everybody; 0: the job's own.
+        learning_rate: for all ways; 0: the job's own.
     """
 
     job: str

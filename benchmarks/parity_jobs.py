@@ -130,8 +130,8 @@ class ParityJob:
     Args:
         model: a name in :data:`MODELS`.
         optimizer: a name in :data:`OPTIMIZERS`.
-        kill_marker: a file that does not exist: whoever makes it in step :data:`KILL_AT` is killed, in the middle of
-            backward. "": nobody is.
+        kill_marker: a file that does not exist: the worker that makes it in step :data:`KILL_AT` is killed, in the
+            middle of backward. "": none is.
     """
 
     def __init__(self, model: str, optimizer: str, kill_marker: str = "") -> None:

@@ -92,7 +92,7 @@ class Table:
 def at_rate(
     fleet: Fleet, peers: Sequence[Peer], ways: Sequence[OurWay], plan: Plan, rate: float, solo_seconds: float
 ) -> list[Row]:
-    """Everybody once on links of this speed, with the reference of this very lab."""
+    """Each way once on links of this speed, with the reference of this very lab."""
     reference = runner.calibrate(fleet, plan)
     print("\n".join(simulated_notes(rate, fleet.speeds, reference)), flush=True)
     parameters = sum(parameter.numel() for parameter in job_of(plan).create_model().parameters())

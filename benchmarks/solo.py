@@ -98,7 +98,7 @@ def cut_bound(solo: Solo, reference: DeviceProfile, parts: Sequence[int], *, com
         reference: of the simulated devices.
         parts: samples that each host computes at a time.
         common: all wait for all parts of a step, and its optimizer's step is cut over the hosts as its batch is; else
-            everybody goes on at its own pace, and the optimizer makes a step for each part.
+            each goes on at its own pace, and the optimizer makes a step for each part.
     """
     devices = profiles(solo.speeds, reference)
     if common:
@@ -139,7 +139,7 @@ def measure(fleet: Fleet, plan: Plan, seconds: float) -> Solo:
 def together(fleet: Fleet, plan: Plan, reference: DeviceProfile, batches: Sequence[int], name: str) -> Outcome:
     """All hosts at the same time, each training for itself with so many samples a step; who has none does nothing.
 
-    For the plan's time, and at least for a whole step of everybody. A failure is the outcome's ``error``.
+    For the plan's time, and at least for a whole step of all. A failure is the outcome's ``error``.
     """
     about = f"no exchange, steps of {', '.join(str(batch) for batch in batches)} samples"
     python, _ = environment.python_with("")

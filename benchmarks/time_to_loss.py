@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.time_to_loss --rate 100 --seeds 3 --target 2.6 [--peers ddp,single] [--ours sync] [--csv FILE]``
 
-The ready job ``text`` on hosts of unlike simulated speed. Everybody trains the same model from the same weights on the
+The ready job ``text`` on hosts of unlike simulated speed. All train the same model from the same weights on the
 same order of samples, with the same learning rate, and is evaluated on the same held-out text by the same function. A
 common step has the same samples over all hosts for all; a step that a host makes alone has ``--local-batch`` samples,
 ours and the peers', wherever they make such steps (a single process is shown with both). One after the other, in an
@@ -94,7 +94,7 @@ def row_of(name: str, outcomes: Sequence[Outcome], target: float, batch: int) ->
 def one_seed(
     fleet: Fleet, peers: Sequence[Peer], ways: Sequence[OurWay], plan: Plan, reference: DeviceProfile, turn: int
 ) -> list[Outcome]:
-    """Everybody once, in an order rotated by ``turn``; ours in one go, since its cluster comes up for it."""
+    """Each way once, in an order rotated by ``turn``; ours in one go, since its cluster comes up for it."""
     entries: list[Peer | None] = [*([None] if ways else []), *peers]
     start = turn % len(entries)
     outcomes: list[Outcome] = []
@@ -161,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--local-batch", type=int, default=2, help="samples of a step that a host makes alone (default: 2; 0: its part)"
     )
-    parser.add_argument("--learning-rate", type=float, default=5e-4, help="everybody's (default: 0.0005)")
+    parser.add_argument("--learning-rate", type=float, default=5e-4, help="of all ways (default: 0.0005)")
     parser.add_argument("--peers", default=PEERS_SHOWN, help=f"names with commas between, all or none ({PEERS_SHOWN})")
     parser.add_argument(
         "--ours", default=OURS_SHOWN, help=f"strategy[:setting=value…] with commas between, all or none ({OURS_SHOWN})"

@@ -45,7 +45,7 @@ _WITH_RAY = (
 
 
 class Session:
-    """One fleet, as long as somebody looks at it. Use as an async context manager, or call :meth:`close`."""
+    """One fleet, as long as it is looked at. Use as an async context manager, or call :meth:`close`."""
 
     def __init__(
         self,

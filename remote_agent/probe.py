@@ -599,7 +599,7 @@ def unwritable(path: str) -> str:
     """Why this user can't make files in a folder; empty where it can. Nothing is written to find out."""
     if os.statvfs(path).f_flag & os.ST_RDONLY:
         return "the file system is read-only"
-    return "" if os.access(path, os.W_OK | os.X_OK) else "it belongs to somebody else"
+    return "" if os.access(path, os.W_OK | os.X_OK) else "it belongs to another user"
 
 
 def machine_identity(folder: str, root: str = "/") -> Optional[str]:

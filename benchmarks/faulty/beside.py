@@ -11,7 +11,7 @@ NOTES = (
     "Taking part: not known to be lost. Reachable: with power and cable, so the time to start a process counts, too.",
     "torchft: a loop starts replicas and lighthouse again, with the host too (simulated: no torchrun, no systemd);",
     "its left-out samples are the parts of replicas that were away, by its own count of participants in each step.",
-    "Ours: samples by the record of slices. Manual steps: what somebody had to do by hand in the run.",
+    "Ours: samples by the record of slices. Manual steps: what had to be done by hand in the run.",
 )
 
 

@@ -1,7 +1,7 @@
 """The hosts' devices, each as fast as a file on its host says, and the processes that train on them.
 
-Whoever trains the job of :mod:`benchmarks.faulty.job` is paced by that file, and leaves its PID to be killed by: ours
-and the peers are struck by the same hand.
+A process that trains the job of :mod:`benchmarks.faulty.job` is paced by that file, and leaves its PID to be killed by:
+ours and the peers are struck by the same hand.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A plan of faults, carried out on whoever trains on a lab's hosts: ours or a peer, struck by the same hand."""
+"""A plan of faults, carried out on what trains on a lab's hosts: ours or a peer, struck by the same hand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AGAIN_S, PATIENCE_S = 0.5, 120.0
 """A fault whose victim is just being started waits for it: between two looks, and at most."""
 
 WELL_S = 180.0
-"""After the last fault, until everybody is back."""
+"""After the last fault, until all are back."""
 
 
 class Training(Protocol):
@@ -115,7 +115,7 @@ class Execution:
         return self._begin
 
     def recover(self) -> None:
-        """Wait until everybody is back; who is not in time is named in :attr:`torn`.
+        """Wait until all are back; those that are not in time are named in :attr:`torn`.
 
         Raises:
             RunError: the training has ended.

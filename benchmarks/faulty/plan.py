@@ -10,7 +10,7 @@ KINDS: Mapping[str, float] = {"worker": 5.0, "cut": 4.0, "slow": 3.0, "power": 2
 """Kinds of faults, and how often each comes beside the others."""
 
 RECOVERY_S: Mapping[str, float] = {"worker": 10.0, "cut": 20.0, "slow": 5.0, "power": 45.0, "coordinator": 60.0}
-"""After a fault's end its host is left alone for so long, so that a fault meets somebody who is there."""
+"""After a fault's end its host is left alone for so long, so that a fault meets a host that is there."""
 
 LENGTH = (0.1, 0.7)
 """How long a cut, a slow time or a time without power is, as parts of the time between two faults."""
@@ -31,7 +31,7 @@ def planned(
 ) -> tuple[Planned, ...]:
     """So many faults within ``seconds``, by time; ``hosts[0]`` is the head, which keeps its power and its cable.
 
-    Somebody is always left in peace, and nobody is struck while it recovers, unless all do.
+    One host is always left in peace, and none is struck while it recovers, unless all do.
     """
     dice = random.Random(seed)  # noqa: S311 - a schedule, not a secret
     every = seconds / faults

@@ -126,7 +126,7 @@ class TorchftTraining:
         return self.commits().away(time.time())
 
     def await_all(self, seconds: float) -> frozenset[str]:
-        """Until all have committed one of the newest steps: nobody tells, so their reports are read again and again."""
+        """Until all have committed one of the newest steps: no event says so, so reports are read again and again."""
         deadline = time.monotonic() + seconds
         while (missing := self.commits().missing()) and time.monotonic() < deadline:
             time.sleep(LOOK_S)

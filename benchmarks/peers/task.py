@@ -3,7 +3,7 @@
 The same as in our own runs: the job (model, first weights by seed, optimizer, loss), the one global order of samples
 (:class:`~remote_agent.training.data.order.SampleOrder`), the simulated devices
 (:mod:`remote_agent.training.worker.device.simulation`) and the evaluation. Weights are only copied while the clock
-runs; they are evaluated after it has stopped, so evaluation counts against nobody.
+runs; they are evaluated after it has stopped, so evaluation counts against none.
 """
 
 from __future__ import annotations

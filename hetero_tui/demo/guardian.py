@@ -5,7 +5,7 @@ holds. The kernel closes that end even when the demo gets SIGKILL. Then whatever
 FOLDER is removed. After an orderly teardown there is nothing to end.
 
 A process is the demo's when it is this user's and the mark that all of ours inherit
-(:data:`remote_agent.protocol.CLUSTER_MARK`) names a folder inside FOLDER: nobody else's can carry it.
+(:data:`remote_agent.protocol.CLUSTER_MARK`) names a folder inside FOLDER: no other process can carry it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def check(folder: Path) -> None:
     if folder.parent != Path("/tmp") or not NAME.match(folder.name):  # noqa: S108 - where make_folder makes it
         raise ValueError(f"{folder} is not a demo's folder")
     if folder.is_symlink() or (folder.exists() and folder.stat().st_uid != os.getuid()):
-        raise ValueError(f"{folder} belongs to somebody else")
+        raise ValueError(f"{folder} belongs to another user")
 
 
 def clean(folder: Path) -> None:
@@ -115,7 +115,7 @@ def end(processes: Iterable[psutil.Process]) -> None:
 
 
 def _lives(process: psutil.Process) -> bool:
-    """Whether it has not ended; one that nobody has fetched yet (a zombie) has."""
+    """Whether it has not ended; one whose status was not fetched yet (a zombie) has."""
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
@@ -140,7 +140,7 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"{error}\n")
         return 2
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # whoever ends the demo by a group or a terminal must not end this
+        signal.signal(number, signal.SIG_IGN)  # a signal to the demo's group or terminal must not end this
     while os.read(sys.stdin.fileno(), 1024):
         pass
     deadline = time.monotonic() + deadlines.NODE_STOP

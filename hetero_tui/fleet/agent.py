@@ -57,7 +57,7 @@ async def ship(transport: Transport, cluster: str, python: str) -> None:
         "find . -maxdepth 1 \\( -name 'agent.new.*' -o -name 'agent.old.*' \\) -mmin +10 -exec rm -rf {} +\n"
         'new=$(mktemp -d agent.new.XXXXXX); tar xzf - -C "$new"\n'
         "i=0; until mkdir agent.lock 2>/dev/null; do\n"
-        '  i=$((i + 1)); if [ "$i" -gt 100 ]; then rmdir agent.lock; fi; sleep 0.1\n'  # whoever had it was killed
+        '  i=$((i + 1)); if [ "$i" -gt 100 ]; then rmdir agent.lock; fi; sleep 0.1\n'  # its owner was killed
         "done\n"
         'if [ -d agent ]; then mv agent "$new.old"; fi\n'
         'mv "$new" agent; rmdir agent.lock; rm -rf "$new.old"\n'

@@ -152,7 +152,7 @@ class LiveFleet:
         self.adopt(self.probed, found, self.report)
 
     def adopt(self, probed: tuple[Probed, ...], surveyed: Mapping[str, Surveyed], report: UpReport | None) -> None:
-        """Take over what somebody else found or made, and watch the members."""
+        """Take over what another command found or made, and watch the members."""
         self.probed, self.surveyed, self.report = probed, dict(surveyed), report
         for name in self.members:
             self._watch(name)
@@ -185,7 +185,7 @@ class LiveFleet:
             )
 
     async def stop_watching(self) -> None:
-        """Nobody is watched from now on."""
+        """No host is watched from now on."""
         tasks = list(self._watchers.values())
         self._watchers.clear()
         await cancel(*tasks)

@@ -1,4 +1,4 @@
-"""Live use of every host, for as long as somebody looks: one stream a host, opened again by itself when it breaks."""
+"""Live use of every host, for as long as it is shown: one stream a host, opened again by itself when it breaks."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ def _absolute(values: dict[str, Any], folder: Path) -> dict[str, Any]:
     changed = dict(values)
     for key in ("identity_file", "known_hosts"):
         if isinstance(name := changed.get(key), str):
-            with contextlib.suppress(RuntimeError):  # a home folder that nobody knows: the name stays as written
+            with contextlib.suppress(RuntimeError):  # a home folder that is not known: the name stays as written
                 changed[key] = str(folder.absolute() / Path(name).expanduser())
     return changed
 

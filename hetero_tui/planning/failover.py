@@ -17,7 +17,7 @@ class Verdict(Enum):
 
     LIVES = "lives"  # another host reaches it: wait for the laptop's own link
     LOST = "lost"  # no other host reaches it
-    UNKNOWN = "unknown"  # there is nobody to ask: no other host answers, or none is in a cluster
+    UNKNOWN = "unknown"  # no host can be asked: no other one answers, or none is in a cluster
 
 
 def judge_head(witnesses: Mapping[str, HeadReport | None]) -> Verdict:

@@ -1,4 +1,4 @@
-"""Follows a run to its end, wherever it has to go: what the laptop does while somebody is attached.
+"""Follows a run to its end, wherever it has to go: what the laptop does while it is attached.
 
 A run ends before its time in two ways that the fleet can't mend by itself. Its head host is lost: the cluster is formed
 anew on the others, and the run goes on there. Its coordinator is killed while its host lives: it is started again. The
@@ -110,7 +110,7 @@ async def attend(
 
 
 def doing_without(hosts: frozenset[str], event: protocol.Event) -> frozenset[str]:
-    """The hosts that a run does without, after one more of its events; nobody is missed once it is over. Pure."""
+    """The hosts that a run does without, after one more of its events; none is missed once it is over. Pure."""
     if event.kind in protocol.FINAL_KINDS:
         return frozenset()
     match event:

@@ -64,7 +64,7 @@ class Outline:
         return tuple(name for name in found if name not in made)
 
     def public(self) -> tuple[str, ...]:
-        """All names that somebody may have meant, those of modules that it imports left out."""
+        """All names that may have been meant, those of modules that it imports left out."""
         return tuple(name for name, value in self.values.items() if value is not None and not name.startswith("_"))
 
     def _of_class(self, definition: ast.ClassDef, name: str) -> tuple[Verdict, str]:

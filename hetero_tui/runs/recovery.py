@@ -108,7 +108,7 @@ class FleetRecovery:
         self._looked_after = hosts
 
     async def close(self) -> None:
-        """Nobody is waited for from now on."""
+        """No host is waited for from now on."""
         tasks = list(self._returning.values())
         self._returning.clear()
         self._looked_after = frozenset()

@@ -50,7 +50,7 @@ class Transport(Protocol):
     ) -> AbstractAsyncContextManager[AsyncIterator[HostText]]:
         """Lines of stdout as they come, without their newline; leaving the context ends the command on the host.
 
-        Without ``stdin`` the command's stdin stays open until then: its end tells it that nobody listens any more.
+        Without ``stdin`` the command's stdin stays open until then: its end tells it that its reader is gone.
 
         Raises Unreachable inside the loop when the connection breaks or nothing came for ``silence`` seconds, and
         CommandFailed when the command ends with a status other than 0 (its stderr's last lines in ``output``).

@@ -88,7 +88,7 @@ class CommandTransport:
         async with self.start(command, step) as running:
             errors = bytearray()
             helpers = [asyncio.ensure_future(_keep_tail(running.read_stderr, errors))]
-            if stdin is not None:  # else stdin stays open: its end tells the command that nobody listens any more
+            if stdin is not None:  # else stdin stays open: its end tells the command that its reader is gone
                 helpers.append(asyncio.ensure_future(running.feed(stdin)))
             lines = self._lines(running, command, step, silence, helpers, errors)
             try:

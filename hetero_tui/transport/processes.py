@@ -34,7 +34,7 @@ class Spawned:
         return self._transport.get_returncode()
 
     async def wait(self) -> int:
-        """The exit status once the process has ended, whoever still holds its pipes."""
+        """The exit status once the process has ended, even if another one holds its pipes."""
         await self._exited.wait()
         status = self.returncode
         assert status is not None

@@ -26,7 +26,7 @@ from hetero_tui.transport.ssh_command import SshCommand, command_line
 class SshTransport(CommandTransport):
     """See :class:`~hetero_tui.transport.base.Transport`.
 
-    Nothing here waits between attempts: whoever follows a stream opens it again after
+    Nothing here waits between attempts: the follower of a stream opens it again after
     :func:`hetero_tui.deadlines.reconnect_pauses`, and a single command fails at once with the reason.
 
     Attributes:
@@ -177,6 +177,6 @@ class _Echo:
 
 
 def _retrieve(task: asyncio.Task[Dialled]) -> None:
-    """An attempt whose callers all gave up: its error is nobody's, so it is not reported as never retrieved."""
+    """An attempt whose callers all gave up: its error has no reader, so it is not reported as never retrieved."""
     if not task.cancelled():
         task.exception()

@@ -25,7 +25,7 @@ from hetero_tui.transport.failures import SSH_ERRORS, Place
 _CHUNK = 64 * 1024
 _MARK = re.compile(rb"hetero-tui-pid:(\d{1,10})\n")
 _SAID = 4096  # bytes of stdout that are kept, to show what answered in a command's place
-_MARK_WITHIN = 64 * 1024  # what login shells print before it is shorter; past that, nobody waits for it
+_MARK_WITHIN = 64 * 1024  # what login shells print before it is shorter; past that, it is not waited for
 
 # The exec's keep one process id from sshd's child to the command, which makes it the leader of a process group.
 # A start-up file may have gone elsewhere: commands start in the home folder.

@@ -88,7 +88,7 @@ def test_a_link_of_that_name_is_refused(tmp_path):
     link = Path(f"/tmp/ht-demo-{os.urandom(4).hex()}")
     link.symlink_to(tmp_path)
     try:
-        with pytest.raises(ValueError, match="belongs to somebody else"):
+        with pytest.raises(ValueError, match="belongs to another user"):
             guardian.clean(link)
         assert tmp_path.exists()
     finally:

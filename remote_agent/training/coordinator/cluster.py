@@ -19,10 +19,10 @@ def connect(address: str, node_address: str) -> None:
     The token is taken by Ray from the environment (``RAY_AUTH_MODE``, ``RAY_AUTH_TOKEN_PATH``).
 
     Raises:
-        ClusterUnreachable: nobody listens there, or it refuses this driver.
+        ClusterUnreachable: no process listens there, or it refuses this driver.
     """
     hint = "see `hetero-tui status`; `hetero-tui up` brings the cluster up"
-    os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # answers of lost workers that nobody waits for any more
+    os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # answers of lost workers are not waited for any more
     host, _, port = address.rpartition(":")
     try:
         # Ray itself would try for a minute, and then end this process.

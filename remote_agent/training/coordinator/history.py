@@ -120,7 +120,7 @@ class History:
         self._checkpoints.join(CHECKPOINT_END_S)
         self._ending.set()
         self._lines.join(HISTORY_END_S + CLOSE_S)
-        self._checkpoints.join(CLOSE_S)  # whoever is disconnected from Ray must not be asking it for something still
+        self._checkpoints.join(CLOSE_S)  # no call may be under way when Ray is left
 
     def _say(self, error: Exception) -> None:
         """The user is told what no copy is made of from now on; training does not need any."""

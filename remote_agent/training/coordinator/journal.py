@@ -35,7 +35,7 @@ class Journal:
         ended: how the run in it had ended, in words; empty when it had not, or there was none.
         step: the last step that it told of when it was opened; 0: none.
         closed: a final event was written.
-        listeners: are called with each event that was written, by whoever writes it: they may not wait for anything.
+        listeners: are called with each event that was written, in the writing thread: they may not wait for anything.
 
     Raises:
         StorageError: the file can't be written, or it is no file of events.

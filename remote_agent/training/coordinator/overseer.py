@@ -1,7 +1,7 @@
 """Carries the coordinator out in a child process, and again in a new one if a signal ends it.
 
 The overseer loads what a coordinator needs and then only waits: where the system can fork, the next child is there at
-once, while loading torch and Ray takes seconds. Whoever is to know this run's process knows the overseer: it hands
+once, while loading torch and Ray takes seconds. The process of the run that others know is the overseer: it hands
 SIGTERM and SIGINT on, and a child whose overseer is gone ends.
 """
 

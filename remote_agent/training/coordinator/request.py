@@ -28,7 +28,7 @@ class Request:
         resume: a checkpoint, or a run's folder, that the run goes on from; None: it begins.
         gpus: GPU slots that a worker on a GPU asks Ray for; see
             :class:`~remote_agent.training.coordinator.plan.placement.Placement`.
-        prints: brings what the workers print to the user; None: nobody wants to see it.
+        prints: brings what the workers print to the user; None: it is not shown.
         logs: workers and servers write logs, in the run's folder on their hosts.
         lasting: server and workers outlive the coordinator, for a successor that takes them over (``takeover``).
     """

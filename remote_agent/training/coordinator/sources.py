@@ -20,7 +20,7 @@ class Source(Protocol):
     """One run's data.
 
     Attributes:
-        size: samples in it; None where nobody can know.
+        size: samples in it; None where it can't be known.
         notes: what the plan says of it, once it is open.
     """
 
@@ -42,7 +42,7 @@ class Source(Protocol):
         """What is sent to the workers: ``datasets.fetch`` takes batches from it."""
 
     def counted(self, slices: Sequence[SliceSpan]) -> None:
-        """These samples are in the weights; nobody will ask for them again."""
+        """These samples are in the weights; they will not be asked for again."""
 
     def close(self) -> None:
         """The run has ended."""

@@ -4,7 +4,7 @@ The sum is in the scale of the whole batch's mean: a sample's gradient is what p
 activations see what they expect. The sums of a step's slices divided by the sum of their weights are the mean gradient,
 whatever the loss is a mean over (:mod:`~remote_agent.training.user_code.losses`).
 
-A slice's randomness (dropout) is seeded by (run, step, slice): the same whoever computes it, and however often. With
+A slice's randomness (dropout) is seeded by (run, step, slice): the same on each worker, and however often. With
 units it is seeded by (run, step, unit): the same however the batch is cut.
 """
 
@@ -90,7 +90,7 @@ class SliceComputer:
             they were; afterwards they are the parts' mean by samples (of whole numbers the largest).
         summed: the loss adds its samples up.
         unit: samples that are always computed together, see :mod:`~remote_agent.training.shared.units`; 0: any.
-        watch: looks at the loss now and then; None: nobody does.
+        watch: looks at the loss now and then; None: it is not checked.
         on_last: called with what the slice came to before the backward that makes its gradients final, where nothing
             but full memory can still have the slice computed again. Not with loss scaling.
         on_repeat: called before a slice is computed again: what was accumulated is void.
@@ -328,5 +328,5 @@ def seed_everything(seed: int, device: torch.device) -> None:
 
 
 def slice_seed(seed: int, step: int, index: int) -> int:
-    """Seed of a slice's randomness: the same whoever computes it, and however often."""
+    """Seed of a slice's randomness: the same on each worker, and however often."""
     return int(np.random.SeedSequence((seed, step, index)).generate_state(1, np.uint64)[0] >> np.uint64(1))
