@@ -11,11 +11,12 @@ import logging
 import socket
 import threading
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 import torch
 from torch import Tensor
 
+from remote_agent.training.server.held_chunks import HeldChunks
 from remote_agent.training.wire import frames, handshake
 from remote_agent.training.wire.connection import Connection
 from remote_agent.training.wire.deadlines import ACCEPT_PAUSE_S, CLOSE_S
@@ -32,14 +33,14 @@ from remote_agent.training.wire.outbox import Frame, Outbox
 _log = logging.getLogger(__name__)
 _BACKLOG = 64
 
+Held = TypeVar("Held", bound=HeldChunks)
 
-class Service(abc.ABC):
+
+class Service(abc.ABC, Generic[Held]):
     """Listens for workers, from :meth:`start` to :meth:`close`; a context manager.
 
     Args:
-        number: the shard's.
-        chunks: how many chunks it holds.
-        longest: numbers of its longest chunk.
+        shard: what is served.
         token: the cluster's secret; a worker must prove that it knows it.
         host: the address to listen on.
         port: 0: any free one.
@@ -49,17 +50,16 @@ class Service(abc.ABC):
         failure: why the shard can't go on (its optimizer failed), or None.
     """
 
-    def __init__(self, number: int, chunks: int, longest: int, token: bytes, host: str, port: int) -> None:
+    def __init__(self, shard: Held, token: bytes, host: str, port: int = 0) -> None:
         self.failure: ExchangeError | None = None
-        self._number, self._chunks, self._longest = number, chunks, longest
-        self._token = token
+        self.shard, self._token = shard, token
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         self._lock = threading.Lock()
         self._connections: dict[Connection, threading.Thread] = {}
         self._closed = threading.Event()
-        self._accepting = threading.Thread(target=self._accept, name=f"shard-{number}-accept", daemon=True)
+        self._accepting = threading.Thread(target=self._accept, name=f"shard-{shard.number}-accept", daemon=True)
 
     def __enter__(self) -> Self:
         self.start()
@@ -99,10 +99,6 @@ class Service(abc.ABC):
         """A worker has said HELLO, with ``held`` after the signature, and is welcomed."""
 
     @abc.abstractmethod
-    def _size(self, header: Header) -> int:
-        """Bytes that a GRADIENT frame's payload must have; raises MalformedFrame."""
-
-    @abc.abstractmethod
     def _contribute(self, header: Header, payload: Tensor, scratch: Tensor, outbox: Outbox) -> None:
         """Count a gradient; ``payload`` and ``scratch`` (float32, the longest chunk) are overwritten afterwards."""
 
@@ -131,7 +127,7 @@ class Service(abc.ABC):
                 continue
             connection = Connection(sock, f"{peer[0]}:{peer[1]}")
             thread = threading.Thread(
-                target=self._serve, args=(connection,), name=f"shard-{self._number}-{connection.peer}", daemon=True
+                target=self._serve, args=(connection,), name=f"shard-{self.shard.number}-{connection.peer}", daemon=True
             )
             with self._lock:
                 if self._closed.is_set():
@@ -145,7 +141,7 @@ class Service(abc.ABC):
         with connection:
             try:
                 handshake.accept(connection, self._token)
-                outbox = Outbox(self._chunks)
+                outbox = Outbox(len(self.shard.chunks))
                 try:
                     self._welcome(connection, outbox)
                     self._converse(connection, outbox)
@@ -155,7 +151,7 @@ class Service(abc.ABC):
                     _tell(connection, error)
                     raise
             except ExchangeError as error:
-                _log.info("shard %d: %s", self._number, error)
+                _log.info("shard %d: %s", self.shard.number, error)
         with self._lock:
             self._connections.pop(connection, None)
 
@@ -184,12 +180,12 @@ class Service(abc.ABC):
         sending.start()
         buffer = bytearray(4)
         tensor = torch.frombuffer(buffer, dtype=torch.uint8)
-        scratch = torch.empty(self._longest, dtype=torch.float32)
+        scratch = torch.empty(self.shard.longest, dtype=torch.float32)
         try:
             while True:
                 header = connection.receive_header()
                 if header.kind is Kind.GRADIENT:
-                    size = self._size(header)
+                    size = self.shard.payload_size(header)
                     if header.length != size:
                         raise MalformedFrame(f"{header.length} bytes for a chunk that takes {size}")
                     if size > len(buffer):

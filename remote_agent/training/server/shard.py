@@ -24,6 +24,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from remote_agent.training.server.held_chunks import HeldChunks
 from remote_agent.training.server.sums import ChunkSum
 from remote_agent.training.server.update import Update
 from remote_agent.training.wire import frames
@@ -52,7 +53,7 @@ class Listener(Protocol):
         """Send this, after what was put before."""
 
 
-class Shard:
+class Shard(HeldChunks):
     """The chunks of one shard; every method may be called from any thread.
 
     Args:
@@ -80,8 +81,7 @@ class Shard:
         keep: Callable[[int, int, Tensor], Tensor] | None = None,
     ) -> None:
         self._keep = keep
-        self.layout, self.number, self.codecs = layout, number, codecs
-        self.chunks = layout.by_shard[number]
+        super().__init__(layout, number, codecs)
         self._places = {chunk: place for place, chunk in enumerate(self.chunks)}
         self._update = update
         self._most_norm = most_norm
@@ -104,18 +104,6 @@ class Shard:
             update.bind(chunk, self._weights[chunk])
 
     # --- Gradients in ------------------------------------------------------------------------------------------------
-
-    def payload_size(self, header: Header) -> int:
-        """Bytes that a GRADIENT frame's payload must have.
-
-        Raises:
-            MalformedFrame: this shard has no such chunk, or the codec is not the run's.
-        """
-        if header.chunk not in self._sums:
-            raise MalformedFrame(f"shard {self.number} does not hold chunk {header.chunk}")
-        if header.codec != self.codecs.gradients.code:
-            raise MalformedFrame(f"a gradient in codec {header.codec}, not {self.codecs.gradients.name}")
-        return self.codecs.gradients.size(self.layout.chunks[header.chunk].numel)
 
     def contribute(self, header: Header, payload: Tensor, scratch: Tensor) -> bool:
         """Count a GRADIENT frame; the last slice of a chunk makes its step and publishes it.

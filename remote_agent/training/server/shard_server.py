@@ -13,20 +13,8 @@ from remote_agent.training.wire.frames import Header, Kind
 from remote_agent.training.wire.outbox import AllFetched, Answer, Frame, Outbox, WholeChunk
 
 
-class ShardServer(Service):
-    """Serves a :class:`Shard`; see :class:`Service`.
-
-    Args:
-        shard: what is served.
-        token: the cluster's secret.
-        host: the address to listen on.
-        port: 0: any free one.
-    """
-
-    def __init__(self, shard: Shard, token: bytes, host: str, port: int = 0) -> None:
-        longest = max((shard.layout.chunks[chunk].numel for chunk in shard.chunks), default=0)
-        super().__init__(shard.number, len(shard.chunks), longest, token, host, port)
-        self.shard = shard
+class ShardServer(Service[Shard]):
+    """Serves a :class:`Shard`; see :class:`Service`."""
 
     def _signature(self) -> bytes:
         return self.shard.codecs.signature(self.shard.layout)
@@ -37,9 +25,6 @@ class ShardServer(Service):
 
     def _left(self, outbox: Outbox) -> None:
         self.shard.unsubscribe(outbox)
-
-    def _size(self, header: Header) -> int:
-        return self.shard.payload_size(header)
 
     def _contribute(self, header: Header, payload: Tensor, scratch: Tensor, outbox: Outbox) -> None:
         self.shard.contribute(header, payload, scratch)

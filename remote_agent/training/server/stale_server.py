@@ -27,20 +27,8 @@ from remote_agent.training.wire.frames import Header, Kind
 from remote_agent.training.wire.outbox import AllFetched, Answer, Frame, Outbox, WholeChunk
 
 
-class StaleServer(Service):
-    """Serves a :class:`StaleShard`; see :class:`Service`.
-
-    Args:
-        shard: what is served.
-        token: the cluster's secret.
-        host: the address to listen on.
-        port: 0: any free one.
-    """
-
-    def __init__(self, shard: StaleShard, token: bytes, host: str, port: int = 0) -> None:
-        longest = max((shard.layout.chunks[chunk].numel for chunk in shard.chunks), default=0)
-        super().__init__(shard.number, len(shard.chunks), longest, token, host, port)
-        self.shard = shard
+class StaleServer(Service[StaleShard]):
+    """Serves a :class:`StaleShard`; see :class:`Service`."""
 
     def _signature(self) -> bytes:
         return self.shard.codecs.signature(self.shard.layout) + MARK
@@ -50,9 +38,6 @@ class StaleServer(Service):
 
     def _left(self, outbox: Outbox) -> None:
         """Nothing else knows of the outbox."""
-
-    def _size(self, header: Header) -> int:
-        return self.shard.payload_size(header)
 
     def _contribute(self, header: Header, payload: Tensor, scratch: Tensor, outbox: Outbox) -> None:
         self.shard.contribute(header, payload, scratch)
@@ -75,7 +60,7 @@ class StaleServer(Service):
                 raise MalformedFrame(f"a worker sent a {header.kind.name} frame")
 
     def _send(self, connection: Connection, outbox: Outbox) -> None:
-        buffer = torch.empty(self._longest, dtype=torch.float32)
+        buffer = torch.empty(self.shard.longest, dtype=torch.float32)
         while (item := outbox.get()) is not None:
             match item:
                 case Answer(chunk, number):

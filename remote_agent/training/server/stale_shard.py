@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from remote_agent.training.server.held_chunks import HeldChunks
 from remote_agent.training.server.slice_log import SliceLog
 from remote_agent.training.server.update import Update
 from remote_agent.training.wire.agreement import Codecs, decode
@@ -52,7 +53,7 @@ class _Entry:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-class StaleShard:
+class StaleShard(HeldChunks):
     """The chunks of one shard; every method may be called from any thread.
 
     Args:
@@ -78,8 +79,7 @@ class StaleShard:
     ) -> None:
         if codecs.weights.feedback:
             raise ValueError(f"weights as they are can't travel in {codecs.weights.name}: it is for differences")
-        self.layout, self.number, self.codecs = layout, number, codecs
-        self.chunks = layout.by_shard[number]
+        super().__init__(layout, number, codecs)
         self._update, self._batch = update, batch
         self._entries: dict[int, _Entry] = {}
         for chunk in self.chunks:
@@ -89,18 +89,6 @@ class StaleShard:
             update.bind(chunk, own)
 
     # --- Gradients in ------------------------------------------------------------------------------------------------
-
-    def payload_size(self, header: Header) -> int:
-        """Bytes that a GRADIENT frame's payload must have.
-
-        Raises:
-            MalformedFrame: this shard has no such chunk, or the codec is not the run's.
-        """
-        if header.chunk not in self._entries:
-            raise MalformedFrame(f"shard {self.number} does not hold chunk {header.chunk}")
-        if header.codec != self.codecs.gradients.code:
-            raise MalformedFrame(f"a gradient in codec {header.codec}, not {self.codecs.gradients.name}")
-        return self.codecs.gradients.size(self.layout.chunks[header.chunk].numel)
 
     def contribute(self, header: Header, payload: Tensor, scratch: Tensor) -> bool:
         """Apply a GRADIENT frame of slice ``header.step``, of ``header.samples`` samples.
