@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from remote_agent.training.shared.device_profile import DeviceProfile
+from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.training.worker.device.simulation import HEADROOM
 from tests.lab.lab import Lab
 from tests.lab.machines import HostSpec

@@ -14,8 +14,8 @@ import torch
 
 from benchmarks.lab import SETUP_DEADLINE, Fleet, Outcome, Plan, Point, job_of, last_line
 from remote_agent import protocol
+from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.strategies import SPECS
-from remote_agent.training.shared.device_profile import DeviceProfile
 from remote_agent.training.worker.device.simulation import HEADROOM
 from tests.lab.product import HeteroTui, setting
 

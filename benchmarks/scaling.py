@@ -35,10 +35,10 @@ from benchmarks.peers import Peer, runner
 from benchmarks.peers.runner import chosen_peers
 from benchmarks.scaling_rows import HEAD, Row, Setting, line, row_of
 from benchmarks.solo import Beside
-from remote_agent.training.coordinator.plan import shares
+from remote_agent.planning import shares
 
 MODELS = {
-    "large": (f"{Path(__file__).with_name('large_text.py')}:LargeText", "benchmarks.large_text:LargeText"),
+    "large": (f"{Path(__file__).with_name('sized_text.py')}:Large", "benchmarks.sized_text:Large"),
     "text": ("text", "remote_agent.jobs.text:Text"),
 }
 """Name on the command line: the job as ``hetero-tui train`` names it, and its class."""

@@ -8,8 +8,8 @@ from benchmarks import solo
 from benchmarks.lab import Outcome
 from benchmarks.ours import OurWay
 from benchmarks.solo import Beside, Solo
-from remote_agent.training.coordinator.plan import shares
-from remote_agent.training.shared.device_profile import DeviceProfile
+from remote_agent.planning import shares
+from remote_agent.planning.device_profile import DeviceProfile
 
 COMMON_STEPS = ("sync", "allreduce")
 """Strategies of ours whose steps end when the last part is there."""

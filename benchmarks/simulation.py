@@ -1,7 +1,7 @@
 """Many runs with random faults on a simulated clock and network, one for each seed.
 
-``python -m benchmarks.simulation [--schedules N] [--strategy NAME] [--first SEED] [--jobs N]``, and ``--seed SEED`` for
-one, with what happened in it.
+``python -m benchmarks.simulation [--schedules N] [--strategy NAME]... [--first SEED] [--jobs N]``; ``--seed SEED`` for
+one, with what happened in it; ``--planted`` for bugs that are put back: after how many schedules each is found.
 
 The product's own code runs, line by line: the coordinator from ``engine.run`` on (start, plan, strategies, membership,
 failure policy, heartbeat, joining, copies and their restoring, checkpoints, takeover), the workers' engines, the
@@ -15,12 +15,17 @@ end, and that nothing is left behind. Exit code 1 where one fails.
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import logging
 import multiprocessing
 import os
 import sys
 import time
+from functools import partial
+from multiprocessing.pool import Pool
 
-from tests.simulation.world import WAYS, Outcome, shrunk, simulate
+from tests.simulation.planted import BUGS, MANY
+from tests.simulation.world import WAYS, Outcome, many, shrunk, simulate
 
 
 def main() -> int:
@@ -30,18 +35,21 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="seed of the first (default: 0)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
     parser.add_argument("--seed", type=int, help="only this one, with its events")
-    parser.add_argument("--strategy", choices=list(WAYS), help="only this one (default: all, in turn)")
+    parser.add_argument("--strategy", choices=list(WAYS), action="append", help="one of those (default: all, in turn)")
+    parser.add_argument("--planted", action="store_true", help="put bugs back, each alone, until one is found")
     options = parser.parse_args()
+    ways = options.strategy or list(WAYS)
+    if options.planted:
+        return _look_for_planted(options.first, options.jobs)
     if options.seed is not None:
-        outcome = simulate(options.seed, None, options.strategy or next(iter(WAYS)))
+        outcome = simulate(options.seed, None, ways[0])
         _tell(outcome)
         print(*outcome.events, sep="\n")
         return int(bool(outcome.wrong))
     began, failed, steps, stalls = time.monotonic(), 0, 0, []
-    ways = [options.strategy] if options.strategy else list(WAYS)
     seeds = range(options.first, options.first + options.schedules)
     wanted = [(seed, ways[number % len(ways)]) for number, seed in enumerate(seeds)]
-    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
+    with _pool(options.jobs) as pool:
         for outcome in pool.imap_unordered(_one, wanted, chunksize=5):
             steps += outcome.steps
             stalls.append(outcome.stall_s)
@@ -57,9 +65,35 @@ def main() -> int:
     return int(failed > 0)
 
 
+def _look_for_planted(first: int, jobs: int) -> int:
+    """Say of each bug in :data:`BUGS` how many schedules it takes to find it."""
+    missed = 0
+    with _pool(jobs) as pool:
+        for name, count in pool.imap(partial(_planted, first), BUGS):
+            where = f"schedule {count} (seed {first + count - 1})" if count else f"not within {MANY} schedules"
+            print(f"{name}: {BUGS[name].way}, {where}", flush=True)
+            missed += count is None
+    return int(missed > 0)
+
+
+def _pool(jobs: int) -> Pool:
+    return multiprocessing.get_context("spawn").Pool(jobs, _begin)
+
+
+def _begin() -> None:
+    """In a new process: it is for many schedules, to its end."""
+    many().__enter__()
+
+
+def _planted(first: int, name: str) -> tuple[str, int | None]:
+    logging.disable()  # what goes wrong is what is wanted
+    return name, BUGS[name].found(first)
+
+
 def _one(wanted: tuple[int, str]) -> Outcome:
     seed, way = wanted
-    return simulate(seed, None, way)
+    outcome = simulate(seed, None, way)
+    return outcome if outcome.wrong else dataclasses.replace(outcome, events=())
 
 
 def _tell(outcome: Outcome) -> None:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from benchmarks.lab import SETUP_DEADLINE, Fleet, Outcome, Plan
 from benchmarks.peers import environment, runner
-from remote_agent.training.coordinator.plan import shares
-from remote_agent.training.shared.device_profile import DeviceProfile
+from remote_agent.planning import shares
+from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.training.worker.device.simulation import SimulatedDevice
 
 MODULE = "benchmarks.peers.apart"

@@ -26,7 +26,7 @@ from benchmarks.lab import Fleet, Outcome, Plan, open_fleet, simulated_notes
 from benchmarks.ours import OurWay, chosen_ways
 from benchmarks.peers import Peer, runner
 from benchmarks.peers.runner import chosen_peers
-from remote_agent.training.shared.device_profile import DeviceProfile
+from remote_agent.planning.device_profile import DeviceProfile
 
 PEERS_SHOWN = "single,single-local,ddp,torchft-localsgd,hivemind"
 """By default: with three seeds the others would take too long."""

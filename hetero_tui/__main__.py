@@ -13,18 +13,21 @@ from pathlib import Path
 
 from hetero_tui.launcher import INVENTORY, INVENTORY_VARIABLE, open_app
 
+COMPLETION = "_HETERO_TUI_COMPLETE"
+"""Environment variable with which a shell asks what could come next; see `hetero-tui --show-completion`."""
+
 
 def main() -> None:
     """The console script ``hetero-tui``."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a letter that the terminal lacks must not end the program
-    inventory = inventory_of(sys.argv[1:])
+    inventory = inventory_of(sys.argv[1:]) if COMPLETION not in os.environ else None
     if inventory is not None:
         sys.exit(open_app(inventory))
     from hetero_tui.cli import application
 
-    application()
+    application(args=inventory_first(sys.argv[1:]), prog_name="hetero-tui")
 
 
 def inventory_of(arguments: Sequence[str]) -> Path | None:
@@ -36,6 +39,28 @@ def inventory_of(arguments: Sequence[str]) -> Path | None:
             return Path(path)
         case _:
             return None
+
+
+def inventory_first(words: Sequence[str]) -> list[str]:
+    """The same words with ``-i FILE`` at their beginning: those who add it to a line that is there add it at the end.
+
+    What follows ``--`` is left as it is.
+    """
+    first: list[str] = []
+    others = list(words)
+    end = others.index("--") if "--" in others else len(others)
+    others, left = others[:end], others[end:]
+    kept: list[str] = []
+    while others:
+        word = others.pop(0)
+        if word in ("-i", "--inventory"):
+            first += [word, *others[:1]]
+            del others[:1]
+        elif word.startswith("--inventory="):
+            first.append(word)
+        else:
+            kept.append(word)
+    return [*first, *kept, *left]
 
 
 if __name__ == "__main__":

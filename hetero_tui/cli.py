@@ -11,45 +11,36 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hetero_tui import __version__, commanding
+from hetero_tui import __version__, cli_hosts, cli_runs, commanding, plan_command
+from hetero_tui.cli_hosts import FromLaptop, Index, PythonMirror, TorchIndex, Wheels
+from hetero_tui.cli_options import AcceptKeys, Job, Json, LogTo, Plain, Settings, With, with_log
 from hetero_tui.errors import UsageError
-from hetero_tui.launcher import DONE, INVENTORY, INVENTORY_VARIABLE, on_a_terminal, open_app, run_to_end
+from hetero_tui.launcher import (
+    DEMO,
+    DONE,
+    INVENTORY,
+    INVENTORY_VARIABLE,
+    on_a_terminal,
+    open_app,
+    read_settings,
+    run_to_end,
+)
 from hetero_tui.narration import Narrator, Output
 
 if TYPE_CHECKING:  # asyncssh takes a while to import: `--help` does without
     from hetero_tui.session import Session
 
+
 application = typer.Typer(
     name="hetero-tui",
     help="Train one PyTorch model on all the mismatched machines you have.",
     no_args_is_help=False,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, for scripts.")]
-Plain = Annotated[bool, typer.Option("--plain", help="No colour, no boxes.")]
-AcceptKeys = Annotated[
-    bool,
-    typer.Option("--accept-new-host-keys", help="Trust hosts that were never seen; a changed key is refused even so."),
-]
-Run = Annotated[str | None, typer.Argument(help="The run's name; the newest if not given.")]
-Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a TrainingConfig field; repeatable.")
-]
-
-
-With = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--with",
-        metavar="PATH",
-        help="Send a file or folder along, such as the job's data; modules that it imports from beside it go by"
-        " themselves. Repeatable.",
-    ),
-]
+application.add_typer(cli_hosts.commands)
+application.add_typer(cli_runs.commands)
 
 
 @application.callback(invoke_without_command=True)
@@ -60,6 +51,9 @@ def _start(
     ] = Path(INVENTORY),
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
     accept: AcceptKeys = False,
+    readonly: Annotated[
+        bool, typer.Option("--readonly", help="The app only shows: no key changes anything on the machines.")
+    ] = False,
 ) -> None:
     """Open the terminal app, or run one command of it."""
     context.obj = inventory
@@ -67,14 +61,18 @@ def _start(
         print(__version__)
         raise typer.Exit(DONE)
     if context.invoked_subcommand is None:
-        raise typer.Exit(open_app(inventory, accept_new_host_keys=accept))
+        code = open_app(inventory, accept_new_host_keys=accept, readonly=readonly)
+        if code == DEMO:
+            demo()
+        raise typer.Exit(code)
 
 
 @application.command()
 def demo(
-    job: Annotated[str, typer.Argument(help="A ready job (digits, text) or path/to/file.py:Name.")] = "digits",
+    job: Job = "digits",
     settings: Settings = None,
     paths: With = None,
+    log_to: LogTo = None,
     chaos: Annotated[
         bool, typer.Option("--chaos", help="Break a machine every few seconds, to see it recover (in the app: key x).")
     ] = False,
@@ -85,7 +83,7 @@ def demo(
     from hetero_tui.runs.order import read_order
 
     output = Output(as_json, plain)
-    order = commanding.checked(output, lambda: read_order(job, settings or (), paths or ()))
+    order = commanding.checked(output, lambda: read_order(job, with_log(settings, log_to), paths or ()))
     from hetero_tui.demo.fleet import demo_fleet
 
     in_app = not (as_json or plain) and on_a_terminal()
@@ -109,6 +107,7 @@ def demo(
                     paths=paths or (),
                     quit_key=QUIT_FOR_GOOD,
                     chaos=fleet.chaos.toggle,
+                    preferences=commanding.checked(output, read_settings),
                 )
                 await app.run_async()
                 code = app.return_code or DONE
@@ -146,13 +145,29 @@ def probe(context: typer.Context, as_json: Json = False, plain: Plain = False, a
 
 
 @application.command()
-def up(context: typer.Context, as_json: Json = False, plain: Plain = False, accept: AcceptKeys = False) -> None:
+def up(
+    context: typer.Context,
+    bootstrap: Annotated[
+        bool, typer.Option("--bootstrap", help="First give machines that lack one an environment, as `bootstrap` does.")
+    ] = False,
+    from_laptop: FromLaptop = False,
+    wheels: Wheels = "",
+    index: Index = "",
+    torch_index: TorchIndex = "",
+    python_mirror: PythonMirror = "",
+    as_json: Json = False,
+    plain: Plain = False,
+    accept: AcceptKeys = False,
+) -> None:
     """Start one Ray cluster over all machines that are fit. What runs already is left alone."""
+    output = Output(as_json, plain)
+    where = (from_laptop, wheels, index, torch_index, python_mirror)
+    sources = commanding.checked(output, lambda: cli_hosts.sources(*where)) if bootstrap else None
 
     async def work(session: Session, output: Output) -> int:
         from hetero_tui import reports
 
-        await session.up()
+        await session.up(sources)
         report = session.up_report
         assert report is not None
         state = session.state
@@ -164,152 +179,10 @@ def up(context: typer.Context, as_json: Json = False, plain: Plain = False, acce
             output.error(error)
         return commanding.exit_code(done=list(report.joined), failed=list(report.failed))
 
-    commanding.in_session(context, Output(as_json, plain), accept, work)
-
-
-@application.command()
-def train(
-    context: typer.Context,
-    job: Annotated[str, typer.Argument(help="A ready job (digits, text) or path/to/file.py:Name.")],
-    settings: Settings = None,
-    paths: With = None,
-    as_json: Json = False,
-    plain: Plain = False,
-    accept: AcceptKeys = False,
-) -> None:
-    """Start a run and follow it. It lives on the head host: closing this does not end it."""
-    from hetero_tui.runs.order import read_order
-
-    output = Output(as_json, plain)
-    order = commanding.checked(output, lambda: read_order(job, settings or (), paths or ()))
-
-    async def work(session: Session, output: Output) -> int:
-        run = await session.launch(order)
-        output.say(f"{run} is on its way; see it again with `hetero-tui attach {run}`")
-        return await commanding.follow(session, output, run)
-
     commanding.in_session(context, output, accept, work)
 
 
-@application.command()
-def attach(
-    context: typer.Context,
-    run: Run = None,
-    as_json: Json = False,
-    plain: Plain = False,
-    accept: AcceptKeys = False,
-) -> None:
-    """Follow a run from its first event."""
-
-    async def work(session: Session, output: Output) -> int:
-        return await commanding.follow(session, output, run)
-
-    commanding.in_session(context, Output(as_json, plain), accept, work)
-
-
-@application.command()
-def logs(
-    context: typer.Context,
-    run: Run = None,
-    host: Annotated[str, typer.Option("--host", help="Only this host's lines.")] = "",
-    worker: Annotated[
-        str, typer.Option("--worker", help="Only this worker's lines (nas/cpu), or another process's (coordinator).")
-    ] = "",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
-    as_json: Json = False,
-    plain: Plain = False,
-    accept: AcceptKeys = False,
-) -> None:
-    """Print what a run's processes logged on all hosts: the job's prints, what was decided and why, Ray's errors."""
-
-    async def work(session: Session, output: Output) -> int:
-        return await commanding.logs(session, output, run, host, worker, follow=follow)
-
-    commanding.in_session(context, Output(as_json, plain), accept, work, narrate=False)
-
-
-@application.command()
-def stop(
-    context: typer.Context,
-    run: Run = None,
-    as_json: Json = False,
-    plain: Plain = False,
-    accept: AcceptKeys = False,
-) -> None:
-    """End a run after its current step, with a checkpoint."""
-
-    async def work(session: Session, output: Output) -> int:
-        await session.stop_run(run)
-        runs = await session.status()
-        wanted = [summary for _, summary in runs if run is None or summary.id == run]
-        if as_json:
-            output.document({"run": wanted[-1].id, "state": wanted[-1].state, "step": wanted[-1].step})
-        else:
-            output.data(f"{wanted[-1].id} is {wanted[-1].state} at step {wanted[-1].step:,}")
-        return DONE
-
-    commanding.in_session(context, Output(as_json, plain), accept, work, narrate=False)
-
-
-@application.command()
-def resume(
-    context: typer.Context,
-    run: Run = None,
-    as_json: Json = False,
-    plain: Plain = False,
-    accept: AcceptKeys = False,
-) -> None:
-    """Let a run that failed, was stopped or was lost go on from its newest checkpoint, and follow it."""
-
-    async def work(session: Session, output: Output) -> int:
-        resumed = await session.resume_run(run)
-        output.say(f"{resumed} goes on; see it again with `hetero-tui attach {resumed}`")
-        return await commanding.follow(session, output, resumed)
-
-    commanding.in_session(context, Output(as_json, plain), accept, work)
-
-
-@application.command()
-def drain(
-    context: typer.Context,
-    host: Annotated[str, typer.Argument(help="The host that is to leave.")],
-    as_json: Json = False,
-    plain: Plain = False,
-    accept: AcceptKeys = False,
-) -> None:
-    """Have a host leave the run that is under way, after its step: nothing is lost, the others do its part."""
-
-    async def work(session: Session, output: Output) -> int:
-        run = await session.drain(host)
-        if as_json:
-            output.document({"run": run, "host": host})
-        else:
-            output.data(f"{host} leaves {run} after its step")
-        return DONE
-
-    commanding.in_session(context, Output(as_json, plain), accept, work, narrate=False)
-
-
-@application.command()
-def runs(context: typer.Context, as_json: Json = False, plain: Plain = False, accept: AcceptKeys = False) -> None:
-    """List the runs on all hosts, oldest first."""
-
-    async def work(session: Session, output: Output) -> int:
-        from hetero_tui import reports
-
-        found = await session.status()
-        if as_json:
-            output.document(reports.runs_document(found))
-        else:
-            output.table(["RUN", "JOB", "STATE", "STEP", "LOSS", "STARTED"], reports.run_rows(found))
-        failed = [entry.error for entry in session.surveyed.values() if entry.error is not None]
-        for error in failed:
-            output.error(error)
-        return commanding.exit_code(
-            done=[entry for entry in session.surveyed.values() if entry.error is None], failed=failed
-        )
-
-    commanding.in_session(context, Output(as_json, plain), accept, work, narrate=False)
+application.command()(plan_command.plan)
 
 
 @application.command()
@@ -319,7 +192,7 @@ def status(context: typer.Context, as_json: Json = False, plain: Plain = False, 
     async def work(session: Session, output: Output) -> int:
         from hetero_tui import reports
 
-        runs = await session.status()
+        runs = await session.status(judge=True)
         document = reports.status_document(session.state, runs)
         if as_json:
             output.document(document)
@@ -348,6 +221,7 @@ def status(context: typer.Context, as_json: Json = False, plain: Plain = False, 
 def down(
     context: typer.Context,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    purge: Annotated[bool, typer.Option("--purge", help="Remove the environments that `bootstrap` made, too.")] = False,
     as_json: Json = False,
     plain: Plain = False,
     accept: AcceptKeys = False,
@@ -358,10 +232,11 @@ def down(
         from hetero_tui import reports
 
         if not yes and not commanding.asks(
-            f"Tear down {session.inventory.cluster} on {len(session.inventory.hosts)} host(s)?"
+            f"Tear down {session.inventory.cluster} on {len(session.inventory.hosts)} host(s)"
+            f"{', environments too' if purge else ''}?"
         ):
             raise UsageError("nothing was done", step="down", hint="a script has to pass --yes")
-        report = await session.down()
+        report = await session.down(purge)
         if as_json:
             output.document(reports.teardown_document(report))
         else:

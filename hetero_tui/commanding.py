@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -9,12 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
-from hetero_tui.errors import HeteroTuiError, HostError, HostKeyUnknown
+from hetero_tui.errors import HeteroTuiError, HostError, HostKeyUnknown, UsageError
 from hetero_tui.launcher import DONE, FAILED, LEFT_BEHIND, PARTLY, run_to_end
-from hetero_tui.narration import Narrator, Output, StepPrinter
+from hetero_tui.narration import Narrator, Output, StepPrinter, saying, waiting_for
 
 if TYPE_CHECKING:  # asyncssh takes a while to import: `--help` does without
     from hetero_tui.intents import TeardownReport
+    from hetero_tui.inventory import Host
+    from hetero_tui.reporting.figures import Figures
     from hetero_tui.session import Session
 
 
@@ -48,7 +51,10 @@ async def follow(session: Session, output: Output, run: str | None, *, demo: boo
         else:
             printer(event)
         last = event
-    return DONE if isinstance(last, protocol.RunFinished) else FAILED
+    done = isinstance(last, protocol.RunFinished)
+    shown = session.state.run
+    output.ring(f"{shown.run} {shown.state}" if shown is not None else "the run ended")
+    return DONE if done else FAILED
 
 
 async def logs(
@@ -63,13 +69,59 @@ async def logs(
         failed.append(error)
         output.error(error)
 
+    def broken(error: HostError) -> None:
+        output.complain(f"hetero-tui: {error.host}: {error.cause}; its lines go on once it is back")
+
     printed = set[str]()
-    async for entry in session.logs_of(run, host, follow=follow, failed=fail):
+    async for entry in session.logs_of(run, host, follow=follow, failed=fail, broken=broken):
         if worker in ("", entry.line.process, f"{entry.host}/{entry.line.process}", entry.host):
             # There may be a hundred thousand: no console is made for each.
             print(reports.log_json(entry) if output.as_json else reports.log_line(entry), flush=follow)
             printed.add(entry.host)
     return exit_code(done=list(printed), failed=failed)
+
+
+async def write_out(
+    session: Session,
+    output: Output,
+    run: str | None,
+    path: Path | None,
+    ending: str | None,
+    text: Callable[[Figures], str],
+) -> int:
+    """Write what ``text`` makes of a run to ``path``, by default its name and ``ending``; without both to stdout."""
+    from hetero_tui.reporting.figures import figures_of
+
+    summary, happened = await session.history_of(run)
+    written = text(figures_of(summary.id, happened, summary.state))
+    if path is None and ending is None:
+        sys.stdout.write(written)
+        return DONE
+    path = path if path is not None else Path(f"{summary.id}{ending}")
+    try:
+        path.write_text(written, encoding="utf-8")
+    except OSError as error:
+        hint = "name another one with --output"
+        raise UsageError(f"{path} can't be written: {error.strerror}", step="write", hint=hint) from None
+    if output.as_json:
+        output.document({"run": summary.id, "file": str(path.resolve())})
+    else:
+        output.data(f"{summary.id}: {path}")
+    return DONE
+
+
+async def metrics(session: Session, output: Output, port: int) -> int:
+    """Serve metrics until this is cancelled: of all hosts, and of each run that is under way."""
+    from hetero_tui.reporting.metrics import served
+
+    with served(lambda: session.state, port) as address:
+        output.data(address)
+        await session.probe()
+        for entry in session.probed:
+            if entry.error is not None:
+                output.error(entry.error)
+        await asyncio.Event().wait()
+    return DONE
 
 
 def report_leftovers(output: Output, report: TeardownReport, clean: str) -> int:
@@ -96,6 +148,58 @@ def asks(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
+def on_a_terminal(output: Output) -> bool:
+    """Whether a person can be asked."""
+    return not output.as_json and not output.plain and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def known_hosts(path: Path) -> tuple[Host, ...]:
+    """The hosts of an inventory; none where there is no such file yet."""
+    from hetero_tui.inventory.file import load
+
+    return load(path).hosts if path.exists() else ()
+
+
+async def write_host(
+    path: Path, name: str, fields: dict[str, object], output: Output, *, accept: bool, unchecked: bool
+) -> HeteroTuiError | None:
+    """Look at a machine and write it into the inventory; what kept it from being written, which is said."""
+    from hetero_tui.errors import PythonMissing
+    from hetero_tui.fleet.probing import probe_fleet
+    from hetero_tui.inventory.file import add_host, with_host
+    from hetero_tui.transport import open_transport
+
+    inventory = with_host(path, name, fields)[0]
+    host = inventory.host(name)
+    assert host is not None
+    transport = open_transport(host, inventory, accept_new_host_keys=accept)
+    try:
+        for _ in range(2):
+            (found,) = await probe_fleet(inventory, {name: transport}, lambda _: None)
+            key = found.error if isinstance(found.error, HostKeyUnknown) else None
+            if key is None or not on_a_terminal(output):
+                break
+            if not asks(f"{name} was never seen; its key is {key.fingerprint}. Trust it?"):
+                break
+            transport.accept_offered_key()
+    finally:
+        await transport.close()
+    if found.error is not None and not isinstance(found.error, PythonMissing) and not unchecked:
+        output.error(found.error)
+        output.say(f"{name} was not written to {path}; --unchecked writes it all the same")
+        return found.error
+    add_host(path, name, fields)
+    what = "it does not answer now" if found.error is not None else ""
+    if found.facts is not None:
+        devices = ", ".join(found.facts.device_name(device) for device in found.facts.devices)
+        what = f"{found.facts.os.name}, {devices}, Python {found.facts.python.version}"
+    elif isinstance(found.error, PythonMissing):
+        what = "no Python yet: `hetero-tui bootstrap` brings one"
+    if not output.as_json:
+        output.data(f"{name} is in {path}: {what}")
+    return None
+
+
 def checked(output: Output, read: Callable[[], T]) -> T:
     """What the user's words mean, before anything is opened; mistakes end the command with their exit code."""
     try:
@@ -112,18 +216,46 @@ def in_session(
     work: Callable[[Session, Output], Coroutine[Any, Any, int]],
     *,
     narrate: bool = True,
+    record: bool = False,
 ) -> None:
-    """Read the inventory, open a session, do the work, close, and end with its exit code."""
+    """Read the inventory, open a session (and ``record`` it), do the work, close, and end with its exit code."""
 
     async def whole() -> int:
         from hetero_tui.inventory.file import load
         from hetero_tui.session import Session
 
         path: Path = context.obj
-        inventory = load(path)
-        async with Session(inventory, path, accept_new_host_keys=accept, log_errors=False) as session:
+        session = Session(load(path), path, accept_new_host_keys=accept, log_errors=False)
+        async with session:
             if narrate:
                 session.subscribe(Narrator(output))
-            return await work(session, output)
+            if record:
+                session.record()
+            async with saying(output, lambda: waiting_for(session.state) if narrate else ""):
+                return await work(session, output)
 
     raise typer.Exit(run_to_end(whole, output.complain))
+
+
+def replay(output: Output, path: Path | None) -> int:
+    """Show a recording (None: the newest): in the app where there is a terminal for it, else its log and its end."""
+    from hetero_tui import reports
+    from hetero_tui.launcher import on_a_terminal, open_replay
+    from hetero_tui.recording.recording import newest, read
+    from hetero_tui.recording.replay import Replay
+
+    recording = checked(output, lambda: read(path if path is not None else newest()))
+    if recording.cut_off:
+        output.say(f"{recording.path} ends without the end of its session: that was killed, or goes on")
+    if not (output.as_json or output.plain) and on_a_terminal():
+        return open_replay(Replay(recording))
+    narrator, state = Narrator(output), recording.state_after(1)
+    for count in range(1, len(recording.entries) + 1):
+        state = recording.folded(state, count - 1, count)
+        if not output.as_json:
+            narrator(state)
+    if output.as_json:
+        output.document(reports.recording_document(recording.begins, recording.ends, state))
+    else:
+        output.data(reports.recording_line(recording.begins, recording.ends, state))
+    return DONE

@@ -37,6 +37,9 @@ NODE_STOP = 45.0
 RUN_START = 30.0
 """From the order to start a run until its events file exists."""
 
+MEASURE = 300.0
+"""For a plan, until devices and links are measured: the first import of torch on slow disks takes most of it."""
+
 RUN_STOP = 60.0
 """From the order to stop a run until its last event: a step, and a checkpoint."""
 
@@ -51,6 +54,15 @@ RECONNECT_LONGEST = 10.0
 
 LAST_LINES = 1.0
 """From the end of a run whose logs are followed until the other hosts' last lines must be here."""
+
+LAST_EVENT = 3.0
+"""From the end of a teardown until the last event of a run that it ended must be here."""
+
+AGENT_LOOK = 2.0
+"""Between two looks whether a host has our agent by now, which another laptop has sent."""
+
+RUN_RESUMED = 15.0
+"""A coordinator that is there so long after its run's last event is one that lets the run go on."""
 
 HEAD_LOOK_EVERY = 1.0
 """Pause between two looks at whether the head of a run that is followed answers."""
@@ -70,8 +82,39 @@ STEP_ASIDE = 45.0
 FORM_ANEW = NODE_START + RUN_START
 """How long another laptop that has begun to form the cluster anew may take until the run goes on there."""
 
-LOCK_POLL = 0.2
-"""Between two looks whether another command of this laptop is done with the cluster."""
+HOLD_READY = 8.0
+"""A host that is not connected and ready to be held by then is left out: other commands meet on the others. Less than
+:data:`CONNECT`, so that what follows joins the same attempt to connect."""
+
+HOLD_BEAT, HOLD_SILENCE = 5.0, 20.0
+"""Between two signs of life to the hosts that are held, and the silence after which they let go by themselves."""
+
+HOLD_WAIT = 2 * NODE_START + NODE_STOP
+"""How long a command waits for those of other laptops that change the same cluster."""
+
+REACH_ATTEMPT = 3.0
+"""One connection from host to host; without an answer in this time a firewall is dropping the packets."""
+
+REACH = 20.0
+"""All of these, from all hosts at once."""
+
+FIND_PYTHONS = 60.0
+"""Until a host has said which Pythons it has: uv asks each of them, and a first start of one takes a while."""
+
+FETCH = 1800.0
+"""Collecting the wheels for one kind of host on the laptop (gigabytes, for CUDA)."""
+
+SEND_PIECE = 120.0
+"""Sending a piece of a large file to a host (4 MiB)."""
+
+INSTALL_SILENCE = 60.0
+"""An installation on a host says how it stands every 2 s; after such a silence it counts as lost."""
+
+VERIFY = 180.0
+"""Importing torch and Ray for the first time and using each device, on the slowest of machines."""
+
+PURGE = 300.0
+"""Removing an environment: tens of thousands of files, on the slowest of disks."""
 
 CLOSE = 5.0
 """Closing a connection in good order before it is simply dropped."""

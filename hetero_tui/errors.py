@@ -4,6 +4,7 @@ HeteroTuiError                      exit code 1 unless said otherwise
 ├── UsageError                      exit code 2: flags, names, job files
 │   ├── InventoryError              exit code 2: every mistake in inventory.yaml at once
 │   └── OrderError                  exit code 2: every mistake in what is to be trained at once
+│       └── PlanError               exit code 2: the same of a what-if or a fleet file
 ├── HostError                       one host failed, the others go on (exit code 3 if any other succeeded)
 │   ├── Unreachable                 no TCP connection, or it was lost
 │   ├── AuthenticationFailed        the host refused user or key
@@ -17,6 +18,7 @@ HeteroTuiError                      exit code 1 unless said otherwise
 ├── ClusterError                    the cluster as a whole can't do what was asked
 └── RunError                        a training run failed or does not exist
     ├── CoordinatorGone             its process ended without a last word; its host lives
+    ├── TakenDown                   a user ended it, or its whole cluster: nothing starts unasked
     ├── HeadGone                    its host is lost: no other host reaches it either
     └── NoCopy                      no host that is left holds a checkpoint of it
 """
@@ -66,8 +68,10 @@ class InventoryError(UsageError):
 class OrderError(UsageError):
     """What is to be trained is not valid: the job, its file, settings; ``mistakes`` holds one line for each."""
 
+    _step: ClassVar[str] = "train"
+
     def __init__(self, mistakes: tuple[str, ...], *, hint: str = "") -> None:
-        super().__init__("; ".join(mistakes), step="train", hint=hint)
+        super().__init__("; ".join(mistakes), step=self._step, hint=hint)
         self.mistakes = mistakes
 
     def __str__(self) -> str:
@@ -75,6 +79,12 @@ class OrderError(UsageError):
             return super().__str__()
         advice = [f"  -> {self.hint}"] if self.hint else []
         return "\n".join([f"{len(self.mistakes)} mistakes:", *(f"  {mistake}" for mistake in self.mistakes), *advice])
+
+
+class PlanError(OrderError):
+    """A what-if or a fleet file can't be used; as :class:`OrderError`."""
+
+    _step = "plan"
 
 
 class HostError(HeteroTuiError):
@@ -161,6 +171,10 @@ class RunError(HeteroTuiError):
 
 class CoordinatorGone(RunError):
     """A run's process ended without a last word (killed, out of memory), while its host lives."""
+
+
+class TakenDown(RunError):
+    """The run ended as a user wanted it: with its cluster, here or elsewhere. It goes on when a user asks for it."""
 
 
 class HeadGone(RunError):

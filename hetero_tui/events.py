@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from remote_agent.states import RunState
+
 if TYPE_CHECKING:  # what arrives from hosts is not needed for the first paint: neither pydantic nor the protocol
     from hetero_tui.facts import HostFacts
     from remote_agent import protocol
@@ -20,13 +22,18 @@ class HostState(StrEnum):
 
     UNKNOWN = "unknown"
     CONNECTING = "connecting"
+    IDLE = "idle"  # it answers, and nothing of ours runs there; whether it is fit is not known
     READY = "ready"  # probed, fit, not in a cluster
     UNFIT = "unfit"  # reachable, but something that is needed is missing
+    INSTALLING = "installing"  # bootstrap makes its environment
     STARTING = "starting"
     RESTARTING = "restarting"  # Ray ended there, and the host itself is bringing it back
     UP = "up"  # Ray runs and has joined
     TRAINING = "training"
     SLOW = "slow"
+    BENCHED = "benched"  # its devices are too slow just now to make a step shorter
+    PAUSED = "paused"  # its worker was lost, and is started again after a pause
+    DRAINED = "drained"  # it left the run because a user asked for it
     STOPPING = "stopping"
     UNREACHABLE = "unreachable"
     REFUSED = "refused"  # login or host key
@@ -43,23 +50,6 @@ class ClusterState(StrEnum):
     STOPPING = "stopping"
 
 
-class RunState(StrEnum):
-    """Where a training run stands."""
-
-    STARTING = "starting"
-    RUNNING = "running"
-    STOPPING = "stopping"
-    FINISHED = "finished"
-    STOPPED = "stopped"
-    FAILED = "failed"
-    LOST = "lost"  # its coordinator is gone without a last word
-
-    @property
-    def final(self) -> bool:
-        """Whether nothing more will happen."""
-        return self in (RunState.FINISHED, RunState.STOPPED, RunState.FAILED, RunState.LOST)
-
-
 class Level(StrEnum):
     """Weight of a log line: ``bad`` needs a hand, ``good`` is something mended or done."""
 
@@ -74,12 +64,13 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class HostChanged:
-    """A host's state, with a few words of detail ("key refused", "joined in 3.1 s")."""
+    """A host's state, with a few words of detail ("key refused", "joined in 3.1 s") and what a user can do about it."""
 
     time: float
     host: str
     state: HostState
     detail: str = ""
+    hint: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,11 +94,16 @@ class HostSampled:
 
 @dataclass(frozen=True, kw_only=True)
 class HostLost:
-    """The connection to a host broke; what was known of it is kept and gets old."""
+    """The connection to a host broke; what was known of it is kept and gets old.
+
+    ``retry_s``: it is tried again after so many seconds; None: not by itself.
+    """
 
     time: float
     host: str
     cause: str
+    hint: str = ""
+    retry_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +164,14 @@ class Notice:
     host: str | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunsListed:
+    """The runs that the hosts that answer have, oldest first."""
+
+    time: float
+    runs: tuple[protocol.RunSummary, ...]
+
+
 Event = (
     HostChanged
     | HostProbed
@@ -178,6 +182,7 @@ Event = (
     | RunChanged
     | RunProgressed
     | RunRewound
+    | RunsListed
     | Notice
 )
 Emit = Callable[[Event], None]

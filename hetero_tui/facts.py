@@ -26,6 +26,9 @@ def _ip(text: str) -> str:
     return str(ipaddress.ip_address(text.partition("%")[0]))  # a zone says something on that machine only
 
 
+CLOCK_OFF = 60.0
+"""Seconds by which a clock may be off before it is worth a word."""
+
 _VENDORS = {"cuda": "NVIDIA", "rocm": "AMD"}
 """Whose GPUs a torch may be built for; it calls either ``cuda:0``, ``cuda:1``..."""
 
@@ -90,7 +93,10 @@ class Disk(_Facts):
 
 
 class Accelerator(_Facts):
-    """One accelerator: ``kind`` is ``cuda``, ``rocm`` or ``mps``; ``index`` counts within its kind."""
+    """One accelerator: ``kind`` is ``cuda``, ``rocm`` or ``mps``; ``index`` counts within its kind.
+
+    ``capability`` is NVIDIA's compute capability, such as ``8.6``.
+    """
 
     kind: Line
     index: Count = 0
@@ -98,6 +104,7 @@ class Accelerator(_Facts):
     memory_bytes: Size | None = None
     driver: Line | None = None
     uuid: Line | None = None
+    capability: Line | None = None
 
     @property
     def device(self) -> str:
@@ -128,6 +135,7 @@ class HostFacts(_Facts):
     """All that the probe found out about one machine.
 
     ``machine`` is the same for two hosts of the inventory that are one machine, user and folder; None: unknown.
+    ``clock_ahead`` is by how many seconds its clock is ahead of the laptop's (less than 0: behind), as far as it shows.
     """
 
     hostname: Line
@@ -148,6 +156,7 @@ class HostFacts(_Facts):
     environment_python: Path | None = None
     problems: Annotated[tuple[Line, ...], Field(max_length=100)] = ()
     machine: Line | None = None
+    clock_ahead: float = 0.0
 
     @property
     def usable_accelerators(self) -> tuple[Accelerator, ...]:
@@ -162,7 +171,19 @@ class HostFacts(_Facts):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What people should know about the devices: which are not used, and why."""
+        """What people should know although the host is fit: devices that are not used, a clock that is wrong."""
+        return (*self._unused, *self._clock)
+
+    @property
+    def _clock(self) -> tuple[str, ...]:
+        if abs(self.clock_ahead) < CLOCK_OFF:
+            return ()
+        direction = "ahead of" if self.clock_ahead > 0 else "behind"
+        minutes = f"{abs(self.clock_ahead) / 60:,.0f} min"
+        return (f"its clock is {minutes} {direction} this computer's, so times in logs are wrong: set it there",)
+
+    @property
+    def _unused(self) -> tuple[str, ...]:
         used = self.usable_accelerators
         unused = tuple(accelerator for accelerator in self.accelerators if accelerator not in used)
         if not unused:

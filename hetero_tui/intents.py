@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
-from hetero_tui.state import State
+from hetero_tui.state import RunView, State
+
+if TYPE_CHECKING:
+    from remote_agent import protocol
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +37,14 @@ class TeardownReport:
 
     removed: tuple[Removed, ...] = ()
     leftovers: tuple[Leftover, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedLine:
+    """One line that a process of a run logged or printed on a host."""
+
+    host: str
+    line: protocol.LogLine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +97,32 @@ class Intents(Protocol):
     async def stop_run(self) -> None:
         """Ask the run on the screen to stop after its step, with a checkpoint."""
 
-    async def resume(self) -> str:
-        """Let the run on the screen, or else the newest, go on from its newest checkpoint, and follow it."""
+    async def resume(self, run: str | None = None) -> str:
+        """Let a run (None: the one on the screen, or else the newest) go on from its newest checkpoint; follow it."""
+
+    async def drain(self, host: str) -> object:
+        """Have ``host`` leave the run that is under way after its step, with nothing lost."""
+
+    async def bring_back(self, host: str) -> None:
+        """Have ``host`` take part again, at once: drained, paused after failures, or back after an absence."""
+
+    async def list_runs(self) -> None:
+        """Ask every host which runs it has; the state has them then."""
+
+    async def read_run(self, run: str) -> RunView:
+        """A run as its own events tell it, from its first to its last."""
+
+    def logs(self, run: str | None, host: str) -> AsyncGenerator[LoggedLine]:
+        """What a run's processes (None: the newest run's) log, from the first line on, as long as it goes on.
+
+        ``host``: only of this one; empty: of all.
+        """
+
+    def shell_command(self, host: str) -> tuple[str, ...]:
+        """The command that opens a shell on ``host`` in a terminal."""
+
+    async def save(self, name: str, text: str) -> str:
+        """Write a text to a new file of about that name, where the app was started; the answer is its path."""
 
     def accept_host_key(self, host: str) -> None:
         """Trust the key that ``host`` offered, from now on."""
@@ -99,3 +135,59 @@ class Intents(Protocol):
 
     async def close(self) -> None:
         """Detach: connections close, whatever runs goes on."""
+
+
+class Refusing(ABC):
+    """What of :class:`Intents` needs the live session, for what stands in its place: all of it is refused."""
+
+    async def probe(self) -> None:
+        self._refuse()
+
+    async def up(self) -> None:
+        self._refuse()
+
+    def mistakes_in(self, job: str, settings: Mapping[str, str], paths: Sequence[str] = ()) -> tuple[str, ...]:
+        self._refuse()
+
+    async def train(self, job: str, settings: Mapping[str, str], paths: Sequence[str] = ()) -> str:
+        self._refuse()
+
+    async def stop_run(self) -> None:
+        self._refuse()
+
+    async def resume(self, run: str | None = None) -> str:
+        self._refuse()
+
+    async def drain(self, host: str) -> object:
+        self._refuse()
+
+    async def bring_back(self, host: str) -> None:
+        self._refuse()
+
+    async def list_runs(self) -> None:
+        self._refuse()
+
+    async def read_run(self, run: str) -> RunView:
+        self._refuse()
+
+    def logs(self, run: str | None, host: str) -> AsyncGenerator[LoggedLine]:
+        self._refuse()
+
+    def shell_command(self, host: str) -> tuple[str, ...]:
+        self._refuse()
+
+    async def save(self, name: str, text: str) -> str:
+        self._refuse()
+
+    def accept_host_key(self, host: str) -> None:
+        self._refuse()
+
+    def teardown_preview(self) -> TeardownPreview:
+        self._refuse()
+
+    async def down(self) -> TeardownReport:
+        self._refuse()
+
+    @abstractmethod
+    def _refuse(self) -> NoReturn:
+        """Raise a UsageError that says why."""

@@ -3,46 +3,62 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hetero_tui.errors import HeteroTuiError
+from hetero_tui.errors import HeteroTuiError, UsageError
 
 if TYPE_CHECKING:
-    from hetero_tui.session import Session
+    from hetero_tui.app_session import AppSession
+    from hetero_tui.recording.replay import Replay
+    from hetero_tui.ui.preferences import Preferences
 
 DONE, FAILED, USAGE, PARTLY, LEFT_BEHIND, INTERRUPTED = 0, 1, 2, 3, 4, 130
 """Exit codes; an API for scripts."""
+
+DEMO = -1
+"""Instead of an exit code: the user asked for the demo."""
+
+LOOK_EVERY = 1.0
+"""Seconds between two looks whether the inventory has changed."""
 
 INVENTORY = "inventory.yaml"
 INVENTORY_VARIABLE = "HETERO_TUI_INVENTORY"
 
 
-def open_app(path: Path, *, accept_new_host_keys: bool = False) -> int:
+def open_app(path: Path, *, accept_new_host_keys: bool = False, readonly: bool = False) -> int:
     """Open the terminal app on an inventory, until the user leaves it; the answer is the exit code."""
     if not on_a_terminal():
         _say(
-            "hetero-tui: the app needs a terminal for stdin, stdout and stderr; "
+            "hetero-tui: the app needs a terminal that it can draw on for stdin, stdout and stderr; "
             "`hetero-tui --help` lists the commands for scripts"
         )
         return USAGE
-    opened: list[Session] = []
+    opened: list[AppSession] = []
+    path = path.absolute()
 
-    async def open_session() -> Session:
+    async def open_session() -> AppSession:
         # After the first frame: what a session needs takes longer to import than the screens themselves.
+        from hetero_tui.app_session import AppSession
         from hetero_tui.inventory.file import load
-        from hetero_tui.session import Session
 
-        opened.append(Session(load(path), path, accept_new_host_keys=accept_new_host_keys))
-        return opened[0]
+        opened.append(AppSession(load(path), path, accept_new_host_keys=accept_new_host_keys))
+        opened[-1].record()
+        return opened[-1]
 
     async def whole() -> int:
         from hetero_tui.ui.app import HeteroApp
 
-        app = HeteroApp(open_session)
+        app = HeteroApp(
+            open_session,
+            changes=lambda: changes_of(path),
+            inventory_path=str(path),
+            preferences=read_settings(readonly=readonly),
+        )
         try:
             await app.run_async()
         finally:
@@ -50,6 +66,62 @@ def open_app(path: Path, *, accept_new_host_keys: bool = False) -> int:
                 await session.close()
         if app.opening_error is not None:
             raise app.opening_error
+        return DEMO if app.wants_demo else app.return_code or DONE
+
+    return run_to_end(whole)
+
+
+def read_settings(*, readonly: bool = False) -> Preferences:
+    """The user's settings file, where there is one; ``readonly`` holds whatever that says.
+
+    Raises:
+        UsageError: it has mistakes: all of them.
+    """
+    import tomllib
+    from dataclasses import replace
+
+    from platformdirs import user_config_path
+
+    from hetero_tui.ui.preferences import Preferences, read_preferences
+
+    path = user_config_path("hetero-tui") / "settings.toml"
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Preferences(readonly=readonly)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} can't be read: {error}", step="settings") from error
+    found = read_preferences(document, str(path))
+    return replace(found, readonly=readonly or found.readonly)
+
+
+async def changes_of(path: Path) -> AsyncIterator[None]:
+    """Yields after each change of a file: written, made or removed. It is looked at once a second."""
+
+    def look() -> tuple[int, int] | None:
+        try:
+            found = path.stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size
+
+    known = look()
+    while True:
+        await asyncio.sleep(LOOK_EVERY)
+        now = look()
+        if now != known:
+            known = now
+            yield
+
+
+def open_replay(replay: Replay) -> int:
+    """Open the terminal app on a recording; the answer is the exit code."""
+
+    async def whole() -> int:
+        from hetero_tui.ui.replaying import ReplayApp
+
+        app = ReplayApp(replay)
+        await app.run_async()
         return app.return_code or DONE
 
     return run_to_end(whole)
@@ -57,7 +129,7 @@ def open_app(path: Path, *, accept_new_host_keys: bool = False) -> int:
 
 def on_a_terminal() -> bool:
     """Whether the app can be drawn and has keys; Textual draws on stderr."""
-    return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+    return os.environ.get("TERM") != "dumb" and all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
 def run_to_end(

@@ -1,31 +1,44 @@
 """How the command line prints: data on stdout, narration on stderr; JSON for scripts, lines or tables for people.
 
-Nothing that is not a terminal ever gets an escape code, and ``--plain`` gives none to a terminal either.
+Nothing that is not a terminal ever gets an escape code, and ``--plain`` gives none to a terminal either, nor does one
+that says that it knows none (``TERM=dumb``).
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
+import os
 import sys
 import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TextIO
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hetero_tui import deadlines
 from hetero_tui.errors import HeteroTuiError
-from hetero_tui.events import Level
+from hetero_tui.events import ClusterState, Level
 from hetero_tui.state import State
-from hetero_tui.text import plain
+from hetero_tui.text import duration, one_line, plain
 from remote_agent import protocol
 
 _STYLES = {Level.INFO: "", Level.GOOD: "green", Level.WARNING: "yellow", Level.BAD: "bold red"}
 _MARKS = {Level.INFO: " ", Level.GOOD: "+", Level.WARNING: "!", Level.BAD: "x"}
+WORD_EVERY = 5.0
+"""Seconds without a change after which it is said again what is waited for, and for how long."""
+
 STEP_LINE_EVERY = 1.0
 """Seconds of the run's own time between two printed steps, for people; JSON has every step."""
+
+_RECENT_STEPS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +48,18 @@ class Output:
     as_json: bool = False
     plain: bool = False
 
+    def _is_bare(self, stream: TextIO) -> bool:
+        return self.plain or not stream.isatty() or os.environ.get("TERM") == "dumb"
+
+    def ring(self, text: str) -> None:
+        """Call the user back to a terminal: its bell, and a notification where it has them (OSC 9)."""
+        if not self.as_json and not self._is_bare(sys.stderr):
+            sys.stderr.write(f"\x1b]9;{one_line(text)}\x07\x07")
+            sys.stderr.flush()
+
     def _console(self, stderr: bool) -> Console:
         stream = sys.stderr if stderr else sys.stdout
-        bare = self.plain or not stream.isatty()
+        bare = self._is_bare(stream)
         width = None if stream.isatty() else 200
         return Console(
             file=stream,
@@ -72,9 +94,9 @@ class Output:
     def table(self, headings: list[str], rows: list[list[str]]) -> None:
         """Aligned columns on stdout, without boxes; the last one goes on below where a terminal is too narrow.
 
-        A pipe has no width: every line is whole there.
+        A pipe has no width: every line is whole there, and with ``--plain``.
         """
-        if not sys.stdout.isatty():
+        if self._is_bare(sys.stdout):
             widths = [max(cell_len(cell) for cell in column) for column in zip(headings, *rows, strict=True)]
             for row in (headings, *rows):
                 cells = (cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True))
@@ -105,6 +127,39 @@ class Narrator:
             self._output.say(f"{clock} {_MARKS[line.level]} {line.text}", _STYLES[line.level])
 
 
+def waiting_for(state: State) -> str:
+    """What a user who started something waits for now; empty once there is something else to see. Pure."""
+    if state.cluster_state is ClusterState.STARTING:
+        at_most = duration(deadlines.NODE_START)
+        return f"Ray starts: {state.hosts_up} of {len(state.hosts)} hosts are up (a host gets {at_most} at most)"
+    run = state.run
+    if run is None or run.state.final or run.step:
+        return ""
+    return f"{run.run}: {run.detail or run.state}, no step yet"
+
+
+@asynccontextmanager
+async def saying(output: Output, words: Callable[[], str]) -> AsyncIterator[None]:
+    """While the context is open, say every few seconds what is waited for, and since when."""
+
+    async def say() -> None:
+        said, began = "", time.monotonic()
+        while True:
+            await asyncio.sleep(WORD_EVERY)
+            now = words()
+            if now != said:
+                said, began = now, time.monotonic() - WORD_EVERY
+            if now:
+                output.say(f"{now}, for {duration(time.monotonic() - began)}")
+
+    task = asyncio.create_task(say(), name="say what is waited for")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
 class StepPrinter:
     """Prints a run's steps for people: the first, the last, and one a second between."""
 
@@ -117,6 +172,7 @@ class StepPrinter:
         self._since = 0
         self._samples = 0
         self._began: float | None = None
+        self._recent: deque[tuple[float, int]] = deque(maxlen=_RECENT_STEPS)
 
     def __call__(self, event: protocol.Event) -> None:
         """Print ``event`` if it is due."""
@@ -126,10 +182,12 @@ class StepPrinter:
             case protocol.PlanMade():
                 self._iterations = event.iterations or self._iterations
             case protocol.RunResumed():
+                self._recent.clear()
                 self._iterations = event.iterations or self._iterations
                 self._output.data(f"resumed after step {event.step:,}")
             case protocol.Step():
                 self._samples += event.samples
+                self._recent.append((event.time, event.step))
                 due = event.time - self._printed >= STEP_LINE_EVERY or event.step == self._iterations
                 if due:
                     self._print(event)
@@ -167,9 +225,17 @@ class StepPrinter:
         width = len(f"{self._iterations:,}")
         shares = " ".join(f"{worker.host} {worker.samples}" for worker in event.workers)
         self._output.data(
-            f"step {event.step:>{width},}/{self._iterations:,}  loss {loss}  {rate:>8,.0f} samples/s  {shares}"
+            f"step {event.step:>{width},}/{self._iterations:,}  loss {loss}  {rate:>8,.0f} samples/s  "
+            f"{self._left():<18}  {shares}"
         )
         self._printed, self._samples, self._began = event.time, 0, event.time
+
+    def _left(self) -> str:
+        """The time until the last step, by the pace of the recent ones."""
+        (then, first), (now, last) = self._recent[0], self._recent[-1]
+        if last == first or self._iterations < last:
+            return ""
+        return f"{duration((self._iterations - last) * (now - then) / (last - first))} left"
 
 
 def _figure(name: str, value: float | None, between: str = " ") -> str:

@@ -117,6 +117,28 @@ def run_rows(runs: tuple[tuple[str, protocol.RunSummary], ...]) -> list[list[str
     ]
 
 
+def recording_document(begins: float, ends: float, state: State) -> dict[str, Any]:
+    """The JSON of ``replay``: what was known at the end of a recording."""
+    run = state.run
+    return {
+        "begins": begins,
+        "ends": ends,
+        "cluster": {"name": state.cluster, "state": str(state.cluster_state), "head": state.head},
+        "hosts": [{"name": host.name, "state": str(host.state), "detail": host.detail} for host in state.hosts],
+        "run": None
+        if run is None
+        else {"id": run.run, "job": run.job, "state": str(run.state), "step": run.step, "loss": run.loss},
+        "log": [{"time": line.time, "level": str(line.level), "text": line.text} for line in state.log],
+    }
+
+
+def recording_line(begins: float, ends: float, state: State) -> str:
+    """The same in a line, for people."""
+    when = " to ".join(time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment)) for moment in (begins, ends))
+    run = f"; {state.run.run} {state.run.state} at step {state.run.step:,}" if state.run is not None else ""
+    return f"{when}: cluster {state.cluster} {state.cluster_state}, {state.hosts_up} hosts up{run}"
+
+
 def log_line(entry: Logged) -> str:
     """A line of ``logs`` for people: time in UTC, host and process, and what it says."""
     moment = datetime.fromtimestamp(entry.line.time, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -135,4 +157,4 @@ def _devices(facts: HostFacts) -> str:
 
 def _gigabytes(facts: HostFacts) -> str:
     total = facts.memory.total_bytes
-    return "n/a" if total is None else f"{total / 1e9:.1f} GB"
+    return "n/a" if total is None else f"{total / 2**30:.1f} GB"

@@ -9,42 +9,40 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from pathlib import Path
 
-from hetero_tui import events
+from hetero_tui import deadlines, events
 from hetero_tui.errors import HeteroTuiError, HostError, OrderError, RunError, UsageError
-from hetero_tui.events import HostState, Level, RunState
+from hetero_tui.events import Level
 from hetero_tui.fleet.bring_up import UpReport
+from hetero_tui.fleet.install.sources import Sources
 from hetero_tui.fleet.live import LiveFleet, cancel
 from hetero_tui.fleet.probing import Probed
 from hetero_tui.fleet.survey import Surveyed, head_name
-from hetero_tui.fold import apply
+from hetero_tui.fleet.teardown import preview
+from hetero_tui.installing import Installing
 from hetero_tui.intents import TeardownPreview, TeardownReport
 from hetero_tui.inventory import Inventory
-from hetero_tui.runs import membership
+from hetero_tui.recording.recorder import Recorder
+from hetero_tui.runs import measured, membership
 from hetero_tui.runs.attending import attend
+from hetero_tui.runs.elsewhere import Elsewhere
+from hetero_tui.runs.history import history
 from hetero_tui.runs.launch import launch
-from hetero_tui.runs.listing import FINAL_STATES, find_among, find_run, list_runs, live_run, stop_run
+from hetero_tui.runs.listing import find_among, find_run, ignore, list_runs, live_run, stop_run
 from hetero_tui.runs.logs import Logged, logs_of
 from hetero_tui.runs.order import READY_JOBS, Order, archive_of, read_order
 from hetero_tui.runs.recovery import FleetRecovery
-from hetero_tui.state import State, initial
+from hetero_tui.state import initial
 from hetero_tui.text import HostText
 from remote_agent import protocol
-
-_WITH_RAY = (
-    HostState.UP,
-    HostState.TRAINING,
-    HostState.SLOW,
-    HostState.STARTING,
-    HostState.RESTARTING,
-    HostState.FAILED,
-)
+from remote_agent.planning.survey import Survey
+from remote_agent.states import RunState
 
 
-class Session:
+class Session(Installing):
     """One fleet, as long as it is looked at. Use as an async context manager, or call :meth:`close`."""
 
     def __init__(
@@ -56,27 +54,28 @@ class Session:
         ledger_folder: Path | None = None,
         log_errors: bool = True,
     ) -> None:
-        """Nothing is connected yet.
+        """Nothing is connected yet; ``ledger_folder`` replaces the user's state folder (demo, tests).
 
-        ``ledger_folder`` replaces the user's state folder (demo, tests). ``log_errors``: an operation's error becomes
-        a line of the log as well as an exception; a command, which prints the exception, goes without.
+        ``log_errors``: an operation's error becomes a line of the log as well as an exception; a command prints that.
         """
+        super().__init__(
+            initial(inventory.cluster, tuple((host.name, host.address or "this computer") for host in inventory.hosts)),
+            log_errors=log_errors,
+        )
         self.inventory = inventory
         self.inventory_path = str(path)
         self.jobs: tuple[str, ...] = READY_JOBS
-        self._under_way: list[str] = []
-        self._log_errors = log_errors
-        self._state = initial(
-            inventory.cluster, tuple((host.name, host.address or "this computer") for host in inventory.hosts)
-        )
-        self._listeners: list[Callable[[State], None]] = []
-        self._operation = asyncio.Lock()
         self._fleet = LiveFleet(
             inventory, self.emit, accept_new_host_keys=accept_new_host_keys, ledger_folder=ledger_folder
         )
-        self._recovery = FleetRecovery(self._fleet, self._exclusively, self._run_is_on, self._take_in)
+        self._recovery = FleetRecovery(
+            self._fleet, self._exclusively, self._run_is_on, self._take_in, self._is_stopping
+        )
         self._follower: asyncio.Task[None] | None = None
         self._run_host: str | None = None
+        self._recorder: Recorder | None = None
+        self._elsewhere = Elsewhere(lambda: self._look_elsewhere(), lambda: bool(self.busy))
+        self.tap(self._elsewhere)
 
     async def __aenter__(self) -> Session:
         return self
@@ -85,16 +84,6 @@ class Session:
         await self.close()
 
     # --- What is known -----------------------------------------------------------------------------------------------
-
-    @property
-    def state(self) -> State:
-        """What is known now."""
-        return self._state
-
-    @property
-    def busy(self) -> str:
-        """What is under way, in a word, until all of it has ended: first the operation that excludes the others."""
-        return self._under_way[0] if self._under_way else ""
 
     @property
     def probed(self) -> tuple[Probed, ...]:
@@ -111,20 +100,12 @@ class Session:
         """How the last bring-up went; None: there was none."""
         return self._fleet.report
 
-    def subscribe(self, listener: Callable[[State], None]) -> Callable[[], None]:
-        """Have ``listener`` called after each change; the answer ends it."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
-
-    def emit(self, event: events.Event) -> None:
-        """Fold one event into the state and tell the listeners."""
-        self._state = apply(self._state, event)
-        for listener in tuple(self._listeners):
-            listener(self._state)
-
-    def notice(self, level: Level, text: str) -> None:
-        """A line for the log."""
-        self.emit(events.Notice(time=time.time(), level=level, text=text))
+    def record(self, place: Path | None = None) -> Path | None:
+        """Write down what happens, from now on until :meth:`close`; the answer is the file."""
+        self._recorder = Recorder(place, complain=lambda text: self.notice(Level.WARNING, text))
+        self._recorder.begin(self._state)
+        self.tap(self._recorder)
+        return self._recorder.path
 
     # --- Operations --------------------------------------------------------------------------------------------------
 
@@ -133,20 +114,28 @@ class Session:
         async with self._exclusively("probing"):
             await self._fleet.look()
             await self._attach_to_live_run()
+        self._elsewhere.is_wanted = True
 
-    async def up(self) -> None:
-        """Start the cluster on every fit host; what runs is left alone, and a run takes in who is new."""
-        async with self._exclusively("starting"), self._fleet.alone():
-            await self._fleet.look()
+    async def up(self, sources: Sources | None = None) -> None:
+        """Start the cluster on every fit host; what runs is left alone, and a run takes in who is new.
+
+        With ``sources``, hosts that lack an environment get one first.
+        """
+        async with self._exclusively("starting"), self._fleet.alone("up"):
+            await self._look(sources)
             await self._join()
 
     async def _take_in(self, host: str) -> None:
-        """Have one host that is back join the cluster and its run: the others train, and are not probed again."""
+        """Have one host that is back join the cluster and its run: the others train, and are not probed again.
+
+        Only a cluster that is there: nobody asked for one that was taken down meanwhile.
+        """
         fleet = self._fleet
         async with self._exclusively("starting"):
             is_known = bool(fleet.facts) and head_name(fleet.surveyed) is not None
             await (fleet.look_at(host) if is_known else fleet.look())
-            await self._join(host)
+            if head_name(fleet.surveyed) is not None:
+                await self._join(host)
 
     def mistakes_in(self, job: str, settings: Mapping[str, str], paths: Sequence[str] = ()) -> tuple[str, ...]:
         """What is wrong with an order for :meth:`train`, as far as it shows before anything starts."""
@@ -164,7 +153,7 @@ class Session:
 
     async def launch(self, order: Order) -> str:
         """Start a run, bringing the cluster up first where it is down; the answer is its name."""
-        async with self._exclusively("starting"), self._fleet.alone():
+        async with self._exclusively("starting"), self._fleet.alone("train"):
             self._refuse_beside_live_run("train")
             archive = await archive_of(order, self.notice)
             fleet = self._fleet
@@ -176,23 +165,24 @@ class Session:
             self.emit(events.RunChanged(time=time.time(), run=run, job=order.job.reference, state=RunState.STARTING))
             return run
 
+    async def survey_of(self, order: Order, *, anew: bool = False) -> tuple[Survey, bool]:
+        """What is known of the fleet and a job, and whether it was measured now."""
+        async with self._exclusively("planning"), self._fleet.alone("plan"):
+            return await measured.survey_of(self.inventory, self._fleet, order, self.notice, anew=anew)
+
     async def resume_run(self, run: str | None = None) -> str:
-        """Let a run (None: the newest) go on from its newest checkpoint; a cluster that is down is brought up first.
+        """Let a run (None: the newest) go on from its newest checkpoint; the answer is its name.
 
-        Returns:
-            Its name.
-
-        Raises:
-            RunError: it can't go on.
+        A cluster that is down is brought up first. Raises RunError where it can't go on.
         """
-        async with self._exclusively("resuming"), self._fleet.alone():
+        async with self._exclusively("resuming"), self._fleet.alone("resume"):
             self._refuse_beside_live_run("resume run")
             return await self._recovery.by_hand(run)
 
-    async def resume(self) -> str:
-        """Let the run on the screen, or else the newest, go on, and follow it; the answer is its name."""
+    async def resume(self, run: str | None = None) -> str:
+        """Let a run (None: the one on the screen, or else the newest) go on, and follow it; the answer is its name."""
         shown = self._state.run
-        run = await self.resume_run(shown.run if shown is not None else None)
+        run = await self.resume_run(run if run is not None or shown is None else shown.run)
         self._follow(run)
         return run
 
@@ -215,12 +205,27 @@ class Session:
                 async for line, event in coming:
                     yield line, event
         except HeteroTuiError as error:
-            self.emit(events.RunChanged(time=time.time(), run=run, job="", state=RunState.LOST, detail=error.cause))
+            state = RunState.STOPPED if self._is_stopping() else RunState.LOST
+            self.emit(events.RunChanged(time=time.time(), run=run, job="", state=state, detail=error.cause))
             raise
 
+    async def history_of(self, run: str | None) -> tuple[protocol.RunSummary, tuple[protocol.Event, ...]]:
+        """A run (None: the newest) and its events up to now; RunError: it has none, or there is no such run."""
+        with self._working("reading events"):
+            host, summary = await find_run(self.inventory.cluster, self._fleet.transports, run)
+            coming = history(self._fleet.transports[host], self.inventory.cluster, summary.id)
+            async with aclosing(coming) as found:
+                return summary, tuple([event async for event in found])
+
     async def logs_of(
-        self, run: str | None, host: str = "", *, follow: bool, failed: Callable[[HostError], None]
-    ) -> AsyncIterator[Logged]:
+        self,
+        run: str | None,
+        host: str = "",
+        *,
+        follow: bool,
+        failed: Callable[[HostError], None],
+        broken: Callable[[HostError], None] = ignore,
+    ) -> AsyncGenerator[Logged]:
         """What the processes of a run (None: the newest) logged and printed on all hosts, or on ``host``, by time.
 
         Args:
@@ -228,6 +233,7 @@ class Session:
             host: only this one's; empty: all hosts'.
             follow: go on until the run ends.
             failed: is told of each of those hosts that can't be asked.
+            broken: with ``follow``, is told of each whose connection broke; it is opened again.
 
         Raises:
             UsageError: the inventory has no such host.
@@ -242,7 +248,7 @@ class Session:
         head, summary = find_among(runs, run)
         wanted = {host, *([head] if follow else [])} if host else self._fleet.answering.keys()
         asked = {name: link for name, link in self._fleet.answering.items() if name in wanted}
-        coming = logs_of(asked, self.inventory.cluster, summary, head, follow=follow, failed=failed)
+        coming = logs_of(asked, self.inventory.cluster, summary, head, follow=follow, failed=failed, broken=broken)
         async with aclosing(coming) as lines:
             async for entry in lines:
                 if host in ("", entry.host):
@@ -254,7 +260,7 @@ class Session:
             current = self._state.run
             wanted = run if run is not None else (current.run if current is not None else None)
             host, summary = await find_run(self.inventory.cluster, self._fleet.transports, wanted)
-            if summary.state in FINAL_STATES:
+            if summary.state.final:
                 raise RunError(f"{summary.id} is {summary.state} already", step="stop run")
             if current is not None and current.run == summary.id:
                 self.emit(events.RunChanged(time=time.time(), run=summary.id, job=summary.job, state=RunState.STOPPING))
@@ -273,10 +279,23 @@ class Session:
             self.notice(Level.INFO, f"{host} leaves {run} after its step")
             return run
 
-    async def status(self) -> tuple[tuple[str, protocol.RunSummary], ...]:
-        """Ask what of ours is on every host, without probing; the answer is the runs, oldest first."""
+    async def undrain(self, host: str) -> str:
+        """Have ``host`` take part again in the run that is under way; the run's name. Raises as :meth:`drain` does."""
+        self._refuse_unknown(host, step="undrain")
+        with self._working("undraining"):
+            fleet = self._fleet
+            if host not in fleet.facts or host not in fleet.members:
+                await fleet.look_at(host)
+            run = await membership.undrain(self.inventory, fleet.transports, fleet.facts, fleet.surveyed, host)
+            self.notice(Level.INFO, f"{host} takes part in {run} again as soon as its worker is started")
+            return run
+
+    async def status(self, *, judge: bool = False) -> tuple[tuple[str, protocol.RunSummary], ...]:
+        """Ask what of ours is on all hosts, ``judge`` those that have nothing; the answer is the runs, oldest first."""
         async with self._exclusively("asking"):
             await self._fleet.survey()
+            if judge:
+                await self._fleet.judge_idle()
             return await list_runs(self.inventory.cluster, self._fleet.answering, self._fleet.failed)
 
     def accept_host_key(self, host: str) -> None:
@@ -286,61 +305,24 @@ class Session:
 
     def teardown_preview(self) -> TeardownPreview:
         """What :meth:`down` would do now."""
-        run = self._state.run
-        live = ""
-        if run is not None and not run.state.final:
-            saved = f"last checkpoint: step {run.checkpoint_step:,}" if run.checkpoint else "no checkpoint yet"
-            live = f"{run.run} at step {run.step:,} ({saved})"
-        touched = {entry.host.name for entry in self._fleet.ledger.entries()}
-        with_ray = [host.name for host in self._state.hosts if host.state in _WITH_RAY]
-        stops = (f"Ray on {', '.join(with_ray)}",) if with_ray else ()
-        away = tuple(
-            host.name for host in self._state.hosts if host.state is HostState.UNREACHABLE and host.name in touched
-        )
-        return TeardownPreview(cluster=self.inventory.cluster, running=live, stops=stops, unreachable=away)
+        return preview(self._state, {entry.host.name for entry in self._fleet.ledger.entries()})
 
-    async def down(self) -> TeardownReport:
-        """Stop everything on every host of the inventory and of the ledger, and prove that nothing is left."""
-        async with self._exclusively("stopping"):
-            await self._detach()
-            return await self._fleet.tear_down()
+    async def down(self, purge: bool = False) -> TeardownReport:
+        """Stop everything on every host of inventory and ledger, and prove it; with ``purge`` environments go, too."""
+        async with self._exclusively("stopping"), self._fleet.alone("down"):
+            await self._recovery.close()
+            report = await self._fleet.tear_down(purge)
+            await self._see_the_run_end()
+            return report
 
     async def close(self) -> None:
         """Detach: connections close, whatever runs on the hosts goes on."""
         await self._detach()
         await self._fleet.close()
+        if self._recorder is not None:
+            self._recorder.close()
 
     # --- Inside ------------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _working(self, word: str, *, first: bool = False) -> Iterator[None]:
-        """Say what is under way; an error becomes a line in the log on its way to the caller.
-
-        Stopping a run and draining a host go on beside other operations, so each takes back its own word alone.
-        """
-        self._under_way.insert(0 if first else len(self._under_way), word)
-        try:
-            yield
-        except HeteroTuiError as error:
-            if self._log_errors:
-                self.notice(Level.BAD, str(error))
-            raise
-        finally:
-            self._under_way.remove(word)
-            for listener in tuple(self._listeners):
-                listener(self._state)
-
-    @asynccontextmanager
-    async def _exclusively(self, word: str) -> AsyncIterator[None]:
-        """One operation at a time; see :meth:`_working`."""
-        async with self._operation:
-            with self._working(word, first=True):
-                yield
-
-    def _refuse_beside_live_run(self, step: str) -> None:
-        live = self._state.run
-        if live is not None and not live.state.final:
-            raise UsageError(f"{live.run} is under way", step=step, hint="stop it first")
 
     def _refuse_unknown(self, host: str, *, step: str) -> None:
         if self.inventory.host(host) is None:
@@ -349,6 +331,11 @@ class Session:
 
     def _run_is_on(self, host: str) -> None:
         self._run_host = host
+
+    async def _look_elsewhere(self) -> None:
+        async with self._exclusively("asking"):
+            await self._fleet.survey()
+            await self._attach_to_live_run()
 
     async def _attach_to_live_run(self) -> None:
         known = self._state.run
@@ -368,17 +355,9 @@ class Session:
         """Bring the cluster up as the last look found it, and have its run take in who is new."""
         before = self._fleet.members
         await self._fleet.bring_up(only)
-        await self._add_to_run(before)
-
-    async def _add_to_run(self, before: frozenset[str]) -> None:
-        """Offer the devices of hosts that joined the cluster just now to the run that is under way, if there is one."""
-        fleet = self._fleet
-        new = {name: fleet.surveyed[name] for name in fleet.members - before}
-        if not before or not new:
-            return
-        run = await membership.offer(self.inventory, fleet.answering, fleet.facts, new)
-        if run is not None:
-            self.notice(Level.INFO, f"{', '.join(sorted(new))}: to take part in {run}")
+        said = await membership.offer_new(self._fleet, before)
+        if said:
+            self.notice(Level.INFO, said)
 
     def _follow(self, run: str) -> None:
         async def consume() -> None:
@@ -390,8 +369,21 @@ class Session:
             self._follower.cancel()
         self._follower = asyncio.create_task(consume(), name=f"follow {run}")
 
+    async def _see_the_run_end(self) -> None:
+        """The run that was followed has its last event from its coordinator, or it ended with the cluster."""
+        if self._follower is not None:
+            await asyncio.wait({self._follower}, timeout=deadlines.LAST_EVENT)
+        await self._detach()
+        run = self._state.run
+        if run is not None and not run.state.final:
+            words = "the cluster was taken down"
+            self.emit(
+                events.RunChanged(time=time.time(), run=run.run, job=run.job, state=RunState.STOPPED, detail=words)
+            )
+
     async def _detach(self) -> None:
         """Follow no run, wait for no host."""
+        await self._elsewhere.close()
         follower, self._follower = self._follower, None
         if follower is not None:
             await cancel(follower)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from hetero_tui.events import ClusterState, HostState, Level, RunState
+from hetero_tui.events import ClusterState, HostState, Level
+from remote_agent.states import RunState
 
 if TYPE_CHECKING:  # what arrives from hosts is not needed for the first paint: neither pydantic nor the protocol
     from hetero_tui.facts import HostFacts
@@ -20,8 +21,27 @@ RECENT_STEPS = 50
 LOSS_POINTS = 2000
 """Points of the loss curve that are kept; then every second one goes, so that memory stays bounded."""
 
+COORDINATOR, WORKERS, MEASURING, FIRST_STEP = "coordinator", "workers", "devices and links", "first step"
+"""Parts of a run's start, in their order."""
+
+FAULTS = 200
+"""Faults of a run that are kept; the numbers go on."""
+
 LOG_LINES = 500
 """Lines of the event log that are kept."""
+
+
+IN_CLUSTER = frozenset(
+    (
+        HostState.UP,
+        HostState.TRAINING,
+        HostState.SLOW,
+        HostState.BENCHED,
+        HostState.PAUSED,
+        HostState.DRAINED,
+    )
+)
+"""Where Ray runs on a host and has joined."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +52,7 @@ class HostView:
     address: str
     state: HostState = HostState.UNKNOWN
     detail: str = ""
+    hint: str = ""
     since: float | None = None
     last_seen: float | None = None
     facts: HostFacts | None = None
@@ -39,6 +60,7 @@ class HostView:
     sampled: float | None = None
     round_trip_s: float | None = None
     offered_key: str | None = None
+    next_try: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +75,54 @@ class WorkerView:
     simulated_speed: float | None = None
     alive: bool = True
     slow_factor: float | None = None
+    drained: bool = False
+    retry_at: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Marker:
-    """Something to point at on the loss curve."""
+class Fault:
+    """Something that went wrong in a run, and what came of it: a row of the faults' view.
 
+    Attributes:
+        number: from 1, of all faults of the run; the curves mark it.
+        time: when it was noticed, in seconds since the epoch.
+        step: in which it was.
+        host: where.
+        worker: whose; empty: of a whole host.
+        word: lost, late, slow, shard lost or head lost.
+        what: in a few words.
+        done: what was done about it.
+        stall_s: seconds for which the run stood still; None: none, or not known.
+        retry_s: seconds after ``time`` at which a lost worker is started again; None: at once, or it was not said.
+        back: when it was mended; None: it is not yet.
+        tries: how often it was tried to mend it.
+    """
+
+    number: int
+    time: float
     step: int
-    text: str
+    host: str
+    worker: str
+    word: str
+    what: str
+    done: str = ""
+    stall_s: float | None = None
+    retry_s: float | None = None
+    back: float | None = None
+    tries: int = 0
+
+
+COORDINATOR, WORKERS, MEASURING, FIRST_STEP = "coordinator", "workers", "devices and links", "first step"
+"""Parts of a run's start, in their order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """A part of a run's start; ``ended`` is None while it goes on."""
+
+    name: str
+    began: float
+    ended: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,12 +145,35 @@ class RunView:
     losses: tuple[tuple[int, float], ...] = ()
     workers: tuple[WorkerView, ...] = ()
     recent: tuple[protocol.Step, ...] = ()
-    markers: tuple[Marker, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    phases: tuple[Phase, ...] = ()
+    plan: protocol.PlanMade | None = None
+    last_event: float | None = None
+    away_seconds: float = 0.0
     checkpoint: str = ""
     checkpoint_step: int = 0
     evaluation: dict[str, float] = field(default_factory=dict)
     evaluated: protocol.Evaluated | None = None
     best: protocol.Evaluated | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds from its start to its end, or to its last event, without the time for which it was stopped."""
+        last = self.ended if self.ended is not None else self.last_event
+        if self.started is None or last is None:
+            return None
+        return max(0.0, last - self.started - self.away_seconds)
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether its workers are being started, for the first time or again: it makes no steps yet."""
+        return bool(self.phases) and self.phases[-1].ended is None and not self.state.final
+
+    @property
+    def paused_hosts(self) -> tuple[str, ...]:
+        """The hosts whose workers are lost just now, and are waited for."""
+        lost = (worker.host for worker in self.workers if not worker.alive and not worker.drained)
+        return tuple(dict.fromkeys(lost))
 
     @property
     def step_seconds(self) -> float | None:
@@ -110,6 +195,11 @@ class RunView:
         """Estimated seconds until the last step."""
         seconds = self.step_seconds
         return None if seconds is None or self.state.final else max(0, self.iterations - self.step) * seconds
+
+    @property
+    def stalled_seconds(self) -> float:
+        """Seconds for which faults made it stand still, of those faults that are kept."""
+        return sum(fault.stall_s or 0.0 for fault in self.faults)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +230,9 @@ class State:
     head: str | None = None
     hosts: tuple[HostView, ...] = ()
     run: RunView | None = None
+    runs: tuple[protocol.RunSummary, ...] | None = None  # None: not asked for yet
+    cluster_phase: Phase | None = None
+    told: tuple[str, int] = ("", 0)  # of which run, and up to which of its events, the log has lines
     log: tuple[LogLine, ...] = ()
 
     def host(self, name: str) -> HostView | None:
@@ -149,7 +242,19 @@ class State:
     @property
     def hosts_up(self) -> int:
         """How many hosts have Ray running, by their own last word."""
-        return sum(host.state in (HostState.UP, HostState.TRAINING, HostState.SLOW) for host in self.hosts)
+        return sum(host.state in IN_CLUSTER for host in self.hosts)
+
+    @property
+    def hosts_training(self) -> int:
+        """How many hosts train."""
+        return sum(host.state in (HostState.TRAINING, HostState.SLOW) for host in self.hosts)
+
+    @property
+    def hosts_able(self) -> int:
+        """How many hosts train or could: reached at least once and fit, and not taken out by a user."""
+        never = (HostState.UNKNOWN, HostState.CONNECTING, HostState.UNFIT, HostState.REFUSED, HostState.DRAINED)
+        able = [host for host in self.hosts if host.state not in never]
+        return sum(host.last_seen is not None or host.state is not HostState.UNREACHABLE for host in able)
 
 
 def initial(cluster: str, hosts: tuple[tuple[str, str], ...]) -> State:

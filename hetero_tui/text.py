@@ -58,3 +58,12 @@ def last_lines(text: str | HostText, count: int = 5, limit: int = 600) -> str:
     raw = text.raw if isinstance(text, HostText) else text
     lines = [line.rstrip() for line in plain(raw[-100_000:], 100_000).splitlines() if line.strip()]
     return "\n".join(lines[-count:])[-limit:]
+
+
+def duration(seconds: float) -> str:
+    """A time span as people write it: ``8 s``, ``2 min 5 s``, ``3 h 20 min``."""
+    whole = max(0, round(seconds))
+    hours, minutes = whole // 3600, whole // 60 % 60
+    if hours:
+        return f"{hours:,} h {minutes} min"
+    return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"

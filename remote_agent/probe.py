@@ -272,18 +272,21 @@ def accelerator(kind: str, index: int, name: Optional[str], memory: Optional[int
 
 
 def parse_nvidia_query(text: str) -> List[Facts]:
-    """``nvidia-smi --query-gpu=index,name,memory.total,driver_version,uuid --format=csv,noheader,nounits``.
+    """``nvidia-smi --query-gpu=index,name,memory.total,driver_version,uuid[,compute_cap]``, as CSV without units.
 
-    Memory is MiB; it is ``[N/A]`` where the GPU shares the processor's (Jetson, GB10).
+    Memory is MiB; it is ``[N/A]`` where the GPU shares the processor's (Jetson, GB10). Old drivers know no compute_cap.
     """
     found = []
     for row in csv.reader(text.splitlines(), skipinitialspace=True):
-        index = to_int(row[0]) if len(row) == 5 else None
+        index = to_int(row[0]) if len(row) in (5, 6) else None
         if index is None:
             continue
         memory = to_int(row[2])
         size = None if memory is None else memory * MIB
-        found.append(accelerator("cuda", index, known(row[1]), size, driver=known(row[3]), uuid=known(row[4])))
+        gpu = accelerator("cuda", index, known(row[1]), size, driver=known(row[3]), uuid=known(row[4]))
+        if len(row) == 6 and known(row[5]):
+            gpu["capability"] = known(row[5])
+        found.append(gpu)
     return found
 
 
@@ -407,7 +410,12 @@ def read_nvidia(commands: Commands) -> List[Facts]:
         return []
     query = "--query-gpu=index,name,memory.total,driver_version,uuid"
     try:
-        text = commands.run(program, query, "--format=csv,noheader,nounits")
+        try:
+            text = commands.run(program, query + ",compute_cap", "--format=csv,noheader,nounits")
+        except PartFailed as failure:
+            if "compute_cap" not in str(failure):
+                raise
+            text = commands.run(program, query, "--format=csv,noheader,nounits")  # a driver before 510
     except PartFailed as failure:
         if "No devices were found" in str(failure):
             return []

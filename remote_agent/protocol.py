@@ -1,9 +1,9 @@
 """The wire between a laptop and its machines: frozen values, one JSON document a line, and a version.
 
-Both sides import this file and nothing else of each other, so it uses the standard library only. A reader ignores
-fields that it does not know (fields may be added, none is renamed) and an event kind that it does not know is skipped,
-so that an older laptop can follow a newer run. What arrives is data from another machine: a value of the wrong type
-is a :class:`ProtocolError`, never an attribute error three layers up.
+Both sides import this file, and nothing else of each other but what has no imports of its own (`states`, `settings`).
+A reader ignores fields that it does not know (fields may be added, none is renamed) and an event kind that it does not
+know is skipped, so that an older laptop can follow a newer run. What arrives is data from another machine: a value of
+the wrong type is a :class:`ProtocolError`, never an attribute error three layers up.
 
 Units: seconds, bytes, samples; times are seconds since the epoch, on the clock of the machine that wrote them.
 """
@@ -11,6 +11,7 @@ Units: seconds, bytes, samples; times are seconds since the epoch, on the clock 
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 import hashlib
 import json
@@ -20,6 +21,8 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar, get_args, get_origin
+
+from remote_agent.states import ControlCommand, RayState, RunState
 
 CLUSTER_MARK = "HETERO_TUI_CLUSTER"
 """Environment variable that every process of ours carries on a host; its value is the cluster's folder there.
@@ -48,6 +51,9 @@ RUN_NOT_RESUMABLE = 6
 CONTROL_FILE = "control.jsonl"
 """In a run's folder on its head host: what the user wants of the run while it is on, a :class:`RunCommand` a line."""
 
+
+PROFILES = "profiles"
+"""In the cluster's folder on the head: what was measured, a file for each job with its settings and devices."""
 
 JOB_ARCHIVE, JOB_CODE, JOB_LEFT = "job.zip", "code", "left.json"
 """In a run's folder: the user's files. In it, the folder of the files as they lay around the job; and a list of those
@@ -124,7 +130,8 @@ class RunSpec:
     says how it had ended before. ``epoch`` is that of the cluster (:class:`NodeSpec`) that it runs on: of two folders
     of the same run, the one with the larger epoch tells how it stands. ``awaited`` is for the command that makes a run
     ready to go on: hosts that are not in the cluster now, whose devices the run keeps; they take part once they are
-    back.
+    back. ``profile`` names the file, in :data:`PROFILES` of the cluster's folder on the head, in which what is measured
+    of devices and links is kept for later plans; empty: it is not kept.
     """
 
     run: str
@@ -140,17 +147,14 @@ class RunSpec:
     ended: str = ""
     epoch: int = 0
     awaited: tuple[str, ...] = ()
+    profile: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunCommand:
-    """A line of :data:`CONTROL_FILE`, which the coordinator follows.
+    """A line of :data:`CONTROL_FILE`, which the coordinator follows: ``drain`` has a host, ``add`` has devices."""
 
-    ``command`` is ``drain``: the workers of ``host`` leave after their step, and nothing is lost; or ``add``: a worker
-    is started on each of ``devices``, once its host has a living node; one that takes part already stays as it is.
-    """
-
-    command: str
+    command: ControlCommand
     host: str = ""
     devices: tuple[DeviceSpec, ...] = ()
 
@@ -176,20 +180,52 @@ class ProcessRecord:
 class NodeReport:
     """Answer of ``node start`` and ``node status``.
 
-    ``state`` is ``running``, ``restarting`` (Ray ended, and the machine's supervisor is bringing it back), ``stopped``
-    or ``failed``; ``restarts`` counts how often it was brought back. ``cause`` and ``hint`` say why it does not run
-    and what to do; ``already`` is true when it ran before and was left alone. ``spec`` is the specification in force,
-    which tells any laptop how the cluster was made.
+    ``restarts`` counts how often Ray was brought back. ``cause`` and ``hint`` say why it does not run and what to do;
+    ``already`` is true when it ran before and was left alone. ``spec`` is the specification in force, which tells any
+    laptop how the cluster was made.
     """
 
     host: str
-    state: str
+    state: RayState
     pid: int | None = None
     cause: str = ""
     hint: str = ""
     already: bool = False
     restarts: int = 0
     spec: NodeSpec | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hold:
+    """A word of ``host.hold``.
+
+    ``hold`` is ``ready`` (``machine`` names it, the same for every laptop), ``waits`` (``by`` is who holds the machine
+    for ``command``), ``held``, or ``none`` (it can't be held; ``by`` says why).
+    """
+
+    hold: str
+    machine: str = ""
+    by: str = ""
+    command: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listening:
+    """First word of ``host.reach``: the TCP ``ports`` that it listens on, and what it sends to those who connect.
+
+    ``firewall`` is the program that a firewall of this machine is set with, or ``macos``; empty: none was found.
+    """
+
+    word: str
+    ports: tuple[int, ...]
+    firewall: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """Second word of ``host.reach``: what became of each connection in the order asked for; empty: it was made."""
+
+    outcomes: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,15 +244,15 @@ class HeadReport:
 class RunSummary:
     """One run as its host's files tell it; ``started`` is None until the first event.
 
-    ``state`` is ``starting``, ``running``, ``finished``, ``stopped``, ``failed``, or ``lost``: no last event, and its
-    process is gone. ``host`` is the head that it was started on, which another machine's copy of it names as well;
+    ``host`` is the head that it was started on, which another machine's copy of it names as well;
     ``seq`` is the last event's number there, and ``checkpoint`` the step of the newest whole checkpoint (None: none).
-    ``ended`` is the time of the last event of a run that is not under way.
+    ``ended`` is the time of the last event of a run that is not under way. ``curve`` is a few of its losses, in their
+    order, for a curve of one line; ``iterations`` and ``parameters`` are those of its start.
     """
 
     id: str
     job: str
-    state: str
+    state: RunState
     step: int
     loss: float | None
     started: float | None
@@ -225,6 +261,9 @@ class RunSummary:
     seq: int = 0
     checkpoint: int | None = None
     ended: float | None = None
+    curve: tuple[float, ...] = ()
+    iterations: int = 0
+    parameters: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,19 +320,17 @@ class DeviceSample:
 
 @dataclass(frozen=True, kw_only=True)
 class HostSample:
-    """Live use of one host, about once a second.
-
-    ``ray`` is ``running``, ``restarting``, ``stopped`` or ``none`` (never started).
-    """
+    """Live use of one host, about once a second; ``run`` is the run that has its coordinator there, if any."""
 
     time: float
     cpu_use: float | None
     memory_used: int | None
     memory_total: int | None
-    ray: str
+    ray: RayState
     devices: tuple[DeviceSample, ...] = ()
     bytes_sent_per_s: float | None = None
     bytes_received_per_s: float | None = None
+    run: str = ""
 
 
 # --- Events of a run -------------------------------------------------------------------------------------------------
@@ -427,7 +464,8 @@ class Step(Event):
     ``loss`` is None where it is not a finite number: JSON has no NaN, and an honest blank beats an invented figure.
     ``learning_rate`` is that of the optimizer's first parameter group, ``gradient_norm`` that of the mean gradient,
     before it is clipped; None where the strategy does not know it. ``scalars`` are the job's own figures, which its
-    loss returned beside the loss, over the step's samples.
+    loss returned beside the loss, over the step's samples. ``predicted_s`` is what the run's plan foresaw for
+    ``seconds``; None: nothing was, or the workers are others since.
     """
 
     kind: ClassVar[str] = "step"
@@ -441,6 +479,7 @@ class Step(Event):
     learning_rate: float | None = None
     gradient_norm: float | None = None
     scalars: dict[str, float | None] = field(default_factory=dict)
+    predicted_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -719,6 +758,11 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         if not isinstance(value, dict):
             raise ProtocolError(f"{where}: expected an object")
         return _build(hint, value, where)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        try:
+            return hint(value)
+        except ValueError:
+            raise ProtocolError(f"{where}: {str(value)[:40]!r} is none of {', '.join(map(str, hint))}") from None
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         try:
             return float(value)

@@ -21,6 +21,10 @@ from pathlib import Path
 
 from remote_agent import protocol, reopening, tail
 from remote_agent.host.processes import absolute_path, find_named
+from remote_agent.states import ControlCommand, RunState
+
+CURVE_POINTS = 24
+"""Of a run's losses that are in its summary."""
 
 MAX_LINES = 1000
 """Of the end of ``events.jsonl``, where no step is found: there are few events between two steps."""
@@ -55,13 +59,14 @@ def summarize(folder: Path, spec: protocol.RunSpec, events: Path) -> protocol.Ru
     alive = find_named(folder, protocol.run_process_name(spec.run)) is not None
     match final:
         case protocol.RunFinished():
-            state, step, loss = "stopped" if final.stopped else "finished", final.steps, final.final_loss
+            state = RunState.STOPPED if final.stopped else RunState.FINISHED
+            step, loss = final.steps, final.final_loss
         case protocol.RunFailed():
-            state, step = "failed", max(step, final.step)
+            state, step = RunState.FAILED, max(step, final.step)
         case _ if not alive:
-            state = "lost"
+            state = RunState.LOST
         case _:
-            state = "running" if first is not None else "starting"
+            state = RunState.RUNNING if first is not None else RunState.STARTING
     started = None if first is None else first.time
     return protocol.RunSummary(
         id=spec.run,
@@ -74,8 +79,28 @@ def summarize(folder: Path, spec: protocol.RunSpec, events: Path) -> protocol.Ru
         epoch=spec.epoch,
         seq=seq,
         checkpoint=newest_checkpoint(events.parent),
-        ended=last[-1].time if last and state not in ("starting", "running") else None,
+        ended=last[-1].time if last and state.final else None,
+        curve=sampled_losses(events),
+        iterations=first.iterations if isinstance(first, protocol.RunStarted) else 0,
+        parameters=first.parameters if isinstance(first, protocol.RunStarted) else 0,
     )
+
+
+def sampled_losses(events: Path, count: int = CURVE_POINTS) -> tuple[float, ...]:
+    """Losses from ``count`` places of the file, however long it is; fewer where a place has no step that has one."""
+    found: dict[int, float] = {}
+    try:
+        size = events.stat().st_size
+        with events.open("rb") as file:
+            for index in range(count):
+                file.seek(size * index // count)
+                file.readline()  # the rest of the line that this place is in
+                event = _event(file.readline())
+                if isinstance(event, protocol.Step) and event.loss is not None:
+                    found[event.step] = event.loss
+    except OSError:
+        return ()
+    return tuple(loss for _, loss in sorted(found.items()))
 
 
 def newest_checkpoint(place: Path) -> int | None:
@@ -109,14 +134,14 @@ def reopen(folder: Path, run: str, now: protocol.RunSpec, seen: Iterable[str] = 
     except (OSError, ValueError) as error:
         raise NotResumable(f"there is no run {run}") from error
     events = place / "events.jsonl"
-    if summarize(folder, known, events).state in ("starting", "running"):
+    if not summarize(folder, known, events).state.final:
         raise NotResumable(f"{run} is running")
     try:
         reopening.add(events, seen)
     except (OSError, protocol.ProtocolError) as error:
         raise NotResumable(f"the events of {run} can't be completed: {error}") from error
     summary = summarize(folder, known, events)
-    if summary.state == "finished":
+    if summary.state is RunState.FINISHED:
         raise NotResumable(f"{run} is finished")
     if summary.checkpoint is None:
         raise NotResumable(f"{run} has no checkpoint")
@@ -150,9 +175,9 @@ def _away(known: protocol.RunSpec, now: protocol.RunSpec, control: Path) -> tupl
             command = protocol.decode(protocol.RunCommand, line)
         except protocol.ProtocolError:
             continue
-        if command.command == "drain":
+        if command.command is ControlCommand.DRAIN:
             devices = [spec for spec in devices if spec.host != command.host]
-        elif command.command == "add":
+        else:
             devices = [spec for spec in devices if spec not in command.devices] + list(command.devices)
     here = {spec.host for spec in now.devices}
     return tuple(spec for spec in devices if spec.host in now.awaited and spec.host not in here)

@@ -18,7 +18,7 @@ from typing import Annotated, Any, TypeVar
 from remote_agent.errors import ConfigError
 from remote_agent.goals import GoalSetting
 from remote_agent.kinds import Choice, Range, convert, nearest
-from remote_agent.strategies import SPECS, spec_of
+from remote_agent.strategies import SETTINGS, SPECS, spec_of
 
 STREAMS = ("auto", "network")
 """Values of ``stream``."""
@@ -34,6 +34,15 @@ REDUCTIONS = ("auto", "mean", "sum")
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 """Values of ``precision``."""
+
+LOGS = ("none", "csv", "tensorboard")
+"""Values of ``log_to``."""
+
+ALLOWED = ("exact", "inexact")
+"""Values of ``allow``."""
+
+QUANTIZERS = ("none", "nf4")
+"""Values of ``quantize``."""
 
 CODECS = dict.fromkeys(("fp32", "bf16", "int8", "topk"))
 """Values of ``codec``, in their order; see :mod:`remote_agent.training.wire.codecs`, which may have more of them."""
@@ -78,7 +87,10 @@ class TrainingConfig:
         epochs: train for so many passes over the data, instead of ``num_iterations`` steps; 0: steps count.
         batch_size: samples of one step, over all devices together; 0: the batches are those of the data loader, or 64
             samples where the data has none.
-        micro_batch: the most samples that a device takes at a time; a larger slice is accumulated. 0: what fits.
+        micro_batch: the most samples that a device takes at a time; a larger slice is accumulated. 0: what fits; with
+            ``pipeline`` an eighth of a batch, which then travels from stage to stage as a whole.
+        in_flight: of ``pipeline``: micro-batches that may be on their way through the stages at once; each stage holds
+            the activations of so many. 0: two more than there are stages.
         learning_rate: handed to the job's ``create_optimizer``.
         schedule: of the learning rate, from warm-up to the run's end: ``constant``, ``linear`` (to 0) or ``cosine`` (to
             0); a job with a ``create_scheduler(optimizer, config)`` of its own brings its own.
@@ -100,10 +112,21 @@ class TrainingConfig:
             each unit's gradient travels by itself. For ``strategy=sync``, which is carried out as ``allreduce`` then,
             and for that.
         activation_checkpointing: keep no activations inside repeated blocks, compute them again in backward.
+        quantize: ``nf4`` holds the weights of linear layers in four bits each (as QLoRA does) and frozen; all but the
+            output layer. Needs ``lora_rank``.
+        lora_rank: freeze the model, and train adapters of this rank beside its linear layers (LoRA); 0: train the
+            model.
+        lora_alpha: an adapter counts ``lora_alpha / lora_rank`` times.
+        lora_targets: names of the linear layers that get an adapter, with commas between them; empty: all but the
+            output layer.
         seed: of the initial weights, the order of the samples and each slice's randomness (dropout).
         strategy: how the workers train together. ``sync`` is exact; so is ``allreduce``, without a server, and a model
             that a server can't hold (batch normalisation, other numbers than float32) trains so with ``sync``, too;
-            ``ssp`` and ``async`` do not wait for each other; ``local_sgd`` exchanges weights once a round.
+            ``ssp`` and ``async`` do not wait for each other; ``local_sgd`` exchanges weights once a round; ``pipeline``
+            gives each device some layers of a model that is too large for one of them, and is exact. ``auto``: the way
+            and the machines that are predicted to be fastest, among exact ways.
+        allow: with ``strategy=auto``: ``inexact`` lets it choose ways, and codecs, that give other weights than one
+            process would.
         staleness: of ``ssp``: steps that a worker may be ahead of the slowest.
         shards: parts of the parameter server, each on a host of its own; 0: as many as make a step shortest.
         checkpoint_every: also save a checkpoint after every this many steps; 0: by time.
@@ -134,6 +157,8 @@ class TrainingConfig:
         outer: how a round of ``local_sgd`` ends: ``none`` (mean of the weights, by samples) or ``nesterov`` (DiLoCo).
         outer_learning_rate: of ``nesterov``.
         outer_momentum: of ``nesterov``.
+        log_to: figures of the steps and evaluations are also written into the run's folder on its head host: ``csv``
+            (``steps.csv``, ``evaluations.csv``), ``tensorboard`` (its event files, in ``tensorboard/``) or ``none``.
         num_gpu_workers: script API only: GPUs to train on; None means all when ``num_cpu_workers`` is None too, else 0.
         num_cpu_workers: script API only: CPU workers; None means one on each node without a GPU, or 0 as above.
     """
@@ -142,6 +167,7 @@ class TrainingConfig:
     epochs: Whole = 0
     batch_size: Whole = 0
     micro_batch: Whole = 0
+    in_flight: Whole = 0
     learning_rate: Positive = 1e-3
     schedule: Annotated[str, Choice(SCHEDULES)] = "constant"
     warmup_steps: Whole = 0
@@ -152,8 +178,13 @@ class TrainingConfig:
     unit: Whole = 0
     deterministic: bool = False
     activation_checkpointing: bool = False
+    quantize: Annotated[str, Choice(QUANTIZERS)] = "none"
+    lora_rank: Whole = 0
+    lora_alpha: Positive = 32.0
+    lora_targets: str = ""
     seed: Annotated[int, Range(least=0, most=2**63 - 1)] = 0
-    strategy: Annotated[str, Choice(SPECS)] = "sync"
+    strategy: Annotated[str, Choice(SETTINGS)] = "sync"
+    allow: Annotated[str, Choice(ALLOWED)] = "exact"
     staleness: Whole = 3
     shards: Whole = 0
     checkpoint_every: Whole = 0
@@ -174,6 +205,7 @@ class TrainingConfig:
     outer: Annotated[str, Choice(OUTER_OPTIMIZERS)] = "none"
     outer_learning_rate: Positive = 0.7
     outer_momentum: Annotated[float, Range(least=0, below=1)] = 0.9
+    log_to: Annotated[str, Choice(LOGS)] = "none"
     num_gpu_workers: Annotated[int | None, Range(least=0)] = None
     num_cpu_workers: Annotated[int | None, Range(least=0)] = None
 
@@ -194,6 +226,11 @@ class TrainingConfig:
         if mistakes:
             raise ConfigError(tuple(mistakes))
         return cls(**(base | values))
+
+
+def names() -> tuple[str, ...]:
+    """All settings."""
+    return tuple(field.name for field in dataclasses.fields(TrainingConfig))
 
 
 def check(settings: Mapping[str, Any], *, parse: bool = True) -> tuple[str, ...]:
@@ -267,5 +304,9 @@ def _pairs(config: Any) -> Iterator[tuple[tuple[str, str], str]]:
             ("deterministic", "precision"),
             "precision=fp16: deterministic=true needs precision=fp32 or precision=bf16",
         )
+    if config.quantize != "none" and not config.lora_rank:
+        yield ("quantize", "lora_rank"), f"quantize={config.quantize}: frozen weights need adapters; set lora_rank=16"
+    if config.precision == "fp16" and strategy.split:
+        yield ("precision", "strategy"), "precision=fp16: strategy=pipeline needs precision=fp32 or precision=bf16"
     if config.codec != "fp32" and not strategy.servers:
         yield ("codec", "strategy"), f"codec={config.codec}: strategy={config.strategy} sends fp32 only"

@@ -6,7 +6,9 @@ the laptop checks settings with it, and the classes are imported where they run.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+from collections import ChainMap
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +25,7 @@ class StrategySpec:
         servers: the weights are with parameter servers, to which gradients are streamed; else with the workers alone.
         waits: a step is made once all its slices are there; else each slice is applied as it comes.
         rounds: what is called a step is a round of many local steps, which the job's optimizer makes on each worker.
+        split: each worker holds a part of the model, and all of them compute each sample together.
         otherwise: the strategy that gives the same weights for a model that servers can't hold; empty: there is none.
     """
 
@@ -32,6 +35,7 @@ class StrategySpec:
     servers: bool = True
     waits: bool = True
     rounds: bool = False
+    split: bool = False
     otherwise: str = ""
 
     @property
@@ -93,9 +97,24 @@ SPECS: dict[str, StrategySpec] = {
             worker=f"{_ENGINES}.reducing:ReductionEngine",
             servers=False,
         ),
+        StrategySpec(
+            name="pipeline",
+            coordinator=f"{_STRATEGIES}.pipeline:Pipeline",
+            worker=f"{_ENGINES}.staged:StageEngine",
+            servers=False,
+            split=True,
+        ),
     )
 }
 """All that there are, by name."""
+
+AUTO = "auto"
+"""In the place of a strategy's name: the planner chooses one before the first step."""
+
+_UNTIL_CHOSEN = dataclasses.replace(SPECS["sync"], name=AUTO)
+
+SETTINGS = ChainMap({AUTO: _UNTIL_CHOSEN}, SPECS)
+"""All values of the setting, by name."""
 
 
 _BUILT_IN = frozenset(SPECS)
@@ -112,8 +131,8 @@ def own() -> tuple[StrategySpec, ...]:
 
 
 def spec_of(name: str) -> StrategySpec:
-    """The strategy of that name, which the settings have checked."""
-    return SPECS[name]
+    """The strategy of that name, which the settings have checked; ``auto`` is as ``sync`` until one is chosen."""
+    return SETTINGS[name]
 
 
 def _imported(path: str | type) -> Any:

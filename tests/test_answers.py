@@ -21,6 +21,7 @@ from hetero_tui.errors import CommandFailed
 from hetero_tui.text import HostText
 from remote_agent import protocol
 from remote_agent.protocol import ProtocolError
+from remote_agent.states import RayState, RunState
 from tests.garbage import GARBAGE, REFUSED, harmless
 
 SPEC = protocol.NodeSpec(
@@ -36,8 +37,8 @@ SPEC = protocol.NodeSpec(
     resources={},
     epoch=1,
 )
-RUN = protocol.RunSummary(id="text-7f3a", job="text", state="running", step=3, loss=0.5, started=1.0)
-NODE = protocol.NodeReport(host="nas", state="running", pid=7, spec=SPEC)
+RUN = protocol.RunSummary(id="text-7f3a", job="text", state=RunState.RUNNING, step=3, loss=0.5, started=1.0)
+NODE = protocol.NodeReport(host="nas", state=RayState.RUNNING, pid=7, spec=SPEC)
 
 
 def parse(place: str, text: HostText) -> object:
@@ -68,7 +69,7 @@ LINES = {
             cpu_use=0.5,
             memory_used=1,
             memory_total=2,
-            ray="running",
+            ray=RayState.RUNNING,
             devices=(protocol.DeviceSample(device="cpu", name="CPU", use=0.25),),
         )
     ),
@@ -150,7 +151,7 @@ def test_what_the_probe_could_not_read_is_no_reason_to_refuse_the_machine() -> N
 @pytest.mark.parametrize(
     ("cls", "found", "says"),
     [
-        (protocol.RunList, protocol.RunList(runs=(replace(RUN, state="flying"),)), "unknown state 'flying'"),
+        (protocol.RunList, protocol.RunList(runs=(replace(RUN, state="flying"),)), "'flying' is none of starting"),
         (protocol.RunList, protocol.RunList(runs=(replace(RUN, id="../../x"),)), "not the name of a run"),
         (protocol.RunList, protocol.RunList(runs=(replace(RUN, started=1e250),)), "not a time"),
         (protocol.NodeReport, replace(NODE, spec=replace(SPEC, head_address="mercer")), "address"),

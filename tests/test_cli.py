@@ -1,10 +1,18 @@
 """The command line as scripts see it: exit codes, what is on stdout and what on stderr, and no escape codes."""
 
 import json
+import os
 import subprocess
+import sys
 import time
 
 import pytest
+
+from hetero_tui import events
+from hetero_tui.__main__ import inventory_first
+from hetero_tui.fold import apply
+from hetero_tui.recording.recorder import Recorder
+from hetero_tui.state import initial
 
 
 def test_every_mistake_of_an_inventory_is_told_at_once_with_its_line(cli) -> None:
@@ -81,6 +89,76 @@ def test_down_where_nothing_was_ever_started_is_done_at_once(cli) -> None:
     done = cli("down", "--yes", "--json")
     assert done.returncode == 0
     assert json.loads(done.stdout) == {"removed": [], "leftovers": []}
+
+
+def test_a_recording_is_told_in_a_pipe_and_anything_else_is_refused(cli) -> None:
+    recorder = Recorder(cli.home / "kept")
+    recorder.begin(initial("lab", (("nas", "10.0.0.2"),)))
+    before = initial("lab", (("nas", "10.0.0.2"),))
+    event = events.HostLost(time=1.0, host="nas", cause="no answer")
+    recorder(event, before, apply(before, event))
+    recorder.close()
+    done = cli("replay", str(recorder.path))
+    assert done.returncode == 0, done.stderr
+    assert "nas is unreachable: no answer" in done.stderr
+    assert "cluster lab down" in done.stdout
+    document = json.loads(cli("replay", str(recorder.path), "--json").stdout)
+    assert [(host["name"], host["state"]) for host in document["hosts"]] == [("nas", "unreachable")]
+    for file in (str(cli.inventory), str(cli.home / "none")):
+        done = cli("replay", file)
+        assert done.returncode == 2
+        assert file in done.stderr
+        assert "Traceback" not in done.stderr
+    assert "no recording" in cli("replay").stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "sorted_words"),
+    [
+        (["up", "-i", "a.yaml", "--json"], ["-i", "a.yaml", "up", "--json"]),
+        (["train", "digits", "--inventory=a.yaml"], ["--inventory=a.yaml", "train", "digits"]),
+        (["-i", "a.yaml", "up"], ["-i", "a.yaml", "up"]),
+        (["up", "--", "-i", "b"], ["up", "--", "-i", "b"]),
+        (["up", "-i"], ["-i", "up"]),
+    ],
+)
+def test_the_inventory_may_be_named_anywhere(words: list[str], sorted_words: list[str]) -> None:
+    assert inventory_first(words) == sorted_words
+
+
+def test_the_inventory_may_stand_after_the_command(cli) -> None:
+    other = cli.home / "other.yaml"
+    other.write_text("hosts:\n  elsewhere: {adress: nas.local}\n")
+    done = cli("probe", "-i", str(other))
+    assert done.returncode == 2
+    assert "'address'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("hetero-tui undr", "undrain"),
+        ("hetero-tui drain lap", "laptop"),
+        ("hetero-tui train dig", "digits"),
+        ("hetero-tui train digits --set batch_", "batch_size="),
+    ],
+)
+def test_a_shell_completes_commands_hosts_jobs_and_settings(cli, words: str, found: str) -> None:
+    asked = {
+        "_HETERO_TUI_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+        "HETERO_TUI_INVENTORY": str(cli.inventory),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "hetero_tui"],
+        env=os.environ | asked,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.stdout.split() == [found]
 
 
 @pytest.mark.ray

@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hetero_tui import events
-from hetero_tui.events import ClusterState, HostState, Level, RunState
+from hetero_tui.events import ClusterState, HostState, Level
 from hetero_tui.fold import apply
 from hetero_tui.narration import Narrator, Output
 from hetero_tui.state import LOG_LINES, LOSS_POINTS, RECENT_STEPS, State, initial
 from remote_agent import protocol
+from remote_agent.states import RayState, RunState
 
 START = initial("lab", (("mercer", "10.0.0.2"), ("nas", "10.0.0.3")))
 
@@ -44,7 +45,7 @@ def plan(seq: int = 2) -> protocol.PlanMade:
 
 
 def sampled(host: str, ray: str, time: float = 50.0) -> events.HostSampled:
-    sample = protocol.HostSample(time=1.0, cpu_use=0.5, memory_used=1, memory_total=2, ray=ray)
+    sample = protocol.HostSample(time=1.0, cpu_use=0.5, memory_used=1, memory_total=2, ray=RayState(ray))
     return events.HostSampled(time=time, host=host, sample=sample)
 
 
@@ -53,6 +54,14 @@ def both_up() -> State:
     for host in ("mercer", "nas"):
         state = apply(state, events.HostChanged(time=1.0, host=host, state=HostState.UP))
     return apply(state, events.ClusterChanged(time=1.0, state=ClusterState.UP, head="mercer"))
+
+
+def test_what_is_known_of_a_hosts_node_stays_when_a_run_changes() -> None:
+    cause = "should Ray end, it stays so"
+    state = apply(START, events.HostChanged(time=1.0, host="nas", state=HostState.UP, detail=cause))
+    found = state.host("nas")
+    assert found is not None
+    assert (found.state, found.detail) == (HostState.UP, cause)
 
 
 def test_following_a_file_again_from_its_start_changes_nothing() -> None:
@@ -79,10 +88,12 @@ def test_a_lost_worker_is_marked_on_the_curve_and_its_host_no_longer_trains() ->
     lost = protocol.WorkerLost(seq=4, time=1.0, worker="nas/cpu", host="nas", device="cpu", step=1, cause="silent")
     state = run_of(started(), plan(), step(1, 3), lost, start=both_up())
     assert state.run is not None
-    assert [marker.text for marker in state.run.markers] == ["nas lost"]
+    assert [(fault.number, fault.step, fault.host, fault.what) for fault in state.run.faults] == [
+        (1, 1, "nas", "silent")
+    ]
     nas = state.host("nas")
     assert nas is not None
-    assert nas.state is HostState.UP
+    assert nas.state is HostState.PAUSED
     assert state.log[-1].level is Level.WARNING
 
 
@@ -94,16 +105,16 @@ def test_workers_keep_their_places_when_shares_come_in_another_order() -> None:
 
 
 def test_a_device_that_is_back_at_its_speed_is_slow_no_more() -> None:
-    slow = protocol.WorkerSlow(seq=3, time=1.0, worker="nas/cpu", host="nas", step=1, factor=0.62)
-    back = protocol.WorkerSlow(seq=4, time=2.0, worker="nas/cpu", host="nas", step=30, factor=1.0)
-    nas = run_of(started(), plan(), slow, back, start=both_up()).host("nas")
+    slow = protocol.WorkerSlow(seq=4, time=1.0, worker="nas/cpu", host="nas", step=1, factor=0.62)
+    back = protocol.WorkerSlow(seq=5, time=2.0, worker="nas/cpu", host="nas", step=30, factor=1.0)
+    nas = run_of(started(), plan(), step(1, 3), slow, back, start=both_up()).host("nas")
     assert nas is not None
     assert nas.state is HostState.TRAINING
 
 
 def test_a_slow_device_is_shown_by_its_factor() -> None:
-    slow = protocol.WorkerSlow(seq=3, time=1.0, worker="nas/cpu", host="nas", step=1, factor=0.62)
-    nas = run_of(started(), plan(), slow, start=both_up()).host("nas")
+    slow = protocol.WorkerSlow(seq=4, time=1.0, worker="nas/cpu", host="nas", step=1, factor=0.62)
+    nas = run_of(started(), plan(), step(1, 3), slow, start=both_up()).host("nas")
     assert nas is not None
     assert (nas.state, nas.detail) == (HostState.SLOW, "×0.6")
 
@@ -157,6 +168,18 @@ def test_a_cluster_that_was_called_down_is_not_once_a_host_says_that_its_ray_run
 def test_what_is_being_done_to_a_cluster_is_shown_until_it_is_done(word: ClusterState) -> None:
     state = apply(START, events.ClusterChanged(time=60.0, state=word))
     assert apply(state, sampled("nas", "running", time=61.0)).cluster_state is word
+
+
+def test_a_teardown_from_elsewhere_shows_as_soon_as_the_head_says_that_it_has_no_ray_of_ours_any_more() -> None:
+    up = apply(both_up(), events.ClusterChanged(time=1.0, state=ClusterState.UP, head="mercer"))
+    assert apply(up, sampled("nas", "none")).cluster_state is ClusterState.DEGRADED
+    assert apply(up, sampled("mercer", "stopped")).cluster_state is ClusterState.DEGRADED, "it ended, and may be back"
+    down = apply(up, sampled("mercer", "none"))
+    assert down.cluster_state is ClusterState.DOWN
+    mercer = down.host("mercer")
+    assert mercer is not None
+    assert mercer.state is HostState.READY
+    assert down.log[-1].text == "cluster lab is down"
 
 
 def test_a_run_that_said_its_last_word_is_not_called_lost_afterwards() -> None:
@@ -259,7 +282,7 @@ def test_of_checkpoints_in_a_row_the_log_shows_the_newest_so_that_they_crowd_out
     state = run_of(started(), saved(2), saved(3), joined(4), *(saved(seq) for seq in range(5, 2 * LOG_LINES)))
     assert [line.text for line in state.log[-3:]] == [
         "checkpoint of step 3 saved on mercer",
-        "nas joined the run with cpu",
+        "nas takes part: cpu",
         f"checkpoint of step {2 * LOG_LINES - 1} saved on mercer",
     ]
     numbers = [line.number for line in state.log]
@@ -276,7 +299,7 @@ def test_a_command_tells_each_line_once_though_the_log_keeps_the_newest(capsys: 
     assert told[1:] == [
         "checkpoint of step 2 saved on mercer",
         "checkpoint of step 3 saved on mercer",
-        "nas joined the run with cpu",
+        "nas takes part: cpu",
         "checkpoint of step 5 saved on mercer",
     ]
 
@@ -322,3 +345,121 @@ def test_a_run_that_ended_early_says_why() -> None:
     assert state.run is not None
     assert state.run.state is RunState.FINISHED
     assert "after 9 steps (early stopping: val_loss" in state.log[-1].text
+
+
+def test_looking_again_at_hosts_that_are_up_neither_changes_nor_tells_them_again() -> None:
+    state = run_of(started(), plan(), step(1, 3), start=both_up())
+    again = state
+    for event in (
+        events.HostChanged(time=9.0, host="nas", state=HostState.CONNECTING),
+        events.HostChanged(time=9.0, host="nas", state=HostState.UP, detail="ran already"),
+    ):
+        again = apply(again, event)
+    assert [host.state for host in again.hosts] == [HostState.TRAINING, HostState.TRAINING]
+    assert again.log == state.log
+
+
+def test_a_host_that_was_away_is_told_to_be_back() -> None:
+    state = apply(both_up(), events.HostLost(time=90.0, host="nas", cause="no answer", retry_s=4.0))
+    assert state.hosts[1].next_try == 94.0
+    state = apply(state, sampled("nas", "running", time=99.0))
+    assert state.log[-1].text == "nas is back"
+    assert state.hosts[1].next_try is None
+
+
+def test_a_host_that_was_never_reached_was_never_seen() -> None:
+    state = apply(START, events.HostChanged(time=1.0, host="nas", state=HostState.CONNECTING))
+    state = apply(state, events.HostChanged(time=16.0, host="nas", state=HostState.UNREACHABLE, detail="no route"))
+    assert state.hosts[1].last_seen is None
+    assert state.hosts_able == 0
+
+
+def lost(seq: int, host: str, cause: str) -> protocol.WorkerLost:
+    return protocol.WorkerLost(
+        seq=seq, time=100.0 + seq, worker=f"{host}/cpu", host=host, device="cpu", step=1, cause=cause
+    )
+
+
+def test_drained_paused_and_benched_hosts_have_their_own_states_and_a_drained_one_is_no_fault() -> None:
+    before = (started(), plan(), step(1, 3))
+    drained = run_of(*before, lost(4, "nas", "drained"), start=both_up())
+    paused = run_of(*before, lost(4, "nas", "killed (tried again in 16 s)"), start=both_up())
+    shares = (share("mercer", 64), share("nas", 0))
+    rested = protocol.Rebalanced(seq=4, time=101.0, step=1, shares=shares, reason="the devices' speeds changed")
+    benched = run_of(*before, rested, start=both_up())
+    assert [state.hosts[1].state for state in (drained, paused, benched)] == [
+        HostState.DRAINED,
+        HostState.PAUSED,
+        HostState.BENCHED,
+    ]
+    assert paused.hosts[1].next_try == 104.0 + 16.0
+    assert drained.run is not None
+    assert drained.run.faults == ()
+    assert "lost" not in drained.log[-1].text
+    for state in (drained, paused):
+        back = run_of(joined(5), start=state)
+        back = run_of(
+            protocol.Rebalanced(seq=6, time=1.0, step=2, shares=(share("mercer", 48), share("nas", 16))), start=back
+        )
+        assert back.hosts[1].state is HostState.TRAINING
+        assert back.hosts_able == back.hosts_training == 2
+
+
+def test_a_fault_is_one_row_with_what_was_done_what_it_cost_and_when_it_was_over() -> None:
+    reissued = protocol.SliceReissued(
+        seq=5, time=104.0, step=1, worker="nas/cpu", to="mercer/cpu", samples=16, stall_s=0.9
+    )
+    state = run_of(started(), plan(), step(1, 3), lost(4, "nas", "silent"), reissued, start=both_up())
+    again = run_of(lost(6, "nas", "silent (tried again in 8 s)"), start=state)
+    back = run_of(joined(7), start=again).run
+    assert back is not None
+    (fault,) = back.faults
+    assert (fault.number, fault.host, fault.what, fault.stall_s, fault.tries) == (1, "nas", "silent", 0.9, 1)
+    assert fault.done == "16 samples went to mercer"
+    assert fault.back == 107.0
+    head = protocol.HeadLost(seq=8, time=200.0, host="mercer", step=2, cause="no answer")
+    resumed = protocol.RunResumed(seq=9, time=203.0, step=1, host="nas", checkpoint="c")
+    after = run_of(head, resumed, start=run_of(joined(7), start=again)).run
+    assert after is not None
+    assert [(fault.word, fault.stall_s, fault.back) for fault in after.faults[1:]] == [("head lost", 3.0, 203.0)]
+    assert after.stalled_seconds == 3.9
+
+
+def test_the_time_for_which_a_run_was_stopped_does_not_count() -> None:
+    stopped = protocol.RunFinished(
+        seq=4, time=110.0, steps=1, samples=64, final_loss=1.0, samples_per_second=1.0, checkpoint="/c", stopped=True
+    )
+    before = run_of(started(), plan(), step(1, 3), stopped)
+    assert before.run is not None
+    assert before.run.seconds == 10.0
+    reopened = apply(before, events.RunChanged(time=7000.0, run="text-1", job="text", state=RunState.STARTING))
+    resumed = protocol.RunResumed(seq=4, time=7101.0, step=1, host="mercer", checkpoint="c")
+    last = protocol.RunFinished(
+        seq=6, time=7111.0, steps=2, samples=64, final_loss=1.0, samples_per_second=1.0, checkpoint="/c"
+    )
+    after = run_of(started(), plan(), step(1, 3), resumed, step(2, 5), last, start=reopened)
+    assert after.run is not None
+    assert after.run.seconds == 11.0
+    told = [line.text for line in after.log]
+    assert told.count("text: 10 parameters, 100 steps") == 1
+    assert [text for text in told if "stopped after" in text or "resumed on" in text or "finished after" in text] == [
+        "text-1 stopped after 1 step, 1 samples/s",
+        "resumed on mercer after step 1",
+        "text-1 finished after 2 steps, 1 samples/s",
+    ]
+
+
+def test_the_parts_of_a_start_are_known_with_their_times_until_the_first_step() -> None:
+    state = apply(START, events.RunChanged(time=90.0, run="text-1", job="text", state=RunState.STARTING))
+    state = run_of(started(), joined(2), plan(3), start=state)
+    assert state.run is not None
+    assert [(phase.name, phase.began, phase.ended) for phase in state.run.phases] == [
+        ("coordinator", 90.0, 100.0),
+        ("workers", 100.0, 102.0),
+        ("devices and links", 102.0, 100.0),
+        ("first step", 100.0, None),
+    ]
+    assert state.run.is_starting
+    done = run_of(step(1, 4), start=state).run
+    assert done is not None
+    assert not done.is_starting

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+
 import pytest
 
-from hetero_tui.narration import Output, StepPrinter
+from hetero_tui import events, narration
+from hetero_tui.events import ClusterState, HostState
+from hetero_tui.fold import apply
+from hetero_tui.narration import Output, StepPrinter, saying, waiting_for
+from hetero_tui.state import initial
 from remote_agent import protocol
+from remote_agent.states import RunState
 
 
 def finished() -> protocol.RunFinished:
@@ -39,3 +47,68 @@ def test_in_a_pipe_a_long_cell_cuts_no_other(capsys: pytest.CaptureFixture[str])
     assert lines[0] == "HOST                  DEVICES         VERDICT"
     assert lines[1] == "mercer                TITAN X, 12 GB  fit"
     assert lines[2] == f"nas-with-a-long-name  CPU 4 cores     {verdict.strip()}"
+
+
+def step(number: int, time: float) -> protocol.Step:
+    return protocol.Step(
+        seq=number, time=time, step=number, loss=0.5, samples=8, seconds=1.0, bytes_pushed=0, bytes_pulled=0
+    )
+
+
+def test_a_step_says_how_long_the_rest_takes_by_the_pace_of_the_recent_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    printer = StepPrinter(Output(plain=True))
+    printer(
+        protocol.RunStarted(
+            seq=1, time=0.0, run="r", job="j", host="a", iterations=103, batch_size=8, parameters=1, config={}
+        )
+    )
+    for number in range(1, 4):
+        printer(step(number, 2.0 * number))
+    lines = capsys.readouterr().out.splitlines()
+    assert "left" not in lines[0], "one step has no pace"
+    assert lines[2].split("samples/s")[1].strip() == "3 min 20 s left"
+
+
+def test_what_is_waited_for_is_said_until_there_is_a_step() -> None:
+    state = initial("lab", (("mercer", "a"), ("nas", "b")))
+    assert waiting_for(state) == ""
+    state = apply(state, events.ClusterChanged(time=1.0, state=ClusterState.STARTING, head="nas"))
+    state = apply(state, events.HostChanged(time=1.0, host="nas", state=HostState.UP))
+    assert "1 of 2 hosts are up" in waiting_for(state)
+    state = apply(state, events.ClusterChanged(time=1.0, state=ClusterState.UP, head="nas"))
+    state = apply(state, events.RunChanged(time=1.0, run="r", job="j", state=RunState.STARTING))
+    assert waiting_for(state) == "r: starting, no step yet"
+    assert waiting_for(apply(state, events.RunProgressed(run="r", event=step(1, 1.0)))) == ""
+
+
+async def test_what_is_waited_for_is_said_again_with_the_time(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(narration, "WORD_EVERY", 0.02)
+    async with saying(Output(plain=True), lambda: "Ray starts"):
+        await asyncio.sleep(0.2)
+    assert capsys.readouterr().err.startswith("Ray starts, for 0 s\nRay starts, for 0 s\n")
+
+
+@pytest.mark.parametrize(
+    ("output", "term", "rings"),
+    [
+        (Output(), "xterm", True),
+        (Output(plain=True), "xterm", False),
+        (Output(as_json=True), "xterm", False),
+        (Output(), "dumb", False),
+    ],
+)
+def test_only_a_terminal_that_knows_escape_codes_gets_any(
+    output: Output, term: str, rings: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TERM", term)
+    for stream in (sys.stdout, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    output.ring("text-1 finished")
+    output.complain("something")
+    output.table(["A", "B"], [["1", "2"]])
+    said = capsys.readouterr()
+    assert ("\x1b]9;text-1 finished\x07\x07" in said.err) is rings
+    if output.plain or term == "dumb":
+        assert "\x1b" not in said.err + said.out

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from pathlib import Path
 
 import pytest
 
+from hetero_tui import deadlines, events
 from hetero_tui.errors import RunError
+from hetero_tui.events import ClusterState
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.session import Session
+from remote_agent import protocol
+from remote_agent.states import RayState, RunState
 
 
 @pytest.fixture
@@ -39,3 +44,60 @@ async def test_an_operation_that_ends_before_a_stop_that_goes_on_leaves_the_sess
                 assert session.busy == "stopping", "the teardown is what no key may begin a second time"
             assert session.busy == "stopping the run"
         assert session.busy == ""
+
+
+async def test_a_host_that_is_back_after_a_down_from_elsewhere_starts_no_cluster(session: Session) -> None:
+    async with session:
+        await session._take_in("laptop")
+        assert session.up_report is None
+        assert session.state.cluster_state is ClusterState.DOWN
+
+
+async def test_a_run_that_a_teardown_ended_without_a_last_word_is_stopped_and_can_go_on(session: Session) -> None:
+    async with session:
+        session.emit(events.RunChanged(time=1.0, run="text-1", job="text", state=RunState.RUNNING))
+        await session.down()
+        run = session.state.run
+        assert run is not None
+        assert (run.state, run.detail) == (RunState.STOPPED, "the cluster was taken down")
+        with pytest.raises(RunError, match="text-1"):  # what keeps it from going on is not that it is under way
+            await session.resume()
+
+
+async def test_a_run_that_another_terminal_starts_is_followed_once_its_host_says_so(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attached: list[str] = []
+
+    async def attach() -> None:
+        attached.append("")
+
+    async def sampled(run: str) -> int:
+        use = protocol.HostSample(
+            time=1.0, cpu_use=None, memory_used=None, memory_total=None, ray=RayState.RUNNING, run=run
+        )
+        session.emit(events.HostSampled(time=1.0, host="laptop", sample=use))
+        await asyncio.sleep(0)
+        return len(attached)
+
+    async with session:
+        session.emit(events.ClusterChanged(time=1.0, state=ClusterState.UP, head="laptop"))
+        monkeypatch.setattr(session, "_look_elsewhere", attach)
+        assert await sampled("text-1") == 0, "a command that did not ask for it"
+        await session.probe()
+        await session._fleet.stop_watching()
+        session.emit(events.ClusterChanged(time=1.0, state=ClusterState.UP, head="laptop"))
+        attached.clear()
+        assert await sampled("") == 0
+        with session._working("starting"):
+            assert await sampled("text-1") == 0
+        assert await sampled("text-1") == 1
+        session.emit(events.RunChanged(time=1.0, run="text-1", job="text", state=RunState.RUNNING))
+        assert await sampled("text-1") == 1
+        session.emit(events.RunChanged(time=1.0, run="text-1", job="text", state=RunState.STOPPED))
+        assert await sampled("text-1") == 1, "its coordinator is about to end"
+        assert await sampled("text-2") == 2
+        session._elsewhere._ended -= deadlines.RUN_RESUMED
+        assert await sampled("text-1") == 3, "it was resumed elsewhere"
+        session.emit(events.ClusterChanged(time=1.0, state=ClusterState.DOWN))
+        assert await sampled("") == 4, "a cluster was started elsewhere"

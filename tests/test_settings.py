@@ -48,6 +48,9 @@ def test_a_value_out_of_range_is_refused_in_a_script_too() -> None:
         TrainingConfig(num_iterations=0)
 
 
+LAST = "pipeline, auto"
+
+
 def test_a_script_is_told_every_mistake_at_once_unknown_names_among_them() -> None:
     wrong: dict[str, Any] = {"num_iteration": 5, "batchsize": 3, "seed": "x", "strategy": "allredduce"}
     with pytest.raises(ConfigError) as caught:
@@ -56,7 +59,7 @@ def test_a_script_is_told_every_mistake_at_once_unknown_names_among_them() -> No
         "num_iteration: no such setting; did you mean 'num_iterations'?",
         "batchsize: no such setting; did you mean 'batch_size'?",
         "seed='x': expected a whole number",
-        "strategy='allredduce': did you mean 'allreduce'? valid: sync, ssp, async, local_sgd, allreduce",
+        f"strategy='allredduce': did you mean 'allreduce'? valid: sync, ssp, async, local_sgd, allreduce, {LAST}",
     )
 
 

@@ -17,7 +17,7 @@ import time
 import torch
 
 from benchmarks.peers.task import Meeting, Record, Settings, Task
-from remote_agent.training.shared.device_profile import SMALLEST
+from remote_agent.planning.device_profile import SMALLEST
 
 MIN_STEPS = 2
 """That are timed alone, however long they take."""

@@ -8,7 +8,7 @@ import time
 import torch
 
 from benchmarks.peers.task import Settings, Task
-from remote_agent.training.coordinator.plan import shares
+from remote_agent.planning import shares
 from remote_agent.training.coordinator.plan.measure import sizes
 
 MEASUREMENTS = 3

@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.lab import SETUP_DEADLINE, Fleet, Outcome, Plan, Point, last_line
 from benchmarks.peers import PEERS, Peer, environment
 from benchmarks.peers.task import Settings
-from remote_agent.training.shared.device_profile import DeviceProfile
+from remote_agent.planning.device_profile import DeviceProfile
 from tests.lab.machines import Host
 
 _REPOSITORY = Path(__file__).resolve().parents[2]

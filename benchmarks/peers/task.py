@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.training.data.order import SampleOrder
-from remote_agent.training.shared.device_profile import DeviceProfile
 from remote_agent.training.worker.device.simulation import SimulatedDevice
 
 START_DEADLINE = 120.0

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 
+from hetero_tui.app_session import AppSession
 from hetero_tui.demo.chaos import PAUSE_SECONDS, Chaos
 from hetero_tui.demo.guardian import guarded
 from hetero_tui.demo.machines import EmbeddedMachines, make_folder
 from hetero_tui.errors import UsageError
 from hetero_tui.intents import TeardownReport
 from hetero_tui.inventory.file import load
-from hetero_tui.session import Session
 
 NEEDED = ("ray", "torch", "safetensors", "sklearn", "psutil")
 
@@ -20,7 +20,7 @@ NEEDED = ("ray", "torch", "safetensors", "sklearn", "psutil")
 class DemoFleet:
     """The demo's session, what breaks its machines, and after the context the report of its teardown."""
 
-    def __init__(self, session: Session, chaos: Chaos) -> None:
+    def __init__(self, session: AppSession, chaos: Chaos) -> None:
         """``chaos`` is off. ``report`` is None until the fleet is torn down."""
         self.session = session
         self.chaos = chaos
@@ -46,7 +46,7 @@ async def demo_fleet(*, log_errors: bool, chaos_pause: tuple[float, float] = PAU
     folder = make_folder()
     async with guarded(folder), EmbeddedMachines(folder) as machines:
         path = machines.write_inventory()
-        session = Session(load(path), path, ledger_folder=folder / "laptop", log_errors=log_errors)
+        session = AppSession(load(path), path, ledger_folder=folder / "laptop", log_errors=log_errors)
         async with session:
             homes = {machine.name: machine.home for machine in machines.machines}
             chaos = Chaos(homes, head=machines.machines[0].name, session=session, pause=chaos_pause)

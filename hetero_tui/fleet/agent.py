@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import shlex
+import sys
 import tarfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -20,6 +21,7 @@ from typing import TypeVar
 
 from hetero_tui import answers, deadlines
 from hetero_tui.errors import BadAnswer, CommandFailed, HostError
+from hetero_tui.inventory import Host
 from hetero_tui.text import HostText, last_lines
 from hetero_tui.transport import Completed, Transport
 from remote_agent import protocol
@@ -29,8 +31,8 @@ T = TypeVar("T")
 WITHOUT_PYTHON_VARIABLES = "for name in $(env | sed -n 's/^\\(PYTHON[A-Z0-9_]*\\)=.*/\\1/p'); do unset \"$name\"; done;"
 """For a shell on a host: a PYTHONHOME or PYTHONPATH of the user's other programs breaks ours."""
 
-NOT_THERE = 96
-"""Exit status of a call when the host has no agent of this cluster."""
+NOT_THERE, NO_PYTHON = 96, 97
+"""Exit status of a call when the host has no agent of this cluster; of :func:`with_python` when it has no Python."""
 
 
 def folder(cluster: str) -> str:
@@ -148,9 +150,36 @@ def _sources() -> tuple[tuple[str, bytes], ...]:
     return tuple(walk(resources.files("remote_agent"), "remote_agent/"))
 
 
-def probe_source() -> bytes:
-    """The probe, one file that needs nothing but a Python."""
-    return dict(_sources())["remote_agent/probe.py"]
+def source(name: str) -> bytes:
+    """A file of the agent that needs nothing but a Python, and is sent by itself: ``probe.py``, ``host/hold.py``."""
+    return dict(_sources())[f"remote_agent/{name}"]
+
+
+def inline(name: str, *arguments: str) -> str:
+    """Arguments of a Python, for :func:`with_python`, that run such a file there."""
+    return f"-I -c {shlex.join((source(name).decode(), *arguments))}"
+
+
+def with_python(arguments: str, candidates: Sequence[str], name: str = "sh") -> list[str]:
+    """A command that runs the first of these Pythons that is there, without variables that steer Python.
+
+    ``arguments`` are as a shell reads them, and ``name`` is what ``$0`` stands for in them. The exit status is
+    :data:`NO_PYTHON` where there is none.
+    """
+    script = (
+        f'{WITHOUT_PYTHON_VARIABLES} for python in "$@"; do '
+        'case "$python" in "~/"*) python="$HOME/${python#??}";; esac; '
+        f'if command -v "$python" >/dev/null 2>&1; then exec "$python" {arguments}; fi; done; exit {NO_PYTHON}'
+    )
+    return ["sh", "-c", script, name, *candidates]
+
+
+def python_candidates(cluster: str, host: Host) -> list[str]:
+    """The Pythons that may be used on a host, the best first."""
+    if host.python is not None:
+        return [host.python]
+    own = [sys.executable] if host.connection == "local" else []
+    return [f"{folder(cluster)}/env/bin/python", *own, "python3", "python3.13", "python3.12", "python3.11"]
 
 
 @cache

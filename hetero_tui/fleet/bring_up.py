@@ -7,11 +7,12 @@ The order on each host is: ledger, agent, token, node. A crash between any two o
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import re
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hetero_tui import deadlines, events
 from hetero_tui.errors import ClusterError, CommandFailed, HostError, RequirementMissing
@@ -21,13 +22,20 @@ from hetero_tui.fleet import agent
 from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fleet.preflight import judge_fleet
 from hetero_tui.fleet.probing import Probed, state_after
+from hetero_tui.fleet.reach import measure
 from hetero_tui.fleet.survey import Surveyed, head_name, newest_epoch, running_head
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.planning.cluster import Candidate, ClusterPlan, PlannedNode, plan_cluster
+from hetero_tui.planning.reach import addresses_to_try, best_addresses, closed
 from hetero_tui.transport import Transport
 from remote_agent import protocol
+from remote_agent.states import RayState
 
 STEP = "start node"
+TRUSTED_ONLY = (
+    "who can reach these hosts' ports can end the cluster, though not get into it (a bug of Ray 2.60): trusted networks"
+    " only, or a VPN"
+)
 _TOKEN = re.compile(r"[0-9a-f]{64}")
 
 
@@ -67,7 +75,10 @@ async def bring_up(
     if not candidates and failed:
         first = next(iter(failed.values()))
         raise ClusterError(f"no host can join; {first.host}: {first.cause}", step="plan cluster", hint=first.hint)
-    plan = plan_cluster(inventory, candidates, head=_running_head_name(running, surveyed), holders=holders)
+    head = _running_head_name(running, surveyed)
+    candidates, apart = await _reaching(inventory, transports, candidates, surveyed if running else {}, head, emit)
+    failed |= apart
+    plan = plan_cluster(inventory, candidates, head=head, holders=holders)
     if running is not None:  # the head's address and ports stay as they are
         plan = _as_running(plan, running)
     nodes = tuple(node for node in plan.nodes if running is None or only in (None, node.host))
@@ -77,19 +88,27 @@ async def bring_up(
             inventory.cluster, ledger, transports[plan.head], running is not None, new=holders is not None
         )
     except HostError as silent:
-        emit(events.HostChanged(time=time.time(), host=plan.head, state=state_after(silent), detail=silent.cause))
+        emit(
+            events.HostChanged(
+                time=time.time(), host=plan.head, state=state_after(silent), detail=silent.cause, hint=silent.hint
+            )
+        )
         emit(events.ClusterChanged(time=time.time(), state=ClusterState.DEGRADED, head=plan.head))
         cause = f"the running cluster's head, {plan.head}, can't be asked for its secret, so no host joins"
         raise ClusterError(f"{cause}: {silent.cause}", step=STEP, hint=silent.hint) from silent
+    for node in nodes:
+        ledger.intend(candidates[node.host].host, "node")
     if running is None or not all(node.host in surveyed and surveyed[node.host].runs_ray for node in plan.nodes):
         emit(events.ClusterChanged(time=time.time(), state=ClusterState.STARTING, head=plan.head))
         for reason in plan.reasons:
             emit(events.Notice(time=time.time(), level=events.Level.INFO, text=reason))
+    if running is None and not ipaddress.ip_address(plan.head_address).is_loopback:
+        emit(events.Notice(time=time.time(), level=events.Level.INFO, text=TRUSTED_ONLY))
     epoch = running.epoch if running is not None else max(newest_epoch(surveyed) + 1, int(time.time()))
     async with asyncio.TaskGroup() as group:
         starting = {
             node.host: group.create_task(
-                _start(inventory, candidates[node.host], node, plan, epoch, transports[node.host], token, ledger, emit)
+                _start(inventory, candidates[node.host], node, plan, epoch, transports[node.host], token, emit)
             )
             for node in nodes
         }
@@ -132,8 +151,49 @@ def _fit(
             fit[name] = (host, facts[name])
     for error in failed.values():
         if isinstance(error, RequirementMissing):
-            emit(events.HostChanged(time=time.time(), host=error.host, state=HostState.UNFIT, detail=error.cause))
+            emit(
+                events.HostChanged(
+                    time=time.time(), host=error.host, state=HostState.UNFIT, detail=error.cause, hint=error.hint
+                )
+            )
     return fit, failed
+
+
+async def _reaching(
+    inventory: Inventory,
+    transports: Mapping[str, Transport],
+    candidates: Mapping[str, Candidate],
+    surveyed: Mapping[str, Surveyed],
+    head: str | None,
+    emit: Emit,
+) -> tuple[dict[str, Candidate], dict[str, HostError]]:
+    """The candidates that reach each other, known at addresses where they do, and the errors of the others.
+
+    Those that ``surveyed`` found in the cluster stay in it, and at their addresses.
+    """
+    specs = {name: found.node.spec for name, found in surveyed.items() if found.runs_ray and found.node is not None}
+    members = {name: spec.node_address for name, spec in specs.items() if spec is not None}
+    addresses = addresses_to_try(candidates)
+    addresses |= {name: (members[name],) for name in addresses.keys() & members.keys()}
+    best: dict[str, str] = {}
+    failed: dict[str, HostError] = {}
+    if len(addresses) > 1 and addresses.keys() - members.keys():
+        measured = await measure(inventory, transports, addresses)
+        best = best_addresses(measured, addresses)
+        for host in closed(measured, best, {*members, head or inventory.head or ""}):
+            failed[host.host] = RequirementMissing(host.host, host.cause, step="reach", hint=host.hint)
+            emit(
+                events.HostChanged(
+                    time=time.time(), host=host.host, state=HostState.UNFIT, detail=host.cause, hint=host.hint
+                )
+            )
+    best |= members
+    reaching = {
+        name: replace(candidate, measured=best.get(name))
+        for name, candidate in candidates.items()
+        if name not in failed
+    }
+    return reaching, failed
 
 
 def _running_head_name(running: protocol.NodeSpec | None, surveyed: Mapping[str, Surveyed]) -> str | None:
@@ -196,7 +256,6 @@ async def _start(
     epoch: int,
     transport: Transport,
     token: str,
-    ledger: Ledger,
     emit: Emit,
 ) -> HostError | None:
     cluster = inventory.cluster
@@ -217,13 +276,16 @@ async def _start(
         epoch=epoch,
     )
     try:
-        ledger.intend(candidate.host, "node")
         await agent.ship(transport, cluster, candidate.facts.python.executable)
         path = f"{agent.folder(cluster)}/token"
         await transport.put(token.encode(), path, step="send token", deadline=deadlines.COMMAND)
         report = await _node_start(transport, cluster, spec)
     except HostError as error:
-        emit(events.HostChanged(time=time.time(), host=node.host, state=state_after(error), detail=error.cause))
+        emit(
+            events.HostChanged(
+                time=time.time(), host=node.host, state=state_after(error), detail=error.cause, hint=error.hint
+            )
+        )
         return error
     detail = "ran already" if report.already else f"joined in {time.time() - began:.1f} s"
     emit(events.HostChanged(time=time.time(), host=node.host, state=HostState.UP, detail=detail))
@@ -243,7 +305,11 @@ async def _undo(cluster: str, transport: Transport, emit: Emit) -> None:
             deadline=deadlines.NODE_STOP,
         )
     except HostError as error:
-        emit(events.HostChanged(time=time.time(), host=transport.host, state=state_after(error), detail=error.cause))
+        emit(
+            events.HostChanged(
+                time=time.time(), host=transport.host, state=state_after(error), detail=error.cause, hint=error.hint
+            )
+        )
     else:
         emit(events.HostChanged(time=time.time(), host=transport.host, state=HostState.READY))
 
@@ -261,6 +327,6 @@ async def _node_start(transport: Transport, cluster: str, spec: protocol.NodeSpe
     if done is None:
         raise CommandFailed(transport.host, "the agent that was just sent is gone", step=STEP, hint="try again")
     report = agent.answer(protocol.NodeReport, transport.host, done, step=STEP)
-    if report.state != "running":
+    if report.state is not RayState.RUNNING:
         raise CommandFailed(transport.host, report.cause or "Ray did not start", step=STEP, hint=report.hint)
     return report

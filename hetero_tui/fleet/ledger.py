@@ -7,21 +7,23 @@ there too (``node.json``, ``processes/``); the ledger says *where to look*, the 
 
 from __future__ import annotations
 
-import asyncio
-import fcntl
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from platformdirs import user_state_path
 from pydantic import ValidationError
 
-from hetero_tui import deadlines
+from hetero_tui.errors import ClusterError
 from hetero_tui.inventory import Host
+
+PURGE = "purge"
+"""Kind of an entry: what is on that host is to be removed, which was away then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,66 +36,41 @@ class Entry:
 
 
 class Ledger:
-    """The ledger of one cluster on this laptop; ``<state folder>/hetero-tui/<cluster>/ledger.jsonl``, 0600."""
+    """The ledger of one cluster on this laptop; ``<state folder>/hetero-tui/<cluster>/ledger.jsonl``, 0600.
 
-    def __init__(self, cluster: str, folder: Path | None = None) -> None:
-        """Open it; ``folder`` replaces the user's state folder (demo, tests)."""
+    Environments, which stay when the cluster goes down, have one of their own beside it. Its methods raise ClusterError
+    where the folder can't be used.
+    """
+
+    NAMES: ClassVar = ("ledger.jsonl", "environments.jsonl")
+
+    def __init__(self, cluster: str, folder: Path | None = None, name: str = NAMES[0]) -> None:
+        """Open the file of that name; ``folder`` replaces the user's state folder (demo, tests)."""
         self.folder = (folder if folder is not None else user_state_path("hetero-tui")) / cluster
-        self._path = self.folder / "ledger.jsonl"
-
-    @asynccontextmanager
-    async def alone(self, waiting: Callable[[], None]) -> AsyncIterator[None]:
-        """Hold this laptop's lock on the cluster; ``waiting`` is called once where another process has it.
-
-        It ends with the process that holds it, however that ends. Two that form a cluster at once undo each other's
-        work: the second waits, and then joins what the first has made.
-        """
-        descriptor = self._locked()
-        if descriptor is None:
-            waiting()
-        while descriptor is None:
-            await asyncio.sleep(deadlines.LOCK_POLL)
-            descriptor = self._locked()
-        try:
-            yield
-        finally:
-            self._remove_empty_folder()
-            os.close(descriptor)
-
-    def _locked(self) -> int | None:
-        """The locked folder's descriptor; None while another process has it, or has just removed the folder."""
-        self._make_folder()
-        try:
-            descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError:
-            return None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if self.folder.stat().st_ino == os.fstat(descriptor).st_ino:
-                return descriptor
-        except (BlockingIOError, FileNotFoundError):
-            pass
-        os.close(descriptor)
-        return None
+        self._path = self.folder / name
 
     def intend(self, host: Host, kind: str) -> None:
         """Record that something is about to be done to ``host``; on disk when this returns."""
-        self._append({"time": time.time(), "kind": kind, "host": host.model_dump(mode="json", exclude_defaults=True)})
+        document = host.model_dump(mode="json", exclude_defaults=True)
+        with self._explained():
+            self._append({"time": time.time(), "kind": kind, "host": document})
 
     def cleaned(self, host: str) -> None:
         """Record that nothing of ours is left on ``host``; the file goes with the last one."""
-        self._append({"time": time.time(), "kind": "cleaned", "host": {"name": host}})
-        if not self.entries():
-            self._path.unlink(missing_ok=True)
-            self._remove_empty_folder()
+        with self._explained():
+            self._append({"time": time.time(), "kind": "cleaned", "host": {"name": host}})
+            if not self.entries():
+                self._path.unlink(missing_ok=True)
+                self._remove_empty_folder()
 
     def entries(self) -> tuple[Entry, ...]:
         """Hosts that may carry something of ours, the newest first. A torn last line (crash, full disk) is skipped."""
         found: dict[str, Entry] = {}
-        try:
-            lines = self._path.read_text(encoding="utf-8").splitlines()
-        except FileNotFoundError:
-            return ()
+        with self._explained():
+            try:
+                lines = self._path.read_text(encoding="utf-8").splitlines()
+            except FileNotFoundError:
+                return ()
         for line in lines:
             try:
                 document = json.loads(line)
@@ -116,13 +93,14 @@ class Ledger:
 
     def keep_token(self, token: str) -> None:
         """Keep the cluster's secret, readable by this user alone."""
-        self._make_folder()
-        path = self.folder / "token"
-        temporary = path.with_suffix(".new")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(token)
-        temporary.replace(path)
+        with self._explained():
+            self._make_folder()
+            path = self.folder / "token"
+            temporary = path.with_suffix(".new")
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "w", encoding="ascii") as file:
+                file.write(token)
+            temporary.replace(path)
 
     def forget_token(self) -> None:
         """Remove the secret; the next cluster gets a new one."""
@@ -132,6 +110,19 @@ class Ledger:
     def _remove_empty_folder(self) -> None:
         with suppress(OSError):  # not empty, or never made
             self.folder.rmdir()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Without its ledger nothing may be begun on a host: what keeps it from being written is the user's to mend."""
+        try:
+            yield
+        except OSError as error:
+            where = error.filename if isinstance(error.filename, str) else self.folder
+            raise ClusterError(
+                f"this computer can't keep its record of the cluster: {where}: {error.strerror}",
+                step="ledger",
+                hint="make room or make it writable, or have XDG_STATE_HOME name another folder",
+            ) from error
 
     def _make_folder(self) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,13 +16,17 @@ from hetero_tui.events import ClusterState, Emit, HostState
 from hetero_tui.facts import HostFacts
 from hetero_tui.fleet import telemetry
 from hetero_tui.fleet.bring_up import UpReport, bring_up
-from hetero_tui.fleet.ledger import Ledger
+from hetero_tui.fleet.check import CheckReport, check
+from hetero_tui.fleet.exclusion import alone
+from hetero_tui.fleet.install.bootstrap import BootstrapReport, bootstrap
+from hetero_tui.fleet.install.sources import Sources
+from hetero_tui.fleet.ledger import PURGE, Ledger
 from hetero_tui.fleet.preflight import judge_fleet
 from hetero_tui.fleet.probing import Probed, probe_fleet, state_after
 from hetero_tui.fleet.survey import Surveyed, head_name, mark_replaced, survey
-from hetero_tui.fleet.teardown import tear_down
+from hetero_tui.fleet.teardown import purge_hosts, tear_down
 from hetero_tui.intents import TeardownReport
-from hetero_tui.inventory import Inventory
+from hetero_tui.inventory import Host, Inventory
 from hetero_tui.transport import Transport, open_transport
 
 
@@ -43,6 +47,7 @@ class LiveFleet:
         self.inventory = inventory
         self.emit = emit
         self.ledger = Ledger(inventory.cluster, ledger_folder)
+        self.environments = Ledger(inventory.cluster, ledger_folder, Ledger.NAMES[1])
         self.transports: dict[str, Transport] = {
             host.name: open_transport(host, inventory, accept_new_host_keys=accept_new_host_keys)
             for host in inventory.hosts
@@ -80,6 +85,7 @@ class LiveFleet:
     async def look(self) -> None:
         """Probe every host, then ask those that answered what of ours is there; hosts' states follow."""
         self.probed = await probe_fleet(self.inventory, self.transports, self.emit)
+        await self._purge_waiting()
         await self._survey_probed(self.transports)
 
     async def look_at(self, name: str) -> None:
@@ -89,8 +95,20 @@ class LiveFleet:
         self.probed = tuple({entry.host: entry for entry in (*self.probed, *fresh)}.values())
         await self._survey_probed(answering)
 
+    async def judge_idle(self) -> None:
+        """Probe the hosts that answered the last survey and have no node, and say which of them are fit."""
+        idle = {name: self.transports[name] for name, found in self.surveyed.items() if not found.has_node}
+        idle = {name: link for name, link in idle.items() if name in self.answering}
+        if idle:
+            fresh = await probe_fleet(self.inventory, idle, self.emit)
+            self.probed = tuple({entry.host: entry for entry in (*self.probed, *fresh)}.values())
+            self._judge()
+
     async def _survey_probed(self, names: Collection[str]) -> None:
         await self.survey({*names} & self.facts.keys())
+        self._judge()
+
+    def _judge(self) -> None:
         judged = judge_fleet(self.inventory, self.facts, head_name(self.surveyed))
         for name, problems in judged.items():
             found = self.surveyed.get(name)
@@ -99,11 +117,11 @@ class LiveFleet:
             if not problems and found.node_state is not None:
                 continue  # fit, but its Ray has ended, which was said
             state = HostState.UNFIT if problems else HostState.READY
-            detail = problems[0].cause if problems else ""
-            self.emit(events.HostChanged(time=time.time(), host=name, state=state, detail=detail))
+            detail, hint = (problems[0].cause, problems[0].hint) if problems else ("", "")
+            self.emit(events.HostChanged(time=time.time(), host=name, state=state, detail=detail, hint=hint))
 
     async def survey(self, names: set[str] | None = None) -> None:
-        """Ask the hosts (all, or those named) whether a node of ours runs there, and watch those that have an agent."""
+        """Ask the hosts (all, or those named) whether a node of ours runs there, and watch those that answer."""
         asked = {name: link for name, link in self.transports.items() if names is None or name in names}
         self.surveyed = await survey(self.cluster, asked)
         now = time.time()
@@ -113,30 +131,50 @@ class LiveFleet:
             elif found.error is not None:
                 if isinstance(found.error, HostKeyUnknown):
                     self.emit(events.HostKeyOffered(time=now, host=name, fingerprint=found.error.fingerprint))
-                self.emit(events.HostLost(time=now, host=name, cause=found.error.cause))
+                state_now, error = state_after(found.error), found.error
+                self.emit(events.HostChanged(time=now, host=name, state=state_now, detail=error.cause, hint=error.hint))
             elif names is None:
-                self.emit(events.HostChanged(time=now, host=name, state=HostState.READY))
-            if found.node is not None and not found.replaced:  # what it says of its Ray would be of the former cluster
+                self.emit(events.HostChanged(time=now, host=name, state=HostState.IDLE))
+            if found.error is None and not found.replaced:  # what it says of its Ray would be of the former cluster
                 self._watch(name)
         if self.members or any(found.restarts_ray for found in self.surveyed.values()):
             whole = len(self.members) == len(self.inventory.hosts)
             state = ClusterState.UP if whole else ClusterState.DEGRADED
-        else:
+        elif any(found.error is None for found in self.surveyed.values()):
             state = ClusterState.DOWN
+        else:
+            return  # nobody could say
         self.emit(events.ClusterChanged(time=now, state=state, head=head_name(self.surveyed)))
 
     def failed(self, error: HostError) -> None:
         """A host that answered before failed at a later question: it counts as one that does not answer."""
         self.surveyed[error.host] = replace(self.surveyed[error.host], error=error)
-        self.emit(events.HostChanged(time=time.time(), host=error.host, state=state_after(error), detail=error.cause))
+        self.emit(
+            events.HostChanged(
+                time=time.time(), host=error.host, state=state_after(error), detail=error.cause, hint=error.hint
+            )
+        )
 
-    def alone(self) -> AbstractAsyncContextManager[None]:
-        """One command of this laptop at a time forms the cluster; it is said where this one has to wait."""
-        text = "another command of this laptop is starting the cluster; this one waits for it"
-        notice = events.Notice(time=time.time(), level=events.Level.INFO, text=text)
-        return self.ledger.alone(lambda: self.emit(notice))
+    def alone(self, command: str) -> AbstractAsyncContextManager[None]:
+        """No other command changes the cluster meanwhile; it is said whose command this one has to wait for."""
+
+        def waiting(text: str) -> None:
+            self.emit(events.Notice(time=time.time(), level=events.Level.INFO, text=text))
+
+        return alone(self.inventory, self.transports, command, waiting)
 
     # --- Starting and stopping ---------------------------------------------------------------------------------------
+
+    async def check(self) -> CheckReport:
+        """Look for all that may keep the hosts from training well, as the last look found them."""
+        head = head_name(self.surveyed)
+        return await check(self.inventory, self.transports, self.probed, head, self.members)
+
+    async def bootstrap(self, sources: Sources, extras: Sequence[str]) -> BootstrapReport:
+        """Give every host that lacks one an environment that can train, as the last look found them."""
+        return await bootstrap(
+            self.inventory, self.transports, self.probed, sources, extras, self.environments, self.emit, self.members
+        )
 
     async def bring_up(self, only: str | None = None) -> None:
         """Start the cluster on every host that the last look found fit; or have ``only`` this one join it.
@@ -157,18 +195,42 @@ class LiveFleet:
         for name in self.members:
             self._watch(name)
 
-    async def tear_down(self) -> TeardownReport:
-        """Stop everything on every host of the inventory and of the ledger, and prove that nothing is left."""
+    async def tear_down(self, purge: bool = False) -> TeardownReport:
+        """Stop everything on every host of the inventory and of the ledgers, and prove that nothing is left.
+
+        With ``purge`` environments go too; those of hosts that are away at their next contact.
+        """
         await self.stop_watching()
-        gone = [entry.host for entry in self.ledger.entries() if self.inventory.host(entry.host.name) is None]
+        if purge:
+            known = {entry.host.name: entry.host for entry in self.environments.entries()}
+            for host in known.values():
+                self.environments.intend(host, PURGE)
+        waiting = self._to_be_purged()
+        wanted = {*self.transports, *waiting} if purge else {*waiting}
+        gone = {entry.host.name: entry.host for entry in self.ledger.entries()} | waiting
         former: dict[str, Transport] = {
-            host.name: open_transport(host, self.inventory, accept_new_host_keys=self._accept_new_host_keys)
-            for host in gone
+            name: open_transport(host, self.inventory, accept_new_host_keys=self._accept_new_host_keys)
+            for name, host in gone.items()
+            if name not in self.transports
         }
+        everything = self.transports | former
         try:
-            return await tear_down(self.cluster, self.transports | former, self.ledger, self.emit)
+            return await tear_down(self.cluster, everything, self.ledger, self.emit, wanted, self.environments)
         finally:
             await _close_all(former)
+
+    def _to_be_purged(self) -> dict[str, Host]:
+        """The hosts that were away when their environments were to go."""
+        return {entry.host.name: entry.host for entry in self.environments.entries() if entry.kind == PURGE}
+
+    async def _purge_waiting(self) -> None:
+        """Remove the environments that were to go while their hosts were away, where these are back."""
+        back = self._to_be_purged().keys() & {entry.host for entry in self.probed if entry.facts is not None}
+        if back:
+            waiting = {name: self.transports[name] for name in back}
+            await purge_hosts(self.cluster, waiting, self.ledger, self.environments, self.emit)
+            fresh = await probe_fleet(self.inventory, waiting, self.emit)
+            self.probed = tuple({entry.host: entry for entry in (*self.probed, *fresh)}.values())
 
     async def close(self) -> None:
         """Close the connections; whatever runs on the hosts goes on."""

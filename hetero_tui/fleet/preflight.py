@@ -68,7 +68,7 @@ def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:
         problems.append(
             Problem(
                 f"Python {facts.python.version} is too old, {'.'.join(map(str, OLDEST_PYTHON))} is needed",
-                "set `python:` for this host to a newer one that has hetero-tui[node]'s packages",
+                _environment_hint(host),
             )
         )
     missing = [package for package in NEEDED_PACKAGES if facts.packages.get(package) is None]
@@ -76,7 +76,7 @@ def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:
         problems.append(
             Problem(
                 f"{facts.python.executable} has no {', '.join(missing)}",
-                "make an environment there with `pip install 'hetero-tui[node]'` and set `python:` to its python",
+                _environment_hint(host),
             )
         )
     ray = facts.packages.get("ray")
@@ -84,7 +84,9 @@ def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:
         problems.append(
             Problem(
                 f"has Ray {ray}, and this hetero-tui needs {NEEDED_RAY}",
-                f"run `pip install 'ray=={NEEDED_RAY}.*'` with {facts.python.executable}",
+                f"run `pip install 'ray=={NEEDED_RAY}.*'` with {facts.python.executable}"
+                if host.python is not None
+                else _environment_hint(host),
             )
         )
     if re.search(r"[\s'\"\\]", facts.python.executable):
@@ -120,6 +122,13 @@ def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:
             )
         )
     return tuple(problems)
+
+
+def _environment_hint(host: Host) -> str:
+    """What gives this host a Python that can be used."""
+    if host.python is None:
+        return "`hetero-tui bootstrap` makes an environment there that has all of it (or `up --bootstrap`)"
+    return "install `hetero-tui[node]`'s packages in that one, or take `python:` out and run `hetero-tui bootstrap`"
 
 
 def judge_together(fleet: Mapping[str, HostFacts], head: str | None = None) -> dict[str, Problem]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +28,6 @@ from hetero_tui.transport import Transport
 from remote_agent.protocol import ProtocolError
 
 STEP = "probe"
-_NO_PYTHON = 97
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,11 @@ async def _probe(cluster: str, host: Host, transport: Transport, emit: Emit) -> 
         return Probed(host.name, facts=facts)
     if isinstance(error, HostKeyUnknown):
         emit(events.HostKeyOffered(time=time.time(), host=host.name, fingerprint=error.fingerprint))
-    emit(events.HostChanged(time=time.time(), host=host.name, state=state_after(error), detail=error.cause))
+    emit(
+        events.HostChanged(
+            time=time.time(), host=host.name, state=state_after(error), detail=error.cause, hint=error.hint
+        )
+    )
     return Probed(host.name, error=error)
 
 
@@ -85,21 +87,22 @@ async def probe_host(cluster: str, host: Host, transport: Transport) -> HostFact
         PythonMissing: none of the Pythons that could be used is there.
         CommandFailed: the probe ended badly, or printed something else.
     """
-    candidates = _python_candidates(cluster, host)
+    candidates = agent.python_candidates(cluster, host)
     # -I: what .bashrc sets for Python, and a file of the user's that is called as a module is, must not get in the way.
+    began = time.time()
     wanted = f'-I - --folder "$0" --deadline {deadlines.PROBE_ON_HOST:g}'
     done = await transport.run(
-        ["sh", "-c", _with_python(wanted), agent.home_folder(cluster), *candidates],
+        agent.with_python(wanted, candidates, agent.home_folder(cluster)),
         step=STEP,
         deadline=deadlines.PROBE,
-        stdin=agent.probe_source(),
+        stdin=agent.source("probe.py"),
     )
-    if done.exit_status == _NO_PYTHON:
+    if done.exit_status == agent.NO_PYTHON:
         raise PythonMissing(
             host.name,
             f"no Python there (looked for {', '.join(candidates)})",
             step=STEP,
-            hint="install Python 3.11 or newer, or set `python:` for this host in the inventory",
+            hint=_python_hint(host),
         )
     line = done.stdout.last('{"probe":')
     if line is None:
@@ -110,7 +113,7 @@ async def probe_host(cluster: str, host: Host, transport: Transport) -> HostFact
                 host.name,
                 f"{version} is too old even for the probe, which needs 3.8 (used: {', '.join(candidates)})",
                 step=STEP,
-                hint="install Python 3.11 or newer, or set `python:` for this host in the inventory",
+                hint=_python_hint(host),
             )
         raise CommandFailed(
             host.name,
@@ -120,25 +123,24 @@ async def probe_host(cluster: str, host: Host, transport: Transport) -> HostFact
             output=tail,
         )
     try:
-        return answers.facts(HostText(line))
+        facts = answers.facts(HostText(line))
     except ProtocolError as error:
         raise agent.refused(host.name, error, STEP) from None
-
-
-def _with_python(arguments: str) -> str:
-    """A shell's script that runs the first of the Pythons ``$@`` that is there, without variables that steer Python."""
-    return (
-        f'{agent.WITHOUT_PYTHON_VARIABLES} for python in "$@"; do '
-        'case "$python" in "~/"*) python="$HOME/${python#??}";; esac; '
-        f'if command -v "$python" >/dev/null 2>&1; then exec "$python" {arguments}; fi; done; exit {_NO_PYTHON}'
-    )
+    # It was read between the two moments: only what lies outside them is the clock's fault.
+    ahead = max(0.0, facts.clock - time.time()) or min(0.0, facts.clock - began)
+    return facts.model_copy(update={"clock_ahead": round(ahead, 1)})
 
 
 async def _version(transport: Transport, candidates: list[str]) -> str:
     """What the Python that was used says of its version; before 3.4 it does so on stderr."""
-    words = ["sh", "-c", _with_python("-V"), "sh", *candidates]
-    done = await transport.run(words, step=STEP, deadline=deadlines.PROBE)
+    done = await transport.run(agent.with_python("-V", candidates), step=STEP, deadline=deadlines.PROBE)
     return last_lines(done.stdout, 1) or last_lines(done.stderr, 1)
+
+
+def _python_hint(host: Host) -> str:
+    if host.python is not None:
+        return "correct `python:` of this host, or take it out and run `hetero-tui bootstrap`"
+    return "run `hetero-tui bootstrap`, which brings one, or name a Python 3.11 or newer there as `python:`"
 
 
 def state_after(error: HostError) -> HostState:
@@ -152,10 +154,3 @@ def state_after(error: HostError) -> HostState:
             return HostState.UNFIT
         case _:
             return HostState.FAILED
-
-
-def _python_candidates(cluster: str, host: Host) -> list[str]:
-    if host.python is not None:
-        return [host.python]
-    own = [sys.executable] if host.connection == "local" else []
-    return [f"{agent.folder(cluster)}/env/bin/python", *own, "python3", "python3.13", "python3.12", "python3.11"]

@@ -11,10 +11,11 @@ from hetero_tui.events import HostState
 from hetero_tui.fleet import agent
 from hetero_tui.transport import Transport
 from remote_agent import protocol
+from remote_agent.states import RayState
 
 STEP = "status"
 
-_NODE_STATES = {"running": HostState.UP, "restarting": HostState.RESTARTING}
+_NODE_STATES = {RayState.RUNNING: HostState.UP, RayState.RESTARTING: HostState.RESTARTING}
 """With any other word, a node that was started there has ended."""
 
 
@@ -33,12 +34,12 @@ class Surveyed:
     @property
     def runs_ray(self) -> bool:
         """Whether a node of this cluster runs there."""
-        return self.node is not None and self.node.state == "running" and not self.replaced
+        return self.node is not None and self.node.state is RayState.RUNNING and not self.replaced
 
     @property
     def restarts_ray(self) -> bool:
         """Whether a node of this cluster ended there, and the host itself is bringing it back."""
-        return self.node is not None and self.node.state == "restarting" and not self.replaced
+        return self.node is not None and self.node.state is RayState.RESTARTING and not self.replaced
 
     @property
     def has_node(self) -> bool:
@@ -107,6 +108,11 @@ def head_name(found: Mapping[str, Surveyed]) -> str | None:
         if entry.runs_ray and entry.node and entry.node.spec and entry.node.spec.role == "head":
             return name
     return None
+
+
+def is_taken_down(found: Mapping[str, Surveyed]) -> bool:
+    """Whether none of the hosts that answered has a node, running or ended: it was taken down."""
+    return not any(entry.has_node for entry in found.values())
 
 
 async def _survey(cluster: str, transport: Transport) -> Surveyed:

@@ -1,40 +1,98 @@
 """Stop everything of ours on every host, and prove that nothing is left.
 
 Which hosts: those of the inventory and those that the ledger still names. On each: runs, then Ray, then whatever else
-carries our mark (the agent does that, by PID, start time and mark); then the agent itself goes. Environments and runs
-with their checkpoints stay. A host that can't be reached keeps its ledger entry and is cleaned at the next ``down``.
+carries our mark (the agent does that, by PID, start time and mark); then the agent itself goes. Runs with their
+checkpoints stay, and where there are runs the agent's files do, so that they can be listed and read while the cluster
+is down; environments stay too, unless they are to be purged. A host that can't be reached keeps its ledger entry and is
+cleaned at the next ``down``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from hetero_tui import deadlines, events
-from hetero_tui.errors import HostError
+from hetero_tui.errors import CommandFailed, HostError
 from hetero_tui.events import ClusterState, Emit, HostState
 from hetero_tui.fleet import agent
 from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fleet.probing import state_after
-from hetero_tui.intents import Leftover, Removed, TeardownReport
+from hetero_tui.intents import Leftover, Removed, TeardownPreview, TeardownReport
+from hetero_tui.state import State
 from hetero_tui.text import last_lines
 from hetero_tui.transport import Transport
 from remote_agent import protocol
+from remote_agent.protocol import CLUSTER_MARK
 
 STEP = "stop node"
 
+# An installation whose laptop fell silent may still be at work there. What is said to be whole goes first.
+_PURGE = """cd "$0" 2>/dev/null || exit 0
+[ -e env ] || [ -e install ] || exit 0
+for place in $(grep -slzx "$1=$(pwd)" /proc/[0-9]*/environ 2>/dev/null); do
+  process=${place#/proc/}; kill -KILL "${process%/environ}" 2>/dev/null
+done
+size=$(du -skc env install 2>/dev/null | tail -n 1 | cut -f 1)
+rm -f env/ready; rm -rf env install agent || exit 1
+echo "ht:size $size"
+cd && rmdir "$0" 2>/dev/null; rmdir .hetero-tui 2>/dev/null; exit 0
+"""
+_AGENT_NOT_REMOVED = 95
+"""Exit status of the clean-up where the agent's files stay, or were not there."""
 
-async def tear_down(cluster: str, transports: Mapping[str, Transport], ledger: Ledger, emit: Emit) -> TeardownReport:
-    """Stop and remove on all hosts at once; never raises for what a host does: it becomes a leftover."""
+
+_WITH_RAY = (
+    HostState.UP,
+    HostState.TRAINING,
+    HostState.SLOW,
+    HostState.STARTING,
+    HostState.RESTARTING,
+    HostState.FAILED,
+)
+
+
+def preview(state: State, touched: Collection[str]) -> TeardownPreview:
+    """What :func:`tear_down` would do, as far as is known; the ledger names the hosts that were ``touched``. Pure."""
+    run = state.run
+    live = ""
+    if run is not None and not run.state.final:
+        saved = f"last checkpoint: step {run.checkpoint_step:,}" if run.checkpoint else "no checkpoint yet"
+        live = f"{run.run} at step {run.step:,} ({saved})"
+    with_ray = [host.name for host in state.hosts if host.state in _WITH_RAY]
+    stops = (f"Ray on {', '.join(with_ray)}",) if with_ray else ()
+    away = tuple(host.name for host in state.hosts if host.state is HostState.UNREACHABLE and host.name in touched)
+    return TeardownPreview(cluster=state.cluster, running=live, stops=stops, unreachable=away)
+
+
+async def tear_down(
+    cluster: str,
+    transports: Mapping[str, Transport],
+    ledger: Ledger,
+    emit: Emit,
+    purge: Collection[str],
+    environments: Ledger,
+) -> TeardownReport:
+    """Stop and remove on all hosts at once; never raises for what a host does: it becomes a leftover.
+
+    Environments go on the hosts of ``purge``, which ``environments`` is told once they are gone.
+    """
     emit(events.ClusterChanged(time=time.time(), state=ClusterState.STOPPING))
-    touched = {entry.host.name for entry in ledger.entries()}
+    nodes = {entry.host.name for entry in ledger.entries()}
+    equipped = {entry.host.name for entry in environments.entries()} & {*purge}
     reports = await asyncio.gather(
-        *(_tear_down(cluster, transport, transport.host in touched, emit) for transport in transports.values())
+        *(
+            _tear_down(cluster, transport, transport.host in nodes | equipped, transport.host in purge, emit)
+            for transport in transports.values()
+        )
     )
     for name, report in zip(transports, reports, strict=True):
-        if name in touched and not report.leftovers:
+        if name in nodes and not report.leftovers:
             ledger.cleaned(name)
+        if name in equipped and not report.leftovers:
+            environments.cleaned(name)
     whole = TeardownReport(
         removed=tuple(entry for report in reports for entry in report.removed),
         leftovers=tuple(entry for report in reports for entry in report.leftovers),
@@ -45,13 +103,34 @@ async def tear_down(cluster: str, transports: Mapping[str, Transport], ledger: L
     return whole
 
 
-async def _tear_down(cluster: str, transport: Transport, touched: bool, emit: Emit) -> TeardownReport:
+async def purge_hosts(
+    cluster: str, transports: Mapping[str, Transport], ledger: Ledger, environments: Ledger, emit: Emit
+) -> None:
+    """Take everything of ours, environments too, off these hosts, as far as they answer."""
+    reports = await asyncio.gather(
+        *(_tear_down(cluster, transport, True, True, emit) for transport in transports.values())
+    )
+    for name, report in zip(transports, reports, strict=True):
+        if not report.leftovers:
+            ledger.cleaned(name)
+            environments.cleaned(name)
+            text = "its environment is gone, as `down --purge` wanted while it was away"
+            emit(events.Notice(time=time.time(), level=events.Level.GOOD, text=text, host=name))
+
+
+async def _tear_down(cluster: str, transport: Transport, touched: bool, purge: bool, emit: Emit) -> TeardownReport:
     name = transport.host
     try:
         await transport.connect()
         report = await _clean(cluster, transport, emit)
+        if purge and not report.leftovers:
+            report = replace(report, removed=(*report.removed, *await _purge(cluster, transport)))
     except HostError as error:
-        emit(events.HostChanged(time=time.time(), host=name, state=state_after(error), detail=error.cause))
+        emit(
+            events.HostChanged(
+                time=time.time(), host=name, state=state_after(error), detail=error.cause, hint=error.hint
+            )
+        )
         if not touched:
             return TeardownReport()  # the ledger says that nothing was ever done there
         detail = f"{error.cause}; it is cleaned by the next `hetero-tui down`"
@@ -59,6 +138,20 @@ async def _tear_down(cluster: str, transport: Transport, touched: bool, emit: Em
     state = HostState.FAILED if report.leftovers else HostState.READY
     emit(events.HostChanged(time=time.time(), host=name, state=state, detail="left behind" if report.leftovers else ""))
     return report
+
+
+async def _purge(cluster: str, transport: Transport) -> tuple[Removed, ...]:
+    """Remove the environment, and what it was installed with. Raises HostError."""
+    command = ["sh", "-c", _PURGE, agent.folder(cluster), CLUSTER_MARK]
+    done = await transport.run(command, step="purge", deadline=deadlines.PURGE)
+    if done.exit_status != 0:
+        cause = f"its environment could not be removed: {last_lines(done.stderr, 1) or 'unknown reason'}"
+        raise CommandFailed(transport.host, cause, step="purge", hint="see who owns what is left there")
+    size = (done.stdout.last("ht:size ") or "").removeprefix("ht:size ").strip()
+    if not size.isdecimal() or len(size) > 15:
+        return ()
+    detail = f"{agent.home_folder(cluster)}/env ({int(size) / 1e6:,.1f} GB)"
+    return (Removed(host=transport.host, kind="environment", detail=detail),)
 
 
 async def _clean(cluster: str, transport: Transport, emit: Emit) -> TeardownReport:
@@ -85,12 +178,17 @@ async def _clean(cluster: str, transport: Transport, emit: Emit) -> TeardownRepo
         if report.leftovers:
             left = tuple(Leftover(host=name, kind=entry.kind, detail=entry.detail) for entry in report.leftovers)
             return TeardownReport(removed=tuple(removed), leftovers=left)
-    # Environment and runs (with their logs) stay; Ray's log went stale with it, and empty folders do not stay.
+    # Environment and runs (with their logs) stay, and beside runs the agent, which is what reads them. Ray's log went
+    # stale with it, and empty folders do not stay.
     script = (
-        'cd "$0" || exit 0; rm -rf agent agent.new.* agent.old.* agent.lock token token.* processes logs || exit 1\n'
-        'cd && rmdir "$0" 2>/dev/null; rmdir .hetero-tui 2>/dev/null; exit 0\n'
+        'cd "$0" || exit 0; rm -rf agent.new.* agent.old.* agent.lock token token.* processes logs || exit 1\n'
+        f"rmdir runs 2>/dev/null; if [ -e runs ]; then exit {_AGENT_NOT_REMOVED}; fi\n"
+        f"if [ -e agent ]; then status=0; else status={_AGENT_NOT_REMOVED}; fi; rm -rf agent || exit 1\n"
+        'cd && rmdir "$0" 2>/dev/null; rmdir .hetero-tui 2>/dev/null; exit $status\n'
     )
     cleaned = await transport.run(["sh", "-c", script, agent.folder(cluster)], step=STEP, deadline=deadlines.COMMAND)
+    if cleaned.exit_status == _AGENT_NOT_REMOVED:
+        return TeardownReport(removed=tuple(removed))
     if cleaned.exit_status != 0:
         detail = last_lines(cleaned.stderr, 1) or agent.home_folder(cluster)
         return TeardownReport(removed=tuple(removed), leftovers=(Leftover(host=name, kind="folder", detail=detail),))

@@ -20,6 +20,8 @@ ROUND_TRIP_EVERY = 5.0
 async def watch(cluster: str, transport: Transport, emit: Emit) -> None:
     """Follow one host until cancelled; a broken connection is reported once and mended with growing pauses.
 
+    A host without our agent is looked at every few seconds: another laptop may send it.
+
     Ends by itself when the host refuses our key or login: that needs a person.
     """
     pauses, complained = deadlines.reconnect_pauses(), False
@@ -53,12 +55,22 @@ async def watch(cluster: str, transport: Transport, emit: Emit) -> None:
                         )
                     )
         except (HostKeyChanged, HostKeyUnknown) as error:
-            emit(events.HostLost(time=time.time(), host=transport.host, cause=error.cause))
+            emit(events.HostLost(time=time.time(), host=transport.host, cause=error.cause, hint=error.hint))
             return
-        except CommandFailed:
-            pass  # the agent is being replaced, or the node's environment is: the next attempt tells
+        except CommandFailed as error:
+            if error.exit_status == agent.NOT_THERE:  # nothing of ours is there, until some laptop starts the cluster
+                await asyncio.sleep(deadlines.AGENT_LOOK)
+                continue
+            # The agent is being replaced, or the node's environment is: the next attempt tells.
         except HostError as error:
-            emit(events.HostLost(time=time.time(), host=transport.host, cause=error.cause))
+            pause = next(pauses)
+            emit(
+                events.HostLost(
+                    time=time.time(), host=transport.host, cause=error.cause, hint=error.hint, retry_s=pause
+                )
+            )
+            await asyncio.sleep(pause)
+            continue
         await asyncio.sleep(next(pauses))
 
 

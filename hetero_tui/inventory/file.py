@@ -19,6 +19,7 @@ from ruamel.yaml.comments import CommentedMap
 from hetero_tui.errors import InventoryError
 from hetero_tui.inventory.checks import check_head, check_hosts
 from hetero_tui.inventory.document import LARGEST, Mapping, Mistakes, Value, parse
+from hetero_tui.inventory.editing import without_host
 from hetero_tui.inventory.schema import Host, Inventory
 
 HOST_KEYS = tuple(name for name in Host.model_fields if name != "name")
@@ -52,6 +53,13 @@ def add_host(path: Path, name: str, fields: MappingType[str, object]) -> Invento
     Raises:
         InventoryError: the file has mistakes, knows the host already, or would have mistakes with it.
     """
+    inventory, text = with_host(path, name, fields)
+    _replace(path, text)
+    return inventory
+
+
+def with_host(path: Path, name: str, fields: MappingType[str, object]) -> tuple[Inventory, str]:
+    """The inventory, and its text, as :func:`add_host` would make them; nothing is written. Raises as that does."""
     text = _text(path) if path.exists() else "hosts: {}\n"
     existing = _read(text, path)
     if existing.host(name) is not None:
@@ -67,8 +75,23 @@ def add_host(path: Path, name: str, fields: MappingType[str, object]) -> Invento
     document["hosts"][name] = host
     buffer = io.StringIO()
     yaml.dump(document, buffer)
-    inventory = _read(buffer.getvalue(), path)
-    _replace(path, buffer.getvalue())
+    return _read(buffer.getvalue(), path), buffer.getvalue()
+
+
+def remove_host(path: Path, name: str) -> Inventory:
+    """Take the host ``name`` out of the file; comments and everything else stay as they are.
+
+    Raises:
+        InventoryError: the file has mistakes, has no such host, or would have mistakes without it (it is the head).
+    """
+    text = _text(path)
+    existing = _read(text, path)
+    if existing.host(name) is None:
+        known = ", ".join(host.name for host in existing.hosts) or "none"
+        raise InventoryError(str(path), (f"hosts.{name}: is not there; hosts are: {known}",))
+    changed = without_host(text, name)
+    inventory = _read(changed, path)
+    _replace(path, changed)
     return inventory
 
 

@@ -27,11 +27,15 @@ STEP = "plan cluster"
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A host that may join: ``address`` is the IP that the laptop reached it at, if it did so directly."""
+    """A host that may join: ``address`` is the IP that the laptop reached it at, if it did so directly.
+
+    ``measured`` is the address at which the other hosts reach it, where that was tried.
+    """
 
     host: Host
     facts: HostFacts
     address: str | None
+    measured: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ def plan_cluster(
     shared = shared_addresses(candidates)
     chosen, reason = _choose_head(inventory, candidates, head, holders, shared)
     others = {name: candidate for name, candidate in candidates.items() if name != chosen}
-    networks = [link.network for entry in others.values() for link in _own(entry, shared)]
+    networks = [link.network for entry in others.values() for link in own_addresses(entry, shared)]
     head_address = node_address(candidates[chosen], None, shared, networks)
     nodes = tuple(
         PlannedNode(
@@ -125,8 +129,9 @@ def node_address(
 ) -> str:
     """The address at which the other nodes reach this one.
 
-    The address that the laptop reached it at, when the machine itself has it (it is then no NAT's or jump host's);
-    else the one in the head's network; else one in a network that others are in, of a real link, and of its fastest.
+    The one that was measured; else the address that the laptop reached it at, when the machine itself has it (it is
+    then no NAT's or jump host's); else the one in the head's network; else one in a network that others are in, of a
+    real link, and of its fastest.
 
     Args:
         candidate: the host.
@@ -134,7 +139,9 @@ def node_address(
         shared: addresses that other hosts have too; none of them is taken.
         networks: those that the other hosts' addresses lie in.
     """
-    own = _own(candidate, shared)
+    if candidate.measured is not None:
+        return candidate.measured
+    own = own_addresses(candidate, shared)
     reached = candidate.address
     if reached is not None and candidate.host.connection == "ssh":
         loopback = ipaddress.ip_address(reached).is_loopback
@@ -193,7 +200,7 @@ def _choose_head(
 def _fittest(candidates: Mapping[str, Candidate], shared: frozenset[str]) -> str:
     def fitness(item: tuple[str, Candidate]) -> tuple[bool, bool, int, int]:
         _, candidate = item
-        real = (link for link in _own(candidate, shared) if not link.interface.startswith(_BRIDGES))
+        real = (link for link in own_addresses(candidate, shared) if not link.interface.startswith(_BRIDGES))
         speed = max((link.speed_mbps or 0 for link in real), default=0)
         not_laptop = candidate.host.connection != "local"
         return (not_laptop, candidate.host.role != "worker", speed, candidate.facts.memory.total_bytes or 0)
@@ -202,7 +209,7 @@ def _fittest(candidates: Mapping[str, Candidate], shared: frozenset[str]) -> str
     return name
 
 
-def _own(candidate: Candidate, shared: frozenset[str]) -> list[Address]:
+def own_addresses(candidate: Candidate, shared: frozenset[str]) -> list[Address]:
     """The addresses of a host that are its alone; all, where none is (two users' accounts on one machine)."""
     usable = [link for link in candidate.facts.addresses if _usable(link)]
     return [link for link in usable if link.address not in shared] or usable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 from collections.abc import Mapping
 
@@ -13,6 +14,7 @@ from hetero_tui.fleet.preflight import training_devices
 from hetero_tui.fleet.survey import Surveyed, head_name, running_head
 from hetero_tui.inventory import Inventory
 from hetero_tui.runs.order import Order
+from hetero_tui.runs.profile_names import profile_name
 from hetero_tui.text import last_lines
 from hetero_tui.transport import Transport
 from remote_agent import protocol
@@ -65,6 +67,7 @@ async def launch(
     job = order.job
     run = f"{job.slug}-{secrets.token_hex(2)}"
     document = specification(inventory, members, facts, run, job.reference, order.settings)
+    document = dataclasses.replace(document, profile=profile_name(order, archive, document, facts))
     head = document.host
     transport = transports[head]
     place = f"{agent.folder(inventory.cluster)}/runs/{run}"
@@ -121,7 +124,7 @@ async def start_coordinator(transport: Transport, cluster: str, run: str) -> Non
     program = (
         'export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$PWD/token"; '
         "export RAY_USAGE_STATS_ENABLED=0 RAY_ENABLE_AUTO_CONNECT=0; "
-        'exec sh agent/run remote_agent.training.coordinator.main "$PWD/runs/$0"'
+        'exec sh agent/run remote_agent.coordinate "$PWD/runs/$0"'
     )
     home = agent.home_folder(cluster)
     done = await agent.call(

@@ -12,15 +12,13 @@ from hetero_tui.text import last_lines
 from hetero_tui.transport import Transport
 from remote_agent import protocol
 
-FINAL_STATES = frozenset({"finished", "stopped", "failed", "lost"})
 
-
-def _ignore(_: HostError) -> None:
-    """A host that does not answer has no runs for now."""
+def ignore(_: HostError) -> None:
+    """Say nothing of a host that fails."""
 
 
 async def list_runs(
-    cluster: str, transports: Mapping[str, Transport], failed: Callable[[HostError], None] = _ignore
+    cluster: str, transports: Mapping[str, Transport], failed: Callable[[HostError], None] = ignore
 ) -> tuple[tuple[str, protocol.RunSummary], ...]:
     """Pairs of host and run, oldest first; ``failed`` is told of each host that can't say what runs it has.
 
@@ -37,18 +35,25 @@ def told_best(found: Iterable[tuple[str, protocol.RunSummary]]) -> tuple[tuple[s
 
     def knowledge(entry: tuple[str, protocol.RunSummary]) -> tuple[int, bool, bool, int]:
         host, summary = entry
-        return (summary.epoch, summary.state not in FINAL_STATES, host == summary.host, summary.seq)
+        return (summary.epoch, not summary.state.final, host == summary.host, summary.seq)
 
     best: dict[str, tuple[str, protocol.RunSummary]] = {}
     for entry in found:
         known = best.get(entry[1].id)
         if known is None or knowledge(entry) > knowledge(known):
             best[entry[1].id] = entry
-    return tuple(sorted(best.values(), key=lambda entry: entry[1].started or float("inf")))
+    return tuple(sorted(best.values(), key=lambda entry: _age(entry[1])))
+
+
+def _age(summary: protocol.RunSummary) -> float:
+    """By which runs are sorted: one that is starting is the newest, one that ended without any event the oldest."""
+    if summary.started is not None:
+        return summary.started
+    return 0.0 if summary.state.final else float("inf")
 
 
 async def list_copies(
-    cluster: str, transports: Mapping[str, Transport], failed: Callable[[HostError], None] = _ignore
+    cluster: str, transports: Mapping[str, Transport], failed: Callable[[HostError], None] = ignore
 ) -> tuple[tuple[str, protocol.RunSummary], ...]:
     """Pairs of host and run for every folder of a run on every host that answers, copies included."""
 
@@ -87,8 +92,7 @@ def find_among(found: tuple[tuple[str, protocol.RunSummary], ...], run: str | No
     for host, summary in found:
         if summary.id == run:
             return host, summary
-    none = "there are none; those from before `down` are found again after the next `up`"
-    known = ", ".join(summary.id for _, summary in found) or none
+    known = ", ".join(summary.id for _, summary in found) or "there are none"
     cause = "no run yet" if run is None else f"no run {run!r} on the hosts that answer"
     raise RunError(cause, step="find run", hint=f"runs: {known}")
 
@@ -96,7 +100,7 @@ def find_among(found: tuple[tuple[str, protocol.RunSummary], ...], run: str | No
 async def live_run(cluster: str, transports: Mapping[str, Transport]) -> tuple[str, protocol.RunSummary] | None:
     """The newest run that is under way, and the host where it is; None: none is."""
     runs = await list_runs(cluster, transports)
-    return next(((host, run) for host, run in reversed(runs) if run.state not in FINAL_STATES), None)
+    return next(((host, run) for host, run in reversed(runs) if not run.state.final), None)
 
 
 async def stop_run(cluster: str, transport: Transport, run: str) -> None:

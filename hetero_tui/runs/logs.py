@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from hetero_tui import answers, deadlines
-from hetero_tui.errors import CommandFailed, HostError
+from hetero_tui.errors import CommandFailed, DeadlineExceeded, HostError, Unreachable
 from hetero_tui.fleet import agent
 from hetero_tui.fleet.live import cancel
+from hetero_tui.runs.listing import ignore
 from hetero_tui.text import HostText
 from hetero_tui.transport import Transport
 from remote_agent import protocol
@@ -51,8 +53,12 @@ async def logs_of(
     *,
     follow: bool,
     failed: Callable[[HostError], None],
+    broken: Callable[[HostError], None] = ignore,
 ) -> AsyncGenerator[Logged]:
     """Yield what is there, by time; with ``follow`` then what comes, until the coordinator on ``head`` ends.
+
+    With ``follow``, a broken connection is opened again with growing pauses, for as long as it takes, and the host's
+    lines go on where they were: none is lost, none comes twice.
 
     Args:
         transports: to the hosts that are asked.
@@ -61,12 +67,19 @@ async def logs_of(
         head: where its coordinator is; with ``follow`` one of the hosts.
         follow: go on.
         failed: is told of each host that can't be asked, or can't any more; the others' lines come all the same.
+        broken: is told of each host whose connection broke, and is tried again.
     """
     there: dict[str, _There] = {host: asyncio.Queue(_MAX_WAITING) for host in transports}
     live: _Live = asyncio.Queue(_MAX_WAITING)
     readers = {
         host: asyncio.create_task(
-            _read(transport, cluster, _arguments(summary, host == head, follow), there[host], live, failed),
+            _read(
+                _Source(transport, cluster, tuple(_arguments(summary, host == head, follow)), follow),
+                there[host],
+                live,
+                failed,
+                broken,
+            ),
             name=f"logs of {host}",
         )
         for host, transport in transports.items()
@@ -101,32 +114,95 @@ def _arguments(summary: protocol.RunSummary, is_head: bool, follow: bool) -> lis
     return words
 
 
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A host's logs of one run, and how they are read."""
+
+    transport: Transport
+    cluster: str
+    arguments: tuple[str, ...]
+    follow: bool
+
+    def lines(self) -> AbstractAsyncContextManager[AsyncIterator[HostText]]:
+        """All of them, from the first."""
+        folder = agent.home_folder(self.cluster)
+        return agent.follow(self.transport, self.cluster, "logs", "--folder", folder, *self.arguments, step=STEP)
+
+
+class _Place:
+    """How far one host's lines were read: for each process, the last time and how many lines have it.
+
+    A host that is asked again begins again. Each process's lines come in the order of their times, so that those which
+    were read are known by that, whatever has been rotated away since.
+    """
+
+    def __init__(self) -> None:
+        self._read: dict[str, tuple[float, int]] = {}
+        self._before: dict[str, tuple[float, int]] = {}
+
+    def begin(self) -> None:
+        """From here on they come again."""
+        self._before = {process: (moment, count) for process, (moment, count) in self._read.items()}
+
+    def is_new(self, line: protocol.LogLine) -> bool:
+        """Whether this line, the next one, was not read before; it has been from now on."""
+        before = self._before.get(line.process)
+        if before is not None:
+            moment, count = before
+            if line.time < moment:
+                return False
+            if line.time == moment and count:
+                self._before[line.process] = (moment, count - 1)
+                return False
+        moment, count = self._read.get(line.process, (line.time, 0))
+        self._read[line.process] = (line.time, count + 1 if line.time == moment else 1)
+        return True
+
+
 async def _read(
-    transport: Transport,
-    cluster: str,
-    arguments: list[str],
+    source: _Source,
     there: _There,
     live: _Live,
     failed: Callable[[HostError], None],
+    broken: Callable[[HostError], None],
 ) -> None:
     """Put a host's lines into ``there``, and once all that were there have come into ``live``."""
     into: asyncio.Queue[Any] = there
-    folder = agent.home_folder(cluster)
-    try:
-        async with agent.follow(transport, cluster, "logs", "--folder", folder, *arguments, step=STEP) as lines:
-            async for text in lines:
-                if not text.raw and "--follow" in arguments and into is there:
-                    await there.put(None)
-                    into = live
-                line = _decoded(text)
-                if line is not None:
-                    await into.put(Logged(transport.host, line))
-    except HostError as error:
-        if not isinstance(error, CommandFailed) or error.exit_status != agent.NOT_THERE:
-            failed(error)
+    host, place, pauses, is_broken = source.transport.host, _Place(), deadlines.reconnect_pauses(), False
+    while True:
+        place.begin()
+        try:
+            await source.transport.connect()
+            async with source.lines() as lines:
+                async for text in lines:
+                    if not text.raw and source.follow and into is there:
+                        await there.put(None)
+                        into = live
+                    pauses, is_broken = deadlines.reconnect_pauses(), False
+                    line = _decoded(text)
+                    if line is not None and place.is_new(line):
+                        await into.put(Logged(host, line))
+            break
+        except HostError as error:
+            if not source.follow or not _may_come_back(error):
+                if not isinstance(error, CommandFailed) or error.exit_status != agent.NOT_THERE:
+                    failed(error)
+                break
+            if not is_broken:
+                broken(error)
+            is_broken = True
+        if into is there:
+            await there.put(None)
+            into = live
+        await asyncio.sleep(next(pauses))
     if into is there:
         await there.put(None)
-    await live.put(transport.host)
+    await live.put(host)
+
+
+def _may_come_back(error: HostError) -> bool:
+    """Whether it is the connection that failed: what a host refuses or lacks stays as it is."""
+    return isinstance(error, Unreachable | DeadlineExceeded)
 
 
 def _decoded(text: HostText) -> protocol.LogLine | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from hetero_tui.errors import CommandFailed, RunError
 from hetero_tui.facts import HostFacts
 from hetero_tui.fleet import agent
+from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.fleet.survey import Surveyed
 from hetero_tui.inventory import Inventory
 from hetero_tui.runs.launch import plan_devices
@@ -14,6 +15,7 @@ from hetero_tui.runs.listing import live_run
 from hetero_tui.text import last_lines
 from hetero_tui.transport import Transport
 from remote_agent import protocol
+from remote_agent.states import ControlCommand
 
 
 async def drain(cluster: str, transports: Mapping[str, Transport], host: str) -> str:
@@ -27,7 +29,36 @@ async def drain(cluster: str, transports: Mapping[str, Transport], host: str) ->
     if found is None:
         raise RunError("no run is under way", step="drain", hint="`hetero-tui runs` lists the runs")
     head, run = found
-    await _tell(cluster, transports[head], run.id, protocol.RunCommand(command="drain", host=host))
+    await _tell(cluster, transports[head], run.id, protocol.RunCommand(command=ControlCommand.DRAIN, host=host))
+    return run.id
+
+
+async def undrain(
+    inventory: Inventory,
+    transports: Mapping[str, Transport],
+    facts: Mapping[str, HostFacts],
+    members: Mapping[str, Surveyed],
+    host: str,
+) -> str:
+    """Have ``host`` take part again in the run that is under way: after a drain, or at once instead of after a pause.
+
+    Returns:
+        The run's name.
+
+    Raises:
+        RunError: no run is under way, or the host has no device that trains, or is not in the cluster.
+        HostError: its head failed at it.
+    """
+    found = await live_run(inventory.cluster, transports)
+    if found is None:
+        raise RunError("no run is under way", step="undrain", hint="`hetero-tui runs` lists the runs")
+    if host not in members or not members[host].runs_ray:
+        raise RunError(f"{host} is not in the cluster", step="undrain", hint="`hetero-tui up` takes it in")
+    devices = plan_devices(inventory, facts, {host: members[host]})
+    head, run = found
+    await _tell(
+        inventory.cluster, transports[head], run.id, protocol.RunCommand(command=ControlCommand.ADD, devices=devices)
+    )
     return run.id
 
 
@@ -53,8 +84,19 @@ async def offer(
         devices = plan_devices(inventory, facts, new)
     except RunError:
         return None
-    await _tell(inventory.cluster, transports[head], run.id, protocol.RunCommand(command="add", devices=devices))
+    await _tell(
+        inventory.cluster, transports[head], run.id, protocol.RunCommand(command=ControlCommand.ADD, devices=devices)
+    )
     return run.id
+
+
+async def offer_new(fleet: LiveFleet, before: frozenset[str]) -> str:
+    """Offer the hosts that joined the cluster just now to the run that is under way; what came of it, or nothing."""
+    new = {name: fleet.surveyed[name] for name in fleet.members - before}
+    if not before or not new:
+        return ""
+    run = await offer(fleet.inventory, fleet.answering, fleet.facts, new)
+    return f"{', '.join(sorted(new))}: to take part in {run}" if run is not None else ""
 
 
 async def _tell(cluster: str, transport: Transport, run: str, command: protocol.RunCommand) -> None:

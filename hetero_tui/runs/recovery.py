@@ -12,16 +12,17 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 
 from hetero_tui import deadlines, events
-from hetero_tui.errors import CommandFailed, HeteroTuiError, RunError
-from hetero_tui.events import Level, RunState
+from hetero_tui.errors import CommandFailed, HeteroTuiError, RunError, TakenDown
+from hetero_tui.events import Level
 from hetero_tui.fleet.live import LiveFleet, cancel
-from hetero_tui.fleet.survey import head_name, mark_replaced, running_head, survey
+from hetero_tui.fleet.survey import head_name, is_taken_down, mark_replaced, running_head, survey
 from hetero_tui.runs.failover import form_anew, refuse_if_head_lives, taken_over
 from hetero_tui.runs.listing import find_run, live_run
 from hetero_tui.runs.resume import refuse_if_done, resume
 from hetero_tui.runs.seen import Seen
 from hetero_tui.transport import Transport
 from remote_agent import protocol
+from remote_agent.states import RunState
 
 Exclusively = Callable[[str], AbstractAsyncContextManager[None]]
 """One operation at a time; the word says for the screen which one."""
@@ -31,7 +32,7 @@ class FleetRecovery:
     """Changes ``fleet`` so that a run goes on; see :class:`hetero_tui.runs.attending.Recovery`.
 
     ``moved`` is told the host where the run is from then on. ``take_in`` has a host that is back join the cluster, also
-    a head whose place was taken.
+    a head whose place was taken. ``is_stopping``: the user asked for the run's end, so that it does not go on.
     """
 
     def __init__(
@@ -40,7 +41,9 @@ class FleetRecovery:
         exclusively: Exclusively,
         moved: Callable[[str], None],
         take_in: Callable[[str], Awaitable[None]],
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._is_stopping = is_stopping
         self._fleet, self._exclusively, self._moved, self._take_in = fleet, exclusively, moved, take_in
         self._returning: dict[str, asyncio.Task[None]] = {}
         self._looked_after: frozenset[str] = frozenset()
@@ -79,6 +82,8 @@ class FleetRecovery:
         there = await taken_over(fleet.cluster, others, run, patience)
         if there is None:
             async with self._exclusively("failing over"):
+                await fleet.survey({*others})
+                self._refuse_if_taken_down(run)
                 await self._form_anew(run, others)
                 there = await self._resume_unless_another_did(run, cause, seen)
         self._moved(there)
@@ -87,11 +92,13 @@ class FleetRecovery:
 
     async def restart(self, run: str, cause: str) -> str:
         """Start the run's coordinator again: on the head as it is, or on a new one where the head's Ray has ended."""
-        self._notice(cause)
+        if self._is_stopping():
+            raise TakenDown(f"{run} ended before it could save a checkpoint", step="stop run")
         async with self._exclusively("resuming"):
-            if self._fleet.facts:
-                await self._fleet.survey()  # what the machines are did not change
-            else:
+            await self._fleet.survey()
+            self._refuse_if_taken_down(run)
+            self._notice(cause)
+            if not self._fleet.facts:
                 await self._fleet.look()
             if head_name(self._fleet.surveyed) is None:  # its coordinator ended with the head's Ray
                 await self._form_anew(run, self._fleet.answering)
@@ -121,6 +128,16 @@ class FleetRecovery:
         fleet = self._fleet
         formed = await form_anew(fleet.inventory, transports, fleet.ledger, fleet.emit, run)
         fleet.adopt(formed.probed, formed.surveyed, formed.report)
+
+    def _refuse_if_taken_down(self, run: str) -> None:
+        """After a `down` from anywhere nothing starts again unless a user asks.
+
+        Raises:
+            TakenDown: no host that answers has a node.
+        """
+        if is_taken_down(self._fleet.surveyed):
+            hint = f"`hetero-tui resume {run}` starts the cluster and lets it go on"
+            raise TakenDown(f"{run} ended without a last word, and the cluster is down", step="follow", hint=hint)
 
     async def _resume(
         self, run: str | None, cause: str = "", seen: Seen | None = None

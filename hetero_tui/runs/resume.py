@@ -13,11 +13,12 @@ from hetero_tui.fleet.survey import Surveyed
 from hetero_tui.inventory import Inventory
 from hetero_tui.planning.failover import holders
 from hetero_tui.runs.launch import specification, start_coordinator
-from hetero_tui.runs.listing import FINAL_STATES, find_among, list_copies, told_best
+from hetero_tui.runs.listing import find_among, list_copies, told_best
 from hetero_tui.runs.seen import Seen
 from hetero_tui.text import last_lines
 from hetero_tui.transport import Transport
 from remote_agent import protocol
+from remote_agent.states import RunState
 
 STEP = "resume run"
 
@@ -28,7 +29,7 @@ def refuse_if_done(summary: protocol.RunSummary) -> None:
     Raises:
         RunError: it is.
     """
-    if summary.state == "finished":
+    if summary.state is RunState.FINISHED:
         raise RunError(f"{summary.id} is finished: there is nothing left to do", step=STEP)
 
 
@@ -63,7 +64,7 @@ async def resume(
     """
     copies = await list_copies(inventory.cluster, transports)
     _, summary = find_among(told_best(copies), run)
-    if summary.state not in FINAL_STATES:
+    if not summary.state.final:
         hint = f"`hetero-tui attach {summary.id}` follows it"
         raise RunError(f"{summary.id} is under way", step=STEP, hint=hint)
     refuse_if_done(summary)

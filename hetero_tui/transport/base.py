@@ -24,6 +24,18 @@ class Completed:
     stderr: HostText
 
 
+class Conversation(Protocol):
+    """A command that is asked and answers, line by line. ``lines`` are of its stdout; see :meth:`Transport.stream`."""
+
+    lines: AsyncIterator[HostText]
+
+    async def say(self, data: bytes) -> None:
+        """Write to its stdin; what a command that has ended is told is lost."""
+
+    async def finish(self) -> None:
+        """End its stdin."""
+
+
 class Transport(Protocol):
     """One host, reached. Safe to use from many tasks of one event loop; it connects by itself and reconnects.
 
@@ -55,6 +67,11 @@ class Transport(Protocol):
         Raises Unreachable inside the loop when the connection breaks or nothing came for ``silence`` seconds, and
         CommandFailed when the command ends with a status other than 0 (its stderr's last lines in ``output``).
         """
+
+    def converse(
+        self, command: Sequence[str], *, step: str, silence: float
+    ) -> AbstractAsyncContextManager[Conversation]:
+        """A command whose stdin is written to while its lines come; leaving the context ends it. As :meth:`stream`."""
 
     async def put(self, data: bytes, path: str, *, step: str, deadline: float, mode: int = 0o600) -> None:
         """Write a file on the host, whole or not at all (temporary name, then rename); parents are made 0700."""

@@ -15,7 +15,7 @@ from typing import Protocol
 from hetero_tui import deadlines
 from hetero_tui.errors import BadAnswer, CommandFailed, DeadlineExceeded, HostError, Unreachable
 from hetero_tui.text import HostText, last_lines, one_line
-from hetero_tui.transport.base import Completed
+from hetero_tui.transport.base import Completed, Conversation
 
 OUTPUT_LIMIT = 8 * 1024 * 1024
 """Bytes of stdout (and of stderr) that ``run`` keeps; a command that prints more is ended."""
@@ -40,6 +40,9 @@ class Running(Protocol):
 
     async def feed(self, data: bytes) -> None:
         """Give ``data`` to stdin, then close it; a command that does not read it all is no error."""
+
+    async def write(self, data: bytes) -> None:
+        """Give ``data`` to stdin, which stays open; what a command that has ended is given is lost."""
 
     async def read_stdout(self) -> bytes:
         """Some bytes of stdout; empty at its end."""
@@ -85,6 +88,19 @@ class CommandTransport:
         self, command: Sequence[str], *, step: str, silence: float, stdin: bytes | None = None
     ) -> AsyncIterator[AsyncIterator[HostText]]:
         """Lines of stdout as they come; see :meth:`Transport.stream <hetero_tui.transport.base.Transport.stream>`."""
+        async with self._conversation(command, step, silence, stdin) as conversation:
+            yield conversation.lines
+
+    def converse(
+        self, command: Sequence[str], *, step: str, silence: float
+    ) -> AbstractAsyncContextManager[Conversation]:
+        """See :meth:`Transport.converse <hetero_tui.transport.base.Transport.converse>`."""
+        return self._conversation(command, step, silence)
+
+    @asynccontextmanager
+    async def _conversation(
+        self, command: Sequence[str], step: str, silence: float, stdin: bytes | None = None
+    ) -> AsyncIterator[_Conversation]:
         async with self.start(command, step) as running:
             errors = bytearray()
             helpers = [asyncio.ensure_future(_keep_tail(running.read_stderr, errors))]
@@ -92,7 +108,7 @@ class CommandTransport:
                 helpers.append(asyncio.ensure_future(running.feed(stdin)))
             lines = self._lines(running, command, step, silence, helpers, errors)
             try:
-                yield lines
+                yield _Conversation(running, lines)
             finally:
                 await lines.aclose()
                 for helper in helpers:
@@ -177,6 +193,20 @@ class CommandTransport:
             )
         cause = f"{_shown(command)} did not end within {deadline:g} s and was ended"
         return DeadlineExceeded(self.host, cause, step=step, hint="the host may be overloaded; try again")
+
+
+class _Conversation:
+    """See :class:`~hetero_tui.transport.base.Conversation`."""
+
+    def __init__(self, running: Running, lines: AsyncIterator[HostText]) -> None:
+        self._running = running
+        self.lines = lines
+
+    async def say(self, data: bytes) -> None:
+        await self._running.write(data)
+
+    async def finish(self) -> None:
+        await self._running.feed(b"")
 
 
 def check_words(command: Sequence[str]) -> Sequence[str]:

@@ -74,6 +74,11 @@ class _LocalCommand:
             self._spawned.stdin.close()
             await self._spawned.stdin.wait_closed()
 
+    async def write(self, data: bytes) -> None:
+        with contextlib.suppress(OSError):  # it has ended
+            self._spawned.stdin.write(data)
+            await self._spawned.stdin.drain()
+
     async def read_stdout(self) -> bytes:
         return await self._spawned.stdout.read(_CHUNK)
 
@@ -95,6 +100,9 @@ class _NotStarted:
         self._status = status
 
     async def feed(self, data: bytes) -> None:
+        pass
+
+    async def write(self, data: bytes) -> None:
         pass
 
     async def read_stdout(self) -> bytes:

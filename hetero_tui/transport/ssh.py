@@ -20,7 +20,10 @@ from hetero_tui.transport.commands import CommandTransport
 from hetero_tui.transport.connection import Attempt, Dialled, Dialler
 from hetero_tui.transport.failures import SSH_ERRORS
 from hetero_tui.transport.host_keys import OfferedKey
-from hetero_tui.transport.ssh_command import SshCommand, command_line
+from hetero_tui.transport.ssh_command import Session, SshCommand, command_line
+
+_MOST_CONNECTIONS = 8
+"""To a host whose server allows few sessions on each (MaxSessions)."""
 
 
 class SshTransport(CommandTransport):
@@ -47,7 +50,8 @@ class SshTransport(CommandTransport):
         self._dialler = Dialler(host, inventory, accept_new_host_keys=accept_new_host_keys, config=config)
         self._current: Dialled | None = None
         self._dialling: asyncio.Task[Dialled] | None = None
-        self._echo = _Echo()
+        self._further: list[Dialled] = []
+        self._echo = _Echo(self._session)
         self._closed = False
 
     async def connect(self) -> None:
@@ -78,15 +82,12 @@ class SshTransport(CommandTransport):
     async def start(self, command: Sequence[str], step: str) -> AsyncIterator[SshCommand]:
         """Start a command without a terminal; leaving the context ends it on the host."""
         line = command_line(command)
-        dialled = await self._connected()
-        place = replace(dialled.place, step=step)
+        place = replace((await self._connected()).place, step=step)
         try:
-            process: asyncssh.SSHClientProcess[bytes] = await dialled.connection.create_process(
-                line, encoding=None, request_pty=False, term_type=None
-            )
+            process = await self._session(line)
         except SSH_ERRORS as error:
             raise failures.explain(error, place) from None
-        running = SshCommand(dialled.connection, process, place)
+        running = SshCommand(self._session, process, place)
         try:
             yield running
         finally:
@@ -98,7 +99,7 @@ class SshTransport(CommandTransport):
         place = replace(dialled.place, step="round trip")
         try:
             async with asyncio.timeout(deadlines.COMMAND):
-                return await self._echo.round_trip(dialled.connection)
+                return await self._echo.round_trip()
         except TimeoutError:
             cause = f"{place.endpoint} gave no sign of life for {deadlines.COMMAND:g} s"
             raise Unreachable(self.host, cause, step=place.step, hint="it is tried again by itself") from None
@@ -111,16 +112,43 @@ class SshTransport(CommandTransport):
         if self._dialling is not None and not self._dialling.done():
             self._dialling.cancel()
             await asyncio.gather(self._dialling, return_exceptions=True)
-        dialled, self._current = self._current, None
-        if dialled is None:
-            return
-        dialled.close()
+        opened = [*([self._current] if self._current is not None else []), *self._further]
+        self._current, self._further = None, []
+        for dialled in opened:
+            dialled.close()
+        connections = [
+            connection for dialled in opened for connection in (dialled.connection, *reversed(dialled.jumps))
+        ]
         with contextlib.suppress(TimeoutError, *SSH_ERRORS):
             async with asyncio.timeout(deadlines.CLOSE):
-                for connection in (dialled.connection, *reversed(dialled.jumps)):
+                for connection in connections:
                     await connection.wait_closed()
-        for connection in (dialled.connection, *dialled.jumps):
+        for connection in connections:
             connection.abort()
+
+    async def _session(self, line: str) -> asyncssh.SSHClientProcess[bytes]:
+        """A command of the host's shell on the first connection that takes it: a server may allow few on each.
+
+        Raises:
+            HostError: no connection can be made.
+            SSH_ERRORS: the server refuses it on every connection.
+        """
+        refused: list[Dialled] = []
+        while True:
+            self._further = [each for each in self._further if not each.connection.is_closed()]
+            known = [await self._connected(), *self._further]
+            dialled = next((each for each in known if each not in refused), None)
+            if dialled is None:
+                dialled = await self._dialler.dial(self._dialler.attempt())
+                if self._closed:
+                    dialled.close()
+                self._further.append(dialled)
+            try:
+                return await dialled.connection.create_process(line, encoding=None, request_pty=False, term_type=None)
+            except asyncssh.ChannelOpenError:
+                if dialled.connection.is_closed() or len(refused) == _MOST_CONNECTIONS:
+                    raise
+                refused.append(dialled)
 
     async def _connected(self) -> Dialled:
         if self._closed:
@@ -149,18 +177,18 @@ class SshTransport(CommandTransport):
 class _Echo:
     """Measures the way there and back by a line that ``cat`` returns: no process is started for a measurement."""
 
-    def __init__(self) -> None:
-        self._connection: asyncssh.SSHClientConnection | None = None
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._process: asyncssh.SSHClientProcess[bytes] | None = None
         self._count = 0
         self._lock = asyncio.Lock()
 
-    async def round_trip(self, connection: asyncssh.SSHClientConnection) -> float:
+    async def round_trip(self) -> float:
         async with self._lock:
             process = self._process
-            if process is None or self._connection is not connection or process.is_closing():
-                process = await connection.create_process("exec cat", encoding=None, request_pty=False, term_type=None)
-                self._connection, self._process = connection, process
+            if process is None or process.is_closing():
+                process = await self._session("exec cat")
+                self._process = process
                 await self._ask(process)  # the first answer waits for the shell and cat to start
             began = time.perf_counter()
             await self._ask(process)

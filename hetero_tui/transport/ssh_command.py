@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import asyncssh
 
@@ -39,6 +39,10 @@ end KILL
 """
 
 
+Session = Callable[[str], Awaitable[asyncssh.SSHClientProcess[bytes]]]
+"""Starts a line of the host's shell, on the connection that a command runs over or on another one."""
+
+
 def command_line(command: Sequence[str]) -> str:
     """The words as one line for the host's shell. Raises ValueError for what no command can hold."""
     return f"exec sh -c {shlex.quote(_START)} sh {shlex.join(check_words(command))}"
@@ -47,10 +51,9 @@ def command_line(command: Sequence[str]) -> str:
 class SshCommand:
     """A command that runs on the host; see :class:`~hetero_tui.transport.commands.Running`."""
 
-    def __init__(
-        self, connection: asyncssh.SSHClientConnection, process: asyncssh.SSHClientProcess[bytes], place: Place
-    ) -> None:
-        self._connection = connection
+    def __init__(self, session: Session, process: asyncssh.SSHClientProcess[bytes], place: Place) -> None:
+        self._session = session
+        self._connection: asyncssh.SSHClientConnection = process.get_extra_info("connection")
         self._process = process
         self._place = place
         self._pid: int | None = None
@@ -65,6 +68,12 @@ class SshCommand:
                 self._process.stdin.write(data[start : start + _CHUNK])
                 await self._process.stdin.drain()
             self._process.stdin.write_eof()
+
+    async def write(self, data: bytes) -> None:
+        """Give ``data`` to stdin, which stays open; a broken connection is seen elsewhere."""
+        with contextlib.suppress(*SSH_ERRORS):
+            self._process.stdin.write(data)
+            await self._process.stdin.drain()
 
     async def read_stdout(self) -> bytes:
         """Some bytes of stdout; empty at its end."""
@@ -117,9 +126,7 @@ class SshCommand:
                         await self.read_stderr()  # the shell may be slow to start: what starts late is ended too
                     if self._pid is not None:
                         line = shlex.join(("exec", "sh", "-c", _END, "sh", str(self._pid)))
-                        killer = await self._connection.create_process(
-                            line, encoding=None, request_pty=False, term_type=None
-                        )
+                        killer = await self._session(line)
                     await self._process.wait_closed()
                     if killer is not None:
                         await killer.wait_closed()  # so that nothing of ours is left once this returns

@@ -1,15 +1,14 @@
 """The terminal app: keys become intents, and the state is drawn at most twice a second.
 
-Contents: what is drawn (:meth:`HeteroApp.view`), when (:meth:`HeteroApp.redraw`), the actions in the order of
-:data:`~hetero_tui.ui.keys.KEYS`, and what happens on start. How things look, and how an operation is carried out, is
-decided elsewhere.
+Contents: what is drawn (:meth:`HeteroApp.view`) and when (:meth:`HeteroApp.redraw`), how one leaves, and what happens
+on start and when the inventory's file changes. What the keys do is in :mod:`hetero_tui.ui.actions`.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import tzinfo
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,12 +18,14 @@ from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from hetero_tui.errors import HeteroTuiError
-from hetero_tui.ui import guards
-from hetero_tui.ui.keys import CHAOS, KEYS, QUIT, Key
+from hetero_tui.errors import HeteroTuiError, InventoryError
+from hetero_tui.ui import outside
+from hetero_tui.ui.actions import Actions
+from hetero_tui.ui.keys import CHAOS, DEMO, EDIT, KEYS, QUIT, VIEWS, Key, remapped
 from hetero_tui.ui.opening import Opening
 from hetero_tui.ui.operations import Operations
-from hetero_tui.ui.palette import DARK, LIGHT, preferred
+from hetero_tui.ui.palette import PALETTES, preferred
+from hetero_tui.ui.preferences import Preferences
 from hetero_tui.ui.screens.main import MainScreen
 from hetero_tui.ui.sentences import farewell
 from hetero_tui.ui.theme import theme_of
@@ -35,16 +36,18 @@ FRAME_SECONDS = 0.5
 
 _STYLES: list[str | PurePath] = [Path(__file__).with_name("app.tcss")]
 if TYPE_CHECKING:
-    from hetero_tui.intents import Intents, TeardownReport
+    from hetero_tui.intents import Intents
+    from hetero_tui.state import RunView
 
 
-class HeteroApp(App[None]):
+class HeteroApp(Actions):
     """The screens over a live session.
 
     Args:
         intents: The session: its state is drawn, and it carries out what the keys ask for. Or an async function that
             opens one: it is called after the first frame, so that slow imports and the inventory's file do not delay
-            it. If it raises, the app ends, and the error is in :attr:`opening_error` for the caller to report.
+            it. If it raises, the app ends, and the error is in :attr:`opening_error` for the caller to report; a
+            mistake in the inventory's file is shown instead where that is watched.
         on_start: Operations to carry out once the first frame is painted, one after the other until one fails:
             ``probe``, ``up``, ``train``.
         job: What ``train`` in ``on_start`` trains.
@@ -53,6 +56,10 @@ class HeteroApp(App[None]):
         quit_key: What leaving means: :data:`~hetero_tui.ui.keys.QUIT`, or for the demo
             :data:`~hetero_tui.ui.keys.QUIT_FOR_GOOD`, which says nothing on the way out.
         chaos: Turns the demo's chaos on and off; without it there is no key for that.
+        changes: Yields after each change of the inventory's file, whose path ``inventory_path`` is; the session is
+            then opened anew.
+        inventory_path: Of the inventory's file, for people and their editor.
+        preferences: The user's settings.
         now: The clock, in seconds since the epoch.
         zone: The time zone of the times that are shown; None is the computer's own.
     """
@@ -60,10 +67,10 @@ class HeteroApp(App[None]):
     TITLE = "hetero-tui"
     CSS_PATH = _STYLES
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(Binding(key.code, key.action, key.help, show=False) for key in KEYS),
-        Binding("q,ctrl+q", "detach", show=False),
+        Binding("q,ctrl+q,ctrl+c", "detach", show=False),
         Binding("ctrl+p", "command_palette", show=False),
         Binding("escape", "show_all", show=False),
+        *(Binding(str(number), f"view({number})", show=False) for number in VIEWS),
     ]
 
     def __init__(
@@ -76,49 +83,69 @@ class HeteroApp(App[None]):
         paths: Sequence[str] = (),
         quit_key: Key = QUIT,
         chaos: Callable[[], Awaitable[None]] | None = None,
+        changes: Callable[[], AsyncIterator[None]] | None = None,
+        inventory_path: str = "",
+        preferences: Preferences | None = None,
         now: Callable[[], float] = time.time,
         zone: tzinfo | None = None,
     ) -> None:
-        super().__init__()
+        preferences = preferences or Preferences()
+        self._palette = preferred(os.environ, preferences.theme)
+        super().__init__(ansi_color=not self._palette.background.startswith("#"))
         self.main = MainScreen(self.redraw)
         self.farewell = ""
+        self.wants_demo = False
         self._opener = intents if callable(intents) else None
         self._intents: Intents = Opening() if callable(intents) else intents
         self.opening_error: Exception | None = None
+        self._mistakes: tuple[str, ...] = ()
+        self._changes = changes
+        self._inventory_path = inventory_path
         self._on_start = on_start
         self._order = (job, dict(settings or {}), tuple(paths))
         self._quit_key = quit_key
         self._chaos = chaos
-        self._more_keys = () if chaos is None else (CHAOS,)
-        for key in self._more_keys:
+        self._readonly = preferences.readonly
+        self._keys = remapped(KEYS, preferences.codes)
+        self._tutorial_keys = remapped((EDIT, DEMO), preferences.codes)
+        self._more_keys: tuple[Key, ...] = () if chaos is None else (CHAOS,)
+        for key in (*self._keys, *self._more_keys):
             self.bind(key.code, key.action, description=key.help, show=False)
+        self.bind(self._tutorial_keys[0].code, "edit", show=False)
         self._now = now
         self._zone = zone
-        self._operations = Operations(self, now=now, redraw=self.redraw)
+        self._opened: RunView | None = None
+        self._operations = Operations(self, now=now, redraw=self.redraw, log=lambda: self._intents.state.log)
         self._unsubscribe: Callable[[], None] = lambda: None
         self._drawn_second = 0
-        self._palette = preferred(os.environ)
-        for palette in (DARK, LIGHT):
+        for palette in PALETTES:
             self.register_theme(theme_of(palette))
         # Set before anything watches it: the style sheets are then read once, with our colours, and not twice.
         self.set_reactive(App.theme, self._palette.name)
         self.stylesheet.set_variables(self.get_css_variables())
+        self.set_class(preferences.ascii, "plain")
         self._dirty = True
 
     # --- What is drawn, and when -------------------------------------------------------------------------------------
 
     def view(self) -> View:
         """The input of one frame."""
+        intents = self._intents
         return View(
-            state=self._intents.state,
-            busy=self._intents.busy,
+            state=intents.state,
+            busy="" if self._mistakes and isinstance(intents, Opening) else intents.busy,
             now=self._now(),
             zone=self._zone,
             palette=self._palette,
-            inventory_path=self._intents.inventory_path,
+            inventory_path=intents.inventory_path or self._inventory_path,
+            mistakes=self._mistakes,
             notes=self._operations.notes,
+            keys=self._keys,
             quit_key=self._quit_key,
-            more_keys=self._more_keys,
+            more_keys=self._more_keys if intents.state.hosts else (*self._tutorial_keys, *self._more_keys),
+            readonly=self._readonly,
+            number=self.main.number,
+            opened=self._opened,
         )
 
     @property
@@ -167,115 +194,7 @@ class HeteroApp(App[None]):
         if isinstance(event, events.Key):
             self.call_later(self.redraw)
 
-    # --- Actions, in the order of the keys ---------------------------------------------------------------------------
-
-    def action_help(self) -> None:
-        from hetero_tui.ui.screens.help import HelpScreen
-
-        self.push_screen(HelpScreen(self.view))
-
-    def action_host(self) -> None:
-        from hetero_tui.ui.screens.host import HostScreen
-
-        marked = self.main.hosts.rows.marked
-        if marked is None:
-            self._say("There is no machine to look at.")
-        else:
-            self.push_screen(HostScreen(self.view, marked))
-
-    def on_host_lines_opened(self) -> None:
-        self.action_host()
-
-    def action_probe(self) -> None:
-        if not self._refused(guards.PROBE):
-            self._operations.begin("probe", self._intents.probe)
-
-    def action_up(self) -> None:
-        if not self._refused(guards.UP):
-            self._operations.begin("up", self._intents.up)
-
-    def action_train(self) -> None:
-        from hetero_tui.ui.screens.train import TrainOrder, TrainScreen
-
-        def answered(order: TrainOrder | None) -> None:
-            if order is not None and not self._refused(guards.TRAIN):
-                self._operations.begin("train", lambda: self._intents.train(order.job, order.settings, order.paths))
-
-        if not self._refused(guards.TRAIN):
-            intents = self._intents
-            screen = TrainScreen(self.view, intents.jobs, len(intents.state.hosts), intents.mistakes_in)
-            self.push_screen(screen, answered)
-
-    def action_stop(self) -> None:
-        if not self._refused(guards.STOP):
-            self._operations.begin("stop", self._intents.stop_run)
-
-    def action_resume(self) -> None:
-        if not self._refused(guards.RESUME):
-            self._operations.begin("resume", self._intents.resume)
-
-    def action_key(self) -> None:
-        from hetero_tui.ui.screens.host_key import HostKeyScreen
-
-        host = guards.offering(self._intents.state, self.main.hosts.rows.marked)
-        if host is None:
-            self._refused(guards.KEY)
-            return
-        name = host.name
-
-        def answered(trust: bool | None) -> None:
-            if trust:
-                self._operations.begin("trust", lambda: self._trust(name))
-
-        self.push_screen(HostKeyScreen(self.view, host), answered)
-
-    async def _trust(self, host: str) -> None:
-        self._intents.accept_host_key(host)
-        if not self._intents.busy:
-            await self._intents.probe()
-
-    def action_filter(self) -> None:
-        if self._intents.state.hosts:
-            self.main.hosts.start_filter()
-        else:
-            self._say("There are no machines to filter.")
-
-    def action_teardown(self) -> None:
-        from hetero_tui.ui.screens.teardown import TeardownScreen
-
-        if self._refused(guards.DOWN):
-            return
-
-        def begin() -> None:
-            self._operations.begin("teardown", lambda: self._tear_down(dialog))
-
-        dialog = TeardownScreen(self.view, self._intents.teardown_preview(), begin)
-        self.push_screen(dialog)
-
-    async def _tear_down(self, dialog: Any) -> None:
-        report: TeardownReport | None = None
-        failure = ""
-        try:
-            report = await self._intents.down()
-        except HeteroTuiError as error:
-            failure = str(error)
-            raise
-        finally:
-            if dialog in self.screen_stack:
-                dialog.finish(report, failure)
-        if dialog not in self.screen_stack:
-            left = len(report.leftovers)
-            things = "1 thing is" if left == 1 else f"{left} things are"
-            self._say(f"Torn down, but {things} left: see hetero-tui down." if left else "Torn down: nothing is left.")
-
-    def action_chaos(self) -> None:
-        if self._chaos is not None:
-            self._operations.begin("chaos", self._chaos)
-
-    def action_show_all(self) -> None:
-        """Escape: from the filter's field or the event log back to all hosts."""
-        self.main.hosts.end_filter(keep=False)
-        self.redraw()
+    # --- Leaving, colours, the palette --------------------------------------------------------------------------------
 
     async def action_quit(self) -> None:
         self.action_detach()
@@ -286,25 +205,64 @@ class HeteroApp(App[None]):
             self.farewell = farewell(self._intents.state)
         self.exit(message=self.farewell or None)
 
+    def action_drain(self) -> None:
+        """Drain the marked machine; where there is none yet, the same key leads to the demo."""
+        if self._intents.state.hosts or self._intents.busy == "opening":
+            super().action_drain()
+        else:
+            self.action_demo()
+
+    def action_demo(self) -> None:
+        """Leave for the demo, which the caller starts."""
+        self.wants_demo = True
+        self.exit()
+
+    def action_edit(self) -> None:
+        """Open the inventory in the user's editor."""
+        path = self.view().inventory_path
+        if not path:
+            self._say("This fleet has no inventory file to edit.")
+            return
+        error = outside.run(self, [*outside.editor(), path])
+        if error:
+            self._say(f"The editor could not be run ({error}); set EDITOR.")
+
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """The command palette's entries: our keys by name, and nothing of Textual's but the other theme."""
-        for key in (*KEYS, *self._more_keys, self._quit_key):
-            if key.action != "command_palette":
+        """The command palette's entries: views, hosts, runs, our keys by name, and the other colours."""
+        for number, word in VIEWS.items():
+            yield SystemCommand(word, f"View {number}", lambda number=number: self.call_later(self.action_view, number))
+        state = self._intents.state
+        for host in state.hosts:
+            yield SystemCommand(host.name, f"Machine, {host.state}", lambda name=host.name: self._show_host(name))
+        for run in reversed(state.runs or ()):
+            about = f"Run, {run.state} at step {run.step:,}"
+            yield SystemCommand(
+                run.id, about, lambda name=run.id: self._operations.begin("read run", lambda: self._open_run(name))
+            )
+        for key in (*self._keys, *self._more_keys, self._quit_key):
+            if key.action != "command_palette" and not (self._readonly and key.changes):
                 action = getattr(self, f"action_{key.action}")
                 yield SystemCommand(key.word.capitalize(), f"{key.help} (key {key.key})", action)
-        yield SystemCommand("Other colours", "Dark or light", self.action_colours)
+        yield SystemCommand("Other colours", "Dark, light, or the terminal's own", self.action_colours)
+
+    def _show_host(self, name: str) -> None:
+        self.main.hosts.rows.mark(name)
+        self.call_later(self.action_view, 1)
 
     def action_colours(self) -> None:
-        self._palette = LIGHT if self._palette is DARK else DARK
+        self._palette = PALETTES[(PALETTES.index(self._palette) + 1) % len(PALETTES)]
+        self.ansi_color = not self._palette.background.startswith("#")
         self.theme = self._palette.name
         self.redraw()
 
-    # --- On start -----------------------------------------------------------------------------------------------------
+    # --- On start, and when the inventory changes ---------------------------------------------------------------------
 
     def _start(self) -> None:
         """What was asked for on start, once the first frame is on the screen."""
         if self._opener is not None or (self._on_start and self._intents.state.hosts):
             self.run_worker(self._carry_out_all(), exit_on_error=False)
+        if self._changes is not None:
+            self.run_worker(self._follow_changes(self._changes), exit_on_error=False)
 
     async def _carry_out_all(self) -> None:
         if not await self._open() or not self._intents.state.hosts:
@@ -320,26 +278,46 @@ class HeteroApp(App[None]):
                 return
 
     async def _open(self) -> bool:
-        """The session, where it is still to be opened; False when that failed and the app ends."""
-        if self._opener is None:
+        """The session, where it is still to be opened; False when that failed: the app ends, or waits for the file."""
+        if self._opener is None or not isinstance(self._intents, Opening):
             return True
+        return await self._open_anew()
+
+    async def _open_anew(self) -> bool:
+        assert self._opener is not None, "only what is opened here is opened again"
         try:
-            self._intents = await self._opener()
+            session = await self._opener()
+        except InventoryError as error:
+            if self._changes is not None:
+                self._mistakes = error.mistakes
+                self.redraw()
+                return False
+            return self._give_up(error)
         except Exception as error:  # noqa: BLE001 (kept for the caller: without a session there is nothing to show)
-            self.opening_error = error
-            self.exit(return_code=error.exit_code if isinstance(error, HeteroTuiError) else 1)
-            return False
-        self._opener = None
+            return self._give_up(error)
+        former, self._intents = self._intents, session
+        self._mistakes = ()
         self._subscribe()
         self.redraw()
+        await former.close()
         return True
 
-    def _refused(self, action: str) -> bool:
-        """Say why an action makes no sense now, if it does not."""
-        reason = guards.refusal(action, self._intents.state, self._intents.busy)
-        if reason is not None:
-            self._say(reason)
-        return reason is not None
+    def _give_up(self, error: Exception) -> bool:
+        self.opening_error = error
+        self.exit(return_code=error.exit_code if isinstance(error, HeteroTuiError) else 1)
+        return False
 
-    def _say(self, words: str) -> None:
-        self.notify(words, markup=False)
+    async def _follow_changes(self, changes: Callable[[], AsyncIterator[None]]) -> None:
+        """Apply each change of the inventory's file: a fleet with mistakes does not replace one without."""
+        async for _ in changes():
+            if self._intents.busy and not isinstance(self._intents, Opening):
+                self._say("The inventory has changed; it is read once this is done. Save it again then.")
+                continue
+            had = bool(self._intents.state.hosts)
+            if not await self._open_anew():
+                if had:
+                    self._say(f"The inventory has mistakes, and the machines stay as they were: {self._mistakes[0]}")
+                continue
+            self._say("The inventory was read again.")
+            if self._intents.state.hosts:
+                await self._operations.carry_out("probe", self._intents.probe)

@@ -17,7 +17,7 @@ _LOW = 12
 """Lines below which only the hosts are shown, without a border."""
 
 _BARS = 2
-"""Status line and key line."""
+"""Header and key line."""
 
 _MIN = FRAME + 2
 """Lines of the smallest useful table (titles and a host), and of the smallest event log."""
@@ -25,6 +25,8 @@ _MIN = FRAME + 2
 _MIN_CURVE = FRAME + 4
 _TALLEST_FIGURES = 34
 _DETAILS_WIDTH = 56
+_IDLE = FRAME + 5
+"""Lines of what there is to do while there is no run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,7 @@ class Arrangement:
     time: int = 0
     timeline: int = 0
     rate: int = 0
+    idle: int = 0
     events: int = 0
     details_width: int = 0
 
@@ -65,7 +68,8 @@ def arrange(width: int, height: int, *, hosts: int, workers: int, run: bool, fin
     details = _DETAILS_WIDTH if width >= WITH_DETAILS else 0
     if not run:
         events = max(_MIN, min(body // 3, 16), body - wanted)
-        return Arrangement(hosts=body - events, events=events, details_width=details)
+        idle = _IDLE if events >= _MIN + _IDLE else 0
+        return Arrangement(hosts=body - events, idle=idle, events=events - idle, details_width=details)
     outcome = 1 if final else 0
     beside = _beside(body, wanted, outcome, max(1, workers), details) if width >= SIDE_BY_SIDE else None
     return beside or _stacked(body, wanted, outcome, max(1, workers))

@@ -14,6 +14,7 @@ from hetero_tui.ui import look
 from hetero_tui.ui.columns import Column, Columns
 from hetero_tui.ui.draw.bars import use_bar
 from hetero_tui.ui.palette import Palette
+from remote_agent.states import RayState
 
 STALE = 6.0
 """Seconds after which a host's last sample is shown as old; samples come about once a second."""
@@ -21,8 +22,21 @@ STALE = 6.0
 _WORTH_A_NUMBER = 2.0
 """Seconds from which it is said how long something has been going on."""
 
+_RAY_WORDS = {
+    RayState.NONE: "not started",
+    RayState.RUNNING: "running",
+    RayState.RESTARTING: "restarting",
+    RayState.STOPPED: "ended",
+    RayState.FAILED: "failed",
+}
 _AWAY = (HostState.UNREACHABLE, HostState.REFUSED)
-_TRANSIENT = (HostState.STARTING, HostState.RESTARTING, HostState.STOPPING, HostState.CONNECTING)
+_TRANSIENT = (
+    HostState.INSTALLING,
+    HostState.STARTING,
+    HostState.RESTARTING,
+    HostState.STOPPING,
+    HostState.CONNECTING,
+)
 _WITH_REASON = (HostState.UNFIT, HostState.REFUSED, HostState.FAILED)
 
 
@@ -90,20 +104,37 @@ def is_stale(host: HostView, now: float) -> bool:
     return host.sampled is not None and now - host.sampled > STALE
 
 
-def state_words(host: HostView, now: float) -> str:
-    """A host's state in words: what it is, and since when or why where that matters."""
+def state_words(host: HostView, now: float, width: int = 200) -> str:
+    """A host's state in words: what it is, since when or why where that matters, and its key; in ``width`` cells."""
+    said = _all_words(host, now)
+    return next((words for words in said if len(words) <= width), said[-1])
+
+
+def _all_words(host: HostView, now: float) -> tuple[str, ...]:
+    """The same in full, and shorter."""
     word = host.state.value
     if host.offered_key is not None:
-        return "new key: press k"
-    if host.state is HostState.UNREACHABLE:
-        since = host.last_seen if host.last_seen is not None else host.since
-        return word if since is None else f"{word} {fmt.duration(now - since)}"
-    if host.state in _TRANSIENT and host.since is not None:
-        waited = now - host.since
-        return f"{word} {fmt.duration(waited)}" if waited >= _WORTH_A_NUMBER else word
-    if host.state is HostState.SLOW:
-        return f"{word} {host.detail}".rstrip()
-    return f"{word}: {host.detail}" if host.detail and host.state in _WITH_REASON else word
+        return ("new key: press k",)
+    wait = "" if host.next_try is None else fmt.duration(max(1.0, host.next_try - now))
+    match host.state:
+        case HostState.UNREACHABLE:
+            since = "" if host.last_seen is None else f" {fmt.duration(now - host.last_seen)}"
+            shorter = (f"{word}{since}, try in {wait}", f"{word}, try {wait}", word)
+            return (f"{word}{since}, next try in {wait}", *shorter) if wait else (f"{word}{since}", word)
+        case HostState.PAUSED:
+            next_try = (f"{word}, next try in {wait} (b: now)", f"{word}, try {wait} (b)") if wait else ()
+            return (*next_try, f"{word} (b)")
+        case HostState.DRAINED:
+            return f"{word} (b brings it back)", f"{word} (b)"
+        case HostState.BENCHED:
+            return f"{word}: too slow just now", word
+        case HostState.SLOW:
+            return (f"{word} {host.detail}".rstrip(),)
+        case _ if host.state in _TRANSIENT and host.since is not None:
+            waited = now - host.since
+            return (f"{word} {fmt.duration(waited)}" if waited >= _WORTH_A_NUMBER else word,)
+        case _:
+            return (f"{word}: {host.detail}" if host.detail and host.state in _WITH_REASON else word,)
 
 
 def header_line(columns: Columns, palette: Palette) -> Text:
@@ -135,7 +166,7 @@ def _cell(column: Column, host: HostView, run: RunView | None, now: float, palet
         case col.HOST:
             return Text(host.name, style=f"bold {palette.foreground}")
         case col.STATE:
-            return _state(host, now, palette)
+            return _state(host, now, column.width, palette)
         case col.DEVICE:
             return _device(column, host, palette.muted if away else palette.foreground, palette)
         case col.USE:
@@ -155,10 +186,10 @@ def _cell(column: Column, host: HostView, run: RunView | None, now: float, palet
             return Text(fmt.ago(None if host.last_seen is None else now - host.last_seen), style=palette.muted)
 
 
-def _state(host: HostView, now: float, palette: Palette) -> Text:
+def _state(host: HostView, now: float, width: int, palette: Palette) -> Text:
     shown = look.HOST[host.state]
     colour = palette.warning if host.offered_key is not None else shown.colour(palette)
-    return Text(f"{shown.glyph} {state_words(host, now)}", style=colour)
+    return Text(f"{shown.glyph} {state_words(host, now, width - 2)}", style=colour)
 
 
 def _device(column: Column, host: HostView, colour: str, palette: Palette) -> Text:
@@ -202,9 +233,7 @@ def _link(host: HostView, style: str, away: bool, palette: Palette) -> Text:
 
 def _ray(host: HostView, style: str, palette: Palette) -> Text:
     version = host.facts.packages.get("ray") if host.facts is not None else None
-    word = {"running": "running", "restarting": "restarting", "stopped": "ended", "none": "not started"}.get(
-        host.sample.ray if host.sample is not None else "", ""
-    )
-    if word == "running":
+    word = _RAY_WORDS[host.sample.ray] if host.sample is not None else ""
+    if host.sample is not None and host.sample.ray is RayState.RUNNING:
         return Text(f"{word} {version or ''}".rstrip(), style=style)
     return Text(word or (version or fmt.UNKNOWN), style=palette.muted)

@@ -92,6 +92,8 @@ def details_lines(host: HostView, run: RunView | None, now: float, width: int, p
     room = max(8, width - _LABEL)
     if host.detail and host.detail not in lines[0].plain:
         lines.extend(Text(part, style=palette.foreground) for part in wrapped(host.detail, width))
+    if host.hint:
+        lines.extend(Text(part, style=palette.accent) for part in wrapped(f"-> {host.hint}", width))
     for label, value in host_details(host, run, now):
         colour = palette.warning if label in ("note", "problem", "offers key", "simulated") else palette.foreground
         for index, part in enumerate(wrapped(value, room)):

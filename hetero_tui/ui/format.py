@@ -60,6 +60,13 @@ def duration(seconds: float | None) -> str:
     return f"{whole // 86400} d"
 
 
+def seconds(value: float | None) -> str:
+    """A short wait with a digit where it is short: ``0.8 s``, ``12 s``, ``2 min``."""
+    if value is None:
+        return UNKNOWN
+    return f"{max(0.0, value):.1f} s" if value < 9.95 else duration(value)
+
+
 def ago(seconds: float | None) -> str:
     """An age: ``now``, ``12 s ago``, ``2 min ago``; ``never`` for None."""
     if seconds is None:
@@ -112,6 +119,14 @@ def clock(time: float, zone: tzinfo | None = None, *, seconds: bool = True) -> s
     return datetime.fromtimestamp(time, tz=zone).strftime("%H:%M:%S" if seconds else "%H:%M")
 
 
+def day(time: float, now: float, zone: tzinfo | None = None) -> str:
+    """A moment in the past: ``14:21`` of today, ``Mon 14:21``, ``21 Sep 14:21``."""
+    then, today = datetime.fromtimestamp(time, tz=zone), datetime.fromtimestamp(now, tz=zone)
+    if then.date() == today.date():
+        return f"{then:%H:%M}"
+    return f"{then:%a %H:%M}" if (today.date() - then.date()).days < 7 else f"{then:%d %b %H:%M}"
+
+
 def short_device(name: str) -> str:
     """A product name without its maker and family: ``NVIDIA GeForce RTX 3090`` becomes ``RTX 3090``."""
     short = _MAKERS.sub("", name, count=1)
@@ -120,5 +135,8 @@ def short_device(name: str) -> str:
 
 def plural(count: int, noun: str) -> str:
     """``1 host``, ``3 hosts``, ``2 processes``."""
-    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
-    return f"{count:,} {noun}{ending}"
+    if count == 1:
+        return f"1 {noun}"
+    return (
+        f"{count:,} {noun[:-1]}ies" if noun.endswith("y") else f"{count:,} {noun}{'es' if noun.endswith('s') else 's'}"
+    )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from hetero_tui.events import ClusterState, RunState
+from hetero_tui.events import ClusterState, HostState
 from hetero_tui.state import HostView, State
 from hetero_tui.ui.opening import BUSY
+from remote_agent.states import RunState
 
 PROBE, UP, TRAIN, STOP, RESUME, DOWN, KEY = "probe", "up", "train", "stop", "resume", "down", "key"
 
 
-def refusal(action: str, state: State, busy: str) -> str | None:
-    """Why ``action`` can't be done now, or None."""
+def refusal(action: str, state: State, busy: str, run: str | None = None) -> str | None:
+    """Why ``action`` can't be done now, or None; ``run`` is the one that is meant, the one on the screen if None."""
     if busy == BUSY:
         return "The inventory is still being read."
     live = state.run is not None and not state.run.state.final
@@ -25,14 +26,43 @@ def refusal(action: str, state: State, busy: str) -> str | None:
     if busy:
         return f"Still {busy}. Wait until that is done."
     if action == UP and state.cluster_state is ClusterState.UP:
-        return f"The cluster is up on all {len(state.hosts)} machines already."
+        return "The cluster is up on every machine already."
     if action == TRAIN and live and state.run is not None:
         return f"{state.run.run} is still training. Press s to stop it first."
     if action == RESUME and state.run is not None:
         if live:
             return f"{state.run.run} is still training."
-        if state.run.state is RunState.FINISHED:
+        if state.run.state is RunState.FINISHED and run in (None, state.run.run):
             return f"{state.run.run} is finished. Press t to train anew."
+    return None
+
+
+def drain_refusal(state: State, host: str | None) -> str | None:
+    """Why ``host`` can't leave the run, or None."""
+    run = state.run
+    if run is None or run.state.final:
+        return "No run is going on, so there is nothing to leave."
+    if host is None:
+        return "There is no machine to drain."
+    if host not in {worker.host for worker in run.workers if worker.alive}:
+        return f"{host} does not take part in {run.run}."
+    if {worker.host for worker in run.workers if worker.alive and worker.samples} == {host}:
+        return f"{host} is the last machine that trains. Press s to stop the run."
+    return None
+
+
+def back_refusal(state: State, host: str | None) -> str | None:
+    """Why ``host`` can't be brought back into the run, or None."""
+    run = state.run
+    if run is None or run.state.final:
+        return "No run is going on. Press t to train, or r to resume one."
+    known = state.host(host) if host is not None else None
+    if known is None:
+        return "There is no machine to bring back."
+    if known.state in (HostState.TRAINING, HostState.SLOW):
+        return f"{known.name} takes part already."
+    if known.state is HostState.UNREACHABLE:
+        return f"{known.name} is unreachable; it is tried again by itself."
     return None
 
 

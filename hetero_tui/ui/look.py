@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hetero_tui.events import ClusterState, HostState, Level, RunState
+from hetero_tui.events import ClusterState, HostState, Level
 from hetero_tui.ui.palette import Palette
+from remote_agent.states import RunState
 
 
 @dataclass(frozen=True)
@@ -24,13 +25,18 @@ class Look:
 HOST: dict[HostState, Look] = {
     HostState.UNKNOWN: Look("·", "muted"),
     HostState.CONNECTING: Look("◌", "foreground"),
+    HostState.IDLE: Look("◇", "muted"),
     HostState.READY: Look("◇", "foreground"),
     HostState.UNFIT: Look("▲", "warning"),
+    HostState.INSTALLING: Look("◔", "foreground"),
     HostState.STARTING: Look("◔", "foreground"),
     HostState.RESTARTING: Look("◔", "warning"),
     HostState.UP: Look("◉", "accent"),
     HostState.TRAINING: Look("●", "accent"),
     HostState.SLOW: Look("◐", "warning"),
+    HostState.BENCHED: Look("◑", "muted"),
+    HostState.PAUSED: Look("◌", "warning"),
+    HostState.DRAINED: Look("□", "muted"),
     HostState.STOPPING: Look("◔", "foreground"),
     HostState.UNREACHABLE: Look("○", "bad"),
     HostState.REFUSED: Look("✕", "bad"),

@@ -18,17 +18,29 @@ _TOAST_SECONDS = 10
 _NOTES = 100
 """Notes that are kept."""
 
+_NEWEST = 5
+"""Lines of the session's log among which an error is looked for that it has told already."""
+
 _logger = logging.getLogger(__name__)
 
 
 class Operations:
     """The operations that the keys began, and the notes that came of them."""
 
-    def __init__(self, app: App[Any], *, now: Callable[[], float], redraw: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        app: App[Any],
+        *,
+        now: Callable[[], float],
+        redraw: Callable[[], None],
+        log: Callable[[], tuple[LogLine, ...]],
+    ) -> None:
         self._app = app
         self._now = now
         self._redraw = redraw
+        self._log = log
         self._last_bug = ""
+        self.failure = ""
         self.notes: tuple[LogLine, ...] = ()
 
     def begin(self, what: str, operation: Callable[[], Awaitable[object]]) -> None:
@@ -40,8 +52,10 @@ class Operations:
         try:
             await operation()
         except HeteroTuiError as error:
-            self._note(str(error))
-            self._toast(str(error), f"{what} failed")
+            self.failure = str(error)
+            if not any(_same(line.text, _one_line(self.failure)) for line in self._log()[-_NEWEST:]):
+                self._note(self.failure)
+            self._toast(self.failure, f"{what} failed")
             return False
         except Exception as mistake:  # noqa: BLE001 (a mistake of ours must not take the screen of a live run with it)
             self.report_bug(what, mistake)
@@ -61,8 +75,17 @@ class Operations:
         self._toast(said, "This should not happen")
 
     def _note(self, text: str) -> None:
-        line = LogLine(time=self._now(), level=Level.BAD, text=" ".join(text.split()))
+        line = LogLine(time=self._now(), level=Level.BAD, text=_one_line(text))
         self.notes = (*self.notes[-(_NOTES - 1) :], line)
 
     def _toast(self, said: str, title: str) -> None:
         self._app.notify(said, title=title, severity="error", timeout=_TOAST_SECONDS, markup=False)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _same(logged: str, said: str) -> bool:
+    """Whether a line of the log is that error: the log's lines are cut."""
+    return logged == said or (logged.endswith("…") and said.startswith(logged[:-1]))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Palette:
-    """Colours as ``#rrggbb``. ``push`` and ``pull`` are weaker forms of the accent, which stands for compute."""
+    """Colours as ``#rrggbb`` or names of the terminal's own. ``push`` and ``pull`` are weaker forms of the accent."""
 
     name: str
     dark: bool
@@ -64,7 +64,40 @@ LIGHT = Palette(
 )
 
 
-def preferred(environment: Mapping[str, str]) -> Palette:
-    """The palette for a terminal: light where it says in COLORFGBG that its background is light, else dark."""
+ANSI = Palette(
+    name="hetero-ansi",
+    dark=True,
+    background="default",
+    surface="default",
+    raised="default",
+    line="bright_black",
+    foreground="default",
+    muted="bright_black",
+    faint="bright_black",
+    accent="cyan",
+    push="blue",
+    pull="magenta",
+    warning="yellow",
+    bad="red",
+)
+"""The terminal's own 16 colours, whatever they are there."""
+
+PALETTES = (DARK, LIGHT, ANSI)
+
+
+def preferred(environment: Mapping[str, str], theme: str = "auto") -> Palette:
+    """The palette for a terminal.
+
+    Args:
+        environment: ``COLORFGBG`` tells a light background, ``TERM`` a terminal with no more than 16 colours.
+        theme: ``dark``, ``light`` or ``ansi``; ``auto``: as the terminal is.
+    """
+    named = {"dark": DARK, "light": LIGHT, "ansi": ANSI}.get(theme)
+    if named is not None:
+        return named
+    if environment.get("TERM", "") in ("linux", "ansi", "vt100", "vt220", "screen", "xterm", "xterm-16color"):
+        few = "COLORTERM" not in environment
+        if few:
+            return ANSI
     background = environment.get("COLORFGBG", "").rsplit(";", 1)[-1]
     return LIGHT if background in ("7", "15") else DARK

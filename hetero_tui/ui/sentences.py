@@ -1,4 +1,4 @@
-"""The lines around the panels: status above, keys below, the outcome of a run, and the event log's lines."""
+"""The lines around the panels: the keys below, the outcome of a run, what to do now, and the event log's lines."""
 
 from __future__ import annotations
 
@@ -9,68 +9,16 @@ from functools import lru_cache
 from rich.style import Style
 from rich.text import Text
 
-from hetero_tui.events import ClusterState, RunState
-from hetero_tui.state import LogLine, RunView, State
+from hetero_tui.events import ClusterState, HostState
+from hetero_tui.state import IN_CLUSTER, LogLine, RunView, State
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui import look
 from hetero_tui.ui.details import wrapped
-from hetero_tui.ui.draw.bars import use_bar
+from hetero_tui.ui.header import ending
+from hetero_tui.ui.keys import RESUMABLE
 from hetero_tui.ui.palette import Palette
-
-
-def status_line(state: State, busy: str, now: float, zone: tzinfo | None, width: int, palette: Palette) -> Text:
-    """The line at the top; what matters least goes first where it is narrow, and the clock stays at the right."""
-    time = Text(fmt.clock(now, zone, seconds=False), style=palette.muted)
-    segments = [*_cluster_segments(state, busy, palette), *_run_segments(state.run, width, palette)]
-    room = width - 2 - time.cell_len
-    while segments and sum(text.cell_len + 3 for _, text in segments) - 3 > room:
-        segments.remove(max(segments, key=lambda segment: segment[0]))
-    line = Text(" ")
-    for index, (_, text) in enumerate(segments):
-        line.append("   " if index else "").append_text(text)
-    if width < time.cell_len + 2:
-        return Text(" " * width)
-    line.truncate(max(0, width - time.cell_len - 2))
-    return line.append(" " * (width - line.cell_len - time.cell_len - 1)).append_text(time).append(" ")
-
-
-def _cluster_segments(state: State, busy: str, palette: Palette) -> list[tuple[int, Text]]:
-    """Pairs of rank (0 stays longest) and text."""
-    segments = [
-        (7, Text("hetero-tui", style=f"bold {palette.accent}")),
-        (4, Text(state.cluster, style=palette.foreground)),
-    ]
-    if state.hosts:
-        shown = look.CLUSTER[state.cluster_state]
-        up = "" if state.cluster_state is ClusterState.DOWN else f" {state.hosts_up}/{len(state.hosts)}"
-        word = f"{shown.glyph} {state.cluster_state}{up}"
-        segments.append((0, Text(word, style=shown.colour(palette))))
-    if busy and busy != state.cluster_state:
-        segments.append((3, Text(f"… {busy}", style=palette.foreground)))
-    if state.head is not None and state.cluster_state is not ClusterState.DOWN:
-        segments.append((9, Text(f"head {state.head}", style=palette.muted)))
-    return segments
-
-
-def _run_segments(run: RunView | None, width: int, palette: Palette) -> list[tuple[int, Text]]:
-    if run is None:
-        return []
-    shown = look.RUN[run.state]
-    word = f"{shown.glyph} {run.run}" + ("" if run.state is RunState.RUNNING else f" {run.state}")
-    segments = [(6, Text(word, style=shown.colour(palette)))]
-    step = Text(f"step {run.step:,}/{run.iterations:,}" if run.iterations else f"step {run.step:,}")
-    step.stylize(palette.foreground)
-    if run.iterations and width >= 160:
-        step.append(" ").append_text(use_bar(run.step / run.iterations, 20, palette))
-        step.append(fmt.percent(run.step / run.iterations), style=palette.foreground)
-    segments.append((2, step))
-    if run.state.final:
-        return segments
-    if run.remaining_seconds is not None:
-        segments.append((5, Text(f"eta {fmt.duration(run.remaining_seconds)}", style=palette.foreground)))
-    if run.samples_per_second is not None:
-        segments.append((8, Text(fmt.throughput(run.samples_per_second), style=palette.foreground)))
-    return segments
+from hetero_tui.ui.view import View
+from remote_agent.states import RunState
 
 
 def keys_line(keys: Sequence[tuple[str, str, str]], width: int, palette: Palette) -> Text:
@@ -101,24 +49,50 @@ def _key(key: str, word: str, action: str, palette: Palette) -> Text:
 def outcome_line(run: RunView, width: int, palette: Palette) -> Text:
     """How a run ended: its figures, or why it failed."""
     shown = look.RUN[run.state]
-    line = Text.assemble((f" {shown.glyph} {run.run} {run.state}", f"bold {shown.colour(palette)}"))
+    line = Text.assemble((f" {shown.glyph} {run.run} {ending(run)}", f"bold {shown.colour(palette)}"))
     facts = [fmt.figure(name, value) for name, value in run.evaluation.items()]
-    if run.state in (RunState.FAILED, RunState.LOST):
-        facts = [run.detail] if run.detail else []
-    else:
+    if run.state is RunState.FINISHED:
         if run.loss is not None:
             facts.append(f"final loss {fmt.loss(run.loss)}")
-        facts.append(fmt.plural(run.step, "step"))
-        if run.started is not None and run.ended is not None:
-            facts.append(f"in {fmt.duration(run.ended - run.started)}")
+    elif run.detail:
+        facts.append(run.detail)
+    if run.state in (RunState.FINISHED, RunState.STOPPED):
+        if run.seconds is not None:
+            facts.append(f"in {fmt.duration(run.seconds)}")
         if run.checkpoint:
-            facts.append(f"checkpoint {run.checkpoint}")
+            facts.append(f"checkpoint of step {run.checkpoint_step:,}" if run.checkpoint_step else "checkpoint saved")
+    if run.state in RESUMABLE:
+        facts.append("r resumes it")
     for index, fact in enumerate(facts):
         if index and line.cell_len + len(fact) + 4 > width:
             break
         line.append("   ").append(fact, style=palette.foreground)
     line.truncate(max(0, width - 1), overflow="ellipsis")
     return line
+
+
+def idle_lines(view: View, width: int, height: int) -> list[Text]:
+    """What there is to do while no run is on, and the newest runs."""
+    state, palette = view.state, view.palette
+    up = state.cluster_state in (ClusterState.UP, ClusterState.DEGRADED)
+    ready = sum(host.state in (*IN_CLUSTER, HostState.READY) for host in state.hosts)
+    count = f"{ready} of {fmt.plural(len(state.hosts), 'machine')} ready"
+    words = [("t", "train"), ("D", "tear the cluster down")] if up else [("u", "start the cluster"), ("t", "train")]
+    line = Text(f"{count}: ", style=palette.foreground)
+    for index, (key, word) in enumerate(words):
+        line.append(" · " if index else "", style=palette.muted)
+        line.append(key, style=f"bold {palette.accent}").append(f" {word}", style=palette.foreground)
+    lines = [line]
+    for run in reversed((state.runs or ())[-(height - 1) :]):
+        shown = look.RUN[RunState(run.state)]
+        said = Text(f"{shown.glyph} ", style=shown.colour(palette))
+        when = "" if run.started is None else fmt.day(run.started, view.now, view.zone)
+        said.append(f"{run.id}  {run.state}, {fmt.plural(run.step, 'step')}, loss {fmt.loss(run.loss)}  {when}")
+        said.stylize(palette.foreground, 2)
+        lines.append(said)
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
+    return lines[:height]
 
 
 def evaluation_words(run: RunView) -> str:

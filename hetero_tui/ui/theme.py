@@ -9,18 +9,27 @@ from hetero_tui.ui.palette import Palette
 
 def theme_of(palette: Palette) -> Theme:
     """The theme; our further colours become variables of the style sheets."""
+
+    def css(colour: str) -> str:
+        return colour if colour.startswith("#") else f"ansi_{colour}"
+
     return Theme(
         name=palette.name,
         dark=palette.dark,
-        primary=palette.accent,
-        secondary=palette.push,
-        accent=palette.accent,
-        success=palette.accent,
-        warning=palette.warning,
-        error=palette.bad,
-        foreground=palette.foreground,
-        background=palette.background,
-        surface=palette.surface,
-        panel=palette.raised,
-        variables={"line": palette.line, "raised": palette.raised, "muted": palette.muted, "bad": palette.bad},
+        primary=css(palette.accent),
+        secondary=css(palette.push),
+        accent=css(palette.accent),
+        success=css(palette.accent),
+        warning=css(palette.warning),
+        error=css(palette.bad),
+        foreground=css(palette.foreground),
+        background=css(palette.background),
+        surface=css(palette.surface),
+        panel=css(palette.raised),
+        variables={
+            "line": css(palette.line),
+            "raised": css(palette.raised),
+            "muted": css(palette.muted),
+            "bad": css(palette.bad),
+        },
     )

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import tzinfo
 from typing import Protocol, runtime_checkable
 
-from hetero_tui.state import LogLine, State
-from hetero_tui.ui.keys import QUIT, Key
+from hetero_tui.state import LogLine, RunView, State
+from hetero_tui.ui.keys import FLEET, KEYS, QUIT, Key
 from hetero_tui.ui.palette import Palette
 
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """One frame's input. ``notes`` are log lines of the screens themselves: what a key press led to."""
+    """One frame's input.
+
+    Attributes:
+        state: what is known.
+        busy: the operation under way, or "".
+        now: seconds since the epoch.
+        zone: the time zone of what is shown.
+        palette: the colours.
+        inventory_path: for people.
+        mistakes: of the inventory's file, where it can't be used.
+        notes: log lines of the screens themselves: what a key press led to.
+        keys: that there are, with the user's own codes.
+        quit_key: what leaving means.
+        more_keys: beside the table's.
+        readonly: no key changes anything on the machines.
+        number: of the view that is shown.
+        opened: a run of the past, which is shown in place of the session's; None: that one is.
+    """
 
     state: State
     busy: str
@@ -21,16 +38,28 @@ class View:
     zone: tzinfo | None
     palette: Palette
     inventory_path: str
+    mistakes: tuple[str, ...] = ()
     notes: tuple[LogLine, ...] = ()
+    keys: tuple[Key, ...] = KEYS
     quit_key: Key = QUIT
     more_keys: tuple[Key, ...] = ()
+    readonly: bool = False
+    number: int = FLEET
+    opened: RunView | None = None
+
+    @property
+    def run(self) -> RunView | None:
+        """The run that the views show: the opened one, or else the session's."""
+        return self.opened if self.opened is not None else self.state.run
 
     @property
     def log(self) -> tuple[LogLine, ...]:
-        """The event log with the notes in their places, newest first."""
-        if not self.notes:
-            return self.state.log[::-1]
+        """The event log in the order of time with the notes in their places, newest first."""
         return tuple(sorted((*self.state.log, *self.notes), key=lambda line: line.time))[::-1]
+
+    def with_state(self, state: State) -> View:
+        """The same with another state."""
+        return replace(self, state=state)
 
 
 @runtime_checkable

@@ -41,6 +41,7 @@ from remote_agent.protocol import (
     decode,
     encode,
 )
+from remote_agent.states import RayState
 
 # --- Start ---------------------------------------------------------------------------------------------------------
 
@@ -54,20 +55,20 @@ def start(spec: NodeSpec) -> NodeReport:
             layout.stop_flag(folder).unlink(missing_ok=True)
             return _start(folder, spec)
     except NodeError as error:
-        return NodeReport(host=spec.host, state="failed", cause=error.cause, hint=error.hint)
+        return NodeReport(host=spec.host, state=RayState.FAILED, cause=error.cause, hint=error.hint)
     except processes.LaunchError as error:
         return NodeReport(
             host=spec.host,
-            state="failed",
+            state=RayState.FAILED,
             cause=str(error),
             hint=ray_command.ENVIRONMENT_HINT,
         )
     except TimeoutError as error:
         hint = "another `up` or `down` works on this machine: wait until it is done"
-        return NodeReport(host=spec.host, state="failed", cause=str(error), hint=hint)
+        return NodeReport(host=spec.host, state=RayState.FAILED, cause=str(error), hint=hint)
     except (ray_command.UnsafeFolderError, OSError) as error:
         hint = "see that this user owns that place and that its disk has room"
-        return NodeReport(host=spec.host, state="failed", cause=str(error), hint=hint)
+        return NodeReport(host=spec.host, state=RayState.FAILED, cause=str(error), hint=hint)
 
 
 def _start(folder: Path, spec: NodeSpec) -> NodeReport:
@@ -81,11 +82,11 @@ def _start(folder: Path, spec: NodeSpec) -> NodeReport:
     if _same(former, spec):
         if watched:
             record = _await_supervisor(folder, pause)
-            return NodeReport(host=spec.host, state="running", pid=record.pid, already=True, spec=spec)
+            return NodeReport(host=spec.host, state=RayState.RUNNING, pid=record.pid, already=True, spec=spec)
         if record is not None and processes.find_ours(folder, record) is not None:
             ray_node.await_join(folder, record, pause)
             supervisor.launch(folder)
-            return NodeReport(host=spec.host, state="running", pid=record.pid, already=True, spec=spec)
+            return NodeReport(host=spec.host, state=RayState.RUNNING, pid=record.pid, already=True, spec=spec)
     if former is not None and former.epoch < spec.epoch:
         _leave_older(folder)
     else:
@@ -104,7 +105,7 @@ def _start(folder: Path, spec: NodeSpec) -> NodeReport:
         ray_node.stop(folder, record)
         raise
     supervisor.launch(folder)
-    return NodeReport(host=spec.host, state="running", pid=record.pid, spec=spec)
+    return NodeReport(host=spec.host, state=RayState.RUNNING, pid=record.pid, spec=spec)
 
 
 def _leave_older(folder: Path) -> None:
@@ -186,21 +187,23 @@ def _pause(folder: Path, seconds: float) -> None:
 
 def status(folder: Path) -> NodeReport:
     """Whether this machine's Ray runs. Whether the cluster counts it as alive is the head's to say."""
+    if layout.stop_flag(folder).exists():  # what still runs is about to end, and nothing may be built on it
+        return NodeReport(host="", state=RayState.STOPPED, cause="it is being taken down", hint="wait, then run `up`")
     spec, word = layout.read_spec(folder), supervision.read(folder)
     report = NodeReport(
-        host=spec.host if spec else "", state="stopped", restarts=word.restarts if word else 0, spec=spec
+        host=spec.host if spec else "", state=RayState.STOPPED, restarts=word.restarts if word else 0, spec=spec
     )
     match ray_state(folder):
-        case supervision.RESTARTING:
+        case RayState.RESTARTING:
             cause, hint = (word.cause, word.hint) if word is not None else ("", "")
-            return replace(report, state=supervision.RESTARTING, cause=cause or "Ray has just ended", hint=hint)
-        case "running":
+            return replace(report, state=RayState.RESTARTING, cause=cause or "Ray has just ended", hint=hint)
+        case RayState.RUNNING:
             process = processes.find_named(folder, layout.RAY)
-            report = replace(report, state="running", pid=process.pid if process else None)
+            report = replace(report, state=RayState.RUNNING, pid=process.pid if process else None)
             if word is None or processes.find_named(folder, layout.SUPERVISOR) is not None:
                 return report  # without a word yet, it is just being started
             return replace(report, cause="should Ray end, it stays so: its supervisor has ended", hint="run `up`")
-        case "none":
+        case RayState.NONE:
             return replace(report, cause="Ray was not started here", hint="run `up`")
         case _ if word is not None and word.phase == supervision.ENDED:
             return replace(report, cause=word.cause, hint=word.hint)
@@ -219,19 +222,20 @@ def head(folder: Path) -> HeadReport:
     return HeadReport(answers=not silence, silence=silence, epoch=spec.epoch)
 
 
-def ray_state(folder: Path) -> str:
-    """``running``, ``restarting``, ``stopped`` (it has ended) or ``none``: the word of a :class:`HostSample`."""
+def ray_state(folder: Path) -> RayState:
+    """How Ray stands on this machine."""
     word, record = supervision.read(folder), processes.read_record(folder, layout.RAY)
     watched = processes.find_named(folder, layout.SUPERVISOR) is not None
     if watched and word is not None and word.phase == supervision.RESTARTING:
-        return supervision.RESTARTING
+        return RayState.RESTARTING
     if record is None:
-        return "none"
+        return RayState.NONE
     if processes.find_ours(folder, record) is not None:
-        return "running"
+        return RayState.RUNNING
     spec = layout.read_spec(folder)
     # It ended this very moment: its supervisor is about to say so.
-    return supervision.RESTARTING if watched and spec is not None and spec.role != "head" else "stopped"
+    is_back_soon = watched and spec is not None and spec.role != "head"
+    return RayState.RESTARTING if is_back_soon else RayState.STOPPED
 
 
 # --- Command line --------------------------------------------------------------------------------------------------
@@ -255,14 +259,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     report = status(options.folder) if options.command == "status" else _start_from(sys.stdin.readline())
     print(encode(report), flush=True)
-    return 1 if report.state == "failed" else 0
+    return 1 if report.state is RayState.FAILED else 0
 
 
 def _start_from(line: str) -> NodeReport:
     try:
         return start(decode(NodeSpec, line))
     except ProtocolError as error:
-        return NodeReport(host="", state="failed", cause=f"not a node specification: {error}", hint="run `up` again")
+        return NodeReport(
+            host="", state=RayState.FAILED, cause=f"not a node specification: {error}", hint="run `up` again"
+        )
 
 
 if __name__ == "__main__":

@@ -48,6 +48,10 @@ AGENT_PATH = Path(__file__).resolve().parents[2]
 CACHE = "cache"
 """Name of the folder, in a cluster's, for what libraries compile and keep; it goes with the cluster."""
 
+_STEERS_BASH = frozenset({"SSH_CLIENT", "SSH2_CLIENT", "BASH_ENV", "ENV"})
+"""With one of these, each ``bash -c`` reads the user's start-up file: Ray starts its workers so, and what it sets there
+(PYTHONHOME, another folder, ``exit``) would reach them all."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -207,7 +211,8 @@ def _start(folder: Path, name: str, argv: Sequence[str], log: Path, environment:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=environment | _own_variables(folder),
+                env={key: value for key, value in environment.items() if key not in _STEERS_BASH}
+                | _own_variables(folder),
                 cwd=folder,
                 start_new_session=True,
                 pass_fds=[ready],

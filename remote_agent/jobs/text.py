@@ -7,6 +7,7 @@ The files are read on the head host and handed to the workers once. A decoder-on
 from __future__ import annotations
 
 import sysconfig
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -41,6 +42,11 @@ class Text:
         vectors = [parameter for parameter in model.parameters() if parameter.dim() < 2]
         groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
         return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95))
+
+    def layers(self, model: nn.Module) -> Iterable[nn.Module]:
+        """What ``strategy=pipeline`` cuts the model between."""
+        assert isinstance(model, GPT), "it is what create_model made"
+        return model.blocks
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Mean cross entropy of the next byte, in nats."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from remote_agent import probe
-from remote_agent.host import node, ray_command
+from remote_agent.host import layout, node, processes, ray_command
 from remote_agent.protocol import DeviceSample, HostSample
 from remote_agent.sampling import amd, apple, nvidia
 from remote_agent.sampling.own_use import OwnUse
@@ -60,6 +60,7 @@ class HostSampler:
             devices=(processor, *self._read_gpus(), *apple.read()),
             bytes_sent_per_s=sent,
             bytes_received_per_s=received,
+            run=_live_run(self._folder),
         )
 
     def _rates(self, elapsed: float) -> tuple[float | None, float | None]:
@@ -73,6 +74,12 @@ class HostSampler:
         if before is None or elapsed <= 0:
             return None, None
         return max(0, traffic[0] - before[0]) / elapsed, max(0, traffic[1] - before[1]) / elapsed
+
+
+def _live_run(folder: Path) -> str:
+    names = [name for name in processes.recorded_names(folder) if name.startswith(layout.RUN_PREFIX)]
+    alive = [name for name in names if processes.find_named(folder, name) is not None]
+    return alive[-1].removeprefix(layout.RUN_PREFIX) if alive else ""
 
 
 def _memory() -> tuple[int | None, int | None]:

@@ -84,6 +84,9 @@ ACCOUNT_S = 5.0
 SERVER_SILENT_S = 3.0
 """Until a shard's process that is silent, and no worker on its host with it, is lost: its copy is gone back to."""
 
+HANGS_S = 60.0
+"""A worker's process that is silent for so long hangs, if its host's node lives: it is started again."""
+
 LOOK_S = 0.1
 """Between two checks of the heartbeat and of the workers that are away, while a step is waited for."""
 

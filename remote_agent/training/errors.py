@@ -13,6 +13,7 @@
     ├── ServerGone           the parameter server died or stopped answering
     ├── WorkersGone          no worker is left to train on
     │   └── WeightsGone      nor has any process the weights: the run goes on from a checkpoint
+    │       └── StageLost    of a pipeline, whose stages have a part of the weights each
     └── StorageError         events or a checkpoint can't be written
 """
 
@@ -94,6 +95,16 @@ class WorkersGone(TrainingError):
 
 class WeightsGone(WorkersGone):
     """No worker is left, and only they had the newest weights."""
+
+
+class StageLost(WeightsGone):
+    """A stage of a pipeline is lost, or its devices are others now: the model is cut anew.
+
+    Attributes:
+        unreachable: the host does not answer: the run goes on without it.
+    """
+
+    unreachable = False
 
 
 class StorageError(TrainingError):

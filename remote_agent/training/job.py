@@ -35,6 +35,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from remote_agent import strategies
+from remote_agent.models.adapters import adapt
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import Interrupted, JobError
 from remote_agent.training.user_code import checks, importing, inert, job_code, losses, seeding
@@ -203,10 +204,16 @@ def _sources() -> dict[str, list[str]]:
     return {file: linecache.getlines(file) for file in files if file is not None and is_users_own(file)}
 
 
-def create_model(factory: Any, seed: int) -> nn.Module:
+def create_model(factory: Any, seed: int, config: TrainingConfig | None = None) -> nn.Module:
     """A new model from the job's factory, on the CPU; torch's, numpy's and Python's random numbers are seeded before.
 
+    Args:
+        factory: the job's.
+        seed: of the random numbers.
+        config: says whether the model is frozen, with adapters beside its layers; None: it is as the factory makes it.
+
     Raises:
+        CannotAdapt: it has no such layers.
         JobError: the factory raised, or gave something that is not a module with trained parameters.
     """
     seeding.seed_all(seed)
@@ -217,6 +224,11 @@ def create_model(factory: Any, seed: int) -> nn.Module:
     checks.check_model(model)
     if any(tensor.device.type != "cpu" for tensor in (*model.parameters(), *model.buffers())):
         model = model.to("cpu")  # the worker moves it to its own device
+    if config is not None and config.lora_rank:
+        torch.manual_seed(seed)
+        targets = tuple(each.strip() for each in config.lora_targets.split(",") if each.strip())
+        four_bits = config.quantize == "nf4"
+        adapt(model, four_bits=four_bits, rank=config.lora_rank, alpha=config.lora_alpha, targets=targets)
     return model
 
 

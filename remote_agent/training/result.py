@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from remote_agent import protocol
 from remote_agent.training import job
 from remote_agent.training.checkpoint import checkpoint
+from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared.average import EMA
 
@@ -108,8 +109,11 @@ class TrainingResult:
         return f"TrainingResult({', '.join(parts)})"
 
     def _with(self, state: Mapping[str, Tensor]) -> nn.Module:
+        found = checkpoint.find(self.checkpoint)
+        names = ("quantize", "lora_rank", "lora_alpha", "lora_targets")
+        config = TrainingConfig(**{name: found.config[name] for name in names if name in found.config})
         with torch.random.fork_rng(devices=[]):
-            model = job.create_model(self.factory, 0)
+            model = job.create_model(self.factory, found.seed, config)
         model.load_state_dict(state, strict=False)  # what is no tensor is as the factory made it
         return model.eval()
 

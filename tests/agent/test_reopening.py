@@ -11,6 +11,7 @@ import pytest
 
 from remote_agent import protocol, reopening, runs
 from remote_agent.protocol import CheckpointSaved, DeviceSpec, Event, RunFailed, RunFinished, RunSpec, encode
+from remote_agent.states import ControlCommand
 
 FAILED = RunFailed(seq=3, time=3.0, step=7, host="h", cause="the power went")
 
@@ -76,8 +77,8 @@ def test_a_run_keeps_the_devices_of_hosts_that_are_away_but_not_of_those_that_le
     known = replace(specification("h"), devices=tuple(device[host] for host in "abcd"))
     (place / "run.json").write_text(encode(known))
     commands = (
-        protocol.RunCommand(command="drain", host="b"),
-        protocol.RunCommand(command="add", devices=(device["a"], device["e"])),
+        protocol.RunCommand(command=ControlCommand.DRAIN, host="b"),
+        protocol.RunCommand(command=ControlCommand.ADD, devices=(device["a"], device["e"])),
     )
     control = [*map(encode, commands), "no command"]
     (place / protocol.CONTROL_FILE).write_text("\n".join(control) + "\n")
@@ -185,5 +186,5 @@ def test_a_run_that_goes_on_where_it_was_lost_no_head(tmp_path: Path) -> None:
 def test_a_run_that_is_not_under_way_can_not_be_told_anything(tmp_path: Path) -> None:
     place = run_folder(tmp_path)
     with pytest.raises(runs.NotRunning):
-        runs.tell(tmp_path, "digits-1", protocol.RunCommand(command="drain", host="h"))
+        runs.tell(tmp_path, "digits-1", protocol.RunCommand(command=ControlCommand.DRAIN, host="h"))
     assert not (place / protocol.CONTROL_FILE).exists()

@@ -117,4 +117,5 @@ def test_of_a_long_run_only_as_many_events_are_decoded_as_it_takes(
     first = RunStarted(seq=1, time=5.0, run="r", job="digits", host="a", parameters=3, iterations=9, batch_size=4)
     found = summary(tmp_path, first, *(step(seq, seq - 1) for seq in range(2, 12_000)), saved(12_000))
     assert (found.step, found.seq, found.started) == (11_998, 12_000, 5.0)
-    assert decoded == 3, "the first, the last, and the last step"
+    assert decoded == 3 + runs.CURVE_POINTS, "the first, the last, the last step, and those of the curve"
+    assert len(found.curve) == runs.CURVE_POINTS

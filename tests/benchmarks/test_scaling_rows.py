@@ -13,7 +13,7 @@ from benchmarks.lab import Outcome
 from benchmarks.ours import OurWay
 from benchmarks.scaling_rows import HEAD, Setting, allowed, line, row_of
 from benchmarks.solo import Alone, Beside, Solo
-from remote_agent.training.shared.device_profile import DeviceProfile
+from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.training.worker.device.simulation import HEADROOM
 
 SPEEDS = (1.0, 0.4, 0.2)

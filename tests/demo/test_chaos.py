@@ -16,12 +16,13 @@ from hetero_tui import commanding
 from hetero_tui.demo.chaos import Blow, Chaos, Target, choose, look
 from hetero_tui.demo.fleet import demo_fleet
 from hetero_tui.errors import HostError
-from hetero_tui.events import Level, RunState
+from hetero_tui.events import Level
 from hetero_tui.narration import Output
 from hetero_tui.runs.order import read_order
 from hetero_tui.state import RunView, State, WorkerView, initial
 from remote_agent import protocol
 from remote_agent.protocol import CLUSTER_MARK
+from remote_agent.states import RunState
 from tests.test_demo import folders, marked_processes
 
 PATIENCE = 60.0

@@ -21,6 +21,7 @@ from hetero_tui.state import State, initial
 from hetero_tui.text import HostText
 from hetero_tui.transport import Completed, Transport
 from remote_agent import protocol
+from remote_agent.states import RayState
 from tests.specs import node_spec
 
 HOSTS = ("mercer", "crosby", "nas")
@@ -39,7 +40,7 @@ class Machine:
         self.host = host
         self.address = f"10.0.0.{2 + HOSTS.index(host)}"
         self._fails_at = fails_at
-        self._report = report or protocol.NodeReport(host=host, state="running", already=True, spec=node(host))
+        self._report = report or protocol.NodeReport(host=host, state=RayState.RUNNING, already=True, spec=node(host))
 
     async def run(self, command: Sequence[str], *, step: str, deadline: float, stdin: bytes | None = None) -> Completed:
         if step == self._fails_at:
@@ -49,6 +50,9 @@ class Machine:
         if step == "start node" and "stop" in command:
             return Completed(0, HostText(protocol.encode(protocol.StopReport()) + "\n"), HostText(""))
         return Completed(0, HostText(protocol.encode(self._report) + "\n"), HostText(""))
+
+    def converse(self, command: Sequence[str], *, step: str, silence: float) -> Any:
+        raise Unreachable(self.host, "the connection broke", step=step, hint="what it reaches is not measured")
 
     async def put(self, data: bytes, path: str, *, step: str, deadline: float, mode: int = 0o600) -> None:
         if step == self._fails_at:
@@ -65,7 +69,7 @@ class Fleet:
         self._transports = cast("dict[str, Transport]", {machine.host: machine for machine in machines})
         self._probed = tuple(Probed(name, facts=facts) for name in HOSTS)
         self._surveyed = {
-            name: Surveyed(name, node=protocol.NodeReport(host=name, state="running", spec=node(name)))
+            name: Surveyed(name, node=protocol.NodeReport(host=name, state=RayState.RUNNING, spec=node(name)))
             if name in running
             else Surveyed(name)
             for name in HOSTS
@@ -86,7 +90,7 @@ class Fleet:
         return await bring_up(self._inventory, self._transports, self._probed, self._surveyed, self._ledger, self._emit)
 
     def sampled(self, host: str) -> None:
-        sample = protocol.HostSample(time=1.0, cpu_use=0.5, memory_used=1, memory_total=2, ray="running")
+        sample = protocol.HostSample(time=1.0, cpu_use=0.5, memory_used=1, memory_total=2, ray=RayState.RUNNING)
         self._emit(events.HostSampled(time=9.0, host=host, sample=sample))
 
     @property
@@ -94,7 +98,7 @@ class Fleet:
         return [host.state for host in self.state.hosts]
 
 
-ENDED = protocol.NodeReport(host=HEAD, state="failed", cause="Ray ended at once", hint="see logs/ray.log there")
+ENDED = protocol.NodeReport(host=HEAD, state=RayState.FAILED, cause="Ray ended at once", hint="see logs/ray.log there")
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
 """The ledger: on disk before the deed, readable after any crash."""
 
-import asyncio
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
+import pytest
+
+from hetero_tui.errors import ClusterError
 from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.inventory import Host
 
@@ -57,40 +57,12 @@ def test_ledger_and_token_are_for_this_user_alone(tmp_path: Path) -> None:
     assert ledger.token() is None
 
 
-async def test_the_second_of_two_commands_waits_for_the_first_and_says_so(tmp_path: Path) -> None:
-    order: list[str] = []
-    first_is_in, may_end = asyncio.Event(), asyncio.Event()
-
-    async def first() -> None:
-        async with Ledger("lab", tmp_path).alone(lambda: order.append("first waits")):
-            first_is_in.set()
-            await may_end.wait()
-            order.append("first ends")
-
-    def second_waits() -> None:
-        order.append("second waits")
-        may_end.set()
-
-    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
-        group.create_task(first())
-        await first_is_in.wait()
-        async with Ledger("lab", tmp_path).alone(second_waits):
-            order.append("second begins")
-    assert order == ["second waits", "first ends", "second begins"]
-    assert list(tmp_path.iterdir()) == []
-
-
-async def test_the_lock_of_a_killed_command_is_gone_with_it(tmp_path: Path) -> None:
-    script = (
-        "import asyncio, sys\nfrom pathlib import Path\nfrom hetero_tui.fleet.ledger import Ledger\n"
-        "async def hold():\n async with Ledger('lab', Path(sys.argv[1])).alone(print):\n"
-        "  print('in', flush=True); await asyncio.sleep(600)\n"
-        "asyncio.run(hold())\n"
-    )
-    command = [sys.executable, "-c", script, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "in\n"
-        async with asyncio.timeout(20), Ledger("lab", tmp_path).alone(holder.kill):
-            pass
-    assert list(tmp_path.iterdir()) == []
+def test_a_state_folder_that_can_not_be_written_is_an_error_with_its_place_and_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    ledger = Ledger("lab", tmp_path / "file")
+    with pytest.raises(ClusterError, match="XDG_STATE_HOME") as raised:
+        ledger.intend(MERCER, "node")
+    assert str(tmp_path / "file") in str(raised.value)
+    for use in (lambda: ledger.keep_token("x"), lambda: ledger.entries()):
+        with pytest.raises(ClusterError):
+            use()

@@ -11,7 +11,9 @@ from hetero_tui import events
 from hetero_tui.demo.machines import EmbeddedMachines
 from hetero_tui.events import Event, HostState
 from hetero_tui.fleet.live import LiveFleet
+from hetero_tui.fold import apply
 from hetero_tui.inventory.file import load
+from hetero_tui.state import initial
 
 
 @pytest.fixture
@@ -56,3 +58,24 @@ async def test_a_look_at_one_host_probes_that_one_and_keeps_what_is_known_of_the
     heard.clear()
     await live.look_at("half")
     assert not [event for event in heard if isinstance(event, events.HostLost)], "who is silent is not asked again"
+
+
+async def test_a_host_with_nothing_of_ours_is_called_fit_only_once_it_was_probed(
+    machines: EmbeddedMachines, tmp_path: Path
+) -> None:
+    path = machines.write_inventory()
+    machine = machines.machine("half")
+    entry = f"half: {{address: {machine.address}, port: {machine.port}"
+    path.write_text(path.read_text().replace(entry, f"{entry}, devices: [cuda:1]"))
+    state = initial("lab", tuple((name, "") for name in ("fast", "half", "quarter")))
+
+    def fold(event: Event) -> None:
+        nonlocal state
+        state = apply(state, event)
+
+    live = LiveFleet(load(path), fold, ledger_folder=tmp_path)
+    await live.survey()
+    await live.judge_idle()
+    await live.close()
+    assert [host.state for host in state.hosts] == [HostState.READY, HostState.UNFIT, HostState.READY]
+    assert "cuda:1" in state.hosts[1].detail

@@ -8,6 +8,7 @@ from hetero_tui.fleet.survey import Surveyed, head_name, mark_replaced, running_
 from hetero_tui.text import HostText
 from hetero_tui.transport import Completed, Transport
 from remote_agent.protocol import NodeReport, NodeSpec, encode
+from remote_agent.states import RayState
 from tests.specs import node_spec
 
 
@@ -25,7 +26,7 @@ def surveyed(host: str, role: str, epoch: int, state: str = "running") -> Survey
         resources={},
         epoch=epoch,
     )
-    return Surveyed(host, node=NodeReport(host=host, state=state, spec=spec))
+    return Surveyed(host, node=NodeReport(host=host, state=RayState(state), spec=spec))
 
 
 def test_a_head_that_comes_back_is_told_from_the_one_that_took_its_place() -> None:
@@ -43,7 +44,7 @@ def test_a_head_that_comes_back_is_told_from_the_one_that_took_its_place() -> No
 
 
 def test_a_host_without_a_node_is_no_leftover_of_an_older_cluster() -> None:
-    bare = Surveyed("bare", node=NodeReport(host="bare", state="stopped"))
+    bare = Surveyed("bare", node=NodeReport(host="bare", state=RayState.STOPPED))
     found = mark_replaced({"bare": bare, "new": surveyed("new", "head", 2)})
     assert not found["bare"].replaced
     assert found["bare"].node_state is None
@@ -64,7 +65,7 @@ class Machine:
 
 
 async def test_a_node_counts_once_although_two_hosts_are_its_machine() -> None:
-    node = NodeReport(host="mercer", state="running", pid=7, spec=node_spec("mercer", "head"))
+    node = NodeReport(host="mercer", state=RayState.RUNNING, pid=7, spec=node_spec("mercer", "head"))
     machines = {name: Machine(name, node) for name in ("alias", "mercer")}
     found = await survey("lab", cast("dict[str, Transport]", machines))
     assert [name for name, entry in found.items() if entry.runs_ray] == ["mercer"]

@@ -244,4 +244,4 @@ def assert_counted_once(host: Host, run: str) -> None:
 
 def coordinators(host: Host) -> list[int]:
     """PIDs of a run's overseer and of its child, which coordinates the run, on a host."""
-    return sorted(one.pid for one in host.processes() if "remote_agent.training.coordinator.main" in one.argv)
+    return sorted(one.pid for one in host.processes() if "remote_agent.coordinate" in one.argv)

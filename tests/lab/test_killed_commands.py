@@ -124,5 +124,5 @@ def assert_nothing_left(lab: Lab, document: dict[str, object]) -> None:
         assert [one for one in host.processes() if not is_order(one)] == []
         await_end_of_orders(host)
         assert host.listening_ports() == frozenset()
-        assert not [path for path in host.home.glob(".hetero-tui/lab/*") if path.name != "runs"]
+        assert not [path for path in host.home.glob(".hetero-tui/lab/*") if path.name not in ("agent", "runs")]
     assert not list(lab.laptop.home.glob(".local/state/hetero-tui/*"))

@@ -6,7 +6,9 @@ One probe meets them all. The same table is in ``docs/troubleshooting.md``.
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -26,6 +28,7 @@ from tests.lab.product import HeteroTui
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(200, method="signal")]
 
 SITE = Path(sys.prefix) / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+AGENT = "/tmp/agent"
 LISTEN = """import http.server, socket, sys, threading
 silent = socket.create_server(("", 2201))
 http.server.HTTPServer(("", 2202), http.server.BaseHTTPRequestHandler).serve_forever()
@@ -42,6 +45,13 @@ def environment(folder: str, **packages: str) -> dict[str, str]:
     return files
 
 
+def account(name: str, shell: str = "/bin/bash") -> str:
+    """Shell commands that give the host's user, who is root in the lab, another name or shell."""
+    line = f"{name}:x:0:0::{Path.home()}:{shell}"
+    words = f"(echo '{line}'; grep -v '^{name}:' /etc/passwd) > /tmp/passwd"
+    return f"{words}; mount --bind /tmp/passwd /etc/passwd"
+
+
 def link(folder: str) -> str:
     """Shell commands that put the Python itself into an environment."""
     return f'mkdir -p ~/"{folder}/bin"; ln -sf {Path(sys.base_prefix)}/bin/python3 ~/"{folder}/bin/python"'
@@ -49,7 +59,10 @@ def link(folder: str) -> str:
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of host: ``says`` is in its line (in the table's verdict where its status is ``ok``)."""
+    """One kind of host: ``says`` is in its line (in the table's verdict where its status is ``ok``).
+
+    ``needs`` is a program that this computer must have for it.
+    """
 
     what: str
     says: str
@@ -59,6 +72,11 @@ class Kind:
     arrange: str = ""
     entry: dict[str, object] | None = None
     has_python: bool = True
+    needs: str = "sh"
+
+    @property
+    def possible(self) -> bool:
+        return shutil.which(self.needs, path=f"{os.environ['PATH']}:/usr/sbin") is not None
 
 
 def bash(text: str) -> dict[str, str]:
@@ -66,6 +84,14 @@ def bash(text: str) -> dict[str, str]:
 
 
 V6 = "fd00:99::"
+WALL = (
+    "echo 'table inet filter {{ chain input {{ type filter hook input priority 0; policy drop;"
+    " ct state established,related accept; iif lo accept; meta l4proto {{ icmp, ipv6-icmp }} accept;"
+    " tcp dport {{ {ports} }} accept; }}; }}' > /tmp/rules; nft -f /tmp/rules"
+)
+"""Shell commands for a firewall that drops everything but these ports."""
+
+LATE = "import time; time.time = time.late = getattr(time, 'late', lambda now=time.time: now() + 3600)\n"  # read twice
 OLD_PYTHON = '#!/bin/sh\ncase "$*" in -V) echo "Python 2.7.18" >&2;; *) echo "Unknown option: -I" >&2; exit 2;; esac\n'
 KINDS: dict[str, Kind] = {
     "plain": Kind("an ordinary host", "fit"),
@@ -111,6 +137,45 @@ KINDS: dict[str, Kind] = {
         arrange=f"ip addr add {V6}b6/64 dev {INTERFACE} nodad",
     ),
     "config": Kind("an alias of ~/.ssh/config, by Include and Match", "fit", entry={"address": "by-config"}),
+    "zone": Kind(
+        "a link-local address with a zone",
+        "fit",
+        server=("ListenAddress ::", "ListenAddress 0.0.0.0"),
+        entry={"address": f"fe80::b7%{INTERFACE}"},
+        arrange=f"ip addr add fe80::b7/64 dev {INTERFACE} nodad",
+    ),
+    "agent": Kind(
+        "a key that only the SSH agent has", "fit", server=("AuthorizedKeysFile .ssh/agent_keys",), entry={"port": 22}
+    ),
+    "fish": Kind(
+        "the login shell fish",
+        "fit",
+        needs="fish",
+        arrange=account("root", "/usr/bin/fish"),
+        files={".config/fish/config.fish": "echo welcome; set -x PYTHONHOME /x\n"},
+    ),
+    "csh": Kind(
+        "the login shell csh",
+        "fit",
+        needs="csh",
+        arrange=account("root", "/bin/csh"),
+        files={".cshrc": "echo welcome; setenv PYTHONHOME /x\n"},
+    ),
+    "dotuser": Kind(
+        "a user with a dot and a plus",
+        "fit",
+        server=("AllowUsers *",),
+        arrange=account("first.last+lab"),
+        entry={"user": "first.last+lab"},
+    ),
+    "late": Kind(
+        "a clock that is an hour off",
+        "fit",
+        files=environment("env") | {f"env/lib/{SITE.parent.name}/site-packages/late.pth": LATE},
+        arrange=link("env"),
+        entry={"python": "~/env/bin/python"},
+    ),
+    "walled": Kind("a firewall that leaves only SSH open", "fit", needs="nft", arrange=WALL.format(ports="22")),
     "readonly": Kind(
         "a home that is read-only",
         "nothing can be written in .*read-only",
@@ -228,7 +293,7 @@ def lab(possible: None) -> Iterator[Lab]:
             has_python=kind.has_python,
             server=kind.server,
             files=kind.files or {},
-            arrange=kind.arrange,
+            arrange=kind.arrange if kind.possible else "",
         )
         for name, kind in KINDS.items()
     ]
@@ -241,9 +306,16 @@ def lab(possible: None) -> Iterator[Lab]:
             f"Match originalhost by-config\n  HostName {lab.host('config').address}\n  HostKeyAlias config\n"
         )
         with (ssh / "known_hosts").open("a") as known:
-            for name, alias in (("v6", f"{V6}b6"),):
+            for name, alias in (("v6", f"{V6}b6"), ("zone", f"fe80::b7%{INTERFACE}")):
                 known.write(f"{alias} {' '.join((lab.folder / 'keys' / f'{name}.pub').read_text().split()[:2])}\n")
-        yield lab
+        key = f"{Path.home()}/.ssh/only-agent"
+        lab.laptop.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key])
+        (ssh / "only-agent.pub").rename(lab.host("agent").home / ".ssh/agent_keys")
+        with lab.laptop.popen(["ssh-agent", "-D", "-a", AGENT]) as agent:
+            script = f"until ssh-add {key} 2>/dev/null; do sleep 0.05; done; rm {key}"
+            assert lab.laptop.run(["sh", "-c", script], SSH_AUTH_SOCK=AGENT).returncode == 0
+            yield lab
+            agent.terminate()
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +324,7 @@ def said(lab: Lab) -> dict[str, Any]:
     entries = {name: kind.entry for name, kind in KINDS.items() if kind.entry}
     product = HeteroTui(lab.laptop, lab.inventory(entries, unknown_key=["unseen"], changed_key=["swapped"]))
     began = time.monotonic()
-    done = product.run("probe", "--json")
+    done = lab.laptop.run(product.command("probe", "--json"), SSH_AUTH_SOCK=AGENT)
     seconds = time.monotonic() - began
     assert done.returncode == 3
     hosts = {host["name"]: host for host in json.loads(done.stdout)["hosts"]}
@@ -262,6 +334,8 @@ def said(lab: Lab) -> dict[str, Any]:
 @pytest.mark.parametrize("name", KINDS)
 def test_each_kind_has_its_status_and_one_line_that_says_what_is_wrong(said: dict[str, Any], name: str) -> None:
     kind, host = KINDS[name], said["hosts"][name]
+    if not kind.possible:
+        pytest.skip(f"this computer has no {kind.needs}")
     lines = [line for line in said["lines"] if line.startswith(f"hetero-tui: {name}: ")]
     assert host["status"] == kind.status, host["error"]
     assert len(lines) == (kind.status != "ok")
@@ -271,6 +345,12 @@ def test_each_kind_has_its_status_and_one_line_that_says_what_is_wrong(said: dic
     else:
         assert re.search(kind.says, wrong[0]["cause"]), wrong
         assert wrong[0]["hint"]
+
+
+def test_a_clock_that_is_off_is_told(said: dict[str, Any]) -> None:
+    notes = {name: host.get("notes", []) for name, host in said["hosts"].items()}
+    assert [name for name, each in notes.items() if any("clock" in note for note in each)] == ["late"]
+    assert re.match("its clock is 60 min ahead of this computer's", notes["late"][0])
 
 
 def test_the_probe_of_all_takes_no_longer_than_that_of_the_slowest(said: dict[str, Any]) -> None:

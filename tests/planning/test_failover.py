@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from hetero_tui.planning.failover import Verdict, holders, judge_head, others_began, silence_in_words
 from remote_agent.protocol import HeadReport, RunSummary
+from remote_agent.states import RunState
 
 ANSWERS = HeadReport(answers=True, epoch=1)
 SILENT = HeadReport(answers=False, silence="no answer", epoch=1)
@@ -14,7 +15,7 @@ REPORTS = st.one_of(st.none(), st.sampled_from([ANSWERS, SILENT, NO_NODE]))
 
 def copy(host: str, checkpoint: int | None, *, epoch: int = 1, run: str = "digits-1") -> tuple[str, RunSummary]:
     summary = RunSummary(
-        id=run, job="digits", state="lost", step=9, loss=None, started=1.0, epoch=epoch, checkpoint=checkpoint
+        id=run, job="digits", state=RunState.LOST, step=9, loss=None, started=1.0, epoch=epoch, checkpoint=checkpoint
     )
     return host, summary
 

@@ -9,6 +9,7 @@ from hetero_tui.fleet.survey import Surveyed
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.runs.launch import specification
 from remote_agent import protocol
+from remote_agent.states import RayState
 from tests.specs import node_spec
 
 
@@ -16,6 +17,6 @@ from tests.specs import node_spec
 def test_the_cluster_is_found_at_its_address_of_either_kind(make_facts: Any, address: str, expected: str) -> None:
     inventory = Inventory(cluster="lab", hosts=(Host(name="mercer", address=address),))
     spec = replace(node_spec("mercer", "head"), node_address=address, head_address=address)
-    members = {"mercer": Surveyed("mercer", node=protocol.NodeReport(host="mercer", state="running", spec=spec))}
+    members = {"mercer": Surveyed("mercer", node=protocol.NodeReport(host="mercer", state=RayState.RUNNING, spec=spec))}
     made = specification(inventory, members, {"mercer": make_facts()}, "r", "digits", {})
     assert (made.ray_address, made.node_address) == (expected, address)

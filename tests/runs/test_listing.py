@@ -2,11 +2,12 @@
 
 from hetero_tui.runs.listing import told_best
 from remote_agent.protocol import RunSummary
+from remote_agent.states import RunState
 
 
 def told(host: str, state: str, *, head: str, epoch: int = 1, seq: int = 9, run: str = "r") -> tuple[str, RunSummary]:
     return host, RunSummary(
-        id=run, job="digits", state=state, step=seq, loss=None, started=1.0, host=head, epoch=epoch, seq=seq
+        id=run, job="digits", state=RunState(state), step=seq, loss=None, started=1.0, host=head, epoch=epoch, seq=seq
     )
 
 
@@ -29,3 +30,11 @@ def test_a_head_that_was_replaced_is_not_believed_though_it_still_trains() -> No
 
 def test_different_runs_stay_apart() -> None:
     assert len(told_best([told("a", "lost", head="a"), told("a", "lost", head="a", run="s")])) == 2
+
+
+def test_a_run_that_ended_before_its_first_event_is_not_the_newest_and_one_that_starts_is() -> None:
+    def entry(name: str, state: str, started: float | None) -> tuple[str, RunSummary]:
+        return "nas", RunSummary(id=name, job="text", state=RunState(state), step=0, loss=None, started=started)
+
+    runs = [entry("new", "starting", None), entry("old", "lost", None), entry("b", "stopped", 5.0)]
+    assert [summary.id for _, summary in told_best(runs)] == ["old", "b", "new"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,13 +14,14 @@ import pytest
 from hetero_tui import commanding
 from hetero_tui.demo.machines import EmbeddedMachines
 from hetero_tui.errors import RunError, UsageError
+from hetero_tui.events import ClusterState
 from hetero_tui.fleet import agent
 from hetero_tui.inventory.file import load
 from hetero_tui.narration import Output
 from hetero_tui.session import Session
 from hetero_tui.transport import open_transport
 from remote_agent.log_lines import stamp
-from remote_agent.protocol import RunSpec, encode
+from remote_agent.protocol import RunSpec, encode, run_process_name
 
 RUN = "digits-1"
 PATIENCE = 120.0
@@ -108,6 +110,58 @@ async def test_following_a_run_that_is_over_ends_with_what_is_there(
         assert [line for line in capsys.readouterr().out.splitlines() if "quarter" not in line] == MERGED
         await commanding.logs(session, Output(plain=True), RUN, "quarter", follow=True)
         assert capsys.readouterr().out == "1970-01-01T00:00:25.000Z [quarter/cpu] unseen\n"
+
+
+async def test_runs_and_their_logs_are_there_after_down_and_until_the_next_up(
+    machines: EmbeddedMachines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with logged(machines) as session:
+        report = await session.down()
+        assert report.leftovers == ()
+        assert [summary.id for _, summary in await session.status()] == [RUN]
+        assert await commanding.logs(session, Output(plain=True), RUN, "fast") == 0
+        assert capsys.readouterr().out.splitlines() == [line for line in MERGED if "[fast/" in line]
+        with pytest.raises(RunError, match="without a last word"):
+            await commanding.follow(session, Output(plain=True), RUN)
+        assert session.state.cluster_state is ClusterState.DOWN, "attaching started nothing"
+        folder = machines.machine("fast").home / agent.folder(machines.cluster)
+        shutil.rmtree(folder / "runs")
+        await session.down()
+        assert not folder.exists(), "without a run there is nothing to read, and nothing stays"
+
+
+async def test_a_connection_that_breaks_while_a_run_is_followed_costs_no_line_and_none_comes_twice(
+    machines: EmbeddedMachines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out: list[str] = []
+
+    async def until(text: str) -> None:
+        while text not in "".join(out):
+            out.append(capsys.readouterr().out)
+            await asyncio.sleep(0.05)
+
+    async with logged(machines) as session, asyncio.timeout(PATIENCE):
+        head = machines.machine("fast").home / agent.folder(machines.cluster)
+        half = machines.machine("half").home / agent.folder(machines.cluster) / "runs" / RUN / "cpu.log"
+        coordinator = ("--folder", str(head), "--name", run_process_name(RUN), "--log", str(head / "sleep.txt"))
+        transport = open_transport(session.inventory.hosts[0], session.inventory)
+        words = ("host.processes", "launch", *coordinator, "--", "sleep", "600")
+        assert await agent.call(transport, machines.cluster, *words, step="test") is not None
+        following = asyncio.create_task(commanding.logs(session, Output(plain=True), RUN, follow=True))
+        await until("epoch 2")
+        await machines.unplug("half")
+        with half.open("a") as file:
+            file.write(f"{stamp(40)} epoch 2 as well\n{stamp(50)} epoch 3\n")
+        await machines.plug_in("half")
+        await until("epoch 3")
+        words = ("host.processes", "stop", "--folder", str(head), "--name", run_process_name(RUN), "--grace", "5")
+        await agent.call(transport, machines.cluster, *words, step="test")
+        await following
+        await transport.close()
+    lines = [line for line in ("".join(out) + capsys.readouterr().out).splitlines() if "[half/cpu]" in line]
+    assert [line.partition("] ")[2] for line in lines] == [
+        *("epoch 1", "Traceback", "epoch 2", "epoch 2 as well", "epoch 3")
+    ]
 
 
 async def test_an_unknown_run_or_host_is_an_error_that_names_those_that_there_are(machines: EmbeddedMachines) -> None:

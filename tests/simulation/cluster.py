@@ -24,6 +24,8 @@ from tests.simulation.kernel import Condition, Kernel, Killed, Owner, Waiters
 LATENCY_S = (0.0002, 0.003)
 """Of a message."""
 
+_SOONEST_S, _RANGE_S = LATENCY_S[0], LATENCY_S[1] - LATENCY_S[0]
+
 NOTICED_S = (0.01, 0.3)
 """Until Ray says that a process has ended."""
 
@@ -125,8 +127,7 @@ def between(here: Host, there: Host, arrives: Callable[[], None]) -> None:
         else:
             arrives()
 
-    low, high = LATENCY_S
-    kernel.after(low + (high - low) * kernel.random.random(), deliver)
+    kernel.after(_SOONEST_S + _RANGE_S * kernel.random.random(), deliver)
 
 
 class Promise:
@@ -421,7 +422,7 @@ class Network:
 
 
 class Meeting:
-    """See :class:`~remote_agent.training.worker.process_group.MeetingPlace`."""
+    """See :class:`~remote_agent.training.worker.meeting_place.MeetingPlace`."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -429,7 +430,7 @@ class Meeting:
     def invite(self, size: int) -> tuple[GroupMembership, ...]:
         number = next(self._network.numbers)
         return tuple(
-            GroupMembership(number=number, run="", address="", port=0, rank=rank, size=size) for rank in range(size)
+            GroupMembership(number=number, secret=b"", address="", port=0, rank=rank, size=size) for rank in range(size)
         )
 
     def give_up(self, membership: GroupMembership) -> None:

@@ -119,8 +119,9 @@ class Kernel:
         heapq.heappush(self._events, (max(when, self.now), self._count, action, None, 0))
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
-        """Do something later."""
-        self.at(self.now + seconds, action)
+        """Do something later; ``seconds`` is not negative."""
+        self._count += 1
+        heapq.heappush(self._events, (self.now + seconds, self._count, action, None, 0))
 
     # --- Threads -----------------------------------------------------------------------------------------------------
 
@@ -170,9 +171,9 @@ class Kernel:
             heapq.heappush(self._events, (max(deadline, self.now), self._count, None, task, task.token))
         following = self._next()
         if following is not task:
-            self.current = following
+            self.current, mine = following, task.carrier.turn
             following.carrier.turn.release()
-            task.carrier.turn.acquire()
+            mine.acquire()
         if task is self._main:
             if self._stopping is not None:
                 raise self._stopping
@@ -202,19 +203,19 @@ class Kernel:
         return [task.name for task in self._tasks if task.owner is owner and not task.ended]
 
     def _next(self) -> Task:
-        ready = self._ready
+        ready, events = self._ready, self._events
         while True:
             while not ready:
-                if not self._events and self._stopping is None:
+                if not events and self._stopping is None:
                     self._stopping = Stuck(f"at {self.now - BEGIN_S:.3f} s")
                 if self._stopping is not None:
                     self._main.waiting = False
                     self._main.token += 1
                     return self._main
-                self.now, _, action, task, token = heapq.heappop(self._events)
+                self.now, _, action, task, token = heapq.heappop(events)
                 if action is not None:
                     action()
-                elif task is not None:
+                elif task is not None and task.token == token:
                     self.wake(task, token, timed_out=True)
             count = len(ready)
             following = ready.pop(int(self.random.random() * count)) if count > 1 else ready.pop()
@@ -369,10 +370,16 @@ class Lock:
                 self._waiters.wake()
 
     def __enter__(self) -> bool:
-        return self.acquire()
+        if self._holder is not None:
+            return self.acquire()
+        self._holder, self._depth = self._kernel.current, 1
+        return True
 
     def __exit__(self, *_: object) -> None:
-        self.release()
+        if self._depth == 1 and self._waiters is None:
+            self._holder, self._depth = None, 0
+        else:
+            self.release()
 
 
 class Condition:
@@ -384,7 +391,11 @@ class Condition:
         self._kernel, self._lock, self._waiters = kernel, lock or Lock(kernel), Waiters(kernel)
 
     def __enter__(self) -> bool:
-        return self._lock.acquire()
+        lock = self._lock
+        if lock._holder is not None:
+            return lock.acquire()
+        lock._holder, lock._depth = self._kernel.current, 1
+        return True
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()

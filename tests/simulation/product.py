@@ -8,6 +8,7 @@ over from a coordinator that was killed. Workers are the product's engines over 
 from __future__ import annotations
 
 import contextlib
+import functools
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
@@ -15,6 +16,9 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from remote_agent.planning import sharding
+from remote_agent.planning.device_profile import DeviceProfile
+from remote_agent.planning.sharding import Decision, Site, Traffic
 from remote_agent.protocol import FINAL_KINDS, RunCommand, Step
 from remote_agent.strategies import SPECS, spec_of
 from remote_agent.training import job
@@ -34,11 +38,11 @@ from remote_agent.training.server import service
 from remote_agent.training.server.actor import ParameterServer
 from remote_agent.training.shared import dataplane, flat
 from remote_agent.training.shared.dataplane import OptimizerFacts, Usage
-from remote_agent.training.shared.device_profile import DeviceProfile
 from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.link_speed import LinkRates
 from remote_agent.training.shared.messages import Pulse, Slice, WorkerReady
 from remote_agent.training.wire import link
+from remote_agent.training.wire.handshake import Strangers
 from remote_agent.training.worker import channels, reducing, reduction
 from remote_agent.training.worker.device.compute import SliceLoss
 from remote_agent.training.worker.engine import Engine, Parts
@@ -202,6 +206,14 @@ def surveyed(hosts: Sequence[str], actors: Sequence[Any]) -> tuple[LinkRates, ..
     return (LinkRates(up=1e8, down=1e8, memory=1 << 34, reachable=True),) * len(hosts)
 
 
+_decide = functools.cache(sharding.decide)
+
+
+def decided(sites: Sequence[Site], traffic: Traffic, count: int = 0) -> Decision:
+    """As ``sharding.decide``, which is pure, and has the same few questions to answer in all schedules."""
+    return _decide(tuple(sites), traffic, count)
+
+
 def hosted(factory: Any) -> Callable[..., Any]:
     """What makes the actors of a cluster; the job's ``factory`` is here already."""
 
@@ -230,7 +242,7 @@ def of_engine(kernel: Kernel, cluster: Cluster, head: Host, commands: list[RunCo
         return tuple(node(host) for host in cluster.hosts.values() if host.node)
 
     ray = types.SimpleNamespace(util=types.SimpleNamespace(get_node_ip_address=here))
-    handshake = types.SimpleNamespace(connect=wires.connect, accept=wires.accept)
+    handshake = types.SimpleNamespace(connect=wires.connect, accept=wires.accept, Strangers=Strangers)
     memory = types.SimpleNamespace(virtual_memory=lambda: types.SimpleNamespace(available=1 << 34))
     places: list[tuple[Any, str, Any]] = [
         (allreduce, "ray", ray),
@@ -250,7 +262,8 @@ def of_engine(kernel: Kernel, cluster: Cluster, head: Host, commands: list[RunCo
         (setup, "measure", measured),
         (joining, "measure", measured),
         (siting, "survey", surveyed),
-        (siting, "chunk_numbers", lambda numel, shards: -(-numel // (2 * shards))),
+        (sharding, "decide", decided),
+        (sharding, "chunk_numbers", lambda numel, shards: -(-numel // (2 * shards))),
         (crashes, "last_words_here", lambda _: None),
         (rollback, "psutil", memory),
         (setup, "Control", lambda _: Control(commands)),

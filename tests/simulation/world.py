@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import random
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from remote_agent.protocol import DeviceSpec, RunCommand
+from remote_agent.states import ControlCommand
 from remote_agent.strategies import spec_of
 from remote_agent.training import job
 from remote_agent.training.checkpoint import checkpoint
@@ -30,7 +32,8 @@ from remote_agent.training.coordinator.session import Session
 from remote_agent.training.data import record
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.data.record import gaps_and_overlaps
-from remote_agent.training.errors import LostAtStart, TrainingError
+from remote_agent.training.deadlines import HANGS_S
+from remote_agent.training.errors import LostAtStart, PlacementError, TrainingError
 from remote_agent.training.server.actor import ParameterServer
 from remote_agent.training.shared import flat, rpc
 from remote_agent.training.shared.slices import SliceSpan
@@ -41,16 +44,22 @@ from tests.simulation.product import Journal, hosted, of_engine
 HOSTS = "abc"
 """The coordinator is on the first one, which is never cut off: whoever loses it goes on from a copy of the run."""
 
-SAMPLES, BATCH, WIDTH, SEED, RATE = 120, 24, 3, 7, 0.05
+SAMPLES, BATCH, LOCAL_BATCH, WIDTH, SEED, RATE = 120, 24, 3, 3, 7, 0.05
 
-FAULTS_S, QUIET_S, MAX_STALL_S = 12.0, 30.0, 25.0
-"""Faults come in the first so many seconds; so long after the last of them all hosts have to train. Without a step for
-the last one it is a hang."""
+FAULTS_S, QUIET_S, MAX_STALL_S = 5.0, 75.0, 25.0
+"""Faults come within so many seconds; so long after the last of them all hosts have to train. Without a step for the
+last one it is a hang."""
+
+STARTED_S = 2.5
+"""When a run that nothing happens to makes its first steps."""
+
+STOPS_S = 2.0
+"""A worker that is about to leave stops within so many seconds."""
 
 START_S = 40.0
 """Until the first step: a process that is stopped is waited for then."""
 
-WELL_STEPS = 3
+WELL_STEPS = 2
 """Steps that are made with all hosts, at the end."""
 
 _SERVER = ParameterServer.__name__
@@ -89,10 +98,10 @@ WAYS = {
     for way in (
         Way("allreduce", {"strategy": "allreduce"}, torch.float64, 1e-9, momentum=0.9),
         Way("sync", {"strategy": "sync"}, momentum=0.9),
-        Way("local_sgd", {"strategy": "local_sgd", "local_steps": 3, "local_batch": 2}),
+        Way("local_sgd", {"strategy": "local_sgd", "local_steps": 2, "local_batch": LOCAL_BATCH}),
         Way(
             "local_sgd_overlap",
-            {"strategy": "local_sgd", "local_steps": 3, "local_batch": 2, "overlap": True},
+            {"strategy": "local_sgd", "local_steps": 2, "local_batch": LOCAL_BATCH, "overlap": True},
             exact=False,
         ),
         Way("ssp", {"strategy": "ssp", "staleness": 1}, exact=False),
@@ -133,21 +142,29 @@ class Factory:
     def loss(model: Line, indices: Any) -> Tensor:
         """The sum over the samples."""
         x, y = OF_DTYPE[model.weight.dtype]
-        loss = ((x[indices] @ model.weight + model.bias - y[indices]) ** 2).sum()
+        found = torch.addmv(model.bias, x[indices], model.weight)
+        loss = nn.functional.mse_loss(found, y[indices], reduction="sum")
         return loss if model.tally is None else loss + model.tally[indices].sum()
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that happens to a host: ``kind`` at ``at`` seconds, for ``seconds``."""
+    """Something that happens to a host: ``kind`` at ``at`` seconds, for ``seconds`` where it lasts."""
 
     at: float
     kind: str
     host: str
     seconds: float
 
+    @property
+    def end(self) -> float:
+        """When it is over."""
+        return self.at + (self.seconds if self.kind in LASTING else 0.0)
+
     def __str__(self) -> str:
-        return f"{self.at:.2f} s: {self.kind} {self.host} for {self.seconds:.2f} s"
+        return f"{self.at:.2f} s: {self.kind} {self.host}" + (
+            f" for {self.seconds:.2f} s" if self.kind in LASTING else ""
+        )
 
 
 KINDS = {
@@ -161,23 +178,28 @@ KINDS = {
     "reset": "its connections break, and what is on them is lost; Ray loses some answers",
     "slow": "it computes at a fourth of its speed",
     "drain": "the user drains it, and adds it again",
+    "hang": "the same, and its worker stops for good while it is about to leave",
     "coordinator": "the coordinator ends, and another one begins",
 }
-OF_FIRST = ("worker", "shard", "tear", "reset", "slow", "drain", "coordinator")
-OF_OTHERS = ("kill", "worker", "shard", "tear", "freeze", "cut", "power", "reset", "slow", "drain")
+LASTING = ("freeze", "cut", "power", "slow", "drain", "hang")
+OF_FIRST = ("worker", "shard", "tear", "reset", "slow", "drain", "hang", "coordinator")
+OF_OTHERS = ("kill", "worker", "shard", "tear", "freeze", "cut", "power", "reset", "slow", "drain", "hang")
 
 
-def faults_of(kernel: Kernel) -> list[Fault]:
-    """A schedule: one to six faults, of which some come at once."""
-    drawn: list[Fault] = []
-    for _ in range(kernel.random.randint(1, 6)):
-        at = kernel.random.uniform(0.1, FAULTS_S)
-        host = kernel.random.choice(HOSTS)
-        if drawn and kernel.random.random() < 0.3:
-            at = drawn[-1].at + kernel.random.choice((0.0, 0.01, 0.3, 1.0))
-            host = kernel.random.choice((drawn[-1].host, host))
-        kind = kernel.random.choice(OF_FIRST if host == HOSTS[0] else OF_OTHERS)
-        seconds = kernel.random.choice((0.2, 1.0, 3.0, 8.0)) * kernel.random.uniform(0.5, 1.5)
+def faults_of(seed: int) -> list[Fault]:
+    """A schedule: one to six faults, of which some come at once; half of the schedules leave a run's start alone."""
+    draws, drawn = random.Random(f"faults of {seed}"), list[Fault]()
+    first_s = draws.choice((0.1, STARTED_S))
+    for _ in range(draws.randint(1, 6)):
+        at = first_s + draws.uniform(0.0, FAULTS_S)
+        host = draws.choice(HOSTS)
+        if drawn and draws.random() < 0.3:
+            at = drawn[-1].at + draws.choice((0.0, 0.01, 0.3, 1.0))
+            host = draws.choice((drawn[-1].host, host))
+        kind = draws.choice(OF_FIRST if host == HOSTS[0] else OF_OTHERS)
+        seconds = draws.choice((0.2, 1.0, 3.0, 8.0)) * draws.uniform(0.5, 1.5)
+        if kind == "hang" and any(fault.kind == "hang" for fault in drawn):
+            kind = "drain"  # where all workers hang, there is nothing to go on with
         drawn.append(Fault(at, kind, host, seconds))
     return sorted(drawn, key=lambda fault: fault.at)
 
@@ -197,8 +219,7 @@ class World:
 
     def __init__(self, seed: int, way: Way, faults: Sequence[Fault] | None) -> None:
         self.kernel = kernel = Kernel(seed)
-        drawn = faults_of(kernel)
-        self.way, self.faults = way, tuple(drawn if faults is None else faults)
+        self.way, self.faults = way, tuple(faults_of(seed) if faults is None else faults)
         shards = kernel.random.choice((1, 2, 2))
         self.hosts = {name: Host(name, kernel) for name in HOSTS}
         self.head = self.hosts[HOSTS[0]]
@@ -214,8 +235,10 @@ class World:
         self.coordinator = Owner("none")
         self.longest_s, self.steps, self.starts = 0.0, 0, 0
         self._last, self._well = kernel.now, 0
+        # A worker that stops for good may be the only one that has the weights: until it is known that it does.
+        self._max_stall_s = MAX_STALL_S + HANGS_S * any(fault.kind == "hang" for fault in self.faults)
         self._ended = Event(kernel)
-        self.last_fault_s = max((fault.at + fault.seconds for fault in self.faults), default=0.0)
+        self.last_fault_s = max((fault.end for fault in self.faults), default=0.0)
         devices = tuple(DeviceSpec(host=name, device="cpu", name="cpu") for name in HOSTS)
         config = TrainingConfig(
             batch_size=BATCH,
@@ -288,13 +311,15 @@ class World:
     def _has_to_begin_anew(self) -> bool:
         """Whether the run ended before its first checkpoint as the product says that it may: the user starts it again.
 
-        A coordinator was killed, and nobody could take its place; or an actor was lost in each start.
+        A coordinator was killed, and nobody could take its place; an actor was lost in each start; or so many hosts are
+        away that the shards that are asked for have no place.
         """
         if self.error is None or self._checkpoints() or not isinstance(self.error, TrainingError):
             return False
         self.events.append((self.kernel.now - BEGIN_S, "GivenUp", {"cause": str(self.error)}))
         was_lost_often = isinstance(self.error, LostAtStart) and self.starts >= restart.MAX_STARTS
-        return was_lost_often or "has no checkpoint" in self.error.cause
+        has_too_few = isinstance(self.error, PlacementError) and not all(host.node for host in self.hosts.values())
+        return was_lost_often or has_too_few or "has no checkpoint" in self.error.cause
 
     def _checkpoints(self) -> bool:
         return any((self.folder / checkpoint.FOLDER).glob("step-*.json"))
@@ -318,8 +343,11 @@ class World:
         """As ``loop.train``, which is ``real``: keeps what is looked at afterwards."""
         self.session, self.starts = session, 0
         outcome = real(request, model, session, *rest)
-        workers = {actor for host in self.hosts.values() for actor in host.actors if _SERVER not in actor.key}
-        if unused := workers - {member.actor for member in session.members}:
+        for host in self.hosts.values():
+            host.tears = False  # the run has ended: a process that ends while it is looked at says nothing about it
+        workers = {actor for host in self.hosts.values() for actor in self._workers(host)}
+        used = (*session.members, *session.membership.leaving)  # of those the last may still do what they were given
+        if unused := workers - {member.actor for member in used}:
             self.kernel.errors.append(f"the process {min(actor.key for actor in unused)} is left, which nobody uses")
         calls = {member.name: member.call("weights") for member in session.members}
         self.weights = {name: rpc.get(call, MAX_STALL_S) for name, call in calls.items()}
@@ -334,7 +362,7 @@ class World:
             case "kill":
                 self._end(host.actors)
             case "worker":
-                self._end([actor for actor in host.actors if _SERVER not in actor.key])
+                self._end(self._workers(host))
             case "shard":
                 self._end([actor for actor in host.actors if _SERVER in actor.key])
             case "tear":
@@ -354,15 +382,28 @@ class World:
             case "slow":
                 host.slowness = 4.0
                 kernel.after(fault.seconds, lambda: setattr(host, "slowness", 1.0))
-            case "drain":
-                self._wish(RunCommand(command="drain", host=host.name))
+            case "drain" | "hang":
+                if fault.kind == "hang":
+                    kernel.after(kernel.random.uniform(0.0, STOPS_S), lambda: self._stop_worker(host))
+                self._wish(RunCommand(command=ControlCommand.DRAIN, host=host.name))
                 spec = DeviceSpec(host=host.name, device="cpu", name="cpu")
-                back = RunCommand(command="add", devices=(spec,))
+                back = RunCommand(command=ControlCommand.ADD, devices=(spec,))
                 kernel.after(fault.seconds, lambda: self._wish(back))
             case "coordinator":
                 if not self._ended.is_set():
                     kernel.kill(self.coordinator)
                     self._ended.set()
+
+    @staticmethod
+    def _workers(host: Host) -> list[SimulatedActor]:
+        return [actor for actor in host.actors if _SERVER not in actor.key]
+
+    def _stop_worker(self, host: Host) -> None:
+        """Its worker stops for good, if it takes part, or still does what it was given."""
+        record = self.session.membership if self.session is not None else None
+        for member in (*record.members, *record.leaving) if record is not None else ():
+            if member.host == host.name:
+                member.actor.owner.frozen = True  # type: ignore[attr-defined]
 
     def _wish(self, command: RunCommand) -> None:
         self.commands.append(command)
@@ -388,7 +429,7 @@ class World:
         return self._well >= WELL_STEPS or self.kernel.now - BEGIN_S > self.last_fault_s + QUIET_S
 
     def _watch(self, steps: int) -> None:
-        limit = MAX_STALL_S if self.steps else START_S
+        limit = self._max_stall_s if self.steps else max(START_S, self._max_stall_s)
         if steps == self.steps and self.kernel.now - self._last >= limit:
             self.kernel.stop(Hang(f"no step for {limit:g} s"))
         steps = self.steps
@@ -430,11 +471,28 @@ class Outcome:
     events: tuple[str, ...] = field(repr=False)
 
 
+GARBAGE = 500_000
+"""Objects after which cycles of them are looked for, those of some schedules: else it takes a fifth of the time."""
+
+
+@contextlib.contextmanager
+def many() -> Iterator[None]:
+    """Collect garbage seldom until the block, which has many schedules, ends."""
+    usual = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+        gc.unfreeze()
+
+
 def simulate(seed: int, faults: Sequence[Fault] | None = None, way: str = "allreduce") -> Outcome:
     """One schedule, checked."""
     world = World(seed, WAYS[way], faults)
     wrong = ""
-    gc.disable()  # in the middle of a schedule it would only find what is used
     with _installed(world):
         for fault in world.faults:
             world.kernel.at(BEGIN_S + fault.at, lambda fault=fault: world.inflict(fault))  # type: ignore[misc]
@@ -445,7 +503,6 @@ def simulate(seed: int, faults: Sequence[Fault] | None = None, way: str = "allre
             wrong = f"{type(error).__name__}: {error}"
         finally:
             world.kernel.close()
-            gc.enable()
     said = tuple(f"{at:8.3f} {kind} {fields}".replace(str(world.folder), "") for at, kind, fields in world.events)
     return Outcome(seed, way, world.faults, wrong, world.steps, world.longest_s, said)
 
@@ -515,8 +572,8 @@ def _round(weights: NDArray[np.float64], slices: Sequence[NDArray[np.int64]]) ->
     total = np.zeros_like(weights)
     for indices in slices:
         own = weights
-        for begin in range(0, len(indices), 2):
-            own = own - RATE * _gradient(own, indices[begin : begin + 2])
+        for begin in range(0, len(indices), LOCAL_BATCH):
+            own = own - RATE * _gradient(own, indices[begin : begin + LOCAL_BATCH])
         total += len(indices) * own
     return total / sum(map(len, slices))
 
@@ -531,8 +588,8 @@ def _tallied(world: World, order: SampleOrder, made: Mapping[int, Sequence[Slice
         total = sum(span.end - span.begin for span in spans)
         for span in spans:
             indices = order.take(span.begin, span.end)
-            for begin in range(0, len(indices), 2):
-                batch = torch.as_tensor(indices[begin : begin + 2])
+            for begin in range(0, len(indices), LOCAL_BATCH):
+                batch = torch.as_tensor(indices[begin : begin + LOCAL_BATCH])
                 moved = -RATE / len(batch) * len(indices) / total
                 tally.index_add_(0, batch, torch.full((len(batch),), moved, dtype=torch.float64))
     return tally

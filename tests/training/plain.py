@@ -45,7 +45,7 @@ def train(
         loss: in the place of the job's own.
         norms: gets each step's gradient norm before it is clipped.
     """
-    model = create_model(job, config.seed)
+    model = create_model(job, config.seed, config)
     optimizer = job.create_optimizer(model, config)
     scheduler = _scheduler(job, optimizer, config)
     samples = datasets.as_dataset(job.create_data())

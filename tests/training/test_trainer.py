@@ -20,7 +20,7 @@ import ray
 import torch
 from torch import nn
 from torch.utils.data import Dataset
-from remote_agent.training import Callback, CSVLogger, DistributedTrainer, TrainingConfig, TrainingError
+from remote_agent.training import Callback, DistributedTrainer, TrainingConfig, TrainingError
 
 
 class Points(Dataset):
@@ -60,11 +60,11 @@ told = Told()
 def attempt(gpus, **how):
     config = TrainingConfig(
         batch_size=32, learning_rate=0.01, num_gpu_workers=gpus, num_cpu_workers=2, evaluate_every=10,
-        keep_best="max:accuracy",
+        keep_best="max:accuracy", log_to="csv",
     )
     trainer = DistributedTrainer(
         model_factory=Factory(), data_loader=Points(), config=config, validation_data=Points(),
-        callbacks=[told, Broken(), CSVLogger()],
+        callbacks=[told, Broken()],
     )
     try:
         return trainer.train(num_iterations=40, **how)

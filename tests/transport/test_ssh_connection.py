@@ -11,6 +11,7 @@ import pytest
 from hetero_tui import deadlines
 from hetero_tui.errors import AuthenticationFailed, HostError, HostKeyChanged, HostKeyUnknown, Unreachable
 from hetero_tui.inventory import Host
+from hetero_tui.transport import ssh
 
 DEAD = Host(name="dead", address="127.0.0.1", user="nobody")
 
@@ -296,15 +297,25 @@ async def test_what_a_login_shell_prints_does_not_harm_commands_files_or_round_t
     assert await transport.round_trip() > 0
 
 
-async def test_a_server_at_its_session_limit_is_said_so(openssh, connect, tmp_path):
+async def test_a_server_that_allows_one_session_on_each_connection_gets_more_of_these(
+    openssh, connect, tmp_path, monkeypatch
+):
     with (tmp_path / "sshd_config").open("a") as config:
         config.write("MaxSessions 1\n")
     await openssh.stop()
     await openssh.start()
     transport = connect(openssh.host)
-    async with transport.stream(["cat"], step="follow", silence=60, stdin=None):
-        with pytest.raises(HostError, match="MaxSessions"):
-            async with transport.stream(["cat"], step="follow", silence=60):
+    async with (
+        transport.stream(["cat"], step="follow", silence=60),
+        transport.stream(["sh", "-c", "echo here; exec cat"], step="follow", silence=60) as lines,
+    ):
+        assert (await anext(lines)).raw == "here"
+        assert await transport.round_trip() > 0
+        for _ in range(3):  # a connection whose command has ended takes the next
+            assert (await transport.run(["true"], step="try", deadline=30)).exit_status == 0
+        monkeypatch.setattr(ssh, "_MOST_CONNECTIONS", 3)
+        async with transport.stream(["cat"], step="follow", silence=60):
+            with pytest.raises(HostError, match="MaxSessions"):
                 await transport.run(["true"], step="try", deadline=30)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
+import tempfile
 from collections.abc import Callable
 from datetime import UTC
 from pathlib import Path
@@ -32,9 +34,30 @@ def scenarios() -> ModuleType:
 def open_app(scenarios: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[..., HeteroApp]:
     for variable in ("COLORFGBG", "NO_COLOR"):
         monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
 
     def build(state: State, *, on_start: tuple[str, ...] = (), session: dict[str, Any] | None = None, **options: Any):
         intents = scenarios.FixedIntents(state, **(session or {}))
         return HeteroApp(intents, on_start=on_start, now=lambda: scenarios.NOW, zone=UTC, **options)
 
     return build
+
+
+@pytest.fixture
+def snapshot_of(request: pytest.FixtureRequest) -> Callable[[HeteroApp, str], None]:
+    """Compares an app's screen with its accepted picture; with ``--snapshot-update`` it becomes that."""
+    folder = Path(__file__).parent / "__snapshots__"
+
+    def compare(app: HeteroApp, name: str) -> None:
+        taken = re.sub(r"terminal-\d+", "terminal", app.export_screenshot())
+        path = folder / f"{name}.svg"
+        if request.config.getoption("update_snapshots", default=False):
+            folder.mkdir(exist_ok=True)
+            path.write_text(taken, encoding="utf-8")
+            return
+        if not path.is_file() or path.read_text(encoding="utf-8") != taken:
+            seen = Path(tempfile.gettempdir()) / f"{name}.svg"
+            seen.write_text(taken, encoding="utf-8")
+            pytest.fail(f"{name} does not look as it was accepted: {seen}, beside {path}; --snapshot-update accepts it")
+
+    return compare

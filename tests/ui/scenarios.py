@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from hetero_tui import events as ev
 from hetero_tui.errors import HeteroTuiError
-from hetero_tui.events import ClusterState, HostState, RunState
+from hetero_tui.events import ClusterState, HostState
 from hetero_tui.facts import HostFacts, parse_facts
 from hetero_tui.fold import apply
-from hetero_tui.intents import Leftover, Removed, TeardownPreview, TeardownReport
-from hetero_tui.state import State, initial
+from hetero_tui.intents import Leftover, LoggedLine, Removed, TeardownPreview, TeardownReport
+from hetero_tui.state import RunView, State, initial
 from remote_agent import protocol as p
+from remote_agent.states import RayState, RunState
 
 NOW = 1_790_000_460.0
 """The frozen clock: 2026-09-21, 14:21:00 UTC."""
@@ -62,7 +63,7 @@ def fleet_facts() -> dict[str, HostFacts]:
 
 
 def sample(
-    host: str, use: float | None, used: float, total: float, *, ray: str = "running", traffic: float = 0.0
+    host: str, use: float | None, used: float, total: float, *, ray: RayState = RayState.RUNNING, traffic: float = 0.0
 ) -> p.HostSample:
     """A sample of one of the fleet's hosts; memory in GB, traffic in Mbit/s."""
     device = {"mercer": "cuda:0", "crosby": "cuda:0", "macbook": "mps"}.get(host)
@@ -128,7 +129,7 @@ def probed(now: float = NOW) -> State:
     use = {"mercer": (0.0, 0.4, 12.0), "crosby": (0.02, 0.5, 12.0), "nas": (0.03, 2.9, 8.0)}
     delay = {"mercer": 0.0004, "crosby": 0.0005, "nas": 0.0011}
     for host, (fraction, used, total) in use.items():
-        seen = sample(host, fraction, used, total, ray="none", traffic=0.1)
+        seen = sample(host, fraction, used, total, ray=RayState.NONE, traffic=0.1)
         happened.append(ev.HostSampled(time=now - 1, host=host, sample=seen, round_trip_s=delay[host]))
     return fold(fresh(), happened)
 
@@ -335,6 +336,104 @@ def demo(now: float = NOW) -> State:
     return fold(initial("demo", names), happened)
 
 
+def listed(state: State, now: float = NOW) -> State:
+    """The same fleet once it said which runs it has."""
+    runs = [
+        ("digits-4b26", "digits", "finished", 150, 0.566, 9 * 3600, 24.0),
+        ("text-e2c0", "text", "stopped", 155, 2.931, 5 * 3600, 61.0),
+        ("text-91aa", "text", "failed", 12, None, 2 * 3600, 9.0),
+    ]
+    summaries = tuple(
+        p.RunSummary(
+            id=run,
+            job=job,
+            state=word,
+            step=step,
+            loss=loss,
+            started=now - ago,
+            ended=now - ago + took,
+            host="mercer",
+            iterations=step,
+            parameters=40_602 if job == "digits" else 1_048_576,
+            curve=tuple(loss_at(index * 20) for index in range(24)) if loss else (),
+        )
+        for run, job, word, step, loss, ago, took in runs
+    )
+    live = state.run
+    if live is not None:
+        curve = tuple(loss_at(index * 50) for index in range(24))
+        started, ended = live.started, live.ended
+        word = "running" if ended is None else live.state.value
+        summaries += (
+            p.RunSummary(id=live.run, job="text", state=word, step=live.step, loss=live.loss, started=started,
+                         ended=ended, host="mercer", curve=curve),
+        )  # fmt: skip
+    return apply(state, ev.RunsListed(time=now, runs=summaries))
+
+
+def starting(now: float = NOW) -> State:
+    """The cluster is up since a moment ago, and the run's workers are being started."""
+    happened: list[ev.Event] = [
+        ev.ClusterChanged(time=now - 30, state=ClusterState.STARTING, head="mercer"),
+        ev.ClusterChanged(time=now - 19, state=ClusterState.UP, head="mercer"),
+        ev.RunChanged(time=now - 18, run="text-7f3", job="text", state=RunState.STARTING),
+        ev.RunProgressed(
+            run="text-7f3",
+            event=p.RunStarted(
+                seq=1, time=now - 12, run="text-7f3", job="text", host="mercer", iterations=5000, batch_size=140,
+                parameters=1_048_576,
+            ),
+        ),
+    ]  # fmt: skip
+    return fold(up(now), happened)
+
+
+def faulty(now: float = NOW) -> State:
+    """The run of :func:`training` in trouble: one host drained, one paused after failures, one benched, one away."""
+    state = training(now)
+    assert state.run is not None
+    seq = state.run.last_seq
+    shares = (_share("mercer", 140), _share("macbook", 0))
+    lost = p.WorkerLost(
+        seq=seq + 2, time=now - 4, worker="nas/cpu", host="nas", device="cpu", step=1203,
+        cause="its process was killed (tried again in 16 s)",
+    )  # fmt: skip
+    happened: list[p.Event] = [
+        p.WorkerLost(
+            seq=seq + 1, time=now - 5, worker="crosby/cuda:0", host="crosby", device="cuda:0", step=1203,
+            cause="drained",
+        ),
+        lost,
+        p.Rebalanced(seq=seq + 3, time=now - 3, step=1204, shares=shares, reason="the devices' speeds changed"),
+    ]  # fmt: skip
+    state = fold(state, [ev.RunProgressed(run="text-7f3", event=event) for event in happened])
+    return fold(
+        listed(state),
+        [
+            ev.HostSampled(time=now - 1, host="nas", sample=sample("nas", 0.1, 3.0, 8.0), round_trip_s=0.001),
+            ev.HostLost(time=now - 2, host="macbook", cause="no answer for 15 s", retry_s=6.0),
+        ],
+    )
+
+
+def log_line(host: str, process: str, ago: float, line: str) -> LoggedLine:
+    return LoggedLine(host, p.LogLine(time=NOW - ago, process=process, line=line))
+
+
+def logged(host: str = "") -> list[LoggedLine]:
+    """A job's prints, its traceback, and what was decided."""
+    lines = [
+        log_line("mercer", "coordinator", 30, "INFO plan: mercer 52, crosby 48, macbook 28, nas 12"),
+        log_line("mercer", "cuda:0", 28, "epoch 1, batch 20"),
+        log_line("nas", "supervisor", 26, "the node has joined 192.168.1.11:6380"),
+        log_line("mercer", "raylet", 25, "(raylet.err) WARNING: slow disk"),
+        log_line("crosby", "cuda:0", 24, "Traceback (most recent call last):"),
+        log_line("crosby", "cuda:0", 24, '  File "job.py", line 12, in loss'),
+        log_line("crosby", "cuda:0", 24, "ValueError: \x1b[2Jlabels out of range [red]7[/red]"),
+    ]
+    return [line for line in lines if host in ("", line.host)]
+
+
 def many(count: int = 50, now: float = NOW) -> State:
     """A large fleet, all up."""
     names = tuple((f"node-{index:02}", f"10.0.0.{index}") for index in range(1, count + 1))
@@ -342,7 +441,9 @@ def many(count: int = 50, now: float = NOW) -> State:
     for index, (host, _) in enumerate(names):
         happened.append(ev.HostProbed(time=now - 20, host=host, facts=facts(host)))
         happened.append(ev.HostChanged(time=now - 10, host=host, state=HostState.UP))
-        seen = p.HostSample(time=now, cpu_use=index % 10 / 10, memory_used=9 * GB, memory_total=32 * GB, ray="running")
+        seen = p.HostSample(
+            time=now, cpu_use=index % 10 / 10, memory_used=9 * GB, memory_total=32 * GB, ray=RayState.RUNNING
+        )
         happened.append(ev.HostSampled(time=now - 1, host=host, sample=seen, round_trip_s=0.0004))
     happened.append(ev.ClusterChanged(time=now - 9, state=ClusterState.UP, head="node-01"))
     return fold(initial("hall", names), happened)
@@ -395,9 +496,37 @@ class FixedIntents:
     async def stop_run(self) -> None:
         await self._asked("stop")
 
-    async def resume(self) -> str:
-        await self._asked("resume")
+    async def resume(self, run: str | None = None) -> str:
+        await self._asked("resume", *([run] if run else []))
         return "digits-1"
+
+    async def drain(self, host: str) -> str:
+        await self._asked("drain", host)
+        return "digits-1"
+
+    async def bring_back(self, host: str) -> None:
+        await self._asked("bring back", host)
+
+    async def list_runs(self) -> None:
+        await self._asked("list runs")
+
+    async def read_run(self, run: str) -> RunView:
+        await self._asked("read run", run)
+        found = training().run
+        assert found is not None
+        return replace(found, run=run, state=RunState.STOPPED, ended=NOW - 3000)
+
+    async def logs(self, run: str | None, host: str) -> AsyncGenerator[LoggedLine]:
+        await self._asked("logs", run, host)
+        for line in logged(host):
+            yield line
+
+    def shell_command(self, host: str) -> tuple[str, ...]:
+        return ("true", host)
+
+    async def save(self, name: str, text: str) -> str:
+        await self._asked("save", name, text)
+        return f"/home/me/{name}"
 
     def accept_host_key(self, host: str) -> None:
         self.asked.append(("accept", host))

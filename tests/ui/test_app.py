@@ -96,10 +96,15 @@ async def test_what_can_not_be_trained_is_said_in_the_dialog_and_nothing_is_star
         assert app.intents.asked == [("train", "digits", {})]
 
 
-async def test_stop_asks_for_the_run_on_the_screen_to_end(scenarios, open_app) -> None:
+async def test_stop_asks_first_and_its_default_answer_lets_the_run_go_on(scenarios, open_app) -> None:
     app = open_app(scenarios.training())
     async with app.run_test() as pilot:
+        await pilot.press("s", "enter")
+        await pilot.pause()
+        assert app.intents.asked == []
         await pilot.press("s")
+        assert "ends after its step, now 1,204, with a checkpoint" in dialog_text(app)
+        await pilot.press("right", "enter")
         await pilot.pause()
         assert app.intents.asked == [("stop",)]
 
@@ -120,7 +125,7 @@ async def test_resume_lets_a_run_that_ended_too_early_go_on_and_the_key_is_offer
         ("t", "training", "", "text-7f3 is still training"),
         ("r", "training", "", "text-7f3 is still training"),
         ("r", "finished", "", "is finished. Press t"),
-        ("u", "up", "", "up on all 4 machines already"),
+        ("u", "up", "", "up on every machine already"),
         ("p", "probed", "probing", "Still probing"),
         ("k", "up", "", "No machine offers"),
         ("t", "empty", "", "has no machines yet"),
@@ -441,7 +446,7 @@ async def test_a_light_terminal_gets_the_light_colours_and_the_palette_can_chang
         assert app.theme == "hetero-light"
         app.action_colours()
         await pilot.pause()
-        assert app.theme == "hetero-dark"
+        assert app.theme == "hetero-ansi"
 
 
 def _changed(scenarios, host: str, state: HostState):

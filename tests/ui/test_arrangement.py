@@ -11,7 +11,7 @@ from hetero_tui.ui.arrangement import arrange
 @given(st.integers(1, 300), st.integers(1, 120), st.integers(0, 200), st.integers(0, 200), st.booleans(), st.booleans())
 def test_the_panels_fill_the_screen_exactly(width, height, hosts, workers, run, final) -> None:
     got = arrange(width, height, hosts=hosts, workers=workers, run=run, final=final)
-    assert got.hosts + got.outcome + got.figures + got.events == max(1, height - 2)
+    assert got.hosts + got.outcome + got.figures + got.idle + got.events == max(1, height - 2)
     if got.side_by_side:
         assert got.loss == got.time + got.timeline + got.rate == got.figures
     else:

@@ -11,23 +11,58 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetero_tui.events import Level
+from hetero_tui.events import Level, RunChanged
+from hetero_tui.fold import apply
 from hetero_tui.state import LogLine
 from hetero_tui.ui.details import details_lines, wrapped
+from hetero_tui.ui.header import header_line
 from hetero_tui.ui.keys import shown_keys
 from hetero_tui.ui.palette import DARK
-from hetero_tui.ui.sentences import evaluation_words, farewell, keys_line, log_lines, outcome_line, status_line
+from hetero_tui.ui.sentences import evaluation_words, farewell, keys_line, log_lines, outcome_line
 from remote_agent import protocol
+from remote_agent.states import RunState
 
 
 def status(scenarios, state: str, width: int, busy: str = "") -> str:
-    return status_line(getattr(scenarios, state)(), busy, scenarios.NOW, UTC, width, DARK).plain
+    return header_line(getattr(scenarios, state)(), busy, scenarios.NOW, UTC, width, DARK).plain
 
 
 def test_the_status_says_cluster_run_step_time_left_and_speed(scenarios) -> None:
-    said = status(scenarios, "training", 120)
-    for words in ("rc-lab", "◐ degraded 3/4", "● text-7f3", "step 1,204/5,000", "eta 17 min", "samples/s", "14:21"):
+    said = status(scenarios, "training", 200)
+    for words in (
+        "rc-lab", "◐ training 3/4", "1 away", "● text-7f3", "step 1,204/5,000", " 24%", "17 min left",
+        "518 samples/s", "last step 1.0 s ago", "14:21",
+    ):  # fmt: skip
         assert words in said
+
+
+def test_what_is_under_way_replaces_the_verdict_and_moves_nothing(scenarios) -> None:
+    usual, busy = (status(scenarios, "training", 120, busy=word) for word in ("", "probing"))
+    assert "◌ probing" in busy
+    assert usual.index("● text-7f3") == busy.index("● text-7f3")
+    assert usual.partition("● text-7f3")[2] == busy.partition("● text-7f3")[2]
+
+
+def test_the_age_of_the_last_step_becomes_grey_and_then_orange(scenarios) -> None:
+    state = scenarios.training()
+    colours = []
+    for later in (0.0, 5.0, 60.0):
+        line = header_line(state, "", scenarios.NOW + later, UTC, 200, DARK)
+        at = line.plain.index("last step")
+        colours.append(next(str(span.style) for span in line.spans if span.start <= at < span.end))
+    assert colours == [DARK.foreground, DARK.muted, DARK.warning]
+
+
+def test_a_run_that_ended_has_neither_speed_nor_time_left(scenarios) -> None:
+    stopped = apply(
+        scenarios.training(),
+        RunChanged(time=scenarios.NOW, run="text-7f3", job="text", state=RunState.STOPPED, detail="taken down"),
+    )
+    said = header_line(stopped, "", scenarios.NOW, UTC, 200, DARK).plain
+    assert "■ text-7f3 stopped at step 1,204" in said
+    assert not any(words in said for words in ("left", "samples/s", "last step", "training"))
+    words = [word for _, word, _ in shown_keys(stopped, "")]
+    assert {"train", "resume"} <= {*words}
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120, 200])
@@ -39,7 +74,7 @@ def test_the_status_line_is_never_wider_than_the_screen_and_keeps_the_clock(widt
 
 
 def test_in_a_narrow_status_the_clusters_state_stays_longest(scenarios) -> None:
-    assert status(scenarios, "training", 40).strip().startswith("◐ degraded 3/4")
+    assert status(scenarios, "training", 40).strip().startswith("◐ training 3/4")
 
 
 def test_the_keys_shown_are_those_that_make_sense_now(scenarios) -> None:
@@ -68,7 +103,7 @@ def test_the_outcome_gives_the_jobs_own_figures(scenarios) -> None:
 
 def test_a_failed_run_says_why_in_its_outcome(scenarios) -> None:
     said = outcome_line(scenarios.failed().run, 120, DARK).plain
-    assert said == " ✕ text-7f3 failed   the loss is not a number"
+    assert said == " ✕ text-7f3 failed at step 1,204   the loss is not a number   r resumes it"
 
 
 @given(st.text(st.characters(exclude_categories=["C", "Z"]), max_size=300), st.integers(20, 200))
@@ -107,7 +142,18 @@ def test_farewells(scenarios) -> None:
 
 def test_the_modules_that_decide_what_is_shown_know_nothing_of_textual() -> None:
     pure = ["format", "palette", "look", "columns", "cells", "arrangement", "keys", "guards", "details", "sentences"]
-    pure += ["draw.bars", "draw.curve", "draw.step_time", "opening"]
+    pure += [
+        "draw.bars",
+        "draw.curve",
+        "draw.step_time",
+        "opening",
+        "header",
+        "preferences",
+        "plain",
+        "train_form",
+        "draw.tables",
+        "draw.phases",
+    ]
     program = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module('hetero_tui.ui.' + name)\n"
     program += "print([name for name in sys.modules if name.split('.')[0] == 'textual'])"
     answer = subprocess.run(

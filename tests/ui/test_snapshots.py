@@ -1,22 +1,54 @@
-"""The screens as pictures. After a change that is meant: pytest tests/ui/test_snapshots.py --snapshot-update."""
+"""The screens as pictures. After a change that is meant: pytest tests/ui/test_snapshots.py --snapshot-update.
+
+Each view is taken in three conditions (a run goes on, there is nothing, there is trouble) and at three sizes. An app is
+started once for a condition and a size, and goes through its views: starting takes most of the time.
+"""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
-SCREENS = {
-    "empty_inventory": ("empty", ()),
+CONDITIONS = {"running": "training", "empty": "empty", "faulty": "faulty"}
+VIEWS = {"1": "fleet", "2": "run", "3": "plan", "4": "faults", "5": "runs", "6": "logs"}
+DIALOGS = {
     "probed_fleet": ("probed", ()),
-    "training": ("training", ()),
+    "starting": ("starting", ()),
     "finished_run": ("finished", ()),
     "teardown_question": ("training", ("D",)),
+    "train_form": ("up", ("t", "tab", *"batch_size=x")),
     "help": ("training", ("question_mark",)),
 }
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-@pytest.mark.parametrize("screen", SCREENS)
-def test_the_screen_looks_as_it_was_accepted(screen, size, scenarios, open_app, snap_compare) -> None:
-    state, keys = SCREENS[screen]
-    assert snap_compare(open_app(getattr(scenarios, state)()), press=keys, terminal_size=size)
+@pytest.mark.parametrize("condition", CONDITIONS)
+async def test_the_views_look_as_they_were_accepted(condition, size, scenarios, open_app, snapshot_of) -> None:
+    state = getattr(scenarios, CONDITIONS[condition])()
+    app = open_app(scenarios.listed(state) if condition == "running" else state)
+    async with app.run_test(size=size) as pilot:
+        for key, view in VIEWS.items():
+            await pilot.press(key)
+            await app.workers.wait_for_complete()
+            app.redraw()
+            await pilot.pause()
+            snapshot_of(app, f"{view}-{condition}-{size[0]}x{size[1]}")
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("screen", DIALOGS)
+async def test_the_screen_looks_as_it_was_accepted(screen, size, scenarios, open_app, snapshot_of) -> None:
+    state, keys = DIALOGS[screen]
+    app = open_app(getattr(scenarios, state)())
+    async with app.run_test(size=size) as pilot:
+        await pilot.press(*keys)
+        await pilot.pause()
+        snapshot_of(app, f"{screen}-{size[0]}x{size[1]}")
+
+
+def test_no_picture_is_left_of_a_screen_that_is_gone() -> None:
+    taken = {f"{view}-{condition}" for view in VIEWS.values() for condition in CONDITIONS} | {*DIALOGS}
+    names = {f"{name}-{width}x{height}.svg" for name in taken for width, height in SIZES}
+    assert {path.name for path in (Path(__file__).parent / "__snapshots__").glob("**/*.svg")} == names

@@ -1,4 +1,6 @@
-"""Curves over steps in braille: two by four dots a character, the steps' mean in each column, faults marked.
+"""Curves over steps in braille: two by four dots a character, the steps' mean in each column.
+
+Faults are numbered ticks in a line of their own under the axis; the number is the fault's row in the faults' view.
 
 Braille patterns are U+2800 plus one bit a dot (The Unicode Standard, block "Braille Patterns").
 """
@@ -10,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from rich.text import Text
 
-from hetero_tui.state import Marker
+from hetero_tui.state import Fault
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui.draw.bars import blocks
 from hetero_tui.ui.palette import Palette
@@ -20,6 +22,7 @@ _BLANK = 0x2800
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 _MIN_WIDTH = 10
+_MIN_WITH_TICKS = 6
 
 Points = Sequence[tuple[int, float]]
 
@@ -38,26 +41,35 @@ def loss_blocks(points: Points, width: int, palette: Palette) -> Text:
 
 def curve(
     points: Points,
-    markers: Sequence[Marker],
+    faults: Sequence[Fault],
     width: int,
     height: int,
     palette: Palette,
     label: Callable[[float], str] = fmt.loss,
+    *,
+    logarithmic: bool = False,
 ) -> list[Text]:
-    """The curve as ``height`` lines of ``width`` cells: axis labels at the left, the steps below.
+    """The curve as ``height`` lines of ``width`` cells: axis labels at the left, the steps below, then the faults.
 
     Args:
         points: Pairs of step and value, in order of the step.
-        markers: What to point at; those before the first point are left out.
+        faults: What to mark; those before the first point are left out, and all where there is no line for them.
         width: Cells of a line, labels included; drawn for at least 10.
         height: Lines, the line of steps included; at least 3.
         palette: Colours.
         label: How a value is written at the axis.
+        logarithmic: The axis; values that are not positive are left out then.
     """
+    if logarithmic:
+        points = [(step, math.log10(value)) for step, value in points if value > 0]
+        written = label
+        label = lambda value: written(10**value)  # noqa: E731 (the axis is labelled with the values themselves)
     if not points:
         return _padded([Text("no step yet", style=palette.muted)], height)
-    width, rows = max(width, _MIN_WIDTH), height - 1
     first, last = points[0][0], points[-1][0]
+    marked = [fault for fault in faults if first <= fault.step <= last]
+    has_ticks = bool(marked) and height >= _MIN_WITH_TICKS
+    width, rows = max(width, _MIN_WIDTH), height - 1 - has_ticks
     # What the labels say depends on the columns' means, and how many columns there are on the labels' width.
     labels_width, labels = 0, _axis(*_range([value for _, value in points]), rows, label)
     while labels_width < (needed := min(width // 2, max(map(len, labels)))):
@@ -72,13 +84,44 @@ def curve(
         drawn = "".join(chr(_BLANK + bits) if bits else " " for bits in grid[row])
         text = f"{said[:labels_width]:>{labels_width}} "
         lines.append(Text.assemble((text, palette.muted), (drawn, palette.accent)))
-    taken: list[set[int]] = [{column for column, bits in enumerate(row) if bits} for row in grid]
-    for marker in markers:
-        if first <= marker.step <= last:
-            column = _column_of(marker.step, first, last, columns)
-            _mark(lines, taken, column, marker.text, labels_width + 1, columns, palette)
     lines.append(_steps_axis(first, last, labels_width + 1, columns, palette))
+    if has_ticks:
+        columns_of = [(_column_of(fault.step, first, last, columns), str(fault.number)) for fault in marked]
+        ticks = ticks_line(columns_of, columns)
+        lines.append(Text(" " * (labels_width + 1)).append(ticks, style=palette.warning))
     return lines
+
+
+def ticks_line(ticks: Sequence[tuple[int, str]], columns: int) -> str:
+    """Numbers at their columns; where there is no room for a number, ``+`` stands for it if there is for that."""
+    line = [" "] * columns
+    for column, number in ticks:
+        start = min(column, columns - len(number))
+        room = line[max(0, start - 1) : start + len(number) + 1]
+        if start >= 0 and all(cell == " " for cell in room):
+            line[start : start + len(number)] = number
+        elif line[column] == " ":
+            line[column] = "+"
+    return "".join(line)
+
+
+def smoothed(points: Points, weight: float = 0.9) -> list[tuple[int, float]]:
+    """The exponential moving average of a curve, without the bias towards its first value."""
+    found, mean, total = [], 0.0, 0.0
+    for step, value in points:
+        if not math.isfinite(value):
+            continue
+        mean = weight * mean + (1 - weight) * value
+        total = weight * total + (1 - weight)
+        found.append((step, mean / total))
+    return found
+
+
+def scale_label(values: Sequence[float]) -> Callable[[float], str]:
+    """How values of such a range are written at an axis: with as many digits as tell its labels apart."""
+    span = max(values, default=0.0) - min(values, default=0.0)
+    digits = 0 if span <= 0 else max(0, min(3, math.ceil(-math.log10(span / 2))))
+    return lambda value: f"{value:,.{digits}f}"
 
 
 def _padded(lines: list[Text], height: int) -> list[Text]:
@@ -140,29 +183,6 @@ def _segment(start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, in
         )
         for index in range(count + 1)
     ]
-
-
-def _mark(
-    lines: list[Text], taken: list[set[int]], column: int, text: str, left: int, columns: int, palette: Palette
-) -> None:
-    """Draw a marker's line and its words into the free cells; words that fit nowhere are left to the event log."""
-    for row, used in enumerate(taken):
-        if column in used:
-            continue
-        lines[row] = _overlay(lines[row], left + column, "┊", palette.warning)
-        used.add(column)
-    label = f" {text}"
-    for row, used in enumerate(taken):
-        for start in (column + 1, column - len(label) - 1):
-            span = range(start, start + len(label) + 1)
-            if start >= 0 and span.stop <= columns and used.isdisjoint(span):
-                lines[row] = _overlay(lines[row], left + start, label, palette.warning)
-                used.update(span)
-                return
-
-
-def _overlay(line: Text, at: int, text: str, style: str) -> Text:
-    return Text.assemble(line[:at], (text, style), line[at + len(text) :])
 
 
 def _steps_axis(first: int, last: int, left: int, columns: int, palette: Palette) -> Text:

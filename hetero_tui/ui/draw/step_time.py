@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from hetero_tui.state import RunView
+from hetero_tui.state import RunView, WorkerView
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui.draw.bars import PARTS, stacked_bar
 from hetero_tui.ui.palette import Palette
@@ -20,12 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerTime:
-    """One worker's part of a step in seconds; ``parts`` are in the order of :data:`~hetero_tui.ui.draw.bars.PARTS`."""
+    """One worker's part of a step in seconds; ``parts`` are in the order of :data:`~hetero_tui.ui.draw.bars.PARTS`.
 
+    ``word`` says why it has none just now: lost, drained, benched.
+    """
+
+    worker: str
     label: str
     host: str
     fraction: float
     parts: tuple[float, float, float, float]
+    word: str = ""
 
     @property
     def total(self) -> float:
@@ -39,7 +44,7 @@ class WorkerTime:
 
 
 def recent_times(run: RunView) -> tuple[WorkerTime, ...]:
-    """Means over the recent steps that each living worker took part in, in the order of the first plan."""
+    """Means over the recent steps that each worker took part in, in the order of the first plan."""
     return _times(run, [step.workers for step in run.recent])
 
 
@@ -57,11 +62,20 @@ def _times(run: RunView, steps: Sequence[Sequence[WorkerStep]]) -> tuple[WorkerT
     times = []
     for worker in run.workers:
         taken = by_worker.get(worker.worker)
-        if not worker.alive or not taken:
-            continue
         label = worker.host if hosts.count(worker.host) == 1 else f"{worker.host} {worker.device}"
-        times.append(WorkerTime(label=label, host=worker.host, fraction=worker.fraction, parts=_means(taken)))
+        word = _word_of(worker)
+        if not taken and not word:
+            continue
+        parts = _means(taken) if taken and not word else (0.0, 0.0, 0.0, 0.0)
+        name, share = worker.worker, worker.fraction
+        times.append(WorkerTime(worker=name, label=label, host=worker.host, fraction=share, parts=parts, word=word))
     return tuple(times)
+
+
+def _word_of(worker: WorkerView) -> str:
+    if not worker.alive:
+        return "drained" if worker.drained else "lost, comes back by itself"
+    return "" if worker.samples else "too slow just now"
 
 
 def _means(steps: Sequence[WorkerStep]) -> tuple[float, float, float, float]:
@@ -75,6 +89,7 @@ def _means(steps: Sequence[WorkerStep]) -> tuple[float, float, float, float]:
 
 def verdict(times: Sequence[WorkerTime]) -> str:
     """What the step waits for: the worker that waits least sets the pace, by its link or by its device."""
+    times = [time for time in times if not time.word]
     if not times:
         return ""
     pace = max(times, key=lambda time: time.working)
@@ -121,11 +136,15 @@ def _label_width(times: Sequence[WorkerTime]) -> int:
 
 
 def _bars(times: Sequence[WorkerTime], width: int, palette: Palette, *, airy: bool) -> list[Text]:
-    longest = max(time.total for time in times)
+    longest = max(time.total for time in times) or 1.0
     labels = _label_width(times)
     room = max(1, width - labels - 7 - 10)
     lines = []
     for time in times:
+        if time.word:
+            lines.append(Text(f"{time.label[:labels]:<{labels}}    -  {time.word}"[:width], style=palette.muted))
+            lines += [Text("")] if airy else []
+            continue
         line = Text(f"{time.label[:labels]:<{labels}} ", style=palette.foreground)
         line.append(f"{fmt.percent(time.fraction)}  ", style=palette.muted)
         line.append_text(stacked_bar(time.parts, longest, room, palette))

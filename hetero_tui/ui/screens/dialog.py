@@ -26,6 +26,12 @@ WIDTH = 76
 INSIDE = 6
 """Cells of that which border and padding take."""
 
+_AROUND = 6
+"""Lines of a dialog beside its text: border, padding, a blank one, the buttons."""
+
+_LOW = 20
+"""Lines of a terminal below which a dialog has no padding."""
+
 
 class Dialog(ModalScreen[Answer | None], Generic[Answer]):
     """A dialog; its answer is None when it is left with escape. Subclasses say what it shows and offers.
@@ -82,7 +88,14 @@ class Dialog(ModalScreen[Answer | None], Generic[Answer]):
         return max(10, min(WIDTH, self.app.size.width) - INSIDE)
 
     def draw(self, view: View) -> None:
-        """Draw the text where it changed."""
+        """Draw the text where it changed; on a low terminal the text scrolls, and the buttons stay."""
+        height = self.app.size.height
+        is_low = height < _LOW
+        self.set_class(is_low, "low")
+        for body in self.query("#body"):
+            room = max(1, height - _AROUND + (2 if is_low else 0))
+            if body.styles.max_height is None or body.styles.max_height.value != room:
+                body.styles.max_height = room
         text = Text("\n").join(self.text(view, self.room))
         shown = self.query_one("#text", Static)
         if shown.content != text:

@@ -7,13 +7,16 @@ from collections.abc import Callable
 from rich.text import Text
 
 from hetero_tui.ui import look
+from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.draw.bars import PARTS
-from hetero_tui.ui.keys import KEYS, Key
+from hetero_tui.ui.keys import EVERYWHERE, VIEWS, Key
 from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.screens.dialog import Dialog
 from hetero_tui.ui.view import View
 
-_MOVE = Key(key="↑ ↓", code="", action="", word="", help="Choose a machine; after tab, scroll the events")
+_MOVE = Key(key="↑ ↓", code="", action="", word="", help="Choose a line; after tab, scroll the events")
+_VIEWS = Key(key="1 - 6", code="", action="", word="", help=f"The views: {', '.join(VIEWS.values())}; esc goes back")
+_INDENT = 8
 
 
 class HelpScreen(Dialog[None]):
@@ -25,10 +28,12 @@ class HelpScreen(Dialog[None]):
     def text(self, view: View, width: int) -> list[Text]:
         """Keys, then signs."""
         palette = view.palette
-        lines = [
-            Text.assemble((f"{key.key:>6}  ", f"bold {palette.accent}"), (key.help, palette.foreground))
-            for key in (*KEYS, *view.more_keys, view.quit_key, _MOVE)
-        ]
+        lines = []
+        for key in (_VIEWS, *view.keys, *view.more_keys, view.quit_key, _MOVE):
+            where = "" if key.views == EVERYWHERE else f" ({', '.join(VIEWS[view] for view in sorted(key.views))})"
+            first, *rest = wrapped(key.help + where, max(10, width - _INDENT - 2))
+            lines.append(Text.assemble((f"{key.key:>6}  ", f"bold {palette.accent}"), (first, palette.foreground)))
+            lines += [Text(" " * _INDENT + part, style=palette.foreground) for part in rest]
         return [*lines, Text(""), *_signs(width, palette)]
 
 

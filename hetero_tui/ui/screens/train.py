@@ -1,19 +1,29 @@
-"""What to train: a ready job or one's own file, and settings for it."""
+"""What to train: the jobs at the left, the settings with their defaults at the right; open until a run is accepted."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.text import Text
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 from textual.widgets import Button, Input, Static
 
+from hetero_tui.ui import train_form
+from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.screens.dialog import Dialog, button
 from hetero_tui.ui.view import View
+from hetero_tui.ui.widgets.lines import Lines
+
+_AROUND, _FIELDS, _TALLEST = 7, 6, 14
+"""Lines that border, mistakes, foot and buttons take; those of the two fields; and the most of the settings."""
+
+_WIDE = 100
+"""Cells of the terminal from which jobs and settings stand beside each other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,35 +35,14 @@ class TrainOrder:
     paths: tuple[str, ...] = ()
 
 
-def parse_settings(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """``num_iterations=200 --with data.csv`` as settings, and files to send along; quotes as in a shell.
+class SettingsList(Lines, can_focus=False):
+    """The settings; scrolls."""
 
-    Raises:
-        ValueError: a word is not ``key=value``; the message says which.
-    """
-    settings: dict[str, str] = {}
-    try:
-        words = shlex.split(text)
-    except ValueError:
-        raise ValueError("A quote is opened and not closed.") from None
-    paths: list[str] = []
-    coming = iter(words)
-    for word in coming:
-        if word == "--with":
-            path = next(coming, "")
-            if not path:
-                raise ValueError("--with needs a file or folder after it.")
-            paths.append(path)
-            continue
-        key, equals, value = word.partition("=")
-        if not equals or not key.isidentifier():
-            raise ValueError(f"“{word}” is not key=value, such as num_iterations=200.")
-        settings[key] = value
-    return settings, tuple(paths)
+    scrolls = True
 
 
-class TrainScreen(Dialog[TrainOrder]):
-    """Answers a :class:`TrainOrder`. Up and down go through the ready jobs."""
+class TrainScreen(Dialog[None]):
+    """Hands a :class:`TrainOrder` to ``begin`` and closes once that was accepted. Up and down go through the jobs."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "job(-1)", show=False),
@@ -64,19 +53,30 @@ class TrainScreen(Dialog[TrainOrder]):
         self,
         view: Callable[[], View],
         jobs: tuple[str, ...],
-        hosts: int,
         mistakes_in: Callable[[str, dict[str, str], tuple[str, ...]], tuple[str, ...]],
+        begin: Callable[[TrainOrder], Awaitable[str]],
     ) -> None:
-        super().__init__(view, title=f"Train on {hosts} machine{'s' if hosts != 1 else ''}")
-        self._jobs, self._mistakes_in = jobs, mistakes_in
-        self._mistake = ""
+        super().__init__(view, title="Train")
+        self._jobs, self._mistakes_in, self._begin = jobs, mistakes_in, begin
+        self._is_under_way = False
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="dialog", classes="train"):
+            with Horizontal(id="form"):
+                with Vertical(id="order"):
+                    yield Static(id="text")
+                    yield from self.fields()
+                yield SettingsList(id="known")
+            yield Static(id="mistake")
+            yield Static(id="order-foot")
+            with Horizontal(id="buttons"):
+                yield from self.buttons()
 
     def fields(self) -> Iterable[Widget]:
         yield Static("Job", classes="label")
         yield Input(value=self._jobs[0] if self._jobs else "", placeholder="file.py:Name", id="job", compact=True)
         yield Static("Settings", classes="label")
         yield Input(placeholder="num_iterations=200 batch_size=64", id="settings", compact=True)
-        yield Static(id="mistake")
 
     def buttons(self) -> Iterable[Button]:
         yield button("Cancel", "leave")
@@ -86,11 +86,57 @@ class TrainScreen(Dialog[TrainOrder]):
         self.query_one("#job", Input).focus()
 
     def text(self, view: View, width: int) -> list[Text]:
+        """The jobs, the chosen one marked."""
         palette = view.palette
-        ready = Text("Ready jobs, with up and down: ", style=palette.muted)
-        ready.append(", ".join(self._jobs) or "none", style=palette.foreground)
-        own = Text("Your own: a path such as ", style=palette.muted).append("train.py:Job", style=palette.foreground)
-        return [ready, own, Text("")]
+        chosen = self.query_one("#job", Input).value
+        if self.app.size.height < 20:
+            return [Text(f"up and down: {', '.join(self._jobs)}", style=palette.muted)]
+        lines = [Text("Jobs (up and down), or a path: train.py:Job", style=palette.muted)]
+        for job in self._jobs:
+            mark, style = ("› ", f"bold {palette.accent}") if job == chosen else ("  ", palette.foreground)
+            lines.append(Text(f"{mark}{job}", style=style))
+        return [*lines, Text("")]
+
+    def draw(self, view: View) -> None:
+        """Draw jobs, settings, mistakes and the foot."""
+        super().draw(view)
+        width, height = self.app.size
+        known = self.query_one("#known", SettingsList)
+        is_wide = width >= _WIDE
+        taken = _AROUND if is_wide else _AROUND + len(self.text(view, self.room)) + _FIELDS
+        room_below = min(_TALLEST, height - taken)
+        known.display = room_below >= 3
+        known.styles.height = max(1, room_below)
+        self.set_class(is_wide, "wide")
+        job, text = self.query_one("#job", Input).value.strip(), self.query_one("#settings", Input).value
+        typed = text.rpartition(" ")[2].partition("=")[0]
+        if known.display:
+            room = (min(width, 116) - 55) if is_wide else min(width, 76) - 9
+            known.show(settings_lines(view, typed, max(20, room)))
+        mistakes, given = self._mistakes(job, text)
+        palette = view.palette
+        red = [Text(part, style=palette.bad) for line in mistakes for part in wrapped(line, self.room)]
+        self._update("#mistake", Text("\n").join(red[:4]))
+        foot = "being accepted …" if self._is_under_way else train_form.foot(view.state, job, given)
+        self._update("#order-foot", Text(foot, style=palette.foreground))
+
+    def _update(self, name: str, text: Text) -> None:
+        shown = self.query_one(name, Static)
+        if shown.content != text:
+            shown.update(text)
+
+    def _mistakes(self, job: str, text: str) -> tuple[tuple[str, ...], dict[str, str]]:
+        """What is wrong with what is typed, and the settings in it."""
+        if not job:
+            return ("Which job? Give a ready job's name, or file.py:Name.",), {}
+        try:
+            given, paths = train_form.parse_settings(text)
+        except ValueError as mistake:
+            return (str(mistake),), {}
+        return self._mistakes_in(job, given, paths), given
+
+    def on_input_changed(self) -> None:
+        self.draw(self.view())
 
     def action_job(self, by: int) -> None:
         field = self.query_one("#job", Input)
@@ -106,15 +152,41 @@ class TrainScreen(Dialog[TrainOrder]):
             self._train()
 
     def _train(self) -> None:
-        job = self.query_one("#job", Input).value.strip()
-        try:
-            if not job:
-                raise ValueError("Which job? Give a ready job's name, or file.py:Name.")
-            settings, paths = parse_settings(self.query_one("#settings", Input).value)
-            mistakes = self._mistakes_in(job, settings, paths)
-            if mistakes:
-                raise ValueError("\n".join(mistakes))
-        except ValueError as mistake:
-            self.query_one("#mistake", Static).update(Text(str(mistake), style=self.view().palette.warning))
+        job, text = self.query_one("#job", Input).value.strip(), self.query_one("#settings", Input).value
+        mistakes, given = self._mistakes(job, text)
+        if mistakes or self._is_under_way:
+            self.draw(self.view())
             return
-        self.dismiss(TrainOrder(job=job, settings=settings, paths=paths))
+        order = TrainOrder(job=job, settings=given, paths=train_form.parse_settings(text)[1])
+        self._is_under_way = True
+        self.draw(self.view())
+        self.run_worker(self._accepted(order), exit_on_error=False)
+
+    async def _accepted(self, order: TrainOrder) -> None:
+        refusal = await self._begin(order)
+        self._is_under_way = False
+        if not refusal:
+            self.dismiss(None)
+        elif self.is_attached:
+            self.draw(self.view())
+            self._update("#mistake", Text(refusal, style=self.view().palette.bad))
+
+
+def settings_lines(view: View, typed: str, width: int) -> list[Text]:
+    """The settings whose names begin as what is typed, all if none does; their help below where there is one only."""
+    palette = view.palette
+    known = train_form.settings()
+    found = [setting for setting in known if typed and setting.name.startswith(typed)] or list(known)
+    label = max(len(setting.name) for setting in found)
+    lines = []
+    for setting in found:
+        default = f"{setting.default or '-'} {setting.unit}".rstrip()
+        line = Text(f"{setting.name:<{label}} ", style=palette.accent)
+        line.append(f"{default:<13} ", style=palette.foreground)
+        if len(found) > 1:
+            line.append(setting.help, style=palette.muted)
+        line.truncate(width, overflow="ellipsis")
+        lines.append(line)
+    if len(found) == 1:
+        lines += [Text(part, style=palette.muted) for part in wrapped(found[0].help, width)]
+    return lines

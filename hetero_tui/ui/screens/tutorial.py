@@ -1,10 +1,11 @@
-"""What is shown while the inventory is empty: the lines to add, and where."""
+"""What is shown while the inventory names no machine: which file, the lines to add, and how to go on."""
 
 from __future__ import annotations
 
 from rich.text import Text
 
-from hetero_tui.ui.palette import Palette
+from hetero_tui.ui.details import wrapped
+from hetero_tui.ui.view import View
 
 _EXAMPLE = (
     "hosts:",
@@ -13,19 +14,23 @@ _EXAMPLE = (
 )
 
 
-def tutorial_lines(inventory_path: str, palette: Palette) -> list[Text]:
-    """The first steps, with the inventory's own path."""
-    said, code = palette.foreground, f"bold {palette.accent}"
-    return [
-        Text(""),
-        Text("Add your machines to this file, a name and an address each:", style=said),
-        Text(f"  {inventory_path}", style=code),
-        Text(""),
-        *(Text(f"    {line}", style=palette.accent) for line in _EXAMPLE),
-        Text(""),
-        Text("Then start hetero-tui again. What ~/.ssh/config says about", style=said),
-        Text("an address holds: user, port, keys, jump hosts.", style=said),
-        Text(""),
-        Text("Or see it work on this computer, with nothing to set up:", style=said),
-        Text("  hetero-tui demo", style=code),
-    ]
+def tutorial_lines(view: View, width: int) -> list[Text]:
+    """The first steps, with the inventory's own path and what is wrong in it."""
+    palette = view.palette
+    said, code, key = palette.foreground, f"bold {palette.accent}", f"bold {palette.accent}"
+    width = max(20, width)
+    lines = [Text(part, style=said) for part in wrapped("Add your machines, a name and an address each, to", width)]
+    lines += [Text(f"  {part}", style=code) for part in wrapped(view.inventory_path, width - 2)]
+    for mistake in view.mistakes:
+        lines += [Text(part, style=palette.bad) for part in wrapped(mistake, width)]
+    lines += [Text(""), *(Text(f"    {line}", style=palette.accent) for line in _EXAMPLE), Text("")]
+    edit, demo = (next(known for known in view.more_keys if known.action == action) for action in ("edit", "demo"))
+    lines.append(Text.assemble((f"  {edit.key}", key), ("  opens it in your editor; it is made if need be", said)))
+    lines.append(
+        Text.assemble((f"  {demo.key}", key), ("  shows it all on this computer, with nothing to set up", said))
+    )
+    about = (
+        "The file is watched: once you save it, the machines are here. What ~/.ssh/config says about an address holds:"
+        " user, port, keys, jump hosts."
+    )
+    return [*lines, Text(""), *(Text(part, style=palette.muted) for part in wrapped(about, width))]

@@ -11,6 +11,8 @@ from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from hetero_tui.ui.plain import to_ascii
+
 
 class Lines(ScrollView, can_focus=False):
     """Lines of text, never wrapped; scrolls when there are more of them than fit. Text is shown as it is, no markup."""
@@ -37,6 +39,11 @@ class Lines(ScrollView, can_focus=False):
                 self.refresh_line(y)
 
     @property
+    def text(self) -> str:
+        """What is shown, for the clipboard."""
+        return "\n".join(line.plain.rstrip() for line in self._lines)
+
+    @property
     def lines(self) -> Sequence[Text]:
         """What is shown."""
         return self._lines
@@ -52,6 +59,8 @@ class Lines(ScrollView, can_focus=False):
     def strip(self, index: int, base: Style) -> Strip:
         """The cells of one line, as wide as the widget."""
         line = self._lines[index]
+        if self.app.has_class("plain"):
+            line = Text(to_ascii(line.plain), line.style, spans=line.spans)
         whole = base + self.app.console.get_style(line.style)
         return Strip(line.render(self.app.console)).apply_style(whole).adjust_cell_length(self.size.width, base)
 

@@ -18,6 +18,7 @@ from remote_agent.training.coordinator.plan import placement
 from remote_agent.training.coordinator.processes.crashes import Crashes
 from remote_agent.training.coordinator.recovery import restart
 from remote_agent.training.coordinator.recovery.takeover import takeover
+from remote_agent.training.coordinator.reporting import loggers
 from remote_agent.training.coordinator.reporting.callbacks import Callbacks
 from remote_agent.training.coordinator.request import Request
 from remote_agent.training.coordinator.setup import session_of
@@ -25,6 +26,7 @@ from remote_agent.training.errors import (
     JobError,
     LostAtStart,
     ServerGone,
+    StageLost,
     TrainingError,
     UsageChanged,
     WeightsGone,
@@ -54,7 +56,8 @@ def run(
     with contextlib.ExitStack() as told:
         try:
             own = job.guard("create_callbacks", request.job.create_callbacks) if request.job.create_callbacks else ()
-            told.enter_context(Callbacks([*own, *callbacks], journal, request.folder, request.host))
+            asked = loggers.wanted(request.config.log_to)
+            told.enter_context(Callbacks([*own, *asked, *callbacks], journal, request.folder, request.host))
             with Crashes(journal) as crashes:
                 return _run(request, journal, stopping, progress, crashes)
         except TrainingError as error:
@@ -125,6 +128,7 @@ class _Starts:
         self._journal, self._crashes = journal, crashes
         self._lost: list[str] = []  # for each start that failed, the host that lost an actor
         self._furthest = 0  # the step at which all weights were lost
+        self._in_vain = 0  # stages lost in a row before that step was reached again
 
     def after(self, error: Exception, request: Request, progress: Progress) -> Request:
         """The run as it is started next.
@@ -140,10 +144,14 @@ class _Starts:
             self._tell_of_going_back(onward, error, note)
         elif isinstance(error, WeightsGone):
             blamed = self._crashes.explained(error)
-            onward = restart.without_lost(restart.from_newest(request), (), _living())
-            if progress.step <= self._furthest or onward is None or isinstance(blamed, JobError):
+            is_stage = isinstance(error, StageLost)
+            cut_off = {error.host} if isinstance(error, StageLost) and error.unreachable else set()
+            onward = restart.without_lost(restart.from_newest(request), (), _living() - cut_off)
+            self._in_vain = self._in_vain + 1 if progress.step <= self._furthest else 0
+            at_most = restart.MAX_STAGES_IN_A_ROW if is_stage else 0
+            if self._in_vain > at_most or onward is None or isinstance(blamed, JobError):
                 raise blamed from error
-            self._furthest = progress.step
+            self._furthest = max(self._furthest, progress.step)
             self._tell_of_going_back(onward, error)
         else:
             if progress.step:

@@ -98,7 +98,8 @@ def _train(
                     slices.write(report.step, report.slices)
                     if report.step > last_reported(session):
                         rate = session.rates.at(report.step, session.watched) if session.rates is not None else None
-                        journal.write(protocol.Step, **report.fields(), learning_rate=rate)
+                        foreseen = session.predicted_s
+                        journal.write(protocol.Step, **report.fields(), learning_rate=rate, predicted_s=foreseen)
                     takeover_file.keep(session)
                     samples += report.samples
                     last = report

@@ -1,4 +1,4 @@
-"""The coordinator: ``python -m remote_agent.training.coordinator.main RUN_DIR``, a Ray driver on the head host.
+"""The coordinator: ``python -m remote_agent.coordinate RUN_DIR`` starts it, a Ray driver on the head host.
 
 Reads ``run.json`` (:class:`~remote_agent.protocol.RunSpec`) from the run's folder and writes ``events.jsonl``,
 ``slices.jsonl`` and ``checkpoints/`` there; with ``resume`` in it, the run goes on from a checkpoint. SIGTERM (or
@@ -13,13 +13,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 import traceback
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from remote_agent.protocol import ProtocolError, RunSpec, decode
-from remote_agent.training.coordinator.overseer import Overseer, stop_on_signals
+from remote_agent.protocol import ProtocolError, RunFinished, RunSpec, decode
+from remote_agent.training.coordinator.overseer import SIGNALS, Overseer, stop_on_signals
+
+if TYPE_CHECKING:
+    from remote_agent.training.coordinator.journal import Journal
 
 COORDINATOR = "coordinator"
 """Name of the page that says what the coordinator was at; see :mod:`remote_agent.whereabouts`."""
@@ -109,6 +114,7 @@ def _coordinate(folder: Path, stop: threading.Event) -> int:
     from remote_agent.training.coordinator import cluster, engine
     from remote_agent.training.coordinator.history import History
     from remote_agent.training.coordinator.journal import Journal
+    from remote_agent.training.coordinator.plan import profiles
     from remote_agent.training.coordinator.request import Request
     from remote_agent.training.errors import JobError, TrainingError
     from remote_agent.training.shared.output import OUTPUT
@@ -130,11 +136,20 @@ def _coordinate(folder: Path, stop: threading.Event) -> int:
         loaded = job.load(spec.job, folder)
         inert.from_now_on()
         config = TrainingConfig.from_settings(spec.config, loaded.config)
-        cluster.connect(spec.ray_address, spec.node_address)
+        # Connecting puts Ray's own handlers in place: a signal waits until ours are back.
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            cluster.connect(spec.ray_address, spec.node_address)
+        finally:
+            stop_on_signals(stop)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     except TrainingError as error:
         engine.fail(journal, error, host, 0)
         raise
-    stop_on_signals(stop)  # connecting to Ray put its own handler in place
+    if stop.is_set() and not journal.continued:
+        _end_unbegun(journal)
+        cluster.disconnect()
+        return 0
     request = Request(
         run=spec.run,
         job=loaded,
@@ -146,6 +161,7 @@ def _coordinate(folder: Path, stop: threading.Event) -> int:
         resume=Path(spec.resume) if spec.resume else None,
         logs=True,
         lasting=spec_of(config.strategy).outlives and not config.overlap,
+        profile=profiles.place(folder, spec.profile),
     )
     try:
         with History(spec.run, folder, spec.host, config.keep_checkpoints, journal):
@@ -166,6 +182,13 @@ def _coordinate(folder: Path, stop: threading.Event) -> int:
         journal.close()
         cluster.disconnect()
     return 0
+
+
+def _end_unbegun(journal: Journal) -> None:
+    """Write the last event of a run that was stopped before anything was made ready."""
+    fields = {"steps": 0, "samples": 0, "final_loss": None, "samples_per_second": 0.0, "checkpoint": ""}
+    journal.write(RunFinished, **fields, stopped=True, reason="it was stopped before its first step")
+    journal.close()
 
 
 if __name__ == "__main__":

@@ -52,6 +52,7 @@ class Overseer:
         self._child: BaseProcess | None = None
         for number in SIGNALS:
             signal.signal(number, self._hand_on)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # see remote_agent.coordinate
 
     def oversee(self) -> int:
         """Returns the exit code of the last child; 1 for one that was killed."""

@@ -30,6 +30,7 @@ class Request:
             :class:`~remote_agent.training.coordinator.plan.placement.Placement`.
         prints: brings what the workers print to the user; None: it is not shown.
         logs: workers and servers write logs, in the run's folder on their hosts.
+        profile: the file that what was measured is kept in, for later plans; None: it is not kept.
         lasting: server and workers outlive the coordinator, for a successor that takes them over (``takeover``).
     """
 
@@ -46,6 +47,7 @@ class Request:
     lasting: bool = False
     prints: Prints | None = None
     logs: bool = False
+    profile: Path | None = None
 
     @property
     def logged(self) -> str:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from remote_agent.goals import Watched
+from remote_agent.planning import shares
 from remote_agent.protocol import WorkerStep
 from remote_agent.training.checkpoint.optimizer_state import Shapes, Snapshot, TrainingState
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.control import Control
 from remote_agent.training.coordinator.journal import Journal
 from remote_agent.training.coordinator.members import MembershipRecord, Rejoining, Server, WorkerHandle
-from remote_agent.training.coordinator.plan import shares
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
 from remote_agent.training.coordinator.processes.actors import Servers
 from remote_agent.training.coordinator.processes.crashes import Crashes
@@ -41,6 +41,14 @@ class OpenStep:
     common: StreamedTask
     begun: Mapping[str, StreamedTask]
     earlier: Mapping[str, tuple[StreamedTask, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predicted:
+    """What the plan foresaw of a step: its seconds, with these workers."""
+
+    seconds: float
+    workers: frozenset[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +129,7 @@ class Session:
         crashes: knows which of the user's calls killed workers.
         plateau: what is better, ``min`` or ``max``, to a scheduler that goes by it; empty: none does.
         rates: knows each step's learning rate.
+        predicted: a step with the workers of the run's beginning; None: not known.
     """
 
     config: TrainingConfig
@@ -147,11 +156,18 @@ class Session:
     crashes: Crashes = field(default_factory=Crashes)
     plateau: str = ""
     rates: Rates | None = None
+    predicted: Predicted | None = None
 
     @property
     def members(self) -> Sequence[WorkerHandle]:
         """The workers that take part."""
         return self.membership.members
+
+    @property
+    def predicted_s(self) -> float | None:
+        """Seconds of a step, as planned; None: the workers are others by now, or nothing was foreseen."""
+        names = {member.name for member in self.members}
+        return self.predicted.seconds if self.predicted is not None and names == self.predicted.workers else None
 
     @property
     def away(self) -> Sequence[Rejoining]:
@@ -213,7 +229,7 @@ class Session:
 
     @property
     def least_slice(self) -> int:
-        """Samples of the smallest slice; see :func:`~remote_agent.training.coordinator.plan.shares.least_slice`."""
+        """Samples of the smallest slice; see :func:`~remote_agent.planning.shares.least_slice`."""
         return shares.least_slice(self.buffer_names)
 
     @property

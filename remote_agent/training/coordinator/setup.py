@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from torch import nn
 
 from remote_agent import protocol
+from remote_agent.planning.survey import Survey
 from remote_agent.protocol import CONTROL_FILE, DeviceSpec
+from remote_agent.strategies import AUTO, spec_of
 from remote_agent.training import job
 from remote_agent.training.checkpoint.checkpoint import Checkpoint
 from remote_agent.training.checkpoint.optimizer_state import Resumption, TrainingState
@@ -18,21 +20,125 @@ from remote_agent.training.coordinator import lazy, resuming, snapshots, sources
 from remote_agent.training.coordinator.control import Control
 from remote_agent.training.coordinator.journal import Journal
 from remote_agent.training.coordinator.members import MembershipRecord, Rejoining, WorkerHandle
-from remote_agent.training.coordinator.plan import placement, run_plan
+from remote_agent.training.coordinator.plan import placement, profiles, run_plan, siting, surveying
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
 from remote_agent.training.coordinator.plan.measure import Candidate, Measurements, measure
-from remote_agent.training.coordinator.plan.run_plan import Profile
+from remote_agent.training.coordinator.plan.run_plan import Profile, RunPlan
+from remote_agent.training.coordinator.plan.siting import Located, Surroundings
+from remote_agent.training.coordinator.plan.surveying import Fleet
 from remote_agent.training.coordinator.processes import actors
+from remote_agent.training.coordinator.processes.actors import Servers, Workers
 from remote_agent.training.coordinator.processes.crashes import Crashes
 from remote_agent.training.coordinator.processes.joining import Joining
 from remote_agent.training.coordinator.recovery import backups
 from remote_agent.training.coordinator.request import Request
-from remote_agent.training.coordinator.session import EvaluationRecord, Session
+from remote_agent.training.coordinator.session import EvaluationRecord, Predicted, Session
+from remote_agent.training.coordinator.sources import Source
+from remote_agent.training.coordinator.validation import Validation
 from remote_agent.training.data import datasets
+from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared import flat
+from remote_agent.training.shared.dataplane import OptimizerFacts
 from remote_agent.training.shared.schedule import rates_of
 from remote_agent.training.user_code import checks
+from remote_agent.training.worker.device.costs import relative_to_adamw
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Ready:
+    """A run that is measured and planned, with its actors open."""
+
+    request: Request
+    model: nn.Module
+    order: SampleOrder
+    source: Source
+    found: Checkpoint | None
+    resumed: Resumption | None
+    validated_on: Validation | None
+    servers: Servers
+    workers: Workers
+    optimizer: OptimizerFacts
+    candidates: list[Candidate]
+    measured: Measurements
+    there: Surroundings
+    planned: RunPlan
+
+
+def survey(request: Request, journal: Journal, crashes: Crashes) -> Survey:
+    """What the planner works with, measured as before a run; all actors end."""
+    with _ready(request, journal, crashes, again=False, plans=True) as ready:
+        assert ready.planned.whole is not None, "the fleet is known"
+        return ready.planned.whole
+
+
+@contextlib.contextmanager
+def _ready(
+    request: Request, journal: Journal, crashes: Crashes, *, again: bool, plans: bool = False
+) -> Iterator[_Ready]:
+    """Check, place, measure, plan."""
+    model = job.create_model(request.job.factory, request.config.seed, request.config)
+    found = resuming.find(request.resume, request.folder)
+    validated_on = validation.of_job(request, request.config)
+    given = job.guard("create_data", request.job.create_data)
+    if again and datasets.is_used_up(given):
+        raise JobError(
+            "the run has to start over, and its data is an iterator that was read from",
+            hint="start the run again; with a function that returns an iterator it does so by itself",
+        )
+    with contextlib.closing(sources.source_of(given)) as source:
+        config = resuming.settings(request.config, found, source.size)
+        config, order = source.open(config, resuming.begin(found, request.folder))
+        request = dataclasses.replace(request, config=config)
+        lazy.give_shapes(model, request.job.factory, source)
+        checks.refuse_hooks(model, config)
+        if spec_of(config.strategy).split:
+            spec_of(config.strategy).strategy().check(model, request.job.factory)
+        relative = _check_optimizer(request, model)
+        resumed = _begin(request, journal, model, found, again=again)
+        with actors.started(request, model, source.for_workers()) as (servers, optimizer, candidates, workers):
+            validation.check_plateau(optimizer.plateau, config.keep_best, validated_on)
+            for candidate in candidates:
+                spec = candidate.seat.spec
+                journal.write(
+                    protocol.WorkerJoined,
+                    worker=candidate.seat.worker,
+                    host=spec.host,
+                    device=candidate.opened.device,
+                    name=spec.name,
+                )
+            if not config.deterministic:  # with one thread each
+                _share_cores(candidates)
+            measured = measure(candidates, config.batch_size, config.measure_seconds, crashes)
+            if optimizer.hooked:
+                measured = measured.moving(flat.state(model))
+            fleet = _fleet(request, model, servers, candidates, relative, plans=plans or config.strategy == AUTO)
+            profile = Profile(
+                measured=measured,
+                optimizer=optimizer,
+                dtypes={name: str(each.dtype).removeprefix("torch.") for name, each in flat.trained(model).items()},
+                max_batches=[candidate.seat.spec.max_batch for candidate in candidates],
+                fleet=fleet,
+            )
+            planned = run_plan.plan(config, profile, order)
+            if planned.whole is not None and (plans or planned.whole.hosts[0].up):
+                profiles.keep(request.profile, planned.whole)
+            yield _Ready(
+                request=request,
+                model=model,
+                order=order,
+                source=source,
+                found=found,
+                resumed=resumed,
+                validated_on=validated_on,
+                servers=servers,
+                workers=workers,
+                optimizer=optimizer,
+                candidates=candidates,
+                measured=measured,
+                there=fleet.there,
+                planned=planned,
+            )
 
 
 @contextlib.contextmanager
@@ -51,97 +157,79 @@ def session_of(
     Yields:
         The session for a strategy, and the coordinator's own copy of the model (on the CPU, with the first weights).
     """
-    model = job.create_model(request.job.factory, request.config.seed)
-    found = resuming.find(request.resume, request.folder)
-    validated_on = validation.of_job(request, request.config)
-    given = job.guard("create_data", request.job.create_data)
-    if again and datasets.is_used_up(given):
-        raise JobError(
-            "the run has to start over, and its data is an iterator that was read from",
-            hint="start the run again; with a function that returns an iterator it does so by itself",
-        )
-    with contextlib.closing(sources.source_of(given)) as source:
-        config = resuming.settings(request.config, found, source.size)
-        config, order = source.open(config, resuming.begin(found, request.folder))
-        request = dataclasses.replace(request, config=config)
-        lazy.give_shapes(model, request.job.factory, source)
-        checks.refuse_hooks(model, config)
-        _check_optimizer(request, model)
-        resumed = _begin(request, journal, model, found, again=again)
-        with actors.started(request, model, source.for_workers()) as (servers, optimizer, candidates, workers):
-            validation.check_plateau(optimizer.plateau, config.keep_best, validated_on)
-            for candidate in candidates:
-                spec = candidate.seat.spec
-                journal.write(
-                    protocol.WorkerJoined,
-                    worker=candidate.seat.worker,
-                    host=spec.host,
-                    device=candidate.opened.device,
-                    name=spec.name,
-                )
-            if not config.deterministic:  # with one thread each
-                _share_cores(candidates)
-            measured = measure(candidates, config.batch_size, config.measure_seconds, crashes)
-            if optimizer.hooked:
-                measured = measured.moving(flat.state(model))
-            dtypes = {name: str(each.dtype).removeprefix("torch.") for name, each in flat.trained(model).items()}
-            limits = [candidate.seat.spec.max_batch for candidate in candidates]
-            profile = Profile(measured=measured, optimizer=optimizer, dtypes=dtypes, max_batches=limits)
-            planned = run_plan.plan(config, profile, order)
-            config = planned.config
-            members = _members(candidates, measured, config, watched=planned.watched)
-            if resumed is not None:
-                snapshots.restore(servers, members, resumed)
-            path = transfer.open_transport(config, model, optimizer, measured.usage, servers, members)
-            joining = Joining(
-                workers,
-                path.entry,
-                buffers=sorted(measured.usage.buffers),
-                reference=measured.reference,
-                config=config,
-            )
-            session = Session(
-                config=config,
-                membership=MembershipRecord(members, [Rejoining.new(spec) for spec in request.away]),
-                servers=path.servers,
-                order=order,
-                source=source,
-                crashes=crashes,
-                payload_bytes=path.payload_bytes,
-                buffer_names=tuple(sorted(measured.usage.buffers)),
-                journal=journal,
-                stopping=stopping,
-                reasons=(
-                    *path.reasons,
-                    *source.notes,
-                    *planned.reasons,
-                    *_about_away(request.away),
-                ),
-                shapes={name: flat.trained(model)[name].shape for name in path.names},
-                stream=path.stream,
-                first_loss=measured.loss,
-                first_state=resumed.state if resumed is not None else TrainingState(),
-                pool=servers,
-                joining=joining,
-                control=Control(request.folder / CONTROL_FILE),
-                validation=validated_on,
-                evaluations=EvaluationRecord(found.watched if found is not None else ()),
-                plateau=optimizer.plateau,
-                rates=rates_of(request.job.factory, model, config),
-            )
-            _plan(session, journal, request.host, path.exchange_s)
-            with joining:
-                yield session, model
+    with _ready(request, journal, crashes, again=again) as ready:
+        yield from _opened(ready, journal, stopping, crashes)
+
+
+def _opened(
+    ready: _Ready, journal: Journal, stopping: Callable[[], bool], crashes: Crashes
+) -> Iterator[tuple[Session, nn.Module]]:
+    """Carry out the plan: the session."""
+    request, planned, measured = ready.request, ready.planned, ready.measured
+    model, config, servers, optimizer = ready.model, planned.config, ready.servers, ready.optimizer
+    candidates, there = ready.candidates, ready.there
+    if planned.hosts is not None:
+        candidates, measured, there = _only(planned.hosts, candidates, measured, there, ready.workers)
+    members = _members(candidates, measured, config, watched=planned.watched)
+    if ready.resumed is not None:
+        snapshots.restore(servers, members, ready.resumed)
+    path = transfer.open_transport(config, model, optimizer, measured.usage, servers, members, there)
+    joining = Joining(
+        ready.workers,
+        path.entry,
+        buffers=sorted(measured.usage.buffers),
+        reference=measured.reference,
+        config=config,
+    )
+    session = Session(
+        config=config,
+        membership=MembershipRecord(members, [Rejoining.new(spec) for spec in request.away]),
+        servers=path.servers,
+        order=ready.order,
+        source=ready.source,
+        crashes=crashes,
+        payload_bytes=path.payload_bytes,
+        buffer_names=tuple(sorted(measured.usage.buffers)),
+        journal=journal,
+        stopping=stopping,
+        reasons=(
+            *path.reasons,
+            *ready.source.notes,
+            *planned.reasons,
+            *_about_away(request.away),
+        ),
+        shapes={name: flat.trained(model)[name].shape for name in path.names},
+        stream=path.stream,
+        first_loss=measured.loss,
+        first_state=ready.resumed.state if ready.resumed is not None else TrainingState(),
+        pool=servers,
+        joining=joining,
+        control=Control(request.folder / CONTROL_FILE),
+        validation=ready.validated_on,
+        evaluations=EvaluationRecord(ready.found.watched if ready.found is not None else ()),
+        plateau=optimizer.plateau,
+        rates=rates_of(request.job.factory, model, config),
+        predicted=_predicted(config, planned.survey, members),
+    )
+    if not spec_of(config.strategy).split:  # else the plan is the cut, which comes with its first step
+        _plan(session, journal, request.host)
+    with joining:
+        yield session, model
 
 
 # --- Before the first step -------------------------------------------------------------------------------------------
 
 
-def _check_optimizer(request: Request, model: nn.Module) -> None:
-    """Build optimizer and scheduler once here, where a mistake in them shows before any actor is started."""
+def _check_optimizer(request: Request, model: nn.Module) -> float:
+    """Build optimizer and scheduler once here, where a mistake in them shows before any actor is started.
+
+    Returns:
+        How long its step takes, over AdamW's.
+    """
     optimizer = job.create_optimizer(request.job.factory, model, request.config)
     if job.has_scheduler(request.job.factory):
         job.create_scheduler(request.job.factory, optimizer, request.config)
+    return relative_to_adamw(optimizer, sum(parameter.numel() for parameter in flat.trained(model).values()))
 
 
 def _begin(
@@ -207,11 +295,54 @@ def _about_away(away: Sequence[DeviceSpec]) -> tuple[str, ...]:
     return (f"{hosts}: away now; takes part once it is back",) if hosts else ()
 
 
-def _plan(session: Session, journal: Journal, host: str, exchange_s: float) -> None:
+def _fleet(
+    request: Request,
+    model: nn.Module,
+    servers: Servers,
+    candidates: Sequence[Candidate],
+    relative: float,
+    *,
+    plans: bool,
+) -> Fleet:
+    """The devices, and where they are; the links between them are measured where that decides something."""
+    numel = sum(parameter.numel() for parameter in flat.trained(model).values())
+    located = [Located(host=servers.first.host, actor=servers.first.actor, computes=False)]
+    located += [Located(host=each.seat.spec.host, actor=each.actor) for each in candidates]
+    return Fleet(
+        job=request.job.name,
+        names=[candidate.seat.worker for candidate in candidates],
+        specs=[candidate.seat.spec for candidate in candidates],
+        simulated=[candidate.opened.simulated_speed for candidate in candidates],
+        there=siting.surroundings(request.config, numel, located, plans=plans),
+        numel=numel,
+        relative=relative,
+    )
+
+
+def _only(
+    hosts: Sequence[str], candidates: list[Candidate], measured: Measurements, there: Surroundings, workers: Workers
+) -> tuple[list[Candidate], Measurements, Surroundings]:
+    """End the workers of all hosts but these."""
+    kept = [number for number, candidate in enumerate(candidates) if candidate.seat.spec.host in hosts]
+    for number, candidate in enumerate(candidates):
+        if number not in kept:
+            workers.end(candidate.actor)
+    return [candidates[number] for number in kept], measured.of(kept), there.of(hosts)
+
+
+def _predicted(config: TrainingConfig, survey: Survey | None, members: Sequence[WorkerHandle]) -> Predicted | None:
+    """What a step is to take, with the workers that it is planned for."""
+    foreseen = surveying.predicted(config, survey) if survey is not None else None
+    if foreseen is None:
+        return None
+    return Predicted(seconds=foreseen.seconds, workers=frozenset(member.name for member in members))
+
+
+def _plan(session: Session, journal: Journal, host: str) -> None:
     """Write how the batch is cut and why; ``host`` is the coordinator's."""
     profiles = [member.track.current for member in session.members]
     first = run_plan.first_cut(session.config, profiles, session.least_slice)
-    cut, seconds = first.samples, run_plan.predicted_step_s(session.config, first.seconds, exchange_s)
+    cut, seconds = first.samples, session.predicted.seconds if session.predicted is not None else first.seconds
     reasons = [
         f"{member.name}: {samples} of {sum(cut)} samples, measured {profile.speed:.0f} samples/s"
         f" + {profile.overhead_s * 1e3:.1f} ms a step"

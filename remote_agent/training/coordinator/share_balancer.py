@@ -6,9 +6,10 @@ import dataclasses
 import math
 from collections.abc import Iterable
 
+from remote_agent.planning import shares
 from remote_agent.protocol import Rebalanced, WorkerSlow
 from remote_agent.training.coordinator.members import WorkerHandle
-from remote_agent.training.coordinator.plan import balance, resting, shares
+from remote_agent.training.coordinator.plan import balance, resting
 from remote_agent.training.coordinator.plan.resting import Rest
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.errors import TrainingError

@@ -10,11 +10,12 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from remote_agent.planning import sharding
 from remote_agent.strategies import spec_of
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.members import Server, WorkerHandle
 from remote_agent.training.coordinator.plan import siting
-from remote_agent.training.coordinator.plan.siting import Located
+from remote_agent.training.coordinator.plan.siting import Surroundings
 from remote_agent.training.coordinator.processes.actors import Servers
 from remote_agent.training.deadlines import TRANSFER_S
 from remote_agent.training.errors import LostAtStart, PlacementError, ServerGone
@@ -61,7 +62,6 @@ class Path:
         servers: the shards, in the layout's order; none where the workers reduce gradients among themselves.
         payload_bytes: what a worker gets and gives in a step.
         reasons: for the plan: which way it is, and why.
-        exchange_s: predicted seconds of a step's exchange; 0 where the links were not measured.
         names: of the streamed parameters, in the order of the flat buffer.
         stream: what is streamed and how, to open the way again; None when nothing is.
         entry: for a worker that joins while the run is on; None when nothing is streamed.
@@ -70,7 +70,6 @@ class Path:
     servers: tuple[Server, ...]
     payload_bytes: int
     reasons: tuple[str, ...] = ()
-    exchange_s: float = 0.0
     names: tuple[str, ...] = ()
     stream: Stream | None = None
     entry: StreamInfo | None = None
@@ -83,8 +82,9 @@ def open_transport(
     usage: Usage,
     servers: Servers,
     members: Sequence[WorkerHandle],
+    there: Surroundings,
 ) -> Path:
-    """Connect, before the first step, as it was planned.
+    """Connect, before the first step, as it was planned, with the shards on some of the hosts that are ``there``.
 
     Raises:
         LostAtStart: a server or worker was lost.
@@ -93,23 +93,26 @@ def open_transport(
     if not spec_of(config.strategy).servers:
         return _among_workers(model, usage, servers, members)
     numels = {name: parameter.numel() for name, parameter in flat.trained(model).items()}
-    return _stream(config, dataplane.plan(numels, optimizer, usage), servers, members)
+    return _stream(config, dataplane.plan(numels, optimizer, usage), servers, members, there)
 
 
-def _stream(config: TrainingConfig, plan: StreamPlan, servers: Servers, members: Sequence[WorkerHandle]) -> Path:
+def _stream(
+    config: TrainingConfig,
+    plan: StreamPlan,
+    servers: Servers,
+    members: Sequence[WorkerHandle],
+    there: Surroundings,
+) -> Path:
     stale = not spec_of(config.strategy).waits
     memory = config.stream == "auto" and not stale
     chosen = codecs.create(config.codec, topk_fraction=config.topk_fraction)
     # Without common steps there are no differences between them to send: weights go whole, rounded at most.
     wanted = Codecs(chosen, chosen) if not stale else Codecs(chosen, BFloat16() if chosen.lossy else chosen)
     numel = sum(plan.groups)
-    located = [Located(host=servers.first.host, actor=servers.first.actor)]
-    located += [Located(host=each.host, actor=each.actor, profile=each.track.current) for each in members]
-    found = siting.surroundings(config, numel, located)
-    where = siting.site(config, numel, wanted, found)
+    where = siting.site(config, numel, wanted, there)
     shards = servers.on(where.hosts)
     agreed = EXACT if config.stream == "auto" and where.together else wanted
-    layout = plan_layout(plan.groups, where.parts, siting.chunk_numbers(numel, len(where.parts)))
+    layout = plan_layout(plan.groups, where.parts, sharding.chunk_numbers(numel, len(where.parts)))
     stream = Stream(plan=plan, layout=layout, codecs=agreed, memory=memory)
     try:
         door = serve(stream, shards)
@@ -128,7 +131,6 @@ def _stream(config: TrainingConfig, plan: StreamPlan, servers: Servers, members:
         servers=shards,
         payload_bytes=4 * layout.numel,
         reasons=reasons,
-        exchange_s=where.exchange_s,
         names=plan.names,
         stream=stream,
         entry=door,

@@ -65,7 +65,7 @@ class ParameterServer(LinkEnd):
         self._orphan = CoordinatorWatchdog()
         try:
             factory = job.guard("loading the job", job.loads, blob)
-            self._model = job.create_model(factory, config.seed)
+            self._model = job.create_model(factory, config.seed, config)
             checks.load(self._model, state)
             self._optimizer = job.create_optimizer(factory, self._model, config)
             self._schedule = schedule.create(factory, self._optimizer, config)
@@ -103,6 +103,11 @@ class ParameterServer(LinkEnd):
             return failure
         assert isinstance(self._shard, Shard), "its strategy has common steps"
         return self._shard.begun_step()
+
+    def steps(self) -> frozenset[int]:
+        """The steps that this shard's chunks have made; see :meth:`Shard.steps`."""
+        assert isinstance(self._shard, Shard), "its strategy has common steps"
+        return self._shard.steps()
 
     def place(self) -> str:
         """Where this process is; see :func:`~remote_agent.training.wire.endpoint.place`."""

@@ -56,6 +56,7 @@ class Service(abc.ABC, Generic[Held]):
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
+        self._strangers = handshake.Strangers()
         self._lock = threading.Lock()
         self._connections: dict[Connection, threading.Thread] = {}
         self._closed = threading.Event()
@@ -134,13 +135,15 @@ class Service(abc.ABC, Generic[Held]):
                     sock.close()
                     return
                 self._connections[connection] = thread
+                self._strangers.admit(connection)
                 thread.start()
 
     def _serve(self, connection: Connection) -> None:
         """One worker, until its connection ends."""
         with connection:
             try:
-                handshake.accept(connection, self._token)
+                with self._strangers.meeting(connection):
+                    handshake.accept(connection, self._token)
                 outbox = Outbox(len(self.shard.chunks))
                 try:
                     self._welcome(connection, outbox)

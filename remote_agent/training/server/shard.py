@@ -277,6 +277,10 @@ class Shard(HeldChunks):
         """The newest step of any chunk."""
         return max((entry.step for entry in self._sums.values()), default=0)
 
+    def steps(self) -> frozenset[int]:
+        """The steps that the chunks have made: two where the newest is there in part."""
+        return frozenset(entry.step for entry in self._sums.values())
+
     def begun_step(self) -> int:
         """The newest step that any gradient is in of, or was."""
         return max((entry.step + bool(entry.counted) for entry in self._sums.values()), default=0)

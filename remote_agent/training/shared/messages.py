@@ -14,6 +14,7 @@ from typing import Any
 from remote_agent.goals import Watched
 from remote_agent.training.errors import JobError, LossNotFinite, TrainingError, UsageChanged
 from remote_agent.training.shared.dataplane import Usage
+from remote_agent.training.shared.device_costs import DeviceCosts
 from remote_agent.training.shared.figures import Figures
 from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.rpc import Ref
@@ -69,7 +70,7 @@ class Measured:
     """Measured ``(samples, seconds)``, what the model did with its parameters and buffers, and notes for the plan.
 
     ``findings`` say whether parts of a batch give what the whole batch gives; ``loss`` is that of the samples that were
-    measured, 0 where it is not finite.
+    measured, 0 where it is not finite; ``costs`` are those beside forward and backward.
     """
 
     points: tuple[tuple[int, float], ...]
@@ -77,6 +78,7 @@ class Measured:
     findings: Findings = field(default_factory=Findings)
     loss: float = 0.0
     notes: tuple[str, ...] = ()
+    costs: DeviceCosts = field(default_factory=DeviceCosts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,11 +309,11 @@ class EvaluationTask:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupMembership:
-    """A worker's place in one group of ``size`` workers, which find each other through a store of the coordinator's.
+    """A worker's place in one group of ``size`` workers, which meet at a store of the coordinator's.
 
     Attributes:
         number: of the group, among those of this coordinator.
-        run: keeps apart coordinators that had the same address and port one after the other.
+        secret: of the store, another for each coordinator.
         address: of the store.
         port: of the store.
         rank: of the worker, from 0.
@@ -319,7 +321,7 @@ class GroupMembership:
     """
 
     number: int
-    run: str
+    secret: bytes = field(repr=False)
     address: str
     port: int
     rank: int

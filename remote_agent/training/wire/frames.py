@@ -16,6 +16,8 @@ ASK         worker   asks which chunks of (``step``, ``slice``) are counted
 COUNTED     shard    the answer, one bit a chunk of the shard
 NORM_PART   shard    all mean gradients of ``step`` are whole; float64: their squared norm
 NORM_TOTAL  worker   float64: the sum of all shards' parts, always added in the shards' order
+TENSORS     stage    tensors for another stage of a pipeline (:mod:`stage_links`): ``slice`` is the micro-batch,
+                     ``chunk`` what they are
 FAILURE     shard    why it closes the connection: a :class:`Reason` (one byte), then UTF-8 text
 =========== ======== =================================================================================================
 
@@ -56,6 +58,7 @@ class Kind(enum.IntEnum):
     NORM_PART = 10
     NORM_TOTAL = 11
     FAILURE = 12
+    TENSORS = 13
 
 
 class Reason(enum.IntEnum):

@@ -14,9 +14,12 @@ is trusted not to change packets.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import secrets
 import socket
+import threading
+from collections.abc import Iterator
 
 from remote_agent.training.wire.connection import Connection
 from remote_agent.training.wire.deadlines import CONNECT_S, FRAME_S, HANDSHAKE_S
@@ -26,6 +29,37 @@ from remote_agent.training.wire.frames import VERSION
 _OPENING = b"HTXG" + bytes([VERSION])
 _RANDOM = 32
 _MAC = 32
+
+
+class Strangers:
+    """Connections whose other side has not proved the token yet: no more than ``most``, of which the oldest gives way.
+
+    A process that knows the token proves it in some milliseconds. One that connects and is silent, a thousand times,
+    would else take all threads and descriptors of ours until :data:`HANDSHAKE_S` are over.
+    """
+
+    def __init__(self, most: int = 64) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._waiting: dict[Connection, None] = {}
+
+    def admit(self, connection: Connection) -> None:
+        """One more, which was accepted just now."""
+        with self._lock:
+            self._waiting[connection] = None
+            if len(self._waiting) > self._most:
+                oldest = next(iter(self._waiting))
+                del self._waiting[oldest]
+                oldest.close()
+
+    @contextlib.contextmanager
+    def meeting(self, connection: Connection) -> Iterator[None]:
+        """While its other side proves the token; it is no stranger afterwards."""
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting.pop(connection, None)
 
 
 def connect(address: tuple[str, int], token: bytes) -> Connection:
@@ -39,7 +73,7 @@ def connect(address: tuple[str, int], token: bytes) -> Connection:
     try:
         sock = socket.create_connection(address, timeout=CONNECT_S)
     except OSError as error:
-        raise ConnectionBroken(f"no shard answers at {peer}: {error.strerror or error}") from error
+        raise ConnectionBroken(f"nothing answers at {peer}: {error.strerror or error}") from error
     connection = Connection(sock, peer)
     try:
         connection.limit(CONNECT_S)

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-CHUNK_NUMBERS = 1 << 17
-"""Numbers of a chunk: 512 KiB of float32."""
+from remote_agent.planning.sharding import CHUNK_NUMBERS
 
 
 @dataclass(frozen=True)

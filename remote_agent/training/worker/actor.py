@@ -7,13 +7,15 @@ import logging
 import os
 import uuid
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray
 import torch
 
+from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.strategies import spec_of
 from remote_agent.training import job
 from remote_agent.training.config import TrainingConfig
@@ -22,7 +24,6 @@ from remote_agent.training.deadlines import BUSY_S, TRANSFER_S
 from remote_agent.training.errors import TrainingError
 from remote_agent.training.shared import flat, log_file, rpc, without_compiler
 from remote_agent.training.shared.coordinator_watchdog import CoordinatorWatchdog
-from remote_agent.training.shared.device_profile import DeviceProfile
 from remote_agent.training.shared.figures import Figures
 from remote_agent.training.shared.link_speed import LinkEnd
 from remote_agent.training.shared.messages import (
@@ -46,7 +47,8 @@ from remote_agent.training.worker.device.simulation import SimulatedDevice, simu
 from remote_agent.training.worker.device.trained import TrainedParameters
 from remote_agent.training.worker.engine import Engine, Parts
 from remote_agent.training.worker.evaluation import BatchMeter
-from remote_agent.training.worker.metrics import metrics_of
+from remote_agent.training.worker.metrics import Metrics, metrics_of
+from remote_agent.training.worker.staging import BlockProfiler
 from remote_agent.whereabouts import HERE, rays_logs
 
 LOG = logging.getLogger(__name__)
@@ -89,9 +91,10 @@ class Worker(LinkEnd):
         try:
             self._device = devices.find(self._wanted)
             factory = job.guard("loading the job", job.loads, blob)
-            model = job.create_model(factory, config.seed)
+            model = job.create_model(factory, config.seed, config)
             checks.load(model, state)
-            self._model = model.to(self._device).train()
+            split = spec_of(config.strategy).split
+            self._model = (model if split else model.to(self._device)).train()
             self._factory = factory
             speed = simulated_speed()
         except TrainingError as error:
@@ -99,15 +102,21 @@ class Worker(LinkEnd):
         except ValueError as error:
             return Failed(cause=str(error))
         self._config = config
-        self._weights = flat.FlatTensors(self._model, self._device)
+        # A part's weights come to the device once it is known which part.
+        self._weights = flat.FlatTensors(torch.nn.Module() if split else self._model, self._device)
         loss = TrainedParameters(self._model).watching(job.loss_function(factory))
         dtype, note = devices.autocast_dtype(self._device, config.precision)
         limits = [limit for limit in (config.micro_batch, max_batch) if limit]
         most = min(limits, default=None)
         self._compute_slice = SliceComputer(self._model, loss, data, self._device, config.seed, most, dtype)
-        self._meter = BatchMeter(self._model, metrics_of(factory), self._device, config.seed, dtype)
+        metrics = partial(self._share_of, metrics_of(factory))
+        self._meter = BatchMeter(self._model, metrics, self._device, config.seed, dtype)
         measured_with = to_measure(data)
-        self._profiler = Profiler(self._compute_slice, self._model, self._weights, self._device, measured_with, factory)
+        self._profiler: Profiler | BlockProfiler = (
+            BlockProfiler(self._compute_slice, self._model, measured_with, factory, config)
+            if split
+            else Profiler(self._compute_slice, self._model, self._weights, self._device, measured_with, factory)
+        )
         notes = [note] if note else []
         if config.activation_checkpointing:
             notes.append(f"activation checkpointing of {recompute.apply(self._model)} blocks")
@@ -174,6 +183,7 @@ class Worker(LinkEnd):
             factory=self._factory,
             config=config,
             buffers=tuple(buffer_names),
+            blocks=self._profiler if isinstance(self._profiler, BlockProfiler) else None,
         )
         self._engine = spec_of(config.strategy).engine()(parts)
 
@@ -211,6 +221,11 @@ class Worker(LinkEnd):
             return self._meter(self._validated_on[1], task.batches)
         except TrainingError as error:
             return Failed.of(error)
+
+    def _share_of(self, metrics: Metrics, model: torch.nn.Module, batch: Any) -> Mapping[str, Any]:
+        """``metrics`` of a batch, as far as this worker's part of the model has them."""
+        assert self._engine is not None, "the worker is prepared"
+        return self._engine.share_of(partial(metrics, model, batch))
 
 
 def _busy() -> Busy | None:

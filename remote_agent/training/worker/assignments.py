@@ -25,6 +25,11 @@ class Place(Protocol):
         """Whether it gets up to date, and takes no part."""
         ...
 
+    @property
+    def is_aside(self) -> bool:
+        """Whether it was set aside, and was not let in again."""
+        ...
+
 
 class Assignments:
     """The streamed steps and repairs of one worker. Several threads call it: an account is given while a step is on.
@@ -67,6 +72,8 @@ class Assignments:
             self._coordinator = coordinator
             if place is None:
                 return None
+            if place.is_aside:  # it is to follow next, and what it does yet was given to others
+                return WorkerStatus(step=place.finished, following=True)
             return WorkerStatus(
                 step=place.finished,
                 under_way=self._under_way,

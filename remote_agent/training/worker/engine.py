@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -30,6 +31,7 @@ from remote_agent.training.shared.messages import (
 )
 from remote_agent.training.worker.assignments import Assignments
 from remote_agent.training.worker.device.compute import SliceComputer
+from remote_agent.training.worker.staging import BlockProfiler
 
 LOG = logging.getLogger(__name__)
 
@@ -47,6 +49,8 @@ class Parts:
         factory: the job's.
         config: the run's, as it is settled.
         buffers: names of the model's buffers and frozen parameters that training changes.
+        blocks: what the model's blocks are and cost, where it is cut; the model is on the CPU then, and ``weights`` are
+            none.
     """
 
     model: nn.Module
@@ -55,6 +59,7 @@ class Parts:
     factory: Any
     config: TrainingConfig
     buffers: tuple[str, ...]
+    blocks: BlockProfiler | None = None
 
 
 class Engine(ABC):
@@ -118,6 +123,10 @@ class Engine(ABC):
     def renew(self) -> None:
         """Have the newest weights in the model; between two steps."""
         return  # they are there
+
+    def share_of(self, function: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+        """What this worker has to say about ``function``, which measures a batch with the whole model."""
+        return function()
 
     def answered(self, answer: Answer) -> Answer:
         """``answer``, with what the loss gave beside the loss, and whether the device's memory was full meanwhile."""

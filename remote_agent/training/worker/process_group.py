@@ -8,15 +8,14 @@ gloo itself. An operation runs on gloo's own threads, and a waiting thread wakes
 given up, whichever is first (:meth:`ProcessGroup.give_up`, from any thread). The tensors of an operation that was given
 up must not be used again: gloo may still write into them.
 
-Neither the coordinator's store nor gloo's connections know a secret. They listen on the node's own address only: a
-network with strangers on it needs the encrypted links that Ray itself needs there.
+Members meet at the coordinator's store (:mod:`remote_agent.training.worker.meeting_place`), which knows a secret.
+Gloo's own connections know none. They listen on the node's own address only: a network with strangers on it needs the
+encrypted links that Ray itself needs there.
 """
 
 from __future__ import annotations
 
 import contextlib
-import secrets
-import socket
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -25,10 +24,12 @@ from typing import Any
 import torch
 import torch.distributed as torch_distributed
 from torch import Tensor
-from torch.distributed import PrefixStore, ReduceOp, TCPStore  # type: ignore[attr-defined]  # torch's stubs lack two
+from torch.distributed import HashStore, ReduceOp  # type: ignore[attr-defined]  # torch's stubs lack one
 
 from remote_agent.training.deadlines import GROUP_S, REDUCE_S
 from remote_agent.training.shared.messages import GroupMembership
+from remote_agent.training.wire.errors import ExchangeError
+from remote_agent.training.worker.meeting_place import COMPLETE, Member
 
 PIECE = 1 << 20
 """Elements that are summed at a time; two pieces are under way at once, so that the wire never rests."""
@@ -37,47 +38,9 @@ GLOO_THREADS = 2
 
 _GLOO: Any = torch_distributed.ProcessGroupGloo  # torch's stubs know few of its methods
 
-_BACKLOG = 128
-_VERDICT, _COMPLETE, _GIVEN_UP = "verdict", b"complete", b"given up"
-
 
 class GroupBroken(Exception):
     """The group can't go on: a worker was lost, or can't be reached. The others have to form a new one."""
-
-
-class MeetingPlace:
-    """Where the members of a group find each other: a key-value store of the coordinator's.
-
-    Args:
-        address: of the coordinator's node.
-
-    Raises:
-        OSError: it can't listen there.
-    """
-
-    def __init__(self, address: str) -> None:
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        # A socket of our own: the store's would listen on every address of the host.
-        listener = socket.create_server((address, 0), family=family, backlog=_BACKLOG)
-        self._address, self._port = address, int(listener.getsockname()[1])
-        self._store = TCPStore(
-            address, self._port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
-        )
-        self._run, self._number = secrets.token_hex(8), 0
-
-    def invite(self, size: int) -> tuple[GroupMembership, ...]:
-        """A new group of ``size`` members: what each of them must know."""
-        self._number += 1
-        return tuple(
-            GroupMembership(
-                number=self._number, run=self._run, address=self._address, port=self._port, rank=rank, size=size
-            )
-            for rank in range(size)
-        )
-
-    def give_up(self, membership: GroupMembership) -> None:
-        """Threads that still wait for the group's other members stop waiting."""
-        _keys(self._store, membership).compare_set(_VERDICT, "", _GIVEN_UP.decode())
 
 
 class ProcessGroup:
@@ -95,22 +58,13 @@ class ProcessGroup:
         self.membership = membership
         self._given_up = False
         self._wake = threading.Event()
-        wait = timedelta(seconds=GROUP_S)
         try:
-            store = TCPStore(membership.address, membership.port, is_master=False, wait_for_workers=False, timeout=wait)
-            keys = _keys(store, membership)
-            if keys.add("present", 1) == membership.size:
-                keys.compare_set(_VERDICT, "", _COMPLETE.decode())
-            # All are alive a moment before gloo, whose waiting can't be ended, connects them.
-            if keys.get(_VERDICT) != _COMPLETE:
-                raise GroupBroken("a worker was lost while the group was formed")
-            options = _GLOO._Options()  # noqa: SLF001 - there is no public name
-            options._devices = [_GLOO.create_device(hostname=address)]  # noqa: SLF001
-            options._timeout = timedelta(seconds=REDUCE_S)  # noqa: SLF001
-            options._threads = GLOO_THREADS  # noqa: SLF001
-            keys.set_timeout(wait)
-            self._group = _GLOO(keys, membership.rank, membership.size, options)
-        except RuntimeError as error:
+            with Member(membership) as member:
+                # All are alive a moment before gloo, whose waiting can't be ended, connects them.
+                if member.join() != COMPLETE:
+                    raise GroupBroken("a worker was lost while the group was formed")
+                self._group = _connected(member, membership, address)
+        except (RuntimeError, ExchangeError) as error:
             raise GroupBroken(f"the workers can't connect to each other: {_first_line(error)}") from error
 
     def give_up(self) -> None:
@@ -190,9 +144,35 @@ class ProcessGroup:
             raise GroupBroken(_first_line(error)) from error
 
 
-def _keys(store: TCPStore, membership: GroupMembership) -> PrefixStore:
-    """The group's own part of the store."""
-    return PrefixStore(f"{membership.run}/{membership.number}", store)
+def _connected(member: Member, membership: GroupMembership, address: str) -> Any:
+    """Gloo's group. It puts its addresses into a store and waits there for the others'.
+
+    The store is this process's own, and what is in it is swapped beside: one written in Python, which gloo would call
+    from its threads, ends the process now and then.
+    """
+    store = HashStore()
+    store.set_timeout(timedelta(seconds=GROUP_S))
+
+    def swap() -> None:
+        with contextlib.suppress(RuntimeError, ExchangeError):  # gloo then waits in vain, and says so
+            for rank, said in enumerate(member.swap(store.get(_key(membership.rank)))):
+                if rank != membership.rank:
+                    store.set(_key(rank), said)  # type: ignore[arg-type]  # bytes are right
+
+    options = _GLOO._Options()  # noqa: SLF001 - there is no public name
+    options._devices = [_GLOO.create_device(hostname=address)]  # noqa: SLF001
+    options._timeout = timedelta(seconds=REDUCE_S)  # noqa: SLF001
+    options._threads = GLOO_THREADS  # noqa: SLF001
+    swapping = threading.Thread(target=swap, name="swap-addresses", daemon=True)
+    swapping.start()
+    group = _GLOO(store, membership.rank, membership.size, options)
+    swapping.join()
+    return group
+
+
+def _key(rank: int) -> str:
+    """Under which torch's gloo, with one device, keeps a member's addresses."""
+    return f"0/{rank}"
 
 
 def _first_line(error: Exception) -> str:

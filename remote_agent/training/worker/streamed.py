@@ -92,6 +92,11 @@ class Streaming:
         """The last step whose new weights this worker has."""
         return self._channel.step
 
+    @property
+    def is_aside(self) -> bool:
+        """Whether it was set aside, and was not let in again."""
+        return self._void > 0 and self._entry is None
+
     def step(self, task: StreamedTask) -> StreamedAnswer:
         """Compute the task's slice (if it has one), contribute it, and wait for the new weights."""
         if (over := self._is_over(task)) is not None:

@@ -113,6 +113,17 @@ def _assert_nothing_left(spec: NodeSpec) -> None:
 
 @linux_only
 @pytest.mark.ray
+def test_a_machine_that_is_being_taken_down_has_no_node_that_anything_may_be_built_on(
+    machine: Callable[..., NodeSpec],
+) -> None:
+    spec = machine("a", "head", "127.0.0.2", 6500)
+    folder = Path(spec.folder)
+    processes.write_private(layout.spec_path(folder), encode(spec))
+    assert node.status(folder).spec == spec
+    layout.stop_flag(folder).touch()
+    assert (node.status(folder).state, node.status(folder).spec) == ("stopped", None)
+
+
 def test_a_cluster_of_two_machines_comes_up_keeps_together_and_goes_without_a_trace(
     machine, start, stop, agent, tmp_path, wait_until
 ):

@@ -42,6 +42,18 @@ def test_a_launched_process_is_recorded_privately_with_its_own_pid_and_mark(fold
     assert (process.started, process.session) == (record.started, record.pid)
 
 
+def test_no_start_up_file_of_the_users_reaches_what_is_started_with_bash(folder, tmp_path, monkeypatch, wait_until):
+    """Ray starts its workers with ``bash -c``, which reads them where it takes itself for a command over SSH."""
+    (tmp_path / ".bashrc").write_text("echo from a start-up file\n")
+    for name, value in {"SSH_CLIENT": "10.0.0.1 1 22", "BASH_ENV": str(tmp_path / ".bashrc"), "SHLVL": "0"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    log = folder / "logs" / "job.log"
+    processes.launch(folder, "job", ["bash", "-c", "echo up"], log)
+    wait_until(lambda: log.read_text().endswith("up\n"), 30)
+    assert log.read_text() == "up\n"
+
+
 def test_a_name_that_runs_is_not_started_twice(agent, folder):
     arguments = ("--folder", str(folder), "--name", "job", "--log", str(folder / "logs" / "job.log"), "--")
     first = agent("host.processes", "launch", *arguments, sys.executable, "-c", SLEEP)

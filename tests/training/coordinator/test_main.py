@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
+
+import pytest
 
 from remote_agent.training.coordinator.main import MAX_WITHOUT_PROGRESS, _Progress
 from remote_agent.training.coordinator.recovery.takeover import takeover_file
@@ -23,3 +29,28 @@ def test_another_follows_while_steps_are_made_and_not_for_ever_where_none_is(tmp
 def test_none_follows_where_nothing_can_be_taken_over(tmp_path: Path) -> None:
     (tmp_path / record.FILE).write_text("a step")
     assert not _Progress(tmp_path)()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc says which signals wait")
+def test_a_run_that_is_stopped_while_torch_loads_ends_with_its_last_event(tmp_path: Path) -> None:
+    """The signal comes before anything of ours could take it; the machine has no Ray that it could connect to."""
+    (tmp_path / "run.json").write_text("{}")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "remote_agent.coordinate", str(tmp_path)], stderr=subprocess.PIPE, text=True
+    )
+    wait_until_blocked(process.pid)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=100)
+    assert process.returncode == 1, said
+    assert "can't read run.json" in said, "it came as far as its own code, and was not killed"
+
+
+def wait_until_blocked(pid: int) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        status = Path(f"/proc/{pid}/status").read_text()
+        blocked = int(next(line for line in status.splitlines() if line.startswith("SigBlk")).split()[1], 16)
+        if blocked >> (signal.SIGTERM - 1) & 1:
+            return
+        time.sleep(0.005)
+    raise AssertionError("SIGTERM is never blocked")

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.protocol import DeviceSpec
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.journal import Journal
@@ -18,7 +19,6 @@ from remote_agent.training.coordinator.plan.placement import Placement
 from remote_agent.training.coordinator.plan.resting import MIN_REST_S, TRIAL_COST
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.coordinator.share_balancer import ShareBalancer
-from remote_agent.training.shared.device_profile import DeviceProfile
 
 NOTHING = cast("Any", None)
 BATCH = 64

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from remote_agent import tail
+from remote_agent.planning import shares
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.coordinator.plan import shares
 from remote_agent.training.data import record
 from remote_agent.training.data.extent import resolve
 from remote_agent.training.data.order import SampleOrder

@@ -18,7 +18,7 @@ def task(step: int, coordinator: str = "first") -> StreamedTask:
 
 
 def at(finished: int, following: bool = False) -> SimpleNamespace:
-    return SimpleNamespace(finished=finished, following=following)
+    return SimpleNamespace(finished=finished, following=following, is_aside=False)
 
 
 def test_steps_of_a_coordinator_that_another_one_took_over_are_not_begun() -> None:

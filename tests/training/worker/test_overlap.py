@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.training.data.datasets import as_dataset
 from remote_agent.training.server.shard import Shard
 from remote_agent.training.server.shard_server import ShardServer
 from remote_agent.training.server.update import OptimizerUpdate
-from remote_agent.training.shared.device_profile import DeviceProfile
 from remote_agent.training.shared.messages import Failed, ShardLinkDown, Slice, StreamedResult, StreamedTask
 from remote_agent.training.wire.agreement import EXACT
 from remote_agent.training.wire.endpoint import ShardEndpoint, place

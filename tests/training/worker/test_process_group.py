@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -19,8 +20,10 @@ import torch
 import torch.distributed
 
 from remote_agent.training.shared.messages import GroupMembership
-from remote_agent.training.worker import process_group
-from remote_agent.training.worker.process_group import PIECE, GroupBroken, MeetingPlace, ProcessGroup
+from remote_agent.training.wire import handshake
+from remote_agent.training.wire.errors import ExchangeError
+from remote_agent.training.worker.meeting_place import MeetingPlace
+from remote_agent.training.worker.process_group import PIECE, GroupBroken, ProcessGroup
 
 ADDRESS, WAIT_S, SOON_S = "127.0.0.1", 60.0, 10.0
 """Who is not freed waits for :data:`GROUP_S` or :data:`REDUCE_S`, which are far longer than ``SOON_S``."""
@@ -86,6 +89,27 @@ def test_the_store_listens_on_the_nodes_own_address_only() -> None:
         pass
 
 
+def test_strangers_learn_nothing_and_keep_nobody_from_meeting(meeting: MeetingPlace, pool: ThreadPoolExecutor) -> None:
+    invited = meeting.invite(2)
+    where = (invited[0].address, invited[0].port)
+    silent = [socket.create_connection(where) for _ in range(300)]
+    try:
+        began = time.monotonic()
+        for group in formed(pool, invited):
+            group.close()
+        assert time.monotonic() - began < SOON_S
+        assert sum(thread.name == "meeting-place" for thread in threading.enumerate()) < 100
+        with pytest.raises(ExchangeError):
+            handshake.connect(where, b"another secret")
+        with socket.create_connection(where) as stranger:
+            stranger.sendall(b"HTXG\x01" + bytes(96))
+            stranger.settimeout(SOON_S)
+            assert len(stranger.recv(4096)) in (0, 64), "a random number and a proof, or nothing"
+    finally:
+        for connection in silent:
+            connection.close()
+
+
 def test_who_waits_for_a_member_that_does_not_come_is_freed_at_once(
     meeting: MeetingPlace, pool: ThreadPoolExecutor
 ) -> None:
@@ -136,11 +160,10 @@ def test_a_group_that_was_given_up_starts_nothing_more(meeting: MeetingPlace, po
         summed(first, torch.ones(3))
 
 
-def test_a_coordinator_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_group, "GROUP_S", 0.5)
+def test_a_coordinator_that_cannot_be_reached_is_named() -> None:
     with socket.create_server((ADDRESS, 0)) as closed:
         port = closed.getsockname()[1]
-    place = GroupMembership(number=1, run="r", address=ADDRESS, port=port, rank=0, size=2)
+    place = GroupMembership(number=1, secret=b"s", address=ADDRESS, port=port, rank=0, size=2)
     with pytest.raises(GroupBroken, match="connect"):
         ProcessGroup(place, ADDRESS)
 
@@ -149,10 +172,10 @@ def test_a_coordinator_that_cannot_be_reached_is_named(monkeypatch: pytest.Monke
 def _member_elsewhere(place: GroupMembership) -> Iterator[subprocess.Popen[str]]:
     """A member of the group in a process of its own, which takes part in one sum and in no more."""
     code = (
-        "import torch; from remote_agent.training.shared.messages import GroupMembership;"
+        "import pickle, torch;"
         "from remote_agent.training.worker.process_group import ProcessGroup;"
         "print(flush=True);"
-        f"group = ProcessGroup({place!r}, {ADDRESS!r});"
+        f"group = ProcessGroup(pickle.loads({pickle.dumps(place)!r}), {ADDRESS!r});"
         "group.sum(torch.ones(10), lambda: None); input()"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -19,7 +19,7 @@ from remote_agent.training.errors import LossNotFinite
 from remote_agent.training.shared import flat
 from remote_agent.training.shared.messages import Broken, Failed, GroupMembership, Reduced, ReductionTask, Slice
 from remote_agent.training.worker.device.compute import SliceLoss
-from remote_agent.training.worker.process_group import MeetingPlace
+from remote_agent.training.worker.meeting_place import MeetingPlace
 from remote_agent.training.worker.reduction import ALIGN_EVERY, Reduction
 
 ADDRESS, WAIT_S, WORKERS = "127.0.0.1", 30.0, 3

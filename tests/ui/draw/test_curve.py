@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetero_tui.state import Marker
-from hetero_tui.ui.draw.curve import curve, loss_blocks
+from hetero_tui.state import Fault
+from hetero_tui.ui.draw.curve import curve, loss_blocks, scale_label, smoothed, ticks_line
 from hetero_tui.ui.palette import DARK
 
 
@@ -31,24 +31,40 @@ def test_neighbouring_points_are_joined_without_a_gap() -> None:
     assert all(any("\u2800" < char <= "\u28ff" for char in line) for line in lines[:-1])
 
 
-def test_a_fault_is_marked_at_its_step_with_its_words() -> None:
+def fault(number: int, step: int) -> Fault:
+    return Fault(number=number, time=0.0, step=step, host="nas", worker="nas/cpu", word="lost", what="silent")
+
+
+def test_a_fault_is_a_number_under_the_axis_at_its_step_and_nothing_in_the_curve() -> None:
     points = [(step, 5.0 / step) for step in range(1, 101)]
-    lines = plain(points, [Marker(step=50, text="nas lost")], width=60)
-    assert "┊ nas lost" in lines[0]
-    assert abs(lines[0].index("┊") - 6 - 54 // 2) <= 1
+    bare, marked = plain(points, width=60, height=8), plain(points, [fault(7, 50)], width=60, height=9)
+    assert marked[:-1] == bare
+    assert marked[-1].split() == ["7"]
+    assert abs(marked[-1].index("7") - 6 - 54 // 2) <= 1
 
 
-def test_words_that_do_not_fit_at_the_right_stand_at_the_left() -> None:
-    points = [(step, 5.0 / step) for step in range(1, 101)]
-    assert "nas lost ┊" in plain(points, [Marker(step=99, text="nas lost")], width=60)[0]
+def test_faults_close_together_keep_a_number_and_a_sign_for_the_others() -> None:
+    assert ticks_line([(2, "1"), (3, "2"), (9, "3")], 12) == "  1+     3  "
+    assert ticks_line([(11, "14")], 12) == "          14"
 
 
-def test_markers_never_hide_the_curve_nor_each_other() -> None:
-    points = [(step, 5.0 / step) for step in range(1, 101)]
-    bare = plain(points, width=60)
-    marked = plain(points, [Marker(step=step, text=f"host-{step} lost") for step in range(40, 60, 2)], width=60)
-    for before, after in zip(bare[:-1], marked[:-1], strict=True):
-        assert [char for char in before if char > "\u2800"] == [char for char in after if "\u2800" < char <= "\u28ff"]
+def test_an_axis_never_shows_one_value_at_two_heights() -> None:
+    values = [37.6, 38.0, 38.4]
+    label = scale_label(values)
+    assert len({label(value) for value in values}) == 3
+    assert scale_label([370.0, 9000.0])(8761.4) == "8,761"
+
+
+def test_a_logarithmic_axis_leaves_out_what_has_no_logarithm_and_says_the_values() -> None:
+    lines = [line.plain for line in curve([(1, 100.0), (2, 0.0), (3, 1.0)], (), 30, 8, DARK, logarithmic=True)]
+    assert lines[0].startswith(" 100.0 ")
+    assert lines[-2].startswith(" 1.000 ")
+
+
+def test_smoothing_follows_the_curve_without_its_noise() -> None:
+    noisy = [(step, 5.0 + (-1) ** step) for step in range(1, 200)]
+    assert abs(smoothed(noisy)[-1][1] - 5.0) < 0.1
+    assert smoothed([(1, 3.0)]) == [(1, 3.0)]
 
 
 @pytest.mark.parametrize("points", [[], [(1, 2.0)], [(7, 0.0), (8, 0.0)], [(1, -1.0), (10**6, 1e30)]])
@@ -61,7 +77,7 @@ losses = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=300)
 
 @given(losses, st.integers(10, 150), st.integers(3, 40))
 def test_the_drawing_has_the_asked_size(values, width, height) -> None:
-    lines = curve(list(enumerate(values, 1)), [Marker(step=2, text="x lost")], width, height, DARK)
+    lines = curve(list(enumerate(values, 1)), [fault(1, 2)], width, height, DARK)
     assert len(lines) == height
     assert all(line.cell_len <= width for line in lines)
 

@@ -7,13 +7,16 @@ from hetero_tui.ui.palette import DARK
 
 
 def time(label: str, *parts: float) -> WorkerTime:
-    return WorkerTime(label=label, host=label, fraction=0.5, parts=parts)
+    return WorkerTime(worker=label, label=label, host=label, fraction=0.5, parts=parts)
 
 
-def test_means_are_over_recent_steps_and_leave_out_workers_that_are_gone(scenarios) -> None:
+def test_means_are_over_recent_steps_and_workers_that_are_gone_say_so(scenarios) -> None:
     run = scenarios.training().run
     times = recent_times(run)
-    assert [entry.label for entry in times] == ["mercer", "crosby", "macbook"]
+    assert [(entry.label, entry.word) for entry in times] == [
+        ("mercer", ""), ("crosby", ""), ("macbook", ""), ("nas", "lost, comes back by itself"),
+    ]  # fmt: skip
+    assert "nas        -  lost, comes back by itself" in [line.plain for line in step_time_lines(times, 60, 6, DARK)]
     steps = [part for step in run.recent for part in step.workers if part.host == "mercer"]
     assert abs(times[0].parts[0] - sum(part.compute_s for part in steps) / len(steps)) < 1e-9
     assert last_times(run)[0].parts[0] == run.recent[-1].workers[0].compute_s

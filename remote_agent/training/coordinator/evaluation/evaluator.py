@@ -14,10 +14,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+from remote_agent.strategies import spec_of
 from remote_agent.training.coordinator.members import WorkerHandle
 from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
+from remote_agent.training.coordinator.recovery.liveness import answer_of
 from remote_agent.training.coordinator.session import Session
-from remote_agent.training.deadlines import LOOK_S, PING_S, given_up_after
+from remote_agent.training.deadlines import EXCHANGE_S, LOOK_S, PING_S, given_up_after
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.figures import Figures, whole
@@ -88,14 +90,40 @@ class Evaluator:
         began = time.monotonic()
         batches = self._validation.batches
         wanted = sorted(numbers) if numbers is not None else list(range(len(batches)))
-        work = _Work(session, self._task(), batches, wanted)
-        done = work.done()
+        if spec_of(session.config.strategy).split:
+            done = _together(session, self._task().of([(number, batches[number]) for number in wanted]), wanted)
+        else:
+            done = _Work(session, self._task(), batches, wanted).done()
         samples = sum(len(batches[number]) for number in wanted)
         figures = whole(done[number] for number in wanted)
         return Evaluation(metrics=figures, samples=samples, seconds=time.monotonic() - began)
 
     def _task(self) -> EvaluationTask:
         return EvaluationTask(name=uuid.uuid4().hex, data=(self._data,), batches=())
+
+
+def _together(session: Session, task: EvaluationTask, wanted: Collection[int]) -> dict[int, Figures]:
+    """The figures of each batch where each worker has a part of the model: all measure all batches together.
+
+    Raises:
+        NoWorkerLeft: one was lost.
+        JobError: the job's metrics, model or data raised.
+    """
+    figures: dict[int, Figures] = {}
+    calls = [(member, member.actor.call("evaluate", task)) for member in session.members]
+    with Heartbeat() as heartbeat:
+        heartbeat.watch([member.actor for member in session.members])
+        for member, call in calls:
+            try:
+                answer: dict[int, Figures] | Failed = answer_of(member, call, heartbeat, EXCHANGE_S)
+            except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+                raise NoWorkerLeft from error
+            if isinstance(answer, Failed):
+                raise answer.error(member.host)
+            figures |= {number: found for number, found in answer.items() if found}
+    if not figures.keys() >= set(wanted):
+        raise NoWorkerLeft
+    return figures
 
 
 @dataclass(eq=False)

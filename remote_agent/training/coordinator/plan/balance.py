@@ -19,10 +19,11 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
-from remote_agent.training.coordinator.plan.shares import split, step_seconds
-from remote_agent.training.shared.device_profile import DeviceProfile
+from remote_agent.planning.device_profile import DeviceProfile
+from remote_agent.planning.shares import split, step_seconds
 
 HISTORY_STEPS = 40
 """Steps that the median is taken over."""
@@ -103,12 +104,12 @@ class SpeedTrack:
     usual: float | None = None
     slow: bool = False
 
-    @property
+    @cached_property
     def factor(self) -> float:
         """Time now over time as measured: 2.0 means that it takes twice as long."""
         return statistics.median(self.ratios)
 
-    @property
+    @cached_property
     def current(self) -> DeviceProfile:
         """The profile that predicts the next step."""
         return DeviceProfile(

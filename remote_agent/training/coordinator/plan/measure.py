@@ -9,21 +9,28 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from remote_agent.training.coordinator.plan import shares
+from remote_agent.planning import shares
+from remote_agent.planning.device_profile import SMALLEST, DeviceProfile
 from remote_agent.training.coordinator.plan.placement import Placement
 from remote_agent.training.deadlines import MEASURE_S
 from remote_agent.training.errors import JobError, LostAtStart, PlacementError
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.dataplane import Usage
-from remote_agent.training.shared.device_profile import SMALLEST, DeviceProfile
+from remote_agent.training.shared.device_costs import DeviceCosts
 from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.messages import Failed, Measured, WorkerReady
 from remote_agent.training.shared.rpc import Actor, Ref
 from remote_agent.training.worker.device.simulation import SimulatedDevice
+
+CALLS = 3
+"""Calls of a worker that are timed."""
+
+T = TypeVar("T")
 
 
 class CrashReports(Protocol):
@@ -51,7 +58,8 @@ class Measurements:
 
     ``findings`` say whether parts of a batch give what the whole does, ``loss`` is that of the first weights;
     ``notes`` say for the plan how the devices
-    compute, and what fits into their memory.
+    compute, and what fits into their memory; ``costs`` are those beside forward and backward, ``calls_s`` seconds of a
+    call of each worker.
     """
 
     profiles: tuple[DeviceProfile, ...]
@@ -60,6 +68,18 @@ class Measurements:
     loss: float
     reference: DeviceProfile | None
     notes: tuple[str, ...] = ()
+    costs: tuple[DeviceCosts, ...] = ()
+    calls_s: tuple[float, ...] = ()
+
+    def of(self, positions: Sequence[int]) -> Measurements:
+        """The same of these candidates only."""
+
+        def only(values: tuple[T, ...]) -> tuple[T, ...]:
+            return tuple(values[position] for position in positions) if values else ()
+
+        return dataclasses.replace(
+            self, profiles=only(self.profiles), costs=only(self.costs), calls_s=only(self.calls_s)
+        )
 
     def moving(self, names: Iterable[str]) -> Measurements:
         """The same, with these buffers and frozen parameters as what the job's code changes."""
@@ -124,7 +144,29 @@ def measure(
             profiles.append(shares.fit(results[candidate].points, limit))
     usage = functools.reduce(operator.or_, (result.usage for result in results.values()))
     findings = functools.reduce(operator.or_, (result.findings for result in results.values()))
-    return Measurements(tuple(profiles), usage, findings, results[candidates[0]].loss, reference, _notes(results))
+    return Measurements(
+        tuple(profiles),
+        usage,
+        findings,
+        results[candidates[0]].loss,
+        reference,
+        _notes(results),
+        costs=tuple(results[candidate].costs for candidate in candidates),
+        calls_s=tuple(_call_s(candidate) for candidate in candidates),
+    )
+
+
+def _call_s(candidate: Candidate) -> float:
+    """Seconds of a call there and back: the fastest of some."""
+    times = []
+    for _ in range(CALLS):
+        began = time.perf_counter()
+        try:
+            rpc.get(candidate.actor.call("ping"), MEASURE_S)
+        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
+            return 0.0  # what comes next finds out
+        times.append(time.perf_counter() - began)
+    return min(times)
 
 
 def _notes(results: Mapping[Candidate, Measured]) -> tuple[str, ...]:

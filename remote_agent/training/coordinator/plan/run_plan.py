@@ -7,16 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from remote_agent.strategies import spec_of
+from remote_agent.planning.device_profile import DeviceProfile
+from remote_agent.planning.shares import least_slice
+from remote_agent.planning.survey import Survey
+from remote_agent.strategies import AUTO, spec_of
 from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator.plan import surveying
 from remote_agent.training.coordinator.plan.measure import Measurements
-from remote_agent.training.coordinator.plan.shares import least_slice
+from remote_agent.training.coordinator.plan.surveying import Fleet
 from remote_agent.training.data import extent
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import JobError, TrainingError
 from remote_agent.training.shared import dataplane, findings
 from remote_agent.training.shared.dataplane import OptimizerFacts
-from remote_agent.training.shared.device_profile import DeviceProfile
 
 SYNC_HINT = "train with strategy=sync, or use float32 and GroupNorm in the place of batch normalisation"
 
@@ -30,12 +33,14 @@ class Profile:
         optimizer: the job's.
         dtypes: of the trained parameters, by name.
         max_batches: the most samples that the user lets each device take at a time; None: any.
+        fleet: where the devices are; None: not known, and nothing is predicted.
     """
 
     measured: Measurements
     optimizer: OptimizerFacts
     dtypes: Mapping[str, str]
     max_batches: Sequence[int | None]
+    fleet: Fleet | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +51,17 @@ class RunPlan:
         config: the run's, with all that was left open.
         watched: the loss is looked at in the run, too.
         reasons: for the user: why it is so.
+        hosts: that take part; None: all.
+        survey: of these hosts, for predictions; None: nothing is known.
+        whole: of all hosts.
     """
 
     config: TrainingConfig
     watched: bool
     reasons: tuple[str, ...]
+    hosts: tuple[str, ...] | None = None
+    survey: Survey | None = None
+    whole: Survey | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,15 +109,40 @@ def plan(config: TrainingConfig, profile: Profile, order: SampleOrder) -> RunPla
     limits = (config.micro_batch, *profile.max_batches)
     room = min((limit for limit in limits if limit), default=None)  # as it was set: what was measured may change
     config = findings.settle(config, measured.findings, measured.usage.changed, devices, room)
+    whole = survey = _survey(config, profile)
+    hosts: tuple[str, ...] | None = None
+    why: tuple[str, ...] = ()
+    if config.strategy == AUTO:
+        if survey is None:
+            config = dataclasses.replace(config, strategy="sync")
+        else:
+            config, hosts, why = surveying.chosen(config, survey)
+            survey = survey.of(hosts)
+            assert profile.fleet is not None, "the survey is made of it"
+            measured = measured.of([n for n, spec in enumerate(profile.fleet.specs) if spec.host in hosts])
+            devices = len(measured.profiles)
     config, otherwise = _suited(config, profile)
     first = first_cut(config, measured.profiles, least_slice(measured.usage.buffers))
     config = extent.in_rounds(config, order, sum(first.samples))
     config = _strategy(config).fixed(config, devices)
+    if survey is not None and not why:
+        why = surveying.about(config, survey)
     return RunPlan(
         config=config,
         watched=watched,
-        reasons=(*otherwise, *measured.notes, *findings.about(config, measured.findings)),
+        reasons=(*why, *otherwise, *measured.notes, *findings.about(config, measured.findings)),
+        hosts=hosts,
+        survey=survey,
+        whole=whole,
     )
+
+
+def _survey(config: TrainingConfig, profile: Profile) -> Survey | None:
+    if profile.fleet is None:
+        return None
+    found = dataplane.obstacles(config.deterministic, profile.dtypes, profile.optimizer, profile.measured.usage)
+    least = least_slice(profile.measured.usage.buffers)
+    return surveying.survey_of(profile.fleet, profile.measured, config, streamable=not found, least=least)
 
 
 def first_cut(config: TrainingConfig, profiles: Sequence[DeviceProfile], least: int) -> FirstCut:
@@ -119,11 +155,6 @@ def first_cut(config: TrainingConfig, profiles: Sequence[DeviceProfile], least: 
         return _strategy(config).first_cut(config, profiles, least)
     except ValueError as error:
         raise TrainingError(str(error), hint="lower batch_size, or raise the hosts' max_batch") from None
-
-
-def predicted_step_s(config: TrainingConfig, compute_s: float, exchange_s: float) -> float:
-    """Seconds of a step: gradients travel once they are computed; with ``overlap``, while the next is computed."""
-    return max(compute_s, exchange_s) if config.overlap else compute_s + exchange_s
 
 
 def _strategy(config: TrainingConfig) -> Planned:

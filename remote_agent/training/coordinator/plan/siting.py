@@ -5,32 +5,18 @@ The decision itself is pure and lies in ``sharding``, the measurement in ``link_
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from remote_agent.strategies import spec_of
+from remote_agent.planning import sharding
+from remote_agent.planning.sharding import Site, Traffic
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.coordinator.plan import sharding, verdict
-from remote_agent.training.coordinator.plan.sharding import Site, Traffic
-from remote_agent.training.coordinator.plan.verdict import Demand, Peer
 from remote_agent.training.deadlines import TRANSFER_S
 from remote_agent.training.errors import LostAtStart, PlacementError
 from remote_agent.training.shared import rpc
-from remote_agent.training.shared.device_profile import DeviceProfile
 from remote_agent.training.shared.link_speed import LinkRates, survey
 from remote_agent.training.shared.rpc import Actor
 from remote_agent.training.wire.agreement import Codecs
-from remote_agent.training.wire.layout import CHUNK_NUMBERS
-
-CHUNKS_A_SHARD = 32
-"""Chunks of a shard where the buffer is small: a step's start and end, with one direction busy, take one of them."""
-
-SMALL_CHUNK = 1 << 14
-"""Smaller chunks than this would cost more than they save."""
-
-MIN_CHUNKS_A_SHARD = 4
-"""In the smallest buffers, where several shards were asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,15 +27,41 @@ class Siting:
         hosts: one for each shard, in order.
         parts: of the buffer, one for each shard; they sum to 1.
         together: all workers can reach the only shard through shared memory.
-        exchange_s: predicted seconds of a step's exchange; 0 where the links were not measured.
         reasons: for the plan.
     """
 
     hosts: tuple[str, ...]
     parts: tuple[float, ...]
     together: bool
-    exchange_s: float = 0.0
     reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Computer:
+    """A host, or several with no network between them.
+
+    Attributes:
+        hosts: their names; the one that was asked comes first.
+        workers: of each of them.
+        rates: of its link; None: not measured.
+    """
+
+    hosts: tuple[str, ...]
+    workers: Mapping[str, int]
+    rates: LinkRates | None
+
+    @property
+    def site(self) -> Site:
+        """The same as a place for a shard."""
+        assert self.rates is not None, "the links were measured"
+        return Site(
+            host=self.hosts[0],
+            workers=sum(self.workers.values()),
+            up=max(1.0, self.rates.up),
+            down=max(1.0, self.rates.down),
+            memory=self.rates.memory,
+            reachable=self.rates.reachable,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,17 +71,27 @@ class Surroundings:
     Attributes:
         first: the first server's.
         together: all workers and the first server are on one computer.
-        peers: the hosts with their links, the first server's first; empty where there is nothing to choose.
+        computers: the first server's first.
     """
 
     first: str
     together: bool
-    peers: tuple[Peer, ...] = ()
+    computers: tuple[Computer, ...]
 
     @property
     def sites(self) -> tuple[Site, ...]:
-        """The same as places for shards."""
-        return tuple(peer.site for peer in self.peers)
+        """Places for shards; none where the links were not measured."""
+        return tuple(computer.site for computer in self.computers if computer.rates is not None)
+
+    def of(self, hosts: Collection[str]) -> Surroundings:
+        """With these hosts only, of which one becomes the first if that is not among them."""
+        kept = []
+        for computer in self.computers:
+            names = tuple(name for name in computer.hosts if name in hosts)
+            workers = {name: count for name, count in computer.workers.items() if name in hosts}
+            kept += [Computer(hosts=names, workers=workers, rates=computer.rates)] if names else []
+        first = self.first if self.first in hosts else kept[0].hosts[0]
+        return Surroundings(first=first, together=len(kept) == 1, computers=tuple(kept))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,12 +101,12 @@ class Located:
     Attributes:
         host: that it runs on.
         actor: its process.
-        profile: of the worker's device; None: it is the server.
+        computes: it is a worker.
     """
 
     host: str
     actor: Actor
-    profile: DeviceProfile | None = None
+    computes: bool = True
 
 
 @dataclass(eq=False)
@@ -94,41 +116,32 @@ class _Place:
     host: str
     actor: Actor
     name: str
-    workers: list[Located] = field(default_factory=list)
+    workers: dict[str, int] = field(default_factory=dict)
 
 
-def surroundings(config: TrainingConfig, numel: int, actors: Sequence[Located]) -> Surroundings:
+def surroundings(config: TrainingConfig, numel: int, actors: Sequence[Located], *, plans: bool = False) -> Surroundings:
     """Find out where servers and workers are, and measure the links between them where it matters.
 
     Args:
         config: the run's.
         numel: numbers in the flat buffer.
         actors: the server that is there already, and then the workers.
+        plans: the links decide about more than shards.
 
     Raises:
         PlacementError: an actor was lost.
     """
     first, places = actors[0].host, _places(actors, apart=config.shards > 1)
     together = len(places) == 1 and bool(places[0].name)
-    if len(places) == 1 or config.shards == 1 or (not config.shards and numel <= CHUNK_NUMBERS):
-        return Surroundings(first=first, together=together)
-    found = survey([place.host for place in places], [place.actor for place in places])
-    peers = tuple(_peer(place, rates) for place, rates in zip(places, found, strict=True))
-    return Surroundings(first=first, together=together, peers=peers)
-
-
-def _peer(place: _Place, rates: LinkRates) -> Peer:
-    site = Site(
-        host=place.host,
-        workers=len(place.workers),
-        up=max(1.0, rates.up),
-        down=max(1.0, rates.down),
-        memory=rates.memory,
-        reachable=rates.reachable,
+    rates: Sequence[LinkRates | None] = [None] * len(places)
+    is_small = config.shards == 1 or (not config.shards and numel <= sharding.CHUNK_NUMBERS)
+    if len(places) > 1 and (plans or not is_small):
+        rates = survey([place.host for place in places], [place.actor for place in places])
+    computers = tuple(
+        Computer(hosts=tuple(dict.fromkeys((place.host, *place.workers))), workers=place.workers, rates=rate)
+        for place, rate in zip(places, rates, strict=True)
     )
-    names = tuple(dict.fromkeys((place.host, *(worker.host for worker in place.workers))))
-    profiles = tuple(worker.profile for worker in place.workers if worker.profile is not None)
-    return Peer(names=names, site=site, profiles=profiles)
+    return Surroundings(first=first, together=together, computers=computers)
 
 
 def site(config: TrainingConfig, numel: int, codecs: Codecs, there: Surroundings) -> Siting:
@@ -143,9 +156,9 @@ def site(config: TrainingConfig, numel: int, codecs: Codecs, there: Surroundings
     Raises:
         PlacementError: there is not enough memory, or too few hosts can be reached.
     """
-    if not there.sites:
-        return Siting(hosts=(there.first,), parts=(1.0,), together=there.together)
     sites = there.sites
+    if len(sites) < 2 or config.shards == 1 or (not config.shards and numel <= sharding.CHUNK_NUMBERS):
+        return Siting(hosts=(there.first,), parts=(1.0,), together=there.together)
     traffic = Traffic(
         gradient=codecs.gradients.size(numel),
         weights=codecs.weights.size(numel),
@@ -163,24 +176,8 @@ def site(config: TrainingConfig, numel: int, codecs: Codecs, there: Surroundings
         hosts=tuple(host for host, _ in holders),
         parts=tuple(part for _, part in holders),
         together=False,
-        exchange_s=decision.seconds,
-        reasons=(*sharding.reasons(decision, sites, traffic), *_verdict(config, there, traffic)),
+        reasons=sharding.reasons(decision, sites, traffic),
     )
-
-
-def _verdict(config: TrainingConfig, there: Surroundings, traffic: Traffic) -> tuple[str, ...]:
-    """Which hosts make a step shorter, where a step is one batch that all of them wait for."""
-    if not spec_of(config.strategy).batches:
-        return ()
-    return verdict.reasons(there.peers, Demand(batch=config.batch_size, least=1, traffic=traffic, shards=config.shards))
-
-
-def chunk_numbers(numel: int, shards: int) -> int:
-    """Numbers of a chunk: so few that each shard of a small buffer has :data:`CHUNKS_A_SHARD`, if they stay useful."""
-    if shards == 1:
-        return CHUNK_NUMBERS
-    useful = min(SMALL_CHUNK, math.ceil(numel / (shards * MIN_CHUNKS_A_SHARD)))
-    return min(CHUNK_NUMBERS, max(useful, math.ceil(numel / (shards * CHUNKS_A_SHARD))))
 
 
 def _places(actors: Sequence[Located], *, apart: bool) -> list[_Place]:
@@ -199,5 +196,5 @@ def _places(actors: Sequence[Located], *, apart: bool) -> list[_Place]:
             kind = LostAtStart if isinstance(error, rpc.Lost) else PlacementError
             raise kind(cause, hint="look at the host's memory", host=host) from error
         known = places.setdefault(host if apart or not where else where, _Place(host, actor, where))
-        known.workers += [located] if located.profile is not None else []
+        known.workers[host] = known.workers.get(host, 0) + located.computes
     return list(places.values())

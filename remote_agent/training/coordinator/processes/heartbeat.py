@@ -59,6 +59,9 @@ class Beat:
         return self.silent_s > self.patience_s
 
 
+_UNKNOWN = Beat()
+
+
 def patience(waits: Sequence[float]) -> float:
     """Seconds until a process is silent whose last answers were waited for so long, in seconds. Pure."""
     if len(waits) < MIN_WAITS:
@@ -97,7 +100,7 @@ class Heartbeat:
         """What is known of an actor that is watched; raises where the pings have ended, and nothing is known."""
         self._pinging.check()
         with self._lock:
-            return self._beats.get(actor, Beat())
+            return self._beats.get(actor, _UNKNOWN)
 
     def wait(self, seconds: float) -> None:
         """Until the next round of pings is over, at most so long."""

@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Self
 
+from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.protocol import DeviceSpec
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.background import Background
@@ -28,7 +29,6 @@ from remote_agent.training.coordinator.processes.actors import Workers
 from remote_agent.training.deadlines import CLOSE_S, NODES_S, OPEN_S, PLACEMENT_S, TRANSFER_S
 from remote_agent.training.errors import PlacementError, TrainingError
 from remote_agent.training.shared import rpc
-from remote_agent.training.shared.device_profile import DeviceProfile
 from remote_agent.training.shared.messages import Failed
 from remote_agent.training.shared.rpc import Actor
 from remote_agent.training.wire.endpoint import StreamInfo

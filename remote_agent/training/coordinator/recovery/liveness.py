@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from remote_agent.training.coordinator.members import WorkerHandle
 from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.deadlines import LOOK_S, PING_S, SERVER_SILENT_S, TRANSFER_S
-from remote_agent.training.errors import ServerGone
+from remote_agent.training.errors import ServerGone, WeightsGone
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.flat import Payload
 from remote_agent.training.shared.messages import Failed
@@ -67,17 +67,53 @@ def check_beats(session: Session, heartbeat: Heartbeat) -> None:
             raise server_gone(session, server.host, beat.ended or f"no answer for {beat.silent_s:.1f} s")
 
 
-def answer_of(member: WorkerHandle, call: Ref[T], heartbeat: Heartbeat, seconds: float) -> T:
-    """What a worker that is watched answers to a call; waited for as long as it answers pings, and so long at most.
+def check_weights(session: Session, heartbeat: Heartbeat, step: int) -> None:
+    """Where no worker takes part in ``step``, see that those on their way back can get the weights it begins with.
+
+    They can't where some chunks have made the step and others have not: the rest of it can be sent by a worker that has
+    the weights before it, and by no other.
 
     Raises:
-        Timeout, or an error of Ray's: it does not come.
+        WeightsGone: no such worker is left.
     """
+    is_fetching = False
+    for away in session.away:
+        if away.member is None or away.follows is None:
+            continue
+        beat = heartbeat.of(away.member.actor)
+        if beat.pulse.done >= step - 1:
+            return
+        # What workers that were lost had sent has come by the time that a new one asks for weights.
+        is_fetching |= beat.asked >= away.follows_since and not beat.pulse.following
+    if not is_fetching:
+        return
+    calls = [server.actor.call("steps") for server in session.servers]
+    try:
+        made = frozenset[int]().union(*rpc.get_all(calls, PING_S))
+    except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
+        return  # the heartbeat finds out which shard it is
+    if len(made) > 1:
+        cause = f"the last worker was lost when the shards had made a part of step {step}"
+        raise WeightsGone(cause, hint=SERVER_HINT)
+
+
+def is_answered(member: WorkerHandle, call: Ref[Any], heartbeat: Heartbeat, seconds: float) -> bool:
+    """Whether a worker that is watched answers a call; waited for as long as it answers pings, and so long at most."""
     end = time.monotonic() + seconds
     while rpc.first_ready([call], LOOK_S) is None:
         beat = heartbeat.of(member.actor)
         if beat.ended or beat.is_silent or time.monotonic() > end:
-            break
+            return False
+    return True
+
+
+def answer_of(member: WorkerHandle, call: Ref[T], heartbeat: Heartbeat, seconds: float) -> T:
+    """What a worker answers, waited for as by :func:`is_answered`.
+
+    Raises:
+        Timeout, or an error of Ray's: it does not come.
+    """
+    is_answered(member, call, heartbeat, seconds)
     return rpc.get(call, 0.0)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 
 from remote_agent.protocol import RunCommand, WorkerJoined, WorkerLost
+from remote_agent.states import ControlCommand
 from remote_agent.training.coordinator.members import HeldSlice, Rejoining, WorkerHandle
 from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery import policy
@@ -25,11 +26,12 @@ from remote_agent.training.coordinator.recovery.policy import (
     Restart,
     RunStatus,
     SetAside,
+    Silent,
 )
 from remote_agent.training.coordinator.recovery.rejoining import learn_from_late, of_following
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.coordinator.share_balancer import LAST_HINT, ShareBalancer
-from remote_agent.training.deadlines import ALONE_S, LOOK_S
+from remote_agent.training.deadlines import ALONE_S, HANGS_S, LOOK_S
 from remote_agent.training.errors import TrainingError, WeightsGone, WorkersGone
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.messages import PING
@@ -48,14 +50,13 @@ def lose(session: Session, member: WorkerHandle, step: int, cause: str) -> None:
     session.joining.end(member)
     session.membership.away.append(Rejoining(member.seat.spec, member, time.monotonic(), lost=True))
     if not session.members:
-        cause = f"the last worker was lost: {cause}"
-        raise WeightsGone(cause, hint="look at the host, then resume the run", host=member.host)
+        hint = "look at the host, then resume the run"
+        raise WeightsGone(f"the last worker was lost: {cause}", hint=hint, host=member.host)
 
 
 def _report_lost(session: Session, step: int, member: WorkerHandle, cause: str) -> None:
-    session.journal.write(
-        WorkerLost, worker=member.name, host=member.host, device=member.device, step=step, cause=cause
-    )
+    who = {"worker": member.name, "host": member.host, "device": member.device}
+    session.journal.write(WorkerLost, **who, step=step, cause=cause)
 
 
 class Membership:
@@ -232,8 +233,7 @@ class Membership:
             if not away.opening.done():
                 return None
             opening, away.opening = away.opening, None
-            failure = opening.exception()
-            if isinstance(failure, TrainingError):
+            if isinstance(failure := opening.exception(), TrainingError):
                 return Died(failure.cause)
             before, away.member = away.member, opening.result()
             if before is not None:
@@ -255,6 +255,8 @@ class Membership:
         beat = self._heartbeat.of(away.member.actor)
         if beat.ended:
             return Died(beat.ended)
+        if beat.silent_s > HANGS_S and away.spec.host in joining.hosts:
+            return Silent(beat.silent_s, hangs=True)
         if beat.pulse.following or beat.is_silent:
             away.since = now
         if rpc.first_ready([away.follows], 0.0) is not None:
@@ -354,7 +356,7 @@ class Membership:
 
     def _obey(self, command: RunCommand) -> None:
         LOG.info("the user's command: %s", command)
-        if command.command == "drain":
+        if command.command is ControlCommand.DRAIN:
             self._draining.add(command.host)
             for away in [away for away in self._away if away.spec.host == command.host]:
                 self._away.remove(away)
@@ -362,13 +364,16 @@ class Membership:
                     away.opening.add_done_callback(self._end_opened)
                 elif away.member is not None:
                     self._end(away.member)
-        elif command.command == "add":
-            there = [member.seat.spec for member in self._members] + [away.spec for away in self._away]
-            known = {(spec.host, spec.device) for spec in there}
+        else:
+            there = {(member.seat.spec.host, member.seat.spec.device) for member in self._members}
+            waiting = {(away.spec.host, away.spec.device): away for away in self._away}
             for spec in command.devices:
                 self._draining.discard(spec.host)
-                if (spec.host, spec.device) not in known:
+                known = waiting.get((spec.host, spec.device))
+                if known is None and (spec.host, spec.device) not in there:
                     self._away.append(Rejoining.new(spec))
+                elif known is not None and known.start_at is not None:
+                    known.start_at = time.monotonic()  # it failed before, and was to be tried after a pause
 
     # --- No worker left ----------------------------------------------------------------------------------------------
 
@@ -379,9 +384,8 @@ class Membership:
             self._alone_since = now
         elif now - self._alone_since > ALONE_S:
             host = self._away[0].spec.host if self._away else ""
-            raise WorkersGone(
-                f"no worker is left, and none came back within {ALONE_S:.0f} s", hint=LAST_HINT, host=host
-            )
+            cause = f"no worker is left, and none came back within {ALONE_S:.0f} s"
+            raise WorkersGone(cause, hint=LAST_HINT, host=host)
 
     def _watch(self) -> None:
         away = [away.member.actor for away in self._away if away.member is not None and away.follows is not None]
@@ -393,5 +397,4 @@ _ANY = RunStatus(others=1, coming=0)
 
 
 def _cause(evidence: Evidence) -> str:
-    decision = policy.decide(evidence, _ANY)
-    return decision.cause
+    return policy.decide(evidence, _ANY).cause

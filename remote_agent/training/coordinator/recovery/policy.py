@@ -8,7 +8,7 @@ decision is about the worker.
 A worker that was seen to end is started again, after a pause that doubles each time that this did not help, up to
 :data:`LONGEST_PAUSE_S`: a device whose driver is broken must not be tried all the time, and one whose host is repaired
 overnight is to take part in the morning. A worker that is silent or late may come back, and is not ended: its host may
-be cut off for a while only.
+be cut off for a while only. One that does not come back though its host's node lives hangs, and is started again.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ class Died:
 
 @dataclass(frozen=True)
 class Silent:
-    """Its process has not answered for ``seconds``."""
+    """Its process has not answered for ``seconds``; it ``hangs`` where that is too long, and its host's node lives."""
 
     seconds: float
+    hangs: bool = False
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,8 @@ def _about(evidence: Evidence, status: RunStatus) -> Decision:
     match evidence:
         case Drained():
             return Drop("drained")
+        case Silent(seconds, hangs=True):
+            return _again(f"its process has not answered for {seconds:.0f} s, though its host is there", status)
         case Silent(seconds):
             cause = f"no answer for {seconds:.1f} s"
             return SetAside(cause, lost=True) if status.on_server else _again(cause, status)

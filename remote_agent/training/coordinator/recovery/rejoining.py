@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.training.coordinator.members import Rejoining, WorkerHandle
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
 from remote_agent.training.coordinator.recovery.policy import Died, Evidence
 from remote_agent.training.shared import rpc
-from remote_agent.training.shared.device_profile import DeviceProfile
 from remote_agent.training.shared.messages import ShardLinkDown, StaleResult, StreamedResult
 from remote_agent.training.shared.rpc import Ref
 

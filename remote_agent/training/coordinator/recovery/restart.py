@@ -30,6 +30,9 @@ MAX_STARTS = 3
 MAX_OF_A_HOST = 2
 """Times that an actor on the same host may be lost, until the run begins without that host."""
 
+MAX_STAGES_IN_A_ROW = 5
+"""Times in a row that stages of a pipeline may be lost before the run has come as far as it was."""
+
 
 def without_lost(request: Request, lost: Sequence[str], living: Collection[str]) -> Request | None:
     """The run with the devices that another start is made with; None: there is no other start. Pure.

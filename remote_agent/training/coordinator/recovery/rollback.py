@@ -24,7 +24,9 @@ from remote_agent.training.checkpoint.optimizer_state import Resumption, Shapes,
 from remote_agent.training.coordinator import transfer
 from remote_agent.training.coordinator.members import Server
 from remote_agent.training.coordinator.plan import placement
+from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery.backups import Copy, is_restorable
+from remote_agent.training.coordinator.recovery.liveness import answer_of, is_answered
 from remote_agent.training.coordinator.recovery.membership import lose
 from remote_agent.training.coordinator.session import KeepSchedule, Session, Takeover
 from remote_agent.training.deadlines import HEARTBEAT_S, SERVER_S, TRANSFER_S
@@ -108,17 +110,19 @@ def restore(session: Session, copy: Copy, lost: ServerGone, step: int, host: str
     servers = _complete(session, living)
     hosts = [f"{before.host} -> {now.host}" for before, now in zip(session.servers, servers, strict=True)]
     LOG.info("step %d: shards (%s) are restored from the copy of step %d", step, ", ".join(hosts), copy.step)
-    try:
-        _load(session, servers, copy)
-        kept = rpc.put(copy.weights) if copy.weights is not None else _weights(session, copy, servers)
-        entry = transfer.serve(session.stream, servers, kept)
-    except ServerGone:
-        for before, new in zip(session.servers, servers, strict=True):
-            if new is not before:
-                new.actor.kill()  # the next attempt begins with those that were there
-        raise
-    session.joining.entry = entry
-    _rejoin(session, copy, entry, kept, step)
+    with Heartbeat() as heartbeat:
+        heartbeat.watch([member.actor for member in session.members])
+        try:
+            _load(session, servers, copy)
+            kept = rpc.put(copy.weights) if copy.weights is not None else _weights(session, copy, servers, heartbeat)
+            entry = transfer.serve(session.stream, servers, kept)
+        except ServerGone:
+            for before, new in zip(session.servers, servers, strict=True):
+                if new is not before:
+                    new.actor.kill()  # the next attempt begins with those that were there
+            raise
+        session.joining.entry = entry
+        _rejoin(session, copy, entry, kept, step, heartbeat)
     session.journal.write(
         RunResumed,
         step=copy.step,
@@ -223,20 +227,22 @@ def _load(session: Session, servers: Sequence[Server], copy: Copy) -> None:
 # --- Workers ---------------------------------------------------------------------------------------------------------
 
 
-def _weights(session: Session, copy: Copy, servers: Sequence[Server]) -> rpc.Ref[Any]:
+def _weights(session: Session, copy: Copy, servers: Sequence[Server], heartbeat: Heartbeat) -> rpc.Ref[Any]:
     """The copied step's weights, out of the memory of a worker that is alive, on a shard's host if there is one."""
     near = {server.host for server in servers}
     for member in sorted(session.members, key=lambda member: member.host not in near):
         if member.actor.key not in copy.holders:
             continue
         kept: rpc.Ref[Any] = member.call("kept_weights", copy.step)
-        if rpc.first_ready([kept], TRANSFER_S) is not None:
+        if is_answered(member, kept, heartbeat, TRANSFER_S):
             return kept
     cause = f"no living worker has the weights of step {copy.step}"
     raise WeightsGone(cause, hint=_HINT)
 
 
-def _rejoin(session: Session, copy: Copy, entry: StreamInfo, kept: rpc.Ref[Any], step: int) -> None:
+def _rejoin(
+    session: Session, copy: Copy, entry: StreamInfo, kept: rpc.Ref[Any], step: int, heartbeat: Heartbeat
+) -> None:
     """Bring all workers to the copied step, and to the new doors; one that is lost meanwhile is left out."""
     calls = [
         (
@@ -247,7 +253,7 @@ def _rejoin(session: Session, copy: Copy, entry: StreamInfo, kept: rpc.Ref[Any],
     ]
     for member, call in calls:
         try:
-            answer = rpc.get(call, TRANSFER_S)
+            answer = answer_of(member, call, heartbeat, TRANSFER_S)
         except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
             lose(session, member, step, rpc.describe(error))
             continue

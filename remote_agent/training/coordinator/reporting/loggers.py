@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib.util
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -101,6 +101,16 @@ class TensorBoardLogger(Callback):
         values = [self._summary.Value(tag=tag, simple_value=figure) for tag, figure in known]
         # All figures in one record: add_scalar makes one of each, which takes several times as long.
         self._writer.file_writer.add_summary(self._summary(value=values), step, walltime=time)
+
+
+def wanted(log_to: str) -> list[Callback]:
+    """The loggers for a value of the setting ``log_to``.
+
+    Raises:
+        JobError: what it needs is not installed here.
+    """
+    made: dict[str, Callable[[], Callback]] = {"csv": CSVLogger, "tensorboard": TensorBoardLogger}
+    return [made[log_to]()] if log_to in made else []
 
 
 class WandbLogger(Callback):

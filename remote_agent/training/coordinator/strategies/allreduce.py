@@ -34,6 +34,7 @@ from itertools import pairwise
 
 import ray
 
+from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import snapshots
 from remote_agent.training.coordinator.members import WorkerHandle
@@ -57,11 +58,10 @@ from remote_agent.training.coordinator.strategies.driver import Answered, Driver
 from remote_agent.training.deadlines import PING_S, given_up_after, late_after
 from remote_agent.training.errors import PlacementError, TrainingError, WorkersGone
 from remote_agent.training.shared import rpc, units
-from remote_agent.training.shared.device_profile import DeviceProfile
 from remote_agent.training.shared.figures import whole
 from remote_agent.training.shared.flat import Payload
 from remote_agent.training.shared.messages import PING, Broken, Failed, Reduced, ReductionTask, Slice
-from remote_agent.training.worker.process_group import MeetingPlace
+from remote_agent.training.worker.meeting_place import MeetingPlace
 
 LOG = logging.getLogger(__name__)
 

@@ -22,6 +22,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 
+from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.training.checkpoint.optimizer_state import Snapshot
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import snapshots
@@ -33,7 +34,6 @@ from remote_agent.training.coordinator.session import OpenStep, Session
 from remote_agent.training.coordinator.share_balancer import ShareBalancer
 from remote_agent.training.coordinator.strategies.step_in_flight import StepInFlight
 from remote_agent.training.coordinator.strategies.streamed import Streamed
-from remote_agent.training.shared.device_profile import DeviceProfile
 
 ROUNDS_BETWEEN = 4
 """Rounds from one cut to the next, unless a device's speed changed by :data:`~balance.LARGE_CHANGE`."""

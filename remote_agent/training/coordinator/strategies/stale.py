@@ -26,6 +26,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 
+from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.training.checkpoint.optimizer_state import Snapshot
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import snapshots
@@ -41,7 +42,6 @@ from remote_agent.training.coordinator.strategies.stale_goal import Goal, next_g
 from remote_agent.training.coordinator.strategies.stale_slices import Issued, Queue, row
 from remote_agent.training.coordinator.strategies.staleness_clocks import StalenessClocks
 from remote_agent.training.deadlines import given_up_after, late_after
-from remote_agent.training.shared.device_profile import DeviceProfile
 from remote_agent.training.shared.figures import whole
 from remote_agent.training.shared.flat import Payload
 from remote_agent.training.shared.messages import EXCHANGE, Slice, StaleResult, StaleTask

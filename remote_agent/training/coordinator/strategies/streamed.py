@@ -30,7 +30,12 @@ from remote_agent.training.coordinator import snapshots
 from remote_agent.training.coordinator.members import HeldSlice, WorkerHandle
 from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery import policy
-from remote_agent.training.coordinator.recovery.liveness import SERVER_HINT, check_servers, newest_weights
+from remote_agent.training.coordinator.recovery.liveness import (
+    SERVER_HINT,
+    check_servers,
+    check_weights,
+    newest_weights,
+)
 from remote_agent.training.coordinator.session import OpenStep, Session, StepReport
 from remote_agent.training.coordinator.share_balancer import LAST_HINT, ShareBalancer
 from remote_agent.training.coordinator.strategies.base import Strategy, report_reissued
@@ -186,8 +191,11 @@ class Streamed(Strategy):
                     self._driver.begin()
                 case Stalled(times):
                     self._stalled(current, times)
-                case None if not self._session.members and self._membership.readmit(current.step):
-                    self._issue_again(current, ahead)
+                case None if not self._session.members:
+                    if self._membership.readmit(current.step):
+                        self._issue_again(current, ahead)
+                    else:
+                        check_weights(self._session, self._heartbeat, current.step)
 
     def _stalled(self, current: StepInFlight, times: int) -> None:
         """All workers answer, all slices are sent, and the step is not whole for very long."""

@@ -195,7 +195,7 @@ class SliceComputer:
                 seed_everything(part.seed, self._device)
             if mean is not None:
                 mean.restart()
-            samples = devices.move(datasets.fetch(self._data, part.indices, self.seed, part.begin), self._device)
+            samples = self.fetched(part.indices, part.begin)
             with torch.autocast(self._device.type, self._dtype, enabled=self._dtype is not None):
                 HERE.enter(LOSS, int(part.indices[0]), len(part.indices))  # to the end of backward
                 self.scalars.samples = len(part.indices)
@@ -250,6 +250,16 @@ class SliceComputer:
         """Where it computes."""
         return self._device
 
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """What forward and backward are autocast to; None: nothing."""
+        return self._dtype
+
+    def fetched(self, indices: Indices, begin: int, seed: int | None = None) -> Any:
+        """These samples, on the device; the first is at position ``begin`` of the run's order."""
+        found = datasets.fetch(self._data, indices, self.seed if seed is None else seed, begin)
+        return devices.move(found, self._device)
+
     def probe(self, indices: Indices, seed: int, begin: int) -> PartLoss:
         """The loss of these samples together, without backward and in full precision.
 
@@ -258,7 +268,7 @@ class SliceComputer:
             seed: of the data's random numbers.
             begin: position of the first sample, for these.
         """
-        samples = devices.move(datasets.fetch(self._data, indices, seed, begin), self._device)
+        samples = self.fetched(indices, begin, seed)
         with torch.enable_grad():
             return losses.of_part(self._loss, self._model, samples, len(indices))
 

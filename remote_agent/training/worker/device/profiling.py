@@ -11,17 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from remote_agent.planning.device_profile import SMALLEST
 from remote_agent.training import job
 from remote_agent.training.shared import flat
 from remote_agent.training.shared.dataplane import Usage
-from remote_agent.training.shared.device_profile import SMALLEST
 from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.messages import Measured, Slice
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code.user_errors import LOSS
-from remote_agent.training.worker.device import memory, trained
+from remote_agent.training.worker.device import costs, memory, trained
 from remote_agent.training.worker.device.additivity import Additivity
 from remote_agent.training.worker.device.compute import SliceComputer
+from remote_agent.training.worker.device.costs import ReadyTimes
 from remote_agent.training.worker.device.watching import LossWatch
 
 IN_RUN = 3.0
@@ -63,6 +64,7 @@ class Profiler:
         self._loss = 0.0
         self._unused: list[frozenset[str]] = []
         self._seconds: dict[int, list[float]] = {}
+        self._ready: tuple[float, ...] = ()
         self.watch: LossWatch | None = None
 
     def measure(self, sizes: Sequence[int], seconds: float, batch: int) -> Measured:
@@ -85,6 +87,7 @@ class Profiler:
             for size in sizes:
                 while len(self._seconds.get(size, ())) < wanted and (wanted == 2 or time.perf_counter() <= deadline):
                     self._compute(size)
+        self._ready = self._ready_curve(sizes[-1])
         points = [(size, taken) for size in sizes for taken in self._seconds[size][1:]]
         usage = Usage(
             never=frozenset.intersection(*self._unused),
@@ -108,6 +111,7 @@ class Profiler:
             findings=findings,
             loss=self._loss if math.isfinite(self._loss) else 0.0,
             notes=(note,) if note else (),
+            costs=costs.costs(flat.trained(self._model), self._device, self._ready),
         )
 
     @torch.no_grad()
@@ -148,6 +152,14 @@ class Profiler:
         self._seconds.setdefault(size, []).append(time.perf_counter() - started)
         parameters = flat.trained(self._model)
         self._unused.append(frozenset(name for name, parameter in parameters.items() if parameter.grad is None))
+
+    def _ready_curve(self, size: int) -> tuple[float, ...]:
+        """When gradients are there, in one more slice of ``size`` samples."""
+        times = ReadyTimes(flat.trained(self._model))
+        with times.noting():
+            began = time.perf_counter()
+            self._compute(size)
+            return times.curve(began, time.perf_counter())
 
     def _limit(self, sizes: Sequence[int], batch: int) -> str:
         """Lower what is computed at a time to what fits into memory. Returns a sentence for the plan."""

@@ -13,8 +13,8 @@ import os
 import time
 from dataclasses import dataclass
 
+from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.protocol import SIMULATED_SPEED
-from remote_agent.training.shared.device_profile import DeviceProfile
 
 HEADROOM = 4.0
 """A simulated device of speed 1 takes this many times the computer's own time."""

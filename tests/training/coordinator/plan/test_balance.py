@@ -7,9 +7,9 @@ from itertools import islice
 
 import pytest
 
+from remote_agent.planning.device_profile import DeviceProfile
+from remote_agent.planning.shares import split
 from remote_agent.training.coordinator.plan.balance import MAX_LASTING_STEPS, STEPS_BETWEEN, SpeedTrack, recut
-from remote_agent.training.coordinator.plan.shares import split
-from remote_agent.training.shared.device_profile import DeviceProfile
 
 
 def observed(track: SpeedTrack, samples: int, seconds: float, steps: int) -> SpeedTrack:

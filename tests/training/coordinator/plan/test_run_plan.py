@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
+from remote_agent.planning.device_profile import DeviceProfile
+from remote_agent.protocol import DeviceSpec
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.plan import run_plan
 from remote_agent.training.coordinator.plan.measure import Measurements
 from remote_agent.training.coordinator.plan.run_plan import Profile
+from remote_agent.training.coordinator.plan.siting import Computer, Surroundings
+from remote_agent.training.coordinator.plan.surveying import Fleet
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import JobError, TrainingError
 from remote_agent.training.shared.dataplane import OptimizerFacts, Usage
-from remote_agent.training.shared.device_profile import DeviceProfile
 from remote_agent.training.shared.findings import Findings
+from remote_agent.training.shared.link_speed import LinkRates
 
 SPEEDS = (DeviceProfile(300.0), DeviceProfile(100.0))
 BATCH = 40
@@ -74,3 +79,51 @@ def test_a_batch_that_does_not_fit_is_refused() -> None:
     with pytest.raises(TrainingError) as caught:
         planned(profile(limit=10))
     assert "max_batch" in caught.value.hint
+
+
+# --- The planner's choice ---------------------------------------------------------------------------------------------
+
+
+def with_links(rate: float, numel: int, **more: Any) -> Profile:
+    computers = tuple(
+        Computer(hosts=(name,), workers={name: 1}, rates=LinkRates(up=rate, down=rate, memory=1 << 40, reachable=True))
+        for name in "ab"
+    )
+    fleet = Fleet(
+        job="text",
+        names=("a/cpu", "b/cpu"),
+        specs=tuple(DeviceSpec(host=name, device="cpu", name="CPU") for name in "ab"),
+        simulated=(None, None),
+        there=Surroundings(first="b", together=False, computers=computers),
+        numel=numel,
+    )
+    return dataclasses.replace(profile(**more), fleet=fleet)
+
+
+def test_auto_takes_the_fastest_host_alone_where_the_link_eats_what_the_other_adds() -> None:
+    plan = planned(with_links(1e5, 1_000_000), strategy="auto")
+    assert (plan.config.strategy, plan.hosts) == ("sync", ("a",))
+    assert plan.reasons[0].startswith("use a alone: 133 ms a step against ")
+    assert plan.survey is not None
+    assert plan.survey.names == ("a",)
+
+
+def test_auto_takes_all_that_help_and_changes_nothing_of_what_is_learned() -> None:
+    plan = planned(with_links(1e9, 100_000), strategy="auto")
+    assert (plan.config.strategy, plan.config.codec, plan.hosts) == ("sync", "fp32", ("a", "b"))
+    free = planned(with_links(5e5, 1_000_000), strategy="auto", allow="inexact")
+    assert free.hosts == ("a", "b")
+    assert free.config.strategy in ("local_sgd", "async")
+    assert "it is not exact: what is predicted is samples per second, not how soon a loss is reached" in free.reasons
+
+
+def test_auto_reduces_among_the_workers_what_a_server_cannot_hold() -> None:
+    plan = planned(with_links(1e9, 100_000, dtype="float64"), strategy="auto")
+    assert plan.config.strategy == "allreduce"
+
+
+def test_a_named_strategy_keeps_all_hosts_and_says_what_each_adds() -> None:
+    plan = planned(with_links(1e5, 1_000_000))
+    assert (plan.config.strategy, plan.hosts) == ("sync", None)
+    assert plan.reasons[0].startswith("use a alone: ")
+    assert plan.reasons[1].startswith("b would slow the step by ")

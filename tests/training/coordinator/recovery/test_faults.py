@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from remote_agent.protocol import CONTROL_FILE, DeviceSpec, RunCommand, encode
+from remote_agent.states import ControlCommand
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.data import record
 from tests.training import plain
@@ -190,7 +191,7 @@ def test_a_host_is_drained_and_another_one_added_while_the_run_is_on(launch: Any
     run = launch(source, "ab", num_iterations=100_000, **settings)
     run.until("step", 20)
     pid = process(tmp_path, "b")
-    tell(run, RunCommand(command="drain", host="b"))
+    tell(run, RunCommand(command=ControlCommand.DRAIN, host="b"))
     until(run, "worker_lost", 1)
     assert seen(run, "worker_lost")[0]["cause"] == "drained"
     deadline = time.monotonic() + 10
@@ -198,8 +199,10 @@ def test_a_host_is_drained_and_another_one_added_while_the_run_is_on(launch: Any
         time.sleep(0.05)
     assert not psutil.pid_exists(pid)
     asked = time.time()
-    tell(run, RunCommand(command="add", devices=(DeviceSpec(host="c", device="cpu", name="test"),)))
+    new, drained = (DeviceSpec(host=host, device="cpu", name="test") for host in "cb")
+    tell(run, RunCommand(command=ControlCommand.ADD, devices=(new, drained)))
     until(run, "worker_joined", 1, "c/cpu")
+    until(run, "worker_joined", 2, "b/cpu")
     joined = seen(run, "worker_joined", "c/cpu")[0]["time"]
     assert joined - asked < BACK_S + opening(run)
     run.until("step", len(run.of_kind("step")) + 20)
@@ -212,9 +215,9 @@ def test_a_command_that_cannot_be_read_does_no_harm(launch: Any, tmp_path: Path)
     run = launch(job(tmp_path), "ab", num_iterations=100_000, **SETTINGS["memory"])
     run.until("step", 5)
     (run.folder / "control.jsonl").write_text(json.dumps({"command": "fly"}) + "\nno json\n")
-    tell(run, RunCommand(command="drain", host="b"))  # what comes after it is carried out
+    tell(run, RunCommand(command=ControlCommand.DRAIN, host="b"))  # what comes after it is carried out
     until(run, "worker_lost", 1)
-    tell(run, RunCommand(command="drain", host="a"))  # the last worker stays
+    tell(run, RunCommand(command=ControlCommand.DRAIN, host="a"))  # the last worker stays
     run.until("step", len(run.of_kind("step")) + 20)
     run.process.send_signal(signal.SIGTERM)
     assert run.finish() == (0, "")

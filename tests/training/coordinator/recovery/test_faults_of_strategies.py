@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from remote_agent.protocol import RunCommand
+from remote_agent.states import ControlCommand
 from remote_agent.training.deadlines import HUNG_DEADLINES
 from tests.training.coordinator.recovery import test_faults
 from tests.training.coordinator.recovery.test_faults import (
@@ -92,7 +93,7 @@ def test_a_silent_and_then_a_killed_worker_hold_up_the_others_for_a_moment_and_c
 
     # So that the weights at the end are those of workers that were lost and came back.
     before = len(seen(run, "worker_lost", "a/cpu"))
-    tell(run, RunCommand(command="drain", host="a"))
+    tell(run, RunCommand(command=ControlCommand.DRAIN, host="a"))
     until(run, "worker_lost", before + 1, "a/cpu")
     assert seen(run, "worker_lost", "a/cpu")[-1]["cause"] == "drained"
     run.until("step", len(run.of_kind("step")) + 5)

@@ -159,11 +159,17 @@ def test_csv_files_have_a_line_a_step_and_a_line_an_evaluation(journal: Journal,
     assert lines[1].endswith(",0.4,")
     assert (tmp_path / "figures" / "steps.csv").read_text().splitlines()[0].startswith("step,time,loss")
 
+    with Callbacks(loggers.wanted("csv"), journal, tmp_path, "a"):  # as the setting asks: in the run's own folder
+        start(journal)
+        step(journal, 1)
+    assert len((tmp_path / "steps.csv").read_text().splitlines()) == 2
+    assert loggers.wanted("none") == []
+
 
 def test_tensorboard_gets_the_figures_at_their_steps(journal: Journal, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    with Callbacks([loggers.TensorBoardLogger()], journal, tmp_path, "a"):
+    with Callbacks(loggers.wanted("tensorboard"), journal, tmp_path, "a"):
         start(journal)
         step(journal, 1)
         step(journal, 2)

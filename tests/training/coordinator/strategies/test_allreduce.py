@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from remote_agent.protocol import CONTROL_FILE, RunCommand, encode
+from remote_agent.states import ControlCommand
 from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.data import datasets, record
@@ -172,7 +173,7 @@ def test_batch_normalisation_keeps_the_mean_of_the_units_statistics_also_in_who_
     until(run, "worker_joined", 2, "c/cpu")
     run.until("step", len(run.of_kind("step")) + 4)
     with (run.folder / CONTROL_FILE).open("a") as control:  # so that the weights at the end are those of c
-        control.writelines(encode(RunCommand(command="drain", host=host)) + "\n" for host in "ab")
+        control.writelines(encode(RunCommand(command=ControlCommand.DRAIN, host=host)) + "\n" for host in "ab")
     for worker in ("a/cpu", "b/cpu"):
         until(run, "worker_lost", 1, worker)
     run.until("step", len(run.of_kind("step")) + 4)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
@@ -20,7 +21,6 @@ from remote_agent.training.data import datasets
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import ConfigError
 from remote_agent.training.job import create_model, loss_function
-from remote_agent.training.shared.device_profile import DeviceProfile
 from tests.training import plain
 
 ROUNDS, BATCH = 8, 30

@@ -161,7 +161,7 @@ def _taken_over(
     servers = _servers(state, at)
     members = [member for member, _ in statuses if member not in at.behind]
     lost += [(member.seat, "it was behind when its coordinator was killed") for member in at.behind]
-    model = job.create_model(request.job.factory, state.config.seed)
+    model = job.create_model(request.job.factory, state.config.seed, state.config)
     with contextlib.closing(sources.source_of(job.guard("create_data", request.job.create_data))) as source:
         try:
             # What was set: a loader's own batches are the steps where no other batch was asked for.

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from remote_agent.goals import Watched
 from remote_agent.host.processes import write_private
+from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.protocol import DeviceSpec
 from remote_agent.training.checkpoint.optimizer_state import Shapes
 from remote_agent.training.config import TrainingConfig
@@ -23,7 +24,6 @@ from remote_agent.training.coordinator.session import Session
 from remote_agent.training.coordinator.sources import Indexed
 from remote_agent.training.coordinator.transfer import Stream
 from remote_agent.training.shared.clock import ClockOffset
-from remote_agent.training.shared.device_profile import DeviceProfile
 from remote_agent.training.wire.endpoint import StreamInfo
 
 FILE = "takeover.pickle"

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from remote_agent.protocol import CONTROL_FILE, RunCommand, encode
+from remote_agent.states import ControlCommand
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.recovery.takeover import takeover_file
 from remote_agent.training.data import record
@@ -135,7 +136,7 @@ def test_rounds_of_local_steps_go_on_too_and_so_does_a_run_whose_overseer_was_ki
     overseer = psutil.Process(run.process.pid)
     overseer.suspend()
     kill_coordinator(run)
-    (run.folder / CONTROL_FILE).write_text(encode(RunCommand(command="drain", host="b")) + "\n")
+    (run.folder / CONTROL_FILE).write_text(encode(RunCommand(command=ControlCommand.DRAIN, host="b")) + "\n")
     overseer.resume()
     run.until("run_resumed")
     run.until("worker_lost")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.protocol import DeviceSpec
 from remote_agent.training.coordinator.members import WorkerHandle
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
@@ -21,7 +22,6 @@ from remote_agent.training.coordinator.recovery.takeover.worker_status import (
     takeover_point,
 )
 from remote_agent.training.data import record
-from remote_agent.training.shared.device_profile import DeviceProfile
 from remote_agent.training.shared.messages import Slice, Stamps, StreamedResult, StreamedTask, WorkerStatus
 from remote_agent.training.shared.rpc import Actor
 from remote_agent.training.shared.slices import SliceSpan

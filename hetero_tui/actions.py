@@ -1,0 +1,55 @@
+"""What a user can do, once: what a key of the app does has its command, and each command says where the app has it.
+
+The app's keys (:mod:`hetero_tui.ui.keys`) and the commands (:mod:`hetero_tui.cli`) are compared with this table by
+``tests/test_actions.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Action:
+    """Something that a user can do.
+
+    Attributes:
+        command: the command's name; empty: there is none, for what only concerns the screen.
+        keys: the app's actions that do it, by their names in the app; none: it is done on the command line only.
+        why: where one of the two is missing, why.
+    """
+
+    command: str = ""
+    keys: tuple[str, ...] = ()
+    why: str = ""
+
+
+ACTIONS = (
+    Action(command="probe", keys=("probe", "host", "key", "open")),
+    Action(command="up", keys=("up",)),
+    Action(command="train", keys=("train",)),
+    Action(command="stop", keys=("stop",)),
+    Action(command="resume", keys=("resume",)),
+    Action(command="drain", keys=("drain",)),
+    Action(command="undrain", keys=("bring_back",)),
+    Action(command="logs", keys=("logs",)),
+    Action(command="down", keys=("teardown",)),
+    Action(command="replay", keys=("pause", "faster", "slower", "forward", "rewind")),
+    Action(command="demo", keys=("chaos", "demo")),
+    Action(command="plan", why="the app has a view of the plan of a run that is on"),
+    Action(command="bootstrap", why="the app says which machines need it"),
+    Action(command="check", why="the app's view of a machine has what keeps it from joining"),
+    Action(command="add", why="the inventory is a file, which the app watches"),
+    Action(command="remove", why="the inventory is a file, which the app watches"),
+    Action(command="status", why="the fleet's view, as long as the app is open"),
+    Action(command="runs", why="the list of runs, a view of the app"),
+    Action(command="attach", why="the app follows a run that is under way by itself"),
+    Action(command="report", why="a file for others"),
+    Action(command="export", why="a file for other programs"),
+    Action(command="metrics", why="a service for another program"),
+    Action(keys=("help", "command_palette", "detach", "colours"), why="of the app itself"),
+    Action(keys=("filter", "sort", "copy", "save", "view", "mark", "compare"), why="chooses what is shown"),
+    Action(keys=("scale", "smooth", "zoom", "follow", "source"), why="chooses how it is shown"),
+    Action(keys=("edit",), why="opens the inventory in the user's own editor"),
+    Action(keys=("shell",), why="a command of its own, ssh, does it on the command line"),
+)

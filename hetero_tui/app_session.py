@@ -1,0 +1,151 @@
+"""The session as the app needs it: beside what commands do, it reads runs and logs, and brings hosts back."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from pathlib import Path
+
+from hetero_tui import deadlines, events
+from hetero_tui.errors import HostError, HostKeyChanged, HostKeyUnknown, RunError
+from hetero_tui.events import HostState, Level
+from hetero_tui.fleet.live import cancel
+from hetero_tui.fold import apply
+from hetero_tui.intents import LoggedLine
+from hetero_tui.runs.listing import list_runs
+from hetero_tui.session import Session
+from hetero_tui.state import RunView, State
+from hetero_tui.transport import shell_command
+
+
+class AppSession(Session):
+    """One fleet with the screens on it."""
+
+    _asking: asyncio.Task[None] | None = None
+
+    async def probe(self) -> None:
+        """Probe all hosts; then try those again that did not answer, and say which runs there are."""
+        await super().probe()
+        await self._list_runs()
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask_again(), name="ask again")
+
+    async def list_runs(self) -> None:
+        """Ask every host that answers which runs it has."""
+        if not self._fleet.surveyed:
+            await self.status()
+        await self._list_runs()
+
+    async def _list_runs(self) -> None:
+        found = await list_runs(self.inventory.cluster, self._fleet.answering)
+        self.emit(events.RunsListed(time=time.time(), runs=tuple(summary for _, summary in found)))
+
+    async def read_run(self, run: str) -> RunView:
+        """A run as its own events tell it.
+
+        Raises:
+            RunError: there is no such run, or it has no event yet.
+        """
+        summary, happened = await self.history_of(run)
+        state = State(cluster=self.inventory.cluster)
+        for event in happened:
+            state = apply(state, events.RunProgressed(run=summary.id, event=event))
+        if state.run is not None and not state.run.state.final and summary.state.final:
+            lost = events.RunChanged(
+                time=summary.ended or time.time(), run=summary.id, job=summary.job, state=summary.state
+            )
+            state = apply(state, lost)
+        assert state.run is not None, "a run without an event is refused"
+        return state.run
+
+    async def logs(self, run: str | None, host: str) -> AsyncGenerator[LoggedLine]:
+        """What a run's processes log: what is there, and what comes as long as it goes on."""
+        current = self.state.run
+        live = current is not None and not current.state.final and run in (None, current.run)
+
+        def failed(error: HostError) -> None:
+            self.notice(Level.WARNING, str(error))
+
+        async with aclosing(self.logs_of(run, host, follow=live, failed=failed)) as coming:
+            async for entry in coming:
+                yield LoggedLine(entry.host, entry.line)
+
+    async def bring_back(self, host: str) -> None:
+        """Have ``host`` take part in the run again, at once."""
+        if host in self._fleet.members:
+            await self.undrain(host)
+        else:
+            self._refuse_unknown(host, step="bring back")
+            await self._take_in(host)
+
+    def shell_command(self, host: str) -> tuple[str, ...]:
+        """The command that opens a shell on ``host``."""
+        known = self.inventory.host(host)
+        assert known is not None, "the screens name hosts of the inventory"
+        return shell_command(known, self.inventory)
+
+    async def save(self, name: str, text: str) -> str:
+        """Write a text to a new file in the working folder; the answer is its path.
+
+        Raises:
+            RunError: it can't be written.
+        """
+        return await asyncio.to_thread(_save, name, text)
+
+    async def close(self) -> None:
+        """Detach."""
+        asking, self._asking = self._asking, None
+        if asking is not None:
+            await cancel(asking)
+        await super().close()
+
+    async def _ask_again(self) -> None:
+        """Try hosts that did not answer the last probe again, with growing pauses, as long as this session lives."""
+        pauses = deadlines.reconnect_pauses()
+        while True:
+            away = [
+                entry.host
+                for entry in self._fleet.probed
+                if entry.error is not None and not isinstance(entry.error, HostKeyChanged | HostKeyUnknown)
+            ]
+            silent = [name for name in away if self._is_away(name)]
+            if not silent:
+                pauses = deadlines.reconnect_pauses()
+            pause = next(pauses) if silent else deadlines.RECONNECT_LONGEST
+            for name in silent:
+                host = self.state.host(name)
+                cause, hint = (host.detail, host.hint) if host is not None else ("", "")
+                self.emit(events.HostLost(time=time.time(), host=name, cause=cause, hint=hint, retry_s=pause))
+            await asyncio.sleep(pause)
+            if self.busy:
+                continue
+            for name in silent:
+                with suppress(HostError, TimeoutError):
+                    async with asyncio.timeout(deadlines.CONNECT):
+                        await self._fleet.transports[name].connect()
+                    async with self._operation:
+                        await self._fleet.look_at(name)
+
+    def _is_away(self, name: str) -> bool:
+        host = self.state.host(name)
+        return host is not None and host.state is HostState.UNREACHABLE
+
+
+def _save(name: str, text: str) -> str:
+    free = shutil.disk_usage(Path.cwd()).free
+    if free < len(text) * 4:
+        raise RunError(f"the disk has no room for {name}", step="save")
+    for number in range(1, 1000):
+        path = Path.cwd() / (name if number == 1 else f"{Path(name).stem}-{number}{Path(name).suffix}")
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text + "\n")
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise RunError(f"{path} can't be written: {error.strerror}", step="save") from error
+        return str(path)
+    raise RunError(f"there are a thousand files such as {name} already", step="save")

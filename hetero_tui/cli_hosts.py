@@ -1,0 +1,242 @@
+"""The commands about machines themselves: bootstrap, check, add, remove."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hetero_tui import commanding
+from hetero_tui.cli_options import AcceptKeys, Json, Plain
+from hetero_tui.cli_options import Host as HostName
+from hetero_tui.errors import UsageError
+from hetero_tui.launcher import DONE, run_to_end
+from hetero_tui.narration import Output
+
+if TYPE_CHECKING:  # asyncssh takes a while to import: `--help` does without
+    from hetero_tui.fleet.install.bootstrap import BootstrapReport
+    from hetero_tui.fleet.install.sources import Sources
+    from hetero_tui.session import Session
+
+
+commands = typer.Typer()
+
+FromLaptop = Annotated[
+    bool,
+    typer.Option("--from-laptop", help="This laptop collects the packages and sends them: hosts without internet."),
+]
+Wheels = Annotated[
+    str, typer.Option("--wheels", metavar="FOLDER", help="With --from-laptop: take them from this folder of wheels.")
+]
+Index = Annotated[
+    str, typer.Option("--index", metavar="URL", envvar="HETERO_TUI_INDEX", help="Package index in PyPI's place.")
+]
+TorchIndex = Annotated[
+    str,
+    typer.Option(
+        "--torch-index",
+        metavar="URL",
+        envvar="HETERO_TUI_TORCH_INDEX",
+        help="Where an index for each build of torch lies (URL/cpu, URL/cu126...), in download.pytorch.org's place.",
+    ),
+]
+PythonMirror = Annotated[
+    str,
+    typer.Option(
+        "--python-mirror",
+        metavar="URL",
+        envvar="HETERO_TUI_PYTHON_MIRROR",
+        help="Mirror of python-build-standalone's releases, for hosts without a fit Python.",
+    ),
+]
+
+
+@commands.command()
+def bootstrap(
+    context: typer.Context,
+    extras: Annotated[
+        list[str] | None,
+        typer.Option("--with", metavar="PACKAGE", help="A package that jobs need besides; repeatable, and kept."),
+    ] = None,
+    from_laptop: FromLaptop = False,
+    wheels: Wheels = "",
+    index: Index = "",
+    torch_index: TorchIndex = "",
+    python_mirror: PythonMirror = "",
+    as_json: Json = False,
+    plain: Plain = False,
+    accept: AcceptKeys = False,
+) -> None:
+    """Give every machine that lacks one an environment with Ray and torch for its accelerator, below ~/.hetero-tui."""
+    from hetero_tui.fleet.install.lock import mistakes_in
+
+    output = Output(as_json, plain)
+    wanted = commanding.checked(
+        output, lambda: sources(from_laptop, wheels, index, torch_index, python_mirror, mistakes_in(extras or ()))
+    )
+
+    async def work(session: Session, output: Output) -> int:
+        report = await session.bootstrap(wanted, extras or ())
+        if as_json:
+            output.document(_bootstrap_document(report))
+        elif report.installed:
+            output.table(["HOST", "ENVIRONMENT"], [[entry.host, entry.detail] for entry in report.installed])
+        for error in report.failed.values():
+            output.error(error)
+        return commanding.exit_code(done=report.installed, failed=list(report.failed))
+
+    commanding.in_session(context, output, accept, work)
+
+
+@commands.command()
+def check(context: typer.Context, as_json: Json = False, plain: Plain = False, accept: AcceptKeys = False) -> None:
+    """Look for all that may keep the machines from training well, on each and between them; nothing is changed."""
+
+    async def work(session: Session, output: Output) -> int:
+        report = await session.check()
+        if as_json:
+            output.document(asdict(report))
+        else:
+            for finding in report.findings:
+                output.data(f"{finding.host}: {finding.what}", "bold red" if finding.level == "bad" else "yellow")
+                output.data(f"    why it matters: {finding.why}")
+                output.data(f"    what to do: {finding.mend}")
+            good = [host for host in report.hosts if host.name not in report.bad]
+            rows = [[host.name, host.address, ", ".join(host.devices), _milliseconds(host.round_trip)] for host in good]
+            if rows:
+                output.table(["FIT", "RAY'S ADDRESS", "TRIED", "ROUND TRIP"], rows)
+        fit = [host for host in report.hosts if host.name not in report.bad]
+        return commanding.exit_code(done=fit, failed=report.bad)
+
+    commanding.in_session(context, Output(as_json, plain), accept, work, narrate=False)
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "n/a" if seconds is None else f"{seconds * 1000:.1f} ms"
+
+
+@commands.command()
+def add(
+    context: typer.Context,
+    target: Annotated[str, typer.Argument(metavar="[USER@]HOST[:PORT]", help="Or a Host of ~/.ssh/config.")] = "",
+    name: Annotated[
+        str, typer.Option("--name", help="Its name in the inventory; made of its address if not given.")
+    ] = "",
+    identity_file: Annotated[
+        str, typer.Option("--identity-file", metavar="FILE", help="Private key to log in with.")
+    ] = "",
+    jump: Annotated[str, typer.Option("--jump", metavar="HOST", help="Host to go through, as `proxy_jump`.")] = "",
+    from_ssh_config: Annotated[
+        bool,
+        typer.Option(
+            "--from-ssh-config", help="Every Host of ~/.ssh/config that answers; at a terminal each is asked about."
+        ),
+    ] = False,
+    unchecked: Annotated[bool, typer.Option("--unchecked", help="Write it even if it does not answer now.")] = False,
+    as_json: Json = False,
+    plain: Plain = False,
+    accept: AcceptKeys = False,
+) -> None:
+    """Look at a machine over SSH, and write it into the inventory; comments there are kept."""
+    output = Output(as_json, plain)
+    path: Path = context.obj
+
+    async def whole() -> int:
+        from hetero_tui.inventory.adding import free_name, parse_target, ssh_config_hosts
+
+        if bool(target) == from_ssh_config:
+            raise UsageError(
+                "name a machine, or pass --from-ssh-config", step="add", hint="hetero-tui add me@mercer.local"
+            )
+        known = commanding.known_hosts(path)
+        taken = {host.name for host in known}
+        targets = [target]
+        if from_ssh_config:
+            addresses = {host.address for host in known}
+            targets = [alias for alias in ssh_config_hosts() if alias not in addresses]
+        added: list[str] = []
+        failed: list[str] = []
+        for each in targets:
+            fields = {**parse_target(each), **({"identity_file": identity_file} if identity_file else {})}
+            fields |= {"proxy_jump": jump} if jump else {}
+            chosen = name if name and target else free_name(str(fields["address"]), taken)
+            if from_ssh_config and commanding.on_a_terminal(output) and not commanding.asks(f"Add {each} as {chosen}?"):
+                continue
+            error = await commanding.write_host(path, chosen, fields, output, accept=accept, unchecked=unchecked)
+            (added if error is None else failed).append(chosen)
+            taken.add(chosen)
+        if as_json:
+            output.document({"added": added, "failed": failed, "inventory": str(path)})
+        return commanding.exit_code(done=added or ([] if failed else ["nothing to add"]), failed=failed)
+
+    raise typer.Exit(run_to_end(whole, output.complain))
+
+
+@commands.command()
+def remove(
+    context: typer.Context,
+    host: HostName,
+    as_json: Json = False,
+    plain: Plain = False,
+) -> None:
+    """Take a machine out of the inventory; comments and all else stay. Nothing is done on the machine."""
+    output = Output(as_json, plain)
+    path: Path = context.obj
+
+    async def whole() -> int:
+        from hetero_tui.fleet.ledger import Ledger
+        from hetero_tui.inventory.file import remove_host
+
+        cluster = remove_host(path, host).cluster
+        kept = [host in {entry.host.name for entry in Ledger(cluster, name=name).entries()} for name in Ledger.NAMES]
+        if as_json:
+            output.document({"removed": host, "inventory": str(path), "carries": any(kept)})
+        else:
+            output.data(f"{host} is no longer in {path}")
+        for carries, command in zip(kept, ("hetero-tui down", "hetero-tui down --purge"), strict=True):
+            if carries:
+                output.say(f"something of ours may still be there: `{command}` takes it away, now as before")
+        return DONE
+
+    raise typer.Exit(run_to_end(whole, output.complain))
+
+
+def sources(
+    from_laptop: bool, wheels: str, index: str, torch_index: str, python_mirror: str, mistakes: tuple[str, ...] = ()
+) -> Sources:
+    """Where packages come from, by the options of a command line.
+
+    Raises:
+        UsageError: they do not go together, or the folder is none.
+    """
+    from hetero_tui.fleet.install.sources import TORCH_INDEX, Sources
+
+    folder = Path(wheels).expanduser().absolute() if wheels else None
+    wrong = list(mistakes)
+    if folder is not None and not from_laptop:
+        wrong.append("--wheels goes with --from-laptop")
+    if folder is not None and not folder.is_dir():
+        wrong.append(f"--wheels: there is no folder {folder}")
+    if wrong:
+        raise UsageError("; ".join(wrong), step="bootstrap")
+    return Sources(index, torch_index or TORCH_INDEX, python_mirror, from_laptop, folder)
+
+
+def _bootstrap_document(report: BootstrapReport) -> dict[str, Any]:
+    from hetero_tui.reports import error_document
+
+    done = [
+        {
+            "name": entry.host,
+            "changed": entry.changed,
+            "python": entry.python,
+            "torch_build": entry.build,
+            "detail": entry.detail,
+            "seconds": round(entry.seconds, 1),
+            "error": None,
+        }
+        for entry in report.installed
+    ]
+    return {"hosts": [*done, *({"name": name, "error": error_document(e)} for name, e in report.failed.items())]}

@@ -1,0 +1,277 @@
+"""The commands about runs; see :mod:`hetero_tui.cli`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hetero_tui import commanding
+from hetero_tui.cli_options import AcceptKeys, Host, Job, Json, LogTo, Plain, Run, Settings, With, hosts, with_log
+from hetero_tui.launcher import DONE, USAGE
+from hetero_tui.narration import Output
+
+if TYPE_CHECKING:  # asyncssh takes a while to import: `--help` does without
+    from hetero_tui.session import Session
+
+commands = typer.Typer()
+
+
+@commands.command()
+def train(
+    context: typer.Context,
+    job: Job,
+    settings: Settings = None,
+    paths: With = None,
+    log_to: LogTo = None,
+    as_json: Json = False,
+    plain: Plain = False,
+    accept: AcceptKeys = False,
+) -> None:
+    """Start a run and follow it. It lives on the head host: closing this does not end it."""
+    from hetero_tui.runs.order import read_order
+
+    output = Output(as_json, plain)
+    order = commanding.checked(output, lambda: read_order(job, with_log(settings, log_to), paths or ()))
+
+    async def work(session: Session, output: Output) -> int:
+        run = await session.launch(order)
+        output.say(f"{run} is on its way; see it again with `hetero-tui attach {run}`")
+        return await commanding.follow(session, output, run)
+
+    commanding.in_session(context, output, accept, work, record=True)
+
+
+@commands.command()
+def attach(
+    context: typer.Context,
+    run: Run = None,
+    as_json: Json = False,
+    plain: Plain = False,
+    accept: AcceptKeys = False,
+) -> None:
+    """Follow a run from its first event."""
+
+    async def work(session: Session, output: Output) -> int:
+        return await commanding.follow(session, output, run)
+
+    commanding.in_session(context, Output(as_json, plain), accept, work, record=True)
+
+
+@commands.command()
+def logs(
+    context: typer.Context,
+    run: Run = None,
+    host: Annotated[str, typer.Option("--host", help="Only this host's lines.", autocompletion=hosts)] = "",
+    worker: Annotated[
+        str, typer.Option("--worker", help="Only this worker's lines (nas/cpu), or another process's (coordinator).")
+    ] = "",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+    as_json: Json = False,
+    plain: Plain = False,
+    accept: AcceptKeys = False,
+) -> None:
+    """Print what a run's processes logged on all hosts: the job's prints, what was decided and why, Ray's errors."""
+
+    async def work(session: Session, output: Output) -> int:
+        return await commanding.logs(session, output, run, host, worker, follow=follow)
+
+    commanding.in_session(context, Output(as_json, plain), accept, work, narrate=False)
+
+
+@commands.command()
+def stop(
+    context: typer.Context,
+    run: Run = None,
+    as_json: Json = False,
+    plain: Plain = False,
+    accept: AcceptKeys = False,
+) -> None:
+    """End a run after its current step, with a checkpoint."""
+
+    async def work(session: Session, output: Output) -> int:
+        await session.stop_run(run)
+        runs = await session.status()
+        wanted = [summary for _, summary in runs if run is None or summary.id == run]
+        if as_json:
+            output.document({"run": wanted[-1].id, "state": wanted[-1].state, "step": wanted[-1].step})
+        else:
+            output.data(f"{wanted[-1].id} is {wanted[-1].state} at step {wanted[-1].step:,}")
+        return DONE
+
+    commanding.in_session(context, Output(as_json, plain), accept, work, narrate=False)
+
+
+@commands.command()
+def resume(
+    context: typer.Context,
+    run: Run = None,
+    as_json: Json = False,
+    plain: Plain = False,
+    accept: AcceptKeys = False,
+) -> None:
+    """Let a run that failed, was stopped or was lost go on from its newest checkpoint, and follow it."""
+
+    async def work(session: Session, output: Output) -> int:
+        resumed = await session.resume_run(run)
+        output.say(f"{resumed} goes on; see it again with `hetero-tui attach {resumed}`")
+        return await commanding.follow(session, output, resumed)
+
+    commanding.in_session(context, Output(as_json, plain), accept, work, record=True)
+
+
+@commands.command()
+def drain(
+    context: typer.Context,
+    host: Host,
+    as_json: Json = False,
+    plain: Plain = False,
+    accept: AcceptKeys = False,
+) -> None:
+    """Have a host leave the run that is under way, after its step: nothing is lost, the others do its part."""
+    _change(
+        context,
+        Output(as_json, plain),
+        accept,
+        host,
+        lambda session: session.drain(host),
+        "{host} leaves {run} after its step",
+    )
+
+
+@commands.command()
+def undrain(
+    context: typer.Context,
+    host: Host,
+    as_json: Json = False,
+    plain: Plain = False,
+    accept: AcceptKeys = False,
+) -> None:
+    """Have a drained host take part in the run again; one that is to be tried after a pause is tried at once."""
+    _change(
+        context,
+        Output(as_json, plain),
+        accept,
+        host,
+        lambda session: session.undrain(host),
+        "{host} takes part in {run} again as soon as its worker is started",
+    )
+
+
+@commands.command()
+def runs(context: typer.Context, as_json: Json = False, plain: Plain = False, accept: AcceptKeys = False) -> None:
+    """List the runs on all hosts, oldest first."""
+
+    async def work(session: Session, output: Output) -> int:
+        from hetero_tui import reports
+
+        found = await session.status()
+        if as_json:
+            output.document(reports.runs_document(found))
+        else:
+            output.table(["RUN", "JOB", "STATE", "STEP", "LOSS", "STARTED"], reports.run_rows(found))
+        failed = [entry.error for entry in session.surveyed.values() if entry.error is not None]
+        for error in failed:
+            output.error(error)
+        return commanding.exit_code(
+            done=[entry for entry in session.surveyed.values() if entry.error is None], failed=failed
+        )
+
+    commanding.in_session(context, Output(as_json, plain), accept, work, narrate=False)
+
+
+@commands.command()
+def report(
+    context: typer.Context,
+    run: Run = None,
+    path: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it; RUN.html if not given.")
+    ] = None,
+    as_json: Json = False,
+    plain: Plain = False,
+    accept: AcceptKeys = False,
+) -> None:
+    """Write a run's plots, faults and figures to one HTML file that needs nothing else."""
+
+    async def work(session: Session, output: Output) -> int:
+        from hetero_tui.reporting.page import page
+
+        return await commanding.write_out(session, output, run, path, ".html", page)
+
+    commanding.in_session(context, Output(as_json, plain), accept, work, narrate=False)
+
+
+@commands.command()
+def export(
+    context: typer.Context,
+    run: Run = None,
+    form: Annotated[str, typer.Option("--format", metavar="csv|json", help="A row a step, or all of it.")] = "csv",
+    path: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it; stdout if not given.")
+    ] = None,
+    plain: Plain = False,
+    accept: AcceptKeys = False,
+) -> None:
+    """Write a run's figures for other programs: each step's loss, speed and times, and the evaluations."""
+    output = Output(plain=plain)
+    if form not in ("csv", "json"):
+        output.complain(f"hetero-tui: export: no format {form!r} -> --format csv or --format json")
+        raise typer.Exit(USAGE)
+
+    async def work(session: Session, output: Output) -> int:
+        from hetero_tui.reporting import table
+
+        written = table.as_csv if form == "csv" else table.as_json
+        return await commanding.write_out(session, output, run, path, None, written)
+
+    commanding.in_session(context, output, accept, work, narrate=False)
+
+
+@commands.command()
+def replay(
+    path: Annotated[Path | None, typer.Argument(metavar="FILE", help="A recording; the newest if not given.")] = None,
+    as_json: Json = False,
+    plain: Plain = False,
+) -> None:
+    """Show a recorded session again in the app, with pause, speed and scrub; in a pipe, its log and how it ended."""
+    raise typer.Exit(commanding.replay(Output(as_json, plain), path))
+
+
+@commands.command()
+def metrics(
+    context: typer.Context,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="On this computer; 0: any that is free.")
+    ] = 9464,
+    plain: Plain = False,
+    accept: AcceptKeys = False,
+) -> None:
+    """Serve what is known as metrics for Prometheus, to this computer alone, until Ctrl-C."""
+
+    async def work(session: Session, output: Output) -> int:
+        return await commanding.metrics(session, output, port)
+
+    commanding.in_session(context, Output(plain=plain), accept, work, narrate=False)
+
+
+def _change(
+    context: typer.Context,
+    output: Output,
+    accept: bool,
+    host: str,
+    ask: Callable[[Session], Coroutine[Any, Any, str]],
+    said: str,
+) -> None:
+    """``ask`` that the run under way changes its hosts, and tell which run it was."""
+
+    async def work(session: Session, output: Output) -> int:
+        run = await ask(session)
+        if output.as_json:
+            output.document({"run": run, "host": host})
+        else:
+            output.data(said.format(host=host, run=run))
+        return DONE
+
+    commanding.in_session(context, output, accept, work, narrate=False)

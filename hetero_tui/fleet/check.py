@@ -1,0 +1,156 @@
+"""Looks for all that may keep machines from training well, on each and between them, and changes nothing.
+
+What a command would stumble over later is tried beforehand: each accelerator with a small matrix product, and the ports
+between hosts in both directions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hetero_tui import deadlines
+from hetero_tui.errors import ClusterError, HostError
+from hetero_tui.facts import HostFacts
+from hetero_tui.fleet import findings
+from hetero_tui.fleet.findings import Finding, Surroundings
+from hetero_tui.fleet.install.verification import verify
+from hetero_tui.fleet.preflight import judge_fleet
+from hetero_tui.fleet.probing import Probed
+from hetero_tui.fleet.reach import measure
+from hetero_tui.inventory import Host, Inventory
+from hetero_tui.planning.cluster import Candidate, plan_cluster
+from hetero_tui.planning.reach import addresses_to_try, best_addresses, closed
+from hetero_tui.transport import Transport
+
+STEP = "check"
+
+_LOOK = """echo "ht:clock $(date +%s)"; echo "ht:files $(ulimit -Hn)"
+if command -v pmset >/dev/null 2>&1; then
+  echo "ht:sleep $(pmset -g | awk '$1 == "sleep" {print $2; exit}')"
+  pmset -g batt | grep -q "'Battery Power'" && echo "ht:battery 1"
+elif command -v gsettings >/dev/null 2>&1; then
+  place=org.gnome.settings-daemon.plugins.power
+  [ "$(gsettings get $place sleep-inactive-ac-type 2>/dev/null)" = "'suspend'" ] &&
+    echo "ht:seconds $(gsettings get $place sleep-inactive-ac-timeout 2>/dev/null)"
+fi
+cat /sys/class/power_supply/*/status 2>/dev/null | grep -q '^Discharging' && echo "ht:battery 1"
+exit 0
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One host: how it stands. ``address`` is where the others would know it; ``round_trip`` is in seconds."""
+
+    name: str
+    address: str = ""
+    devices: tuple[str, ...] = ()
+    round_trip: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What was looked at, and all that was found."""
+
+    hosts: tuple[Checked, ...]
+    findings: tuple[Finding, ...] = ()
+    head: str = ""
+
+    @property
+    def bad(self) -> tuple[str, ...]:
+        """The hosts that can't take part."""
+        return findings.bad_hosts(self.findings, {host.name: host for host in self.hosts})
+
+
+async def check(
+    inventory: Inventory,
+    transports: Mapping[str, Transport],
+    probed: Sequence[Probed],
+    head: str | None,
+    members: frozenset[str],
+) -> CheckReport:
+    """Look at every host that was probed; ``head`` and ``members`` are of a cluster that runs already."""
+    facts = {entry.host: entry.facts for entry in probed if entry.facts is not None}
+    found = [findings.of_error(entry.error) for entry in probed if entry.error is not None]
+    judged = judge_fleet(inventory, facts, head)
+    fit = {name: facts[name] for name, problems in judged.items() if not problems}
+    found += [findings.of_problem(name, problem) for name, problems in judged.items() for problem in problems]
+    hosts = {host.name: host for host in inventory.hosts if host.name in facts}
+    looked = await asyncio.gather(
+        *(_look(host, facts[name], transports[name], tries=name in fit) for name, host in hosts.items())
+    )
+    for name, host in hosts.items():
+        found += findings.of_facts(host, facts[name])
+    checked = {entry.host: Checked(entry.host) for entry in probed}
+    for one, of_one in looked:
+        checked[one.name] = one
+        found += of_one
+    candidates = {name: Candidate(hosts[name], facts[name], transports[name].address) for name in fit}
+    between, addresses, chosen = await _between(inventory, transports, candidates, head, members)
+    found += between
+    whole = tuple(replace(one, address=addresses.get(name, "")) for name, one in checked.items())
+    order = {host.name: number for number, host in enumerate(inventory.hosts)}
+    return CheckReport(whole, tuple(sorted(found, key=lambda finding: order.get(finding.host, len(order)))), chosen)
+
+
+async def _look(
+    host: Host, facts: HostFacts, transport: Transport, *, tries: bool
+) -> tuple[Checked, tuple[Finding, ...]]:
+    found: list[Finding] = []
+    one = Checked(host.name)
+    try:
+        before = time.time()
+        done = await transport.run(["sh", "-c", _LOOK], step=STEP, deadline=deadlines.COMMAND)
+        words = dict(re.findall(r"^ht:(\w+) (\d{1,12})\b", done.stdout.raw, re.MULTILINE))
+        found += findings.of_surroundings(host.name, facts, _surroundings(words, before, time.time()))
+        one = replace(one, round_trip=await transport.round_trip())
+        if tries:
+            shown = await verify(transport, [facts.python.executable], leaves_no_trace=True)
+            found += findings.of_trial(host, facts, shown)
+            one = replace(one, devices=tuple(trial.device for trial in shown.devices if not trial.error))
+    except HostError as error:
+        found.append(findings.of_error(error))
+    return one, tuple(found)
+
+
+def _surroundings(words: Mapping[str, str], before: float, after: float) -> Surroundings:
+    clock = int(words["clock"]) if "clock" in words else None
+    skew = None
+    if clock is not None:  # it counts whole seconds, between the question and the answer
+        skew = min(0.0, clock + 1 - before) if clock + 1 < before else max(0.0, clock - after)
+    minutes = int(words.get("sleep", 0)) or int(words.get("seconds", 0)) // 60
+    files = int(words["files"]) if "files" in words else None
+    return Surroundings(skew, files, minutes, "battery" in words)
+
+
+async def _between(
+    inventory: Inventory,
+    transports: Mapping[str, Transport],
+    candidates: Mapping[str, Candidate],
+    head: str | None,
+    members: frozenset[str],
+) -> tuple[list[Finding], dict[str, str], str]:
+    """What was found between the hosts that may join, where each would be known, and who would be the head."""
+    if not candidates:
+        return [], {}, ""
+    found: list[Finding] = []
+    addresses = addresses_to_try(candidates)
+    if len(addresses) > 1:
+        measured = await measure(inventory, transports, addresses)
+        best = best_addresses(measured, addresses)
+        for shut in closed(measured, best, {*members, head or inventory.head or ""}):
+            why = "Ray and training connect every host to every other"
+            found.append(Finding(shut.host, findings.BAD, shut.cause, why, shut.hint))
+        candidates = {name: replace(one, measured=best.get(name)) for name, one in candidates.items()}
+    try:
+        plan = plan_cluster(inventory, candidates, head=head)
+    except ClusterError as error:
+        found.append(
+            Finding(head or inventory.head or "", findings.BAD, error.cause, "no cluster is possible", error.hint)
+        )
+        return found, {}, ""
+    return found, {node.host: node.address for node in plan.nodes}, plan.head

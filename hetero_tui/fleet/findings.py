@@ -1,0 +1,131 @@
+"""What may keep machines from training well, from what is known of them: pure, a finding each, with what mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hetero_tui.errors import HostError
+from hetero_tui.facts import HostFacts
+from hetero_tui.fleet.install.verification import Verification
+from hetero_tui.fleet.preflight import NEEDED_PACKAGES, Problem, training_devices
+from hetero_tui.inventory import Host
+from hetero_tui.planning.builds import torch_build
+
+BAD, WARNING = "bad", "warning"
+MOST_CLOCK_SKEW = 30.0
+"""Seconds that a machine's clock may be off: event logs of several hosts are ordered by it."""
+
+FEWEST_FILES = 4096
+"""Files that a process may have open: Ray's take one for each of its connections."""
+
+_ROOM = {"cpu": 4, "mps": 3}
+_ROOM_OF_OTHERS = 16
+"""GB that an environment takes while it is made: its packages, fetched and unpacked; CUDA's and ROCm's are large."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found on ``host``, why it matters, and what mends it; a ``bad`` one keeps the host out."""
+
+    host: str
+    level: str
+    what: str
+    why: str
+    mend: str
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a machine is set to: ``skew`` is its clock's offset in seconds, ``sleeps_after`` minutes, 0: never."""
+
+    skew: float | None = None
+    open_files: int | None = None
+    sleeps_after: int = 0
+    on_battery: bool = False
+
+
+def of_error(error: HostError) -> Finding:
+    """A machine that could not be looked at."""
+    return Finding(error.host, BAD, error.cause, "nothing can be done there until it answers", error.hint)
+
+
+def of_problem(host: str, problem: Problem) -> Finding:
+    """What preflight says."""
+    return Finding(host, BAD, problem.cause, "the host can't join the cluster", problem.hint)
+
+
+def of_facts(host: Host, facts: HostFacts) -> tuple[Finding, ...]:
+    """What shows in a machine's facts, beyond what keeps it from joining."""
+    found = [
+        Finding(
+            host.name, WARNING, problem, "what it concerns is not used", "mend its driver or tool, then check again"
+        )
+        for problem in facts.problems
+    ]
+    build = torch_build(facts, host.devices)
+    bootstrap = (
+        "`hetero-tui bootstrap`" if host.python is None else f"install torch's build {build.name} in its `python:`"
+    )
+    has = facts.torch_build or ""
+    if build.concern:
+        found.append(
+            Finding(host.name, WARNING, build.concern, "it trains without", "update the driver, then bootstrap")
+        )
+    elif has == "cpu" and build.name not in ("cpu", "mps"):
+        what = f"torch is built for the CPU, and there is {facts.usable_accelerators[0].name}"
+        found.append(Finding(host.name, WARNING, what, "its GPU is idle", bootstrap))
+    elif has.startswith("cu13") and build.name == "cu126":
+        what = f"torch is built for CUDA 13 ({has}), and {build.why}"
+        found.append(Finding(host.name, BAD, what, "its first operation on the GPU would fail", bootstrap))
+    lacks = any(facts.packages.get(package) is None for package in NEEDED_PACKAGES)
+    room = _ROOM.get(build.name, _ROOM_OF_OTHERS)
+    if lacks and facts.disk.free_bytes is not None and facts.disk.free_bytes < room * 10**9:
+        what = f"{facts.disk.free_bytes / 1e9:.1f} GB free on {facts.disk.path}"
+        why = f"an environment with torch {build.name} takes about {room} GB while it is made"
+        found.append(Finding(host.name, WARNING, what, why, f"free {room} GB there before `hetero-tui bootstrap`"))
+    return tuple(found)
+
+
+def of_surroundings(host: str, facts: HostFacts, around: Surroundings) -> tuple[Finding, ...]:
+    """What a machine is set to."""
+    found: list[Finding] = []
+    mac = facts.os.system == "Darwin"
+    if around.skew is not None and abs(around.skew) > MOST_CLOCK_SKEW:
+        what = f"its clock is {abs(around.skew):.0f} s {'ahead' if around.skew > 0 else 'behind'}"
+        mend = "sudo sntp -sS time.apple.com" if mac else "sudo timedatectl set-ntp true"
+        found.append(Finding(host, WARNING, what, "logs of several hosts are ordered by their clocks", mend))
+    if around.sleeps_after:
+        what = f"it goes to sleep after {around.sleeps_after} min without a user"
+        mend = (
+            "sudo pmset -c sleep 0"
+            if mac
+            else ("gsettings set org.gnome.settings-daemon.plugins.power sleep-inactive-ac-type nothing")
+        )
+        found.append(Finding(host, WARNING, what, "a machine that sleeps is lost to the run", mend))
+    if around.on_battery:
+        why = "it is slower so, and switches itself off in the end"
+        found.append(Finding(host, WARNING, "it runs on its battery", why, "plug it in"))
+    if around.open_files is not None and around.open_files < FEWEST_FILES:
+        what = f"its processes may have {around.open_files} files open"
+        mend = (
+            "sudo launchctl limit maxfiles 65536 200000"
+            if mac
+            else ("a line `* hard nofile 65536` in /etc/security/limits.conf, then log in again")
+        )
+        found.append(Finding(host, WARNING, what, "Ray's have one for each connection", mend))
+    return tuple(found)
+
+
+def of_trial(host: Host, facts: HostFacts, shown: Verification) -> tuple[Finding, ...]:
+    """What became of the trial of a machine's devices."""
+    wanted = [device for device in training_devices(host, facts) if not torch_build(facts, host.devices).concern]
+    mend = "`hetero-tui bootstrap`" if host.python is None else f"mend the packages of {facts.python.executable}"
+    why = "training there would fail with it"
+    return tuple(Finding(host.name, BAD, problem, why, mend) for problem in shown.problems(wanted))
+
+
+def bad_hosts(findings: tuple[Finding, ...], hosts: Mapping[str, object]) -> tuple[str, ...]:
+    """The hosts that something bad was found on."""
+    bad = {finding.host for finding in findings if finding.level == BAD}
+    return tuple(name for name in hosts if name in bad)

@@ -1,0 +1,306 @@
+"""Gives every host that lacks one an environment that can train; all hosts at once, each as far as it gets.
+
+Who needs one: a host without `python:` in the inventory whose Python can't be used as it is, or whose own environment
+is not whole, or not the one that is wanted now. The order on a host: ledger, uv, Python, packages, verification, and
+``env/ready``. A crash between any two leaves what the next bootstrap goes on from, and ``down --purge`` takes away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import time
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+from hetero_tui import events
+from hetero_tui.errors import CommandFailed, HeteroTuiError, HostError, PythonMissing, RequirementMissing
+from hetero_tui.events import Emit, HostState, Level
+from hetero_tui.facts import HostFacts
+from hetero_tui.fleet import agent
+from hetero_tui.fleet.install import on_host
+from hetero_tui.fleet.install.lock import Environment, choose_python
+from hetero_tui.fleet.install.platforms import PLATFORMS, Platform, platform_of
+from hetero_tui.fleet.install.sending import send_file
+from hetero_tui.fleet.install.sources import Sources, collect, sha256_of, uv_for
+from hetero_tui.fleet.install.verification import Verification, verify
+from hetero_tui.fleet.ledger import Ledger
+from hetero_tui.fleet.preflight import Problem, judge_fleet
+from hetero_tui.fleet.probing import Probed, probe_host, state_after
+from hetero_tui.inventory import Host, Inventory
+from hetero_tui.planning.builds import torch_build
+from hetero_tui.transport import Transport
+
+T = TypeVar("T")
+STEP = "bootstrap"
+TELL_EVERY = 5.0
+"""Seconds between two lines of the log that say how far one host's packages are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A host that can train: ``python`` is its minor version, ``changed`` whether anything was done there now."""
+
+    host: str
+    python: str
+    detail: str
+    build: str = ""
+    changed: bool = False
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapReport:
+    """Which hosts have an environment now, and which have not and why."""
+
+    installed: tuple[Installed, ...]
+    failed: Mapping[str, HostError]
+
+
+@dataclass(frozen=True, slots=True)
+class _Needs:
+    """A host that an environment is made for: what is there already."""
+
+    host: Host
+    transport: Transport
+    platform: Platform
+    found: on_host.Found
+    facts: HostFacts | None
+
+
+async def bootstrap(
+    inventory: Inventory,
+    transports: Mapping[str, Transport],
+    probed: Sequence[Probed],
+    sources: Sources,
+    extras: Sequence[str],
+    ledger: Ledger,
+    emit: Emit,
+    in_use: frozenset[str] = frozenset(),
+) -> BootstrapReport:
+    """Make or complete the environments of the hosts that were probed.
+
+    Args:
+        inventory: which hosts there are; one with ``python:`` keeps that Python.
+        transports: to them.
+        probed: what they are.
+        sources: where packages come from.
+        extras: requirements of jobs besides, which are kept from now on.
+        ledger: where it is recorded that a host has an environment, for ``down --purge``.
+        emit: is told how it goes on.
+        in_use: hosts that Ray runs on, whose environments can't be changed now.
+    """
+    work = _Bootstrap(inventory, transports, sources, tuple(extras), ledger, emit, in_use)
+    return await work.run(probed)
+
+
+class _Bootstrap:
+    def __init__(
+        self,
+        inventory: Inventory,
+        transports: Mapping[str, Transport],
+        sources: Sources,
+        extras: tuple[str, ...],
+        ledger: Ledger,
+        emit: Emit,
+        in_use: frozenset[str],
+    ) -> None:
+        self._inventory = inventory
+        self._transports = transports
+        self._sources = sources
+        self._extras = extras
+        self._ledger = ledger
+        self._emit = emit
+        self._in_use = in_use
+        self._fetching = {name: asyncio.Lock() for name in ("uv", "wheels")}
+        self._with_uv: set[str] = set()
+        self._installed: dict[str, Installed] = {}
+        self._failed: dict[str, HostError] = {}
+
+    async def run(self, probed: Sequence[Probed]) -> BootstrapReport:
+        judged = judge_fleet(self._inventory, {entry.host: entry.facts for entry in probed if entry.facts is not None})
+        needs = [need for need in await asyncio.gather(*(self._look(entry, judged) for entry in probed)) if need]
+        fixed = [
+            self._installed[name].python for name in sorted(self._installed, key=lambda name: name not in self._in_use)
+        ]
+        fixed += [need.found.ready.python for need in needs if need.found.ready is not None]
+        bare = {need.host.name: need for need in needs if need.found.ready is None}
+        versions = await asyncio.gather(*(self._guard(self._pythons(need)) for need in bare.values()))
+        there = {name: found for name, found in zip(bare, versions, strict=True) if found is not None}
+        python, why = choose_python(fixed, there, ".".join(platform.python_version_tuple()[:2]))
+        if there:
+            self._say(None, why)
+        await asyncio.gather(
+            *(self._guard(self._equip(need, python)) for need in needs if need.host.name not in self._failed)
+        )
+        names = [host.name for host in self._inventory.hosts]
+        installed = tuple(self._installed[name] for name in names if name in self._installed)
+        return BootstrapReport(installed, {name: self._failed[name] for name in names if name in self._failed})
+
+    async def _look(self, entry: Probed, judged: Mapping[str, Sequence[Problem]]) -> _Needs | None:
+        """What a host needs; None where that is nothing, or where it can't be helped, which is then said."""
+        name, host = entry.host, self._inventory.host(entry.host)
+        if entry.error is not None and not isinstance(entry.error, PythonMissing):
+            self._failed[name] = entry.error
+            return None
+        assert host is not None
+        if host.python is not None:
+            self._keep(host, entry, judged)
+            return None
+        transport = self._transports[name]
+        found = await self._guard(on_host.look(transport, self._inventory.cluster))
+        if found is None:
+            return None
+        facts = entry.facts
+        if facts is not None and not judged.get(name) and facts.environment_python is None:
+            detail = f"{facts.python.executable} has what is needed"
+            self._installed[name] = Installed(name, _minor(facts), detail, facts.torch_build or "")
+            return None
+        kind = platform_of(found.platform)
+        if kind is None:
+            known = ", ".join(each.uname for each in PLATFORMS)
+            cause = f"Ray has no packages for {found.platform or 'this system'}"
+            self._fail(RequirementMissing(name, cause, step=STEP, hint=f"it has them for {known}; on Windows use WSL2"))
+            return None
+        return _Needs(host, transport, kind, found, facts)
+
+    def _keep(self, host: Host, entry: Probed, judged: Mapping[str, Sequence[Problem]]) -> None:
+        if entry.error is not None:
+            self._failed[host.name] = entry.error
+        elif judged.get(host.name):
+            cause = f"its own Python, {host.python}, can't be used: {judged[host.name][0].cause}"
+            hint = "take `python:` out of the inventory, and bootstrap makes an environment; or mend that one"
+            self._fail(RequirementMissing(host.name, cause, step=STEP, hint=hint))
+        elif entry.facts is not None:
+            detail = f"the inventory's Python, {host.python}, has what is needed"
+            self._installed[host.name] = Installed(
+                host.name, _minor(entry.facts), detail, entry.facts.torch_build or ""
+            )
+
+    async def _pythons(self, need: _Needs) -> frozenset[str]:
+        """The Pythons of a host that gets an environment, once it has uv."""
+        self._ledger.intend(need.host, "environment")
+        await self._send_uv(need)
+        return await on_host.pythons(need.transport, self._inventory.cluster)
+
+    async def _equip(self, need: _Needs, python: str) -> None:
+        """Make or complete one host's environment, unless it is the one that is wanted."""
+        name, began, cluster = need.host.name, time.monotonic(), self._inventory.cluster
+        ready = need.found.ready
+        wanted: Environment | None = None
+        if ready is not None and need.facts is not None:
+            extras = tuple(dict.fromkeys((*ready.extras, *self._extras)))
+            wanted = Environment(python, torch_build(need.facts, need.host.devices), extras)
+            if wanted.digest == ready.digest:
+                detail = f"Python {need.facts.python.version}, torch {wanted.build.name}: nothing to do"
+                self._installed[name] = Installed(name, python, detail, wanted.build.name)
+                return
+        if name in self._in_use:
+            cause = "its environment has to change, and Ray runs from it"
+            raise RequirementMissing(name, cause, step=STEP, hint="run `hetero-tui down` first, then bootstrap again")
+        self._ledger.intend(need.host, "environment")
+        await self._send_uv(need)
+        await self._tell(name, on_host.make(need.transport, cluster, python, self._sources))
+        facts = await probe_host(cluster, need.host, need.transport)
+        build = torch_build(facts, need.host.devices)
+        wanted = replace(wanted, build=build) if wanted is not None else Environment(python, build, self._extras)
+        self._say(name, f"torch {wanted.build.name}: {wanted.build.why}")
+        if wanted.build.concern:
+            self._say(name, wanted.build.concern, Level.WARNING)
+        await on_host.prepare(need.transport, cluster, wanted)
+        wheels = await self._send_wheels(need, wanted) if self._sources.from_laptop else ""
+        await self._tell(name, on_host.install(need.transport, cluster, wanted, self._sources, wheels))
+        self._say(name, "installed; trying it out")
+        shown = await verify(need.transport, [f"{agent.folder(cluster)}/env/bin/python"])
+        self._refuse_broken(name, shown, facts, wanted)
+        await on_host.mark_ready(need.transport, cluster, wanted)
+        seconds = time.monotonic() - began
+        devices = ", ".join(trial.device for trial in shown.devices)
+        detail = f"Python {shown.python}, torch {shown.versions.get('torch', '?')}, works on {devices}"
+        self._installed[name] = Installed(name, python, detail, wanted.build.name, changed=True, seconds=seconds)
+        self._emit(events.HostChanged(time=time.time(), host=name, state=HostState.READY, detail=detail))
+        self._say(name, f"{detail}; took {seconds:.0f} s", Level.GOOD)
+
+    def _refuse_broken(self, name: str, shown: Verification, facts: HostFacts, wanted: Environment) -> None:
+        """Raise what does not work. Devices that the build can't use, which was said, may be absent."""
+        devices = () if wanted.build.name == "cpu" else facts.devices
+        problems = shown.problems(() if wanted.build.concern else devices)
+        if problems:
+            hint = "is the accelerator's driver loaded (`nvidia-smi`, `rocm-smi`)? `devices: [cpu]` does without it"
+            raise CommandFailed(name, "; ".join(problems), step="verify", hint=hint)
+
+    async def _send_uv(self, need: _Needs) -> None:
+        if need.host.name in self._with_uv:
+            return
+        async with self._fetching["uv"]:
+            packed = await self._of_laptop(need, uv_for(need.platform, self._sources))
+        if need.found.uv_digest != packed.digest:
+            folder = f"{agent.folder(self._inventory.cluster)}/install"
+            digest = await asyncio.to_thread(sha256_of, packed.path)
+            told = partial(self._sent, need.host.name, "uv", packed.path.stat().st_size, 0)
+            await send_file(need.transport, packed.path, folder, digest, told)
+            await on_host.unpack_uv(need.transport, self._inventory.cluster, packed.path.name, packed.digest)
+        self._with_uv.add(need.host.name)
+
+    async def _send_wheels(self, need: _Needs, environment: Environment) -> str:
+        """Send the packages; their folder on the host."""
+        async with self._fetching["wheels"]:  # the second host of a kind finds what the first has fetched
+            self._say(need.host.name, f"collecting packages for {need.platform.uname} on this laptop")
+            wheels = await self._of_laptop(need, collect(environment, need.platform, self._sources))
+        folder = f"{agent.folder(self._inventory.cluster)}/install/wheels/{environment.digest}"
+        sizes = [wheel.stat().st_size for wheel in wheels]
+        for number, wheel in enumerate(wheels):
+            told = partial(self._sent, need.host.name, wheel.name.partition("-")[0], sum(sizes), sum(sizes[:number]))
+            digest = await asyncio.to_thread(sha256_of, wheel)
+            await send_file(need.transport, wheel, folder, digest, told)
+        self._say(need.host.name, f"{len(wheels)} packages sent, {sum(sizes) / 1e6:,.0f} MB")
+        return f"install/wheels/{environment.digest}"
+
+    async def _of_laptop(self, need: _Needs, fetched: Awaitable[T]) -> T:
+        """What the laptop fetches for a host; where it can't, that is the host's error."""
+        try:
+            return await fetched
+        except HostError:
+            raise
+        except HeteroTuiError as error:
+            raise RequirementMissing(need.host.name, error.cause, step=error.step, hint=error.hint) from None
+        except OSError as error:
+            cause = f"this laptop can't keep packages in {error.filename or 'its cache'}: {error.strerror}"
+            hint = "free some space, or give yourself the right to write there"
+            raise RequirementMissing(need.host.name, cause, step=STEP, hint=hint) from None
+
+    async def _guard(self, work: Awaitable[T]) -> T | None:
+        """The outcome of one host's part; None where it failed, which is then said."""
+        try:
+            return await work
+        except HostError as error:
+            self._fail(error)
+            return None
+
+    def _fail(self, error: HostError) -> None:
+        self._failed[error.host] = error
+        self._emit(events.HostChanged(time=time.time(), host=error.host, state=state_after(error), detail=error.cause))
+
+    async def _tell(self, host: str, words: AsyncIterator[str]) -> None:
+        """Say how an installation goes on: in the host's line at once, in the log now and then."""
+        said, last = 0.0, ""
+        async for word in words:
+            self._show(host, word)
+            if time.monotonic() - said >= TELL_EVERY and word != last:
+                self._say(host, word)
+                said, last = time.monotonic(), word
+
+    def _sent(self, host: str, what: str, total: int, before: int, now: int) -> None:
+        self._show(host, f"sending {what}: {(before + now) / 1e6:,.0f} of {total / 1e6:,.0f} MB")
+
+    def _show(self, host: str, detail: str) -> None:
+        self._emit(events.HostChanged(time=time.time(), host=host, state=HostState.INSTALLING, detail=detail))
+
+    def _say(self, host: str | None, text: str, level: Level = Level.INFO) -> None:
+        self._emit(events.Notice(time=time.time(), level=level, text=text, host=host))
+
+
+def _minor(facts: HostFacts) -> str:
+    return ".".join(map(str, facts.python.minor))

@@ -1,0 +1,265 @@
+"""What a host does to get its environment, as shell scripts: many a host has no Python yet.
+
+Everything is below the cluster's folder: ``env`` is the environment, ``env/ready`` says what it holds once that was
+shown to work, ``install`` has uv, its cache, and wheels that were sent. Each step can be killed at any moment; the next
+one goes on from what is there: uv's cache keeps every package that was fetched.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from hetero_tui import deadlines
+from hetero_tui.errors import CommandFailed
+from hetero_tui.fleet import agent
+from hetero_tui.fleet.install.lock import PYTHONS, Environment, constraints
+from hetero_tui.fleet.install.sources import Sources
+from hetero_tui.text import HostText, last_lines, one_line, plain
+from hetero_tui.transport import Completed, Transport
+from remote_agent.protocol import CLUSTER_MARK
+
+STEP = "bootstrap"
+LOOK = "look"
+
+_LOOK = """echo "ht:platform $(uname -sm)"
+cd "$1" 2>/dev/null || exit 0
+echo "ht:uv $(cat install/uv.digest 2>/dev/null)"
+echo "ht:ready $(cat env/ready 2>/dev/null)"
+"""
+
+_UNPACK_UV = """cd "$1/install" || exit 1
+gzip -dc "$2" > uv.new && chmod 700 uv.new && mv -f uv.new uv && ./uv --version >/dev/null || exit 1
+rm -f "$2"; echo "$3" > uv.digest
+"""
+
+# The mark has `down` end what is left of an installation, as all of ours.
+_SETTINGS = f"""umask 077; cd "$1" || exit 1
+here=$(pwd); shift
+{agent.WITHOUT_PYTHON_VARIABLES}
+unset VIRTUAL_ENV CONDA_PREFIX UV_PROJECT_ENVIRONMENT UV_PYTHON UV_SYSTEM_PYTHON
+{CLUSTER_MARK}=$here; UV_CACHE_DIR=$here/install/cache; UV_PYTHON_INSTALL_DIR=$here/install/python
+UV_NO_PROGRESS=1; NO_COLOR=1; LC_ALL=C
+export {CLUSTER_MARK} UV_CACHE_DIR UV_PYTHON_INSTALL_DIR UV_NO_PROGRESS NO_COLOR LC_ALL
+"""
+
+_PYTHONS = (
+    _SETTINGS
+    + """for version in "$@"; do
+  if install/uv python find --system --no-project --no-python-downloads "$version" >/dev/null 2>&1; then
+    echo "ht:python $version"
+  fi
+done
+"""
+)
+
+# Nothing is installed for a laptop that has gone: its end closes stdin, and the group ends. Words that begin with
+# `ht:` are ours, and a sign of life besides.
+_WATCHED = (
+    _SETTINGS
+    + """exec 3<&0
+( cat <&3; kill -TERM 0 ) >/dev/null 2>&1 &
+watcher=$!
+( while sleep 2 >/dev/null 2>&1; do echo "ht:size $(du -sk . 2>/dev/null | cut -f 1)"; done ) 3<&- &
+ticker=$!
+stop() { kill "$ticker" "$watcher" 2>/dev/null; exit "$1"; }
+"""
+)
+
+_MAKE = (
+    _WATCHED
+    + """wanted=$1; mirror=$2; shift 2
+case "$mirror" in
+  *.json) export UV_PYTHON_DOWNLOADS_JSON_URL="$mirror";;
+  ?*) export UV_PYTHON_INSTALL_MIRROR="$mirror";;
+esac
+if [ -x env/bin/python ]; then
+  is=$(env/bin/python -I -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+fi
+if [ "${is:-}" != "$wanted" ]; then
+  rm -rf env
+  install/uv venv --no-project --no-config --python-preference system --python "$wanted" "$@" env 2>&1 || stop 1
+fi
+stop 0
+"""
+)
+
+_INSTALL = (
+    _WATCHED
+    + """rm -f env/ready
+install/uv pip install --python env/bin/python --only-binary :all: --requirements install/requirements.txt \\
+  --constraints install/constraints.txt "$@" 2>&1 || stop 1
+stop 0
+"""
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What ``env/ready`` says: the environment of that digest is whole, and what it holds."""
+
+    digest: str
+    python: str
+    build: str
+    extras: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is on a host: its ``uname -sm``, the digest of our uv, and the whole environment, if there is one."""
+
+    platform: str
+    uv_digest: str
+    ready: Ready | None
+
+
+async def look(transport: Transport, cluster: str) -> Found:
+    """Ask one host."""
+    done = await transport.run(["sh", "-c", _LOOK, LOOK, agent.folder(cluster)], step=STEP, deadline=deadlines.COMMAND)
+    return Found(_said(done, "platform"), _said(done, "uv"), _ready(_said(done, "ready")))
+
+
+async def unpack_uv(transport: Transport, cluster: str, name: str, digest: str) -> None:
+    """Unpack the uv that was sent under ``name``."""
+    command = ["sh", "-c", _UNPACK_UV, "unpack", agent.folder(cluster), name, digest]
+    done = await transport.run(command, step=STEP, deadline=deadlines.COMMAND)
+    if done.exit_status != 0:
+        said = last_lines(done.stderr, 1) or f"exit status {done.exit_status}"
+        hint = "see that programs may be run from that user's home folder"
+        raise CommandFailed(transport.host, f"uv can't be run there: {said}", step=STEP, hint=hint)
+
+
+async def pythons(transport: Transport, cluster: str) -> frozenset[str]:
+    """The minor versions of Python that are there, of those that an environment may have."""
+    command = ["sh", "-c", _PYTHONS, "pythons", agent.folder(cluster), *PYTHONS]
+    done = await transport.run(command, step=STEP, deadline=deadlines.FIND_PYTHONS)
+    lines = {line.removeprefix("ht:python ").strip() for line in done.stdout.raw.splitlines()}
+    return frozenset(lines & set(PYTHONS))
+
+
+def make(transport: Transport, cluster: str, python: str, sources: Sources) -> AsyncIterator[str]:
+    """Make the environment's folder with that Python; words for people as it goes on.
+
+    Raises:
+        HostError: the last word of uv is its cause.
+    """
+    options = ["--no-python-downloads"] if sources.from_laptop and not sources.python_mirror else []
+    return _progress(transport, _MAKE, cluster, python, sources.python_mirror, *options)
+
+
+async def prepare(transport: Transport, cluster: str, environment: Environment) -> None:
+    """Write what is to be installed to the host."""
+    place = f"{agent.folder(cluster)}/install"
+    for name, text in (("requirements.txt", environment.requirements), ("constraints.txt", constraints())):
+        await transport.put(text.encode(), f"{place}/{name}", step=STEP, deadline=deadlines.COMMAND)
+
+
+def install(
+    transport: Transport, cluster: str, environment: Environment, sources: Sources, wheels: str
+) -> AsyncIterator[str]:
+    """Install what :func:`prepare` wrote, from the folder ``wheels`` if they were sent; words for people meanwhile.
+
+    Raises:
+        HostError: the last word of uv is its cause.
+    """
+    offline = ["--no-config", "--offline", "--no-index", "--find-links", wheels]
+    return _progress(
+        transport, _INSTALL, cluster, *(offline if sources.from_laptop else sources.index_options(environment))
+    )
+
+
+async def mark_ready(transport: Transport, cluster: str, environment: Environment) -> None:
+    """Write that the environment is whole; wheels that were sent have served."""
+    document = {
+        "digest": environment.digest,
+        "python": environment.python,
+        "build": environment.build.name,
+        "extras": list(environment.extras),
+    }
+    path = f"{agent.folder(cluster)}/env/ready"
+    await transport.put(json.dumps(document).encode(), path, step=STEP, deadline=deadlines.COMMAND)
+    command = ["rm", "-rf", f"{agent.folder(cluster)}/install/wheels"]
+    await transport.run(command, step=STEP, deadline=deadlines.COMMAND)
+
+
+async def _progress(transport: Transport, script: str, cluster: str, *words: str) -> AsyncIterator[str]:
+    told: list[str] = []
+    told_of = Telling()
+    command = ["sh", "-c", script, "bootstrap", agent.folder(cluster), *words]
+    try:
+        async with transport.stream(command, step=STEP, silence=deadlines.INSTALL_SILENCE) as lines:
+            async for line in lines:
+                if not line.raw.startswith("ht:"):
+                    told.append(plain(line))
+                    del told[:-40]
+                if word := told_of(line):
+                    yield word
+    except CommandFailed as error:
+        cause = cause_in(told) or error.cause
+        raise CommandFailed(transport.host, cause, step=STEP, hint=_hint(cause), output="\n".join(told[-8:])) from None
+
+
+class Telling:
+    """Makes words for people of uv's lines and of the size that the folder has reached."""
+
+    def __init__(self) -> None:
+        """Nothing is under way yet."""
+        self._under_way: dict[str, str] = {}
+        self._packages = 0
+        self._at_first: int | None = None
+
+    def __call__(self, line: HostText) -> str:
+        """What to say after this line; empty: nothing new."""
+        text = one_line(line)
+        if found := re.match(r"ht:size (\d{1,12})$", text):
+            size = int(found[1])
+            self._at_first = size if self._at_first is None else self._at_first
+            grown = (size - self._at_first) / 1024
+            what = f"fetching {', '.join(self._under_way.values())}" if self._under_way else "installing"
+            return f"{what}; {grown:,.0f} MiB so far" if grown >= 1 else ""
+        if found := re.match(r"Resolved (\d+) packages?", text):
+            self._packages = int(found[1])
+            return f"{self._packages} packages to install"
+        if found := re.match(r"Downloading (\S+) \(([^)]+)\)", text):
+            self._under_way[found[1]] = f"{found[1]} ({found[2]})"
+            return ""
+        if found := re.match(r"Downloaded (\S+)", text):
+            self._under_way.pop(found[1], None)
+            return f"has fetched {found[1]}"
+        if re.match(r"(Prepared|Installed) \d+ packages?|Using CPython|Creating virtual environment", text):
+            return text
+        return ""
+
+
+def cause_in(lines: list[str]) -> str:
+    """The one sentence of uv's last lines that says why it failed; empty where there is none."""
+    for start, line in enumerate(lines):
+        if re.match(r"\s*(error:|×)", line):
+            whole = " ".join(part.strip(" \t╰─▶├│×") for part in lines[start:] if part.strip())
+            return one_line(re.sub(r"^error:\s*", "", whole).replace(" cause: ", " "), 400)
+    return one_line(lines[-1]) if lines else ""
+
+
+def _hint(cause: str) -> str:
+    if re.search(r"interpreter|Python download|managed Python|python-build-standalone", cause):
+        return "install that Python there, or name a mirror of python-build-standalone: `bootstrap --python-mirror URL`"
+    if re.search(r"No space left|disk", cause):
+        return "free some space there (an environment takes 1 to 8 GB), then run it again: it goes on where it was"
+    if re.search(r"fetch|connect|request|resolve|dns|network|timed out", cause, re.IGNORECASE):
+        return "is the host online? `bootstrap --from-laptop` sends it the packages; `--index URL` names another index"
+    return "run it again: it goes on where it was"
+
+
+def _said(done: Completed, word: str) -> str:
+    return one_line((done.stdout.last(f"ht:{word} ") or "").removeprefix(f"ht:{word} "), 2000).strip()
+
+
+def _ready(text: str) -> Ready | None:
+    try:
+        found = json.loads(text)
+        extras = tuple(str(extra) for extra in found["extras"])
+        return Ready(str(found["digest"]), str(found["python"]), str(found["build"]), extras)
+    except (ValueError, KeyError, TypeError):
+        return None

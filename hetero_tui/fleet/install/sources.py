@@ -1,0 +1,193 @@
+"""Where packages come from, and the programs of the laptop that fetch them: uv, and pip for other platforms' wheels."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+from hetero_tui import deadlines
+from hetero_tui.errors import HeteroTuiError, UsageError
+from hetero_tui.fleet.install.lock import Environment, constraints, pins
+from hetero_tui.fleet.install.platforms import Platform
+from hetero_tui.text import last_lines
+from hetero_tui.transport.processes import spawn
+
+STEP = "fetch packages"
+TORCH_INDEX = "https://download.pytorch.org/whl"
+_CHUNK = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where packages and Pythons come from.
+
+    Attributes:
+        index: package index in PyPI's place; empty: PyPI, or what the host's uv is set up with.
+        torch_index: below it lies an index for each build of torch.
+        python_mirror: mirror of python-build-standalone's releases; empty: uv's own.
+        from_laptop: the laptop collects the wheels and sends them; hosts need no internet.
+        wheels: a folder that it takes them from, so that it needs none either.
+    """
+
+    index: str = ""
+    torch_index: str = TORCH_INDEX
+    python_mirror: str = ""
+    from_laptop: bool = False
+    wheels: Path | None = None
+
+    def index_options(self, environment: Environment) -> list[str]:
+        """The options of uv for packages from an index."""
+        options = ["--default-index", self.index] if self.index else []
+        if environment.build.local_version:
+            # Every version is exact, so that the best match is the one: torch's from the second, most from the first.
+            torch = f"{self.torch_index.rstrip('/')}/{environment.build.name}"
+            options += ["--index", torch, "--index-strategy", "unsafe-best-match"]
+        return options
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A file for hosts: ``digest`` is the SHA256 of what it holds unpacked."""
+
+    path: Path
+    digest: str
+
+
+async def uv_for(wanted: Platform, sources: Sources) -> Packed:
+    """The gzipped uv for a platform: the laptop's own, that of a wheel in the folder of wheels, or PyPI's.
+
+    Raises:
+        HeteroTuiError: there is none, and it can't be fetched.
+    """
+    cache = user_cache_path("hetero-tui") / "uv"
+    known = next(iter(sorted(cache.glob(f"{pins()['uv']}-{wanted.triple}-*.gz"))), None)
+    if known is not None:
+        return Packed(known, known.name.removesuffix(".gz").rpartition("-")[2])
+    if f"{platform.system()} {platform.machine()}" == wanted.uname:
+        data = await asyncio.to_thread(_laptop_uv().read_bytes)
+    else:
+        data = await _uv_of_wheel(wanted, sources)
+    digest = hashlib.sha256(data).hexdigest()
+    path = cache / f"{pins()['uv']}-{wanted.triple}-{digest}.gz"
+    await asyncio.to_thread(_write, path, await asyncio.to_thread(gzip.compress, data, 6))
+    return Packed(path, digest)
+
+
+async def collect(environment: Environment, wanted: Platform, sources: Sources) -> tuple[Path, ...]:
+    """The wheels of an environment for a platform, in a folder of the laptop that is kept for the next host.
+
+    Raises:
+        HeteroTuiError: some package has none for it, or can't be fetched.
+    """
+    folder = user_cache_path("hetero-tui") / "wheels" / f"{environment.digest}-{wanted.triple}"
+    whole = folder / "pins.txt"
+    if not whole.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+            resolved = await _resolve(environment, wanted, sources, Path(temporary))
+            options = ["--index-url", sources.index] if sources.index else []
+            if environment.build.local_version:
+                index = f"{sources.torch_index.rstrip('/')}/{environment.build.name}"
+                options += ["--extra-index-url", index]
+            await _download(["-r", str(resolved)], folder, wanted, sources, options, environment.python)
+            resolved.replace(whole)
+    return tuple(sorted(folder.glob("*.whl")))
+
+
+async def _resolve(environment: Environment, wanted: Platform, sources: Sources, folder: Path) -> Path:
+    """A file with the exact version of every package that the environment needs on that platform."""
+    needed, limits, resolved = (folder / name for name in ("needed.txt", "constraints.txt", "resolved.txt"))
+    needed.write_text(environment.requirements)
+    limits.write_text(constraints())
+    where = (
+        ["--no-index", "--find-links", str(sources.wheels)] if sources.wheels else sources.index_options(environment)
+    )
+    command = [
+        *(str(_laptop_uv()), "pip", "compile", "--quiet", "--no-config", "--no-annotate", "--no-header"),
+        *("--constraints", str(limits), "--only-binary", ":all:", "--python-version", environment.python),
+        *("--python-platform", wanted.triple, *where, "--output-file", str(resolved), str(needed)),
+    ]
+    await _run(command)
+    return resolved
+
+
+async def _uv_of_wheel(wanted: Platform, sources: Sources) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="hetero-tui-") as temporary:
+        folder = Path(temporary)
+        options = ["--index-url", sources.index] if sources.index else []
+        await _download([f"uv=={pins()['uv']}"], folder, wanted, sources, options, "3.11")
+        return await asyncio.to_thread(_unpacked_uv, folder)
+
+
+def _unpacked_uv(folder: Path) -> bytes:
+    """The program in the one wheel of uv that lies in a folder."""
+    (wheel,) = folder.glob("uv-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.read(next(name for name in archive.namelist() if name.endswith(".data/scripts/uv")))
+
+
+async def _download(
+    what: Sequence[str], folder: Path, wanted: Platform, sources: Sources, options: Sequence[str], python: str
+) -> None:
+    """Have pip download wheels for another platform; each is what is asked for, and nothing that it depends on."""
+    pip = [sys.executable, "-m", "pip"] if find_spec("pip") else [str(_laptop_uv()), "tool", "run", "pip"]
+    folder_alone = ["--isolated", "--no-index", "--find-links", str(sources.wheels)]  # not what pip is set up with
+    where = folder_alone if sources.wheels else options
+    tags = [word for tag in wanted.tags for word in ("--platform", tag)]
+    await _run(
+        [
+            *(*pip, "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:"),
+            *("--implementation", "cp", "--python-version", python, *tags, *where, "--dest", str(folder), *what),
+        ]
+    )
+
+
+async def _run(command: Sequence[str]) -> None:
+    environment = os.environ | {"MACOSX_DEPLOYMENT_TARGET": "14.0"}  # torch's wheels for macOS need it; uv assumes 13
+    try:
+        async with asyncio.timeout(deadlines.FETCH), spawn(command, cwd=Path.home(), env=environment) as running:
+            running.stdin.close()
+            output, errors = await asyncio.gather(running.stdout.read(), running.stderr.read())
+            status = await running.wait()
+    except TimeoutError:
+        raise HeteroTuiError(
+            f"no end within {deadlines.FETCH:g} s", step=STEP, hint="it goes on where it was"
+        ) from None
+    if status != 0:
+        said = last_lines((output + errors).decode("utf-8", "replace"), 3, 500).replace("\n", " ")
+        hint = "is the laptop online? `--index` names another index, `--wheels` a folder of wheels"
+        raise HeteroTuiError(said or f"{command[0]} ended with status {status}", step=STEP, hint=hint)
+
+
+def _laptop_uv() -> Path:
+    beside = Path(sys.executable).with_name("uv")
+    found = str(beside) if beside.exists() else shutil.which("uv")
+    if found is None:
+        raise UsageError("uv is not there", step=STEP, hint="pip install uv (it comes with `pip install hetero-tui`)")
+    return Path(found)
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(data)
+    Path(file.name).replace(path)
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA256 of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,68 @@
+"""What a user names a new machine by, as an inventory has it: ``user@host:port``, or a Host of ``~/.ssh/config``."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection
+from pathlib import Path
+
+from hetero_tui.errors import UsageError
+
+_TARGET = re.compile(
+    r"(?:(?P<user>[^\s@:\[\]]+)@)?(?:(?P<address>[^\s@:\[\]]+)|\[(?P<ipv6>[0-9A-Fa-f:.]+)\])(?::(?P<port>\d{1,5}))?"
+)
+_DEEPEST = 16  # of files that include each other, as in OpenSSH
+
+
+def parse_target(text: str) -> dict[str, object]:
+    """The fields of a host: address, and user and port where they are named.
+
+    Raises:
+        UsageError: it is no ``[user@]host[:port]``; an IPv6 address stands in brackets.
+    """
+    found = _TARGET.fullmatch(text)
+    port = int(found["port"]) if found is not None and found["port"] else None
+    if found is None or text.startswith("-") or (port is not None and not 0 < port < 2**16):
+        hint = "such as me@mercer.local, me@192.168.1.12:2222, or a Host of ~/.ssh/config"
+        raise UsageError(f"{text!r} is not [user@]host[:port]", step="add", hint=hint)
+    fields: dict[str, object] = {"address": found["address"] or found["ipv6"]}
+    if found["user"]:
+        fields["user"] = found["user"]
+    if port is not None:
+        fields["port"] = port
+    return fields
+
+
+def free_name(address: str, taken: Collection[str]) -> str:
+    """A name for the host at an address that no other has: the first label of a host name, or ``host-`` and an IP's."""
+    is_ip = re.fullmatch(r"[\d.]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*", address)
+    base = f"host-{address}" if is_ip else address.partition(".")[0]
+    base = re.sub(r"[^a-z0-9]+", "-", base.lower()).strip("-")[:36].rstrip("-") or "host"
+    names = (base, *(f"{base}-{number}" for number in range(2, len(taken) + 3)))
+    return next(name for name in names if name not in taken)
+
+
+def ssh_config_hosts(path: Path | None = None, depth: int = 0) -> tuple[str, ...]:
+    """The names of machines in an ssh_config (None: the user's) and what it includes: patterns name none."""
+    path = path or Path("~/.ssh/config").expanduser()
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ()
+    found: list[str] = []
+    for line in lines:
+        keyword, _, rest = line.strip().replace("=", " ", 1).partition(" ")
+        try:
+            words = shlex.split(rest, comments=True)
+        except ValueError:  # an open quotation mark: ssh refuses that line too
+            continue
+        if keyword.lower() == "host":
+            found += [word for word in words if not re.search(r"[*?!]", word)]
+        elif keyword.lower() == "include" and depth < _DEEPEST:
+            for word in words:
+                pattern = Path(word).expanduser()
+                pattern = pattern if pattern.is_absolute() else path.parent / pattern
+                for included in sorted(Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor)))):
+                    found += ssh_config_hosts(included, depth + 1)
+    return tuple(dict.fromkeys(found))

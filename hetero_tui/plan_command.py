@@ -1,0 +1,101 @@
+"""``hetero-tui plan JOB``: what training it would take, with which machines, before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hetero_tui import commanding
+from hetero_tui.cli_options import AcceptKeys, Job, Json, Plain, Settings, With
+from hetero_tui.launcher import DONE, FAILED
+from hetero_tui.narration import Output
+
+if TYPE_CHECKING:
+    from hetero_tui.session import Session
+    from remote_agent.planning.choice import Limits
+    from remote_agent.planning.survey import Survey
+
+
+def plan(
+    context: typer.Context,
+    job: Job,
+    settings: Settings = None,
+    paths: With = None,
+    allow: Annotated[
+        str, typer.Option("--allow", help="inexact: ways that give other weights than one process would, too.")
+    ] = "exact",
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option("--what-if", metavar="CHANGE", help="add=rtx4070@1gbit, link=wifi or without=nas; repeatable."),
+    ] = None,
+    fleet: Annotated[
+        Path | None, typer.Option("--fleet", help="Plan for the fleet that this file describes; nothing is measured.")
+    ] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Each term of the step's time, and its source.")] = False,
+    measure: Annotated[bool, typer.Option("--measure", help="Measure anew, even if nothing has changed.")] = False,
+    as_json: Json = False,
+    plain: Plain = False,
+    accept: AcceptKeys = False,
+) -> None:
+    """Say what a step will take, which machines help, and what would; nothing is trained."""
+    from hetero_tui.planning import fleet_file
+    from hetero_tui.runs.order import read_order
+
+    output = Output(as_json, plain)
+    pairs = [*(settings or ()), *([f"allow={allow}"] if allow != "exact" else [])]
+    order = commanding.checked(output, lambda: read_order(job, pairs, paths or ()))
+    limits = commanding.checked(output, lambda: _limits(order.settings))
+    changes = what_if or []
+    if fleet is not None:
+        described = commanding.checked(output, lambda: fleet_file.read(fleet))
+        code = commanding.checked(output, lambda: _print(output, described.survey, limits, changes, explain=explain))
+        if described.faults_per_host_day and not as_json and code == DONE:
+            lost = described.lost(len(described.survey.hosts), 1.0)
+            output.data(f"faults: {100 * lost:.2g}% of the time would be lost")
+        raise typer.Exit(code)
+
+    async def work(session: Session, output: Output) -> int:
+        survey, measured = await session.survey_of(order, anew=measure)
+        return _print(output, survey, limits, changes, explain=explain, measured=measured)
+
+    commanding.in_session(context, output, accept, work)
+
+
+def _limits(settings: object) -> Limits:
+    """What the settings leave open; a plan chooses the strategy unless one is named."""
+    from remote_agent.planning.limits import limits_of
+    from remote_agent.settings import TrainingConfig
+
+    assert isinstance(settings, dict)
+    return limits_of(TrainingConfig.from_settings({"strategy": "auto", **settings}))
+
+
+def _print(
+    output: Output, survey: Survey, limits: Limits, changes: list[str], *, explain: bool, measured: bool = False
+) -> int:
+    from hetero_tui.planning import plan_report
+    from hetero_tui.planning.what_if import changed
+    from remote_agent.planning.choice import choose
+    from remote_agent.planning.sites import DoesNotFit
+    from remote_agent.planning.verdicts import verdicts
+
+    survey = changed(survey, changes)
+    try:
+        found = choose(survey, limits)
+    except DoesNotFit as error:
+        output.complain(f"hetero-tui: plan: the job does not fit: {error} -> a smaller batch or model, or more memory")
+        return FAILED
+    told = verdicts(survey, found, limits)
+    if output.as_json:
+        output.document(plan_report.document(survey, found, told, measured=measured))
+        return DONE
+    output.table(plan_report.HOST_HEADINGS, plan_report.host_rows(survey, found))
+    output.data("")
+    output.table(plan_report.WAY_HEADINGS, plan_report.way_rows(found))
+    output.data("")
+    more = plan_report.explained(found.best) if explain else []
+    for line in (*told, *(f"does not fit: {why}" for why in found.refused), *more, *plan_report.estimates(survey)):
+        output.data(line)
+    return DONE

@@ -1,0 +1,123 @@
+"""A plan as a table, as JSON, and explained term by term. Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from remote_agent.planning.choice import Choice
+from remote_agent.planning.survey import Survey
+from remote_agent.planning.verdicts import names, seconds
+from remote_agent.planning.ways import Prediction
+
+HOST_HEADINGS = ["HOST", "DEVICE", "SHARE", "COMPUTES", "LINK MB/s", "SHARDS", "HELPS"]
+WAY_HEADINGS = ["WAY", "HOSTS", "STEP", "SAMPLES/S", "EXACT", "LIMIT"]
+
+MAX_ROWS = 40
+"""Hosts of a table; of more the first are shown."""
+
+
+def host_rows(survey: Survey, choice: Choice) -> list[list[str]]:
+    """A row for each device."""
+    best, rows = choice.best, []
+    for host in survey.hosts[:MAX_ROWS]:
+        link = f"{host.up / 1e6:.1f}/{host.down / 1e6:.1f}" if host.up else "n/a"
+        part = best.parts.get(host.name, 0.0)
+        for device in host.devices:
+            samples = best.shares.get(device.name, 0)
+            share = f"{100 * samples / best.samples:.0f}%" if samples else "-"
+            computes = seconds(best.busy_s[device.name]) if samples else "-"
+            held = f"{100 * part:.0f}%" if part else "-"
+            rows.append(
+                [host.name, device.product or device.name, share, computes, link, held, _helps(choice, host.name)]
+            )
+    return rows
+
+
+def _helps(choice: Choice, host: str) -> str:
+    gain, inside = choice.gains.get(host), host in choice.best.way.hosts
+    if gain is None:
+        return ("needed" if host in choice.gains and len(choice.best.way.hosts) > 1 else "") if inside else "left out"
+    said = "does not fit" if gain <= -math.inf else f"{100 * gain:+.0f}%"
+    return said if inside else f"{said}: left out"
+
+
+def way_rows(choice: Choice) -> list[list[str]]:
+    """A row for each way, the fastest first."""
+    rows = []
+    for each in choice.ways:
+        marked = "> " if each is choice.best else "  "
+        exact = "yes" if each.way.exact else "no"
+        step = seconds(each.seconds)
+        rows.append([marked + each.way.title, names(each.way.hosts), step, f"{each.speed:.4g}", exact, each.bound])
+    return rows
+
+
+def explained(best: Prediction) -> list[str]:
+    """The terms of a step, each with its source."""
+    return [f"{term.name}: {seconds(term.seconds)} ({term.source})" for term in best.terms] + (
+        [f"{best.link} is at work for {seconds(best.link_s)} of {seconds(best.seconds)}"] if best.link else []
+    )
+
+
+def document(survey: Survey, choice: Choice, told: tuple[str, ...], *, measured: bool) -> dict[str, Any]:
+    """For scripts."""
+    gains = {name: (gain if gain is None or math.isfinite(gain) else None) for name, gain in choice.gains.items()}
+    return {
+        "job": survey.job,
+        "parameters": survey.work.parameters,
+        "batch": survey.work.batch,
+        "measured_now": measured,
+        "measured_at": survey.time or None,
+        "chosen": _way(choice.best),
+        "ways": [_way(each) for each in choice.ways],
+        "hosts": [
+            {
+                "name": host.name,
+                "used": host.name in choice.best.way.hosts,
+                "gain": gains.get(host.name),
+                "up": host.up,
+                "down": host.down,
+                "devices": [
+                    {
+                        "name": device.name,
+                        "samples_per_second": device.speed,
+                        "overhead_s": device.overhead_s,
+                        "samples": choice.best.shares.get(device.name, 0),
+                        "estimate": device.estimate or None,
+                    }
+                    for device in host.devices
+                ],
+            }
+            for host in survey.hosts
+        ],
+        "verdicts": list(told),
+        "does_not_fit": list(choice.refused),
+        "considered": choice.considered,
+    }
+
+
+def _way(found: Prediction) -> dict[str, Any]:
+    way = found.way
+    return {
+        "strategy": way.strategy,
+        "codec": way.codec,
+        "hosts": list(way.hosts),
+        "local_steps": way.local_steps if way.strategy == "local_sgd" else None,
+        "overlap": way.overlap,
+        "exact": way.exact,
+        "step_s": found.seconds,
+        "samples": found.samples,
+        "samples_per_second": found.speed,
+        "terms": [{"name": term.name, "seconds": term.seconds, "source": term.source} for term in found.terms],
+        "shards": dict(found.parts),
+        "limit": found.bound,
+        "joules": found.joules or None,
+        "price": found.price or None,
+    }
+
+
+def estimates(survey: Survey) -> list[str]:
+    """What of the fleet was not measured, and where its figures come from."""
+    found = {device.estimate: device.product or device.name for host in survey.hosts for device in host.devices}
+    return [f"estimate: {name}: {source}" for source, name in found.items() if source]

@@ -1,0 +1,95 @@
+"""A fleet as it would be: with another device, another link, or without a host. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Collection, Sequence
+
+from hetero_tui.errors import PlanError
+from hetero_tui.planning.catalogue import DEVICES, WIFI_BYTES, estimate, link_rate
+from remote_agent.planning.survey import Host, Survey
+
+HINT = "for example add=rtx4070@1gbit, link=wifi, link=nas:100mbit or without=nas"
+
+
+def changed(survey: Survey, changes: Sequence[str]) -> Survey:
+    """The fleet after these changes, one after the other.
+
+    Raises:
+        PlanError: with every one that can't be made.
+    """
+    mistakes: list[str] = []
+    for text in changes:
+        kind, _, value = text.partition("=")
+        try:
+            if kind == "add":
+                survey = _added(survey, value)
+            elif kind == "link":
+                survey = _linked(survey, value)
+            elif kind == "without":
+                survey = _without(survey, value)
+            else:
+                raise ValueError(f"expected add=, link= or without={_near(kind, ('add', 'link', 'without'))}")
+        except ValueError as error:
+            mistakes.append(f"--what-if {text}: {error}")
+    if mistakes:
+        raise PlanError(tuple(mistakes), hint=HINT)
+    return survey
+
+
+def _added(survey: Survey, value: str) -> Survey:
+    device, at, link = value.partition("@")
+    if device not in DEVICES:
+        raise ValueError(f"no device {device!r}{_near(device, DEVICES)}; the catalogue has {', '.join(DEVICES)}")
+    measured = [each for host in survey.hosts for each in host.devices if not each.estimate]
+    if not measured:
+        raise ValueError("no device was measured that it could be compared with")
+    count = sum(host.name.startswith(device) for host in survey.hosts)
+    name = device if not count else f"{device}-{count + 1}"
+    anchor = max(measured, key=lambda each: each.speed)
+    host = Host(
+        name=name,
+        devices=(estimate(f"{name}/{device}", device, anchor),),
+        update_s=max(each.update_s for each in survey.hosts),
+        computer=f"what if {name}",
+    )
+    return _on_link(dataclasses.replace(survey, hosts=(*survey.hosts, host)), [name], link if at else "1gbit")
+
+
+def _linked(survey: Survey, value: str) -> Survey:
+    host, colon, link = value.rpartition(":")
+    if colon:
+        _check(survey, host)
+    return _on_link(survey, [host] if colon else survey.names, link)
+
+
+def _without(survey: Survey, host: str) -> Survey:
+    _check(survey, host)
+    if len(survey.hosts) == 1:
+        raise ValueError("no host would be left")
+    return survey.of([name for name in survey.names if name != host])
+
+
+def _on_link(survey: Survey, names: Collection[str], link: str) -> Survey:
+    if link == "wifi":
+        survey = dataclasses.replace(survey, media={**survey.media, "wifi": WIFI_BYTES})
+        rate, both, medium = WIFI_BYTES, WIFI_BYTES, "wifi"
+    else:
+        wired = link_rate(link)
+        if wired is None:
+            raise ValueError(f"no link {link!r}: expected wifi, 100mbit, 1gbit, 2.5gbit ...")
+        rate, both, medium = wired, 0.0, ""
+    new = {host.name: dataclasses.replace(host, up=rate, down=rate, both=both, medium=medium) for host in survey.hosts}
+    hosts = tuple(new[host.name] if host.name in names else host for host in survey.hosts)
+    return dataclasses.replace(survey, hosts=hosts)
+
+
+def _check(survey: Survey, host: str) -> None:
+    if host not in survey.names:
+        raise ValueError(f"no host {host!r}{_near(host, survey.names)}; there are {', '.join(survey.names)}")
+
+
+def _near(word: str, valid: Collection[str]) -> str:
+    near = difflib.get_close_matches(word, valid, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,238 @@
+"""A run as it is shown, after each of its own events. Pure; :mod:`hetero_tui.fold` folds the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from hetero_tui import faults
+from hetero_tui.events import Level
+from hetero_tui.state import (
+    COORDINATOR,
+    FIRST_STEP,
+    LOSS_POINTS,
+    MEASURING,
+    RECENT_STEPS,
+    WORKERS,
+    Phase,
+    RunView,
+    WorkerView,
+)
+from hetero_tui.text import one_line
+from remote_agent import protocol
+from remote_agent.states import RunState
+
+
+def begun(run: str, job: str, time: float) -> RunView:
+    """A run of which only that it was started is known."""
+    return RunView(run=run, job=job, started=time, phases=(Phase(name=COORDINATOR, began=time),))
+
+
+def fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]:
+    """The run after one of its events, and the log line for it ("" for none)."""
+    found = faults.after(run, event)
+    before = run
+    run, level, text = _fold_run(run, event)
+    run = replace(run, faults=found, last_event=event.time, phases=_phases(before, event))
+    return run, level, text
+
+
+def _phases(run: RunView, event: protocol.Event) -> tuple[Phase, ...]:
+    """How far the start is. The first step ends it, and a new start after a resume begins it again."""
+    match event:
+        case protocol.RunStarted():
+            return _next(run.phases, WORKERS, event.time)
+        case protocol.RunResumed() if event.checkpoint:
+            return (Phase(name=WORKERS, began=event.time),)
+        case protocol.WorkerJoined() if run.phases and run.phases[-1].name == WORKERS:
+            return _next(run.phases, MEASURING, event.time)
+        case protocol.PlanMade() if run.phases and run.phases[-1].ended is None:
+            return _next(run.phases, FIRST_STEP, event.time)
+        case protocol.Step() | protocol.RunFinished() | protocol.RunFailed() if (
+            run.phases and run.phases[-1].ended is None
+        ):
+            return (*run.phases[:-1], replace(run.phases[-1], ended=event.time))
+        case _:
+            return run.phases
+
+
+def _next(phases: tuple[Phase, ...], name: str, time: float) -> tuple[Phase, ...]:
+    done = tuple(replace(phase, ended=time) if phase.ended is None else phase for phase in phases)
+    return (*done, Phase(name=name, began=time))
+
+
+def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]:  # noqa: C901 - a case an event
+    """The run after one of its events, and the log line for it ("" for none)."""
+    match event:
+        case protocol.Step():
+            return _stepped(run, event), Level.INFO, ""
+        case protocol.RunStarted():
+            run = replace(
+                run,
+                job=event.job,
+                started=event.time,
+                state=run.state if run.state is RunState.STOPPING else RunState.RUNNING,
+                detail="measuring devices",
+                iterations=event.iterations,
+                batch_size=event.batch_size,
+                parameters=event.parameters,
+            )
+            return run, Level.INFO, f"{event.job}: {event.parameters:,} parameters, {event.iterations:,} steps"
+        case protocol.PlanMade():
+            iterations = event.iterations or run.iterations
+            run = replace(run, workers=_workers(run, event.shares), detail="", iterations=iterations, plan=event)
+            shares = ", ".join(f"{share.host} {share.samples}" for share in event.shares)
+            return run, Level.INFO, f"samples of a step, by measured speed: {shares}"
+        case protocol.Rebalanced():
+            reason = f" ({event.reason})" if event.reason else ""
+            shares = ", ".join(f"{share.host} {share.samples}" for share in event.shares)
+            return replace(run, workers=_workers(run, event.shares)), Level.INFO, f"rebalanced{reason}: {shares}"
+        case protocol.WorkerJoined():
+            workers = _change_worker(run, event.worker, alive=True, drained=False, retry_at=None)
+            return replace(run, workers=workers), Level.GOOD, _joined(event)
+        case protocol.WorkerLost():
+            return _without(run, event)
+        case protocol.WorkerSlow() if event.factor >= 1:
+            run = replace(run, workers=_change_worker(run, event.worker, slow_factor=None))
+            return run, Level.GOOD, f"{event.host} is back at its usual speed"
+        case protocol.WorkerSlow():
+            run = replace(run, workers=_change_worker(run, event.worker, slow_factor=event.factor))
+            return run, Level.WARNING, f"{event.host} slowed to ×{event.factor:.2f}"
+        case protocol.SliceReissued():
+            stall = "" if event.stall_s is None else f"; stall {event.stall_s:.1f} s"
+            text = f"{event.samples} samples of step {event.step:,} went from {event.worker} to {event.to}{stall}"
+            return run, Level.GOOD, f"{text}, nothing lost"
+        case protocol.Evaluated():
+            run = replace(run, evaluated=event, best=event if event.best else run.best)
+            figures = ", ".join(f"{name} {_figure(value)}" for name, value in event.metrics.items())
+            best = ", the best so far" if event.best else ""
+            return run, Level.INFO, f"step {event.step:,} evaluated on {event.samples:,} samples: {figures}{best}"
+        case protocol.Notice():
+            return run, Level.WARNING, f"{event.host}, step {event.step:,}: {event.text}"
+        case protocol.CheckpointSaved():
+            run = replace(run, checkpoint=event.path, checkpoint_step=event.step)
+            where = ", ".join(event.hosts) or event.host
+            return run, Level.INFO, f"checkpoint of step {event.step:,} saved on {where}"
+        case protocol.ServerLost() | protocol.HeadLost():
+            return run, Level.BAD, f"{event.host} lost at step {event.step:,}: {event.cause}"
+        case protocol.RunResumed():
+            # What was known of later steps is superseded: they are made again.
+            run = replace(
+                run,
+                state=run.state if run.state is RunState.STOPPING else RunState.RUNNING,
+                ended=None,
+                detail="measuring devices" if event.checkpoint else "",
+                step=event.step,
+                samples=event.samples or run.samples,
+                iterations=event.iterations or run.iterations,
+                losses=tuple(point for point in run.losses if point[0] <= event.step),
+                recent=(),
+                checkpoint=event.checkpoint or run.checkpoint,
+                checkpoint_step=event.step if event.checkpoint else run.checkpoint_step,
+                away_seconds=run.away_seconds + max(0.0, event.time - (run.last_event or event.time)),
+                evaluated=_unless_superseded(run.evaluated, event.step),
+                best=_unless_superseded(run.best, event.step),
+            )
+            why = f" (it had {event.cause})" if event.cause else ""
+            notes = "".join(f"; {note}" for note in event.notes)
+            return run, Level.GOOD, f"resumed on {event.host} after step {event.step:,}{why}{notes}"
+        case protocol.RunFinished():
+            run = replace(
+                run,
+                state=RunState.STOPPED if event.stopped else RunState.FINISHED,
+                ended=event.time,
+                step=event.steps,
+                loss=event.final_loss,
+                checkpoint=event.checkpoint,
+                evaluation=event.evaluation,
+                detail="",
+            )
+            figures = "".join(f", {name.replace('_', ' ')} {value:.4g}" for name, value in event.evaluation.items())
+            word = "stopped" if event.stopped else "finished"
+            speed = f"{event.samples_per_second:,.0f} samples/s"
+            why = f" ({event.reason})" if event.reason else ""
+            steps = "1 step" if event.steps == 1 else f"{event.steps:,} steps"
+            return run, Level.GOOD, f"{run.run} {word} after {steps}{why}, {speed}{figures}"
+        case protocol.RunFailed():
+            run = replace(run, state=RunState.FAILED, ended=event.time, detail=one_line(event.cause))
+            hint = f" -> {event.hint}" if event.hint else ""
+            return run, Level.BAD, f"{run.run} failed on {event.host} at step {event.step:,}: {event.cause}{hint}"
+        case _:
+            return run, Level.INFO, ""
+
+
+def _figure(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.4g}"
+
+
+def _unless_superseded(evaluated: protocol.Evaluated | None, step: int) -> protocol.Evaluated | None:
+    return evaluated if evaluated is not None and evaluated.step <= step else None
+
+
+def _stepped(run: RunView, event: protocol.Step) -> RunView:
+    losses = run.losses
+    if event.loss is not None:
+        losses = (*losses, (event.step, event.loss))
+        if len(losses) > LOSS_POINTS:
+            losses = losses[::2]
+    return replace(
+        run,
+        step=event.step,
+        loss=event.loss,
+        losses=losses,
+        samples=run.samples + event.samples,
+        recent=(*run.recent[-(RECENT_STEPS - 1) :], event),
+        detail="",
+    )
+
+
+def _workers(run: RunView, shares: Iterable[protocol.Share]) -> tuple[WorkerView, ...]:
+    """Each keeps its place, whatever order the shares come in: a row of the screen does not jump."""
+    shares = tuple(shares)
+    total = sum(share.samples for share in shares) or 1
+    workers = {worker.worker: replace(worker, samples=0, fraction=0.0) for worker in run.workers}
+    for share in shares:
+        known = workers.get(share.worker)
+        workers[share.worker] = WorkerView(
+            worker=share.worker,
+            host=share.host,
+            device=share.device,
+            samples=share.samples,
+            fraction=share.samples / total,
+            simulated_speed=share.simulated_speed,
+            alive=True,
+            slow_factor=known.slow_factor if known else None,
+        )
+    return tuple(workers.values())
+
+
+def _change_worker(run: RunView, name: str, **changes: object) -> tuple[WorkerView, ...]:
+    return tuple(
+        replace(worker, **changes) if worker.worker == name else worker  # type: ignore[arg-type]
+        for worker in run.workers
+    )
+
+
+def _joined(event: protocol.WorkerJoined) -> str:
+    device = f"{one_line(event.name, 60)} ({event.device})" if event.name else event.device
+    return f"{event.host} takes part: {device}"
+
+
+def _without(run: RunView, event: protocol.WorkerLost) -> tuple[RunView, Level, str]:
+    """The run once a worker left it, as a user asked, or was lost."""
+    drained = event.cause == faults.DRAINED
+    pause = faults.retry_seconds(event.cause)
+    workers = _change_worker(
+        run,
+        event.worker,
+        alive=False,
+        samples=0,
+        fraction=0.0,
+        slow_factor=None,
+        drained=drained,
+        retry_at=None if pause is None else event.time + pause,
+    )
+    run = replace(run, workers=workers)
+    if drained:
+        return run, Level.INFO, f"{event.host} left the run before step {event.step:,}, as asked (drained)"
+    return run, Level.WARNING, f"{event.host} lost at step {event.step:,}: {event.cause}"

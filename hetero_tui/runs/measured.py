@@ -1,0 +1,104 @@
+"""What is known of a fleet and a job before a run: kept on the head from an earlier run or plan, or measured now."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections.abc import Callable
+
+from hetero_tui import answers, deadlines
+from hetero_tui.errors import CommandFailed, UsageError
+from hetero_tui.events import Level
+from hetero_tui.fleet import agent
+from hetero_tui.fleet.live import LiveFleet
+from hetero_tui.fleet.survey import head_name
+from hetero_tui.inventory import Inventory
+from hetero_tui.runs.launch import specification
+from hetero_tui.runs.listing import live_run
+from hetero_tui.runs.order import Order, archive_of
+from hetero_tui.runs.profile_names import profile_name
+from hetero_tui.text import HostText, last_lines
+from hetero_tui.transport import Transport
+from remote_agent import protocol
+from remote_agent.planning.survey import Survey
+
+STEP = "plan"
+
+
+async def kept(transport: Transport, cluster: str, name: str) -> Survey | None:
+    """What was measured before; None: nothing, or its file was cut off."""
+    place = f"{agent.folder(cluster)}/{protocol.PROFILES}/{name}.json"
+    found = await transport.run(["sh", "-c", 'test -f "$0" && cat "$0"', place], step=STEP, deadline=deadlines.COMMAND)
+    line = found.stdout.last("{")
+    if found.exit_status != 0 or line is None:
+        return None
+    try:
+        return answers.value(Survey, HostText(line))
+    except protocol.ProtocolError:
+        return None
+
+
+async def measure(inventory: Inventory, transport: Transport, spec: protocol.RunSpec, archive: bytes | None) -> Survey:
+    """Measure now: the workers start on all hosts, and end.
+
+    Raises:
+        HostError: the head failed at it, or the job can't be trained.
+    """
+    name = f"plan-{secrets.token_hex(4)}"
+    place = f"{agent.folder(inventory.cluster)}/plans/{name}"
+    if archive is not None:
+        await transport.put(archive, f"{place}/{protocol.JOB_ARCHIVE}", step=STEP, deadline=deadlines.SHIP_JOB)
+    written = protocol.encode(spec).encode() + b"\n"
+    await transport.put(written, f"{place}/run.json", step=STEP, deadline=deadlines.COMMAND)
+    # The coordinator's environment, as for a run; what was measured is printed, and the folder has no further use.
+    program = (
+        'cd "$0" || exit 1; export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$PWD/token"; '
+        "export RAY_USAGE_STATS_ENABLED=0 RAY_ENABLE_AUTO_CONNECT=0; "
+        'sh agent/run remote_agent.training.coordinator.measuring "$PWD/plans/$1"; '
+        'status=$?; rm -rf "$PWD/plans/$1"; exit $status'
+    )
+    done = await transport.run(
+        ["sh", "-c", program, agent.folder(inventory.cluster), name], step=STEP, deadline=deadlines.MEASURE
+    )
+    line = done.stdout.last("{")
+    if done.exit_status != 0 or line is None:
+        detail = last_lines(done.stderr)
+        raise CommandFailed(
+            transport.host,
+            f"devices and links could not be measured: {last_lines(detail, 1) or 'it printed nothing'}",
+            step=STEP,
+            hint="`hetero-tui train` writes the same to the run's log",
+            output=detail,
+        )
+    try:
+        return answers.value(Survey, HostText(line))
+    except protocol.ProtocolError as error:
+        raise agent.refused(transport.host, error, STEP) from None
+
+
+async def survey_of(
+    inventory: Inventory, fleet: LiveFleet, order: Order, notice: Callable[[Level, str], None], *, anew: bool
+) -> tuple[Survey, bool]:
+    """What is known of a fleet, and whether it was measured now; a cluster that is down is brought up.
+
+    Args:
+        inventory: the hosts.
+        fleet: their connections.
+        order: the job with its settings.
+        notice: is told what is done.
+        anew: measure, even if that was done before.
+    """
+    archive = await archive_of(order, notice)
+    await fleet.look()
+    if head_name(fleet.surveyed) is None:
+        await fleet.bring_up()
+    spec = specification(inventory, fleet.surveyed, fleet.facts, "plan", order.job.reference, order.settings)
+    spec = dataclasses.replace(spec, profile=profile_name(order, archive, spec, fleet.facts))
+    head = fleet.transports[spec.host]
+    found = None if anew else await kept(head, fleet.cluster, spec.profile)
+    if found is not None:
+        return found, False
+    if await live_run(inventory.cluster, fleet.answering) is not None:
+        raise UsageError("a run is under way, and its devices can't be measured", step=STEP, hint="stop it first")
+    notice(Level.INFO, "measuring devices and links on the job's own model ...")
+    return await measure(inventory, head, spec, archive), True

@@ -1,0 +1,41 @@
+"""Names what is measured of a fleet and a job, so that it is found again as long as nothing of it has changed. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from hetero_tui.facts import HostFacts
+from hetero_tui.runs.order import Order
+from remote_agent import protocol
+
+OF_NO_MATTER = frozenset(
+    {
+        *("num_iterations", "epochs", "learning_rate", "schedule", "warmup_steps", "ema_decay", "seed", "strategy"),
+        *("allow", "staleness", "shards", "codec", "topk_fraction", "local_steps", "local_batch", "overlap", "outer"),
+        *("outer_learning_rate", "outer_momentum", "checkpoint_every", "checkpoint_seconds", "keep_checkpoints"),
+        *("evaluate_every", "keep_best", "early_stopping", "measure_seconds", "rebalance", "slice_deadline_s"),
+    }
+)
+"""Settings that change nothing of what is measured."""
+
+
+def profile_name(order: Order, archive: bytes | None, spec: protocol.RunSpec, facts: Mapping[str, HostFacts]) -> str:
+    """Names what is measured of an order: its code, the settings that matter, devices, and versions on their hosts."""
+    settings = {name: value for name, value in order.settings.items() if name not in OF_NO_MATTER}
+    hosts = sorted({device.host for device in spec.devices})
+    about = (
+        order.job.reference,
+        hashlib.sha256(archive or b"").hexdigest(),
+        settings,
+        sorted((device.host, device.device, device.name, device.max_batch or 0) for device in spec.devices),
+        spec.server_host,
+        [(host, facts[host].python.version, sorted(_versions(facts[host]).items())) for host in hosts],
+        spec.epoch,
+    )
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _versions(facts: HostFacts) -> dict[str, str]:
+    return {name: str(version) for name, version in facts.packages.items() if name in ("ray", "torch", "numpy")}

@@ -1,0 +1,363 @@
+"""What the keys do. Each action looks whether it makes sense now, asks where it has to, and begins an operation."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from textual.app import App
+from textual.widgets import Input
+
+from hetero_tui.errors import HeteroTuiError
+from hetero_tui.state import RunView
+from hetero_tui.ui import format as fmt
+from hetero_tui.ui import guards, outside
+from hetero_tui.ui.keys import FAULTS, FLEET, LOGS, RUN, RUNS, Key
+from hetero_tui.ui.operations import Operations
+from hetero_tui.ui.screens.main import MainScreen
+from hetero_tui.ui.view import View
+from hetero_tui.ui.views.pane import Pane
+
+if TYPE_CHECKING:
+    from hetero_tui.intents import Intents, TeardownReport
+    from hetero_tui.ui.screens.train import TrainOrder
+
+
+class Actions(App[None]):
+    """The actions, in the order of the keys; :class:`hetero_tui.ui.app.HeteroApp` says when the screens are drawn."""
+
+    main: MainScreen
+    farewell: str
+    _intents: Intents
+    _operations: Operations
+    _keys: tuple[Key, ...]
+    _readonly: bool
+    _opened: RunView | None
+    _chaos: Callable[[], Awaitable[None]] | None
+
+    def view(self) -> View:
+        """The input of one frame."""
+        raise NotImplementedError
+
+    def redraw(self) -> None:
+        """Draw what changed."""
+        raise NotImplementedError
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """A key does what it says in the views that it is for, and nothing where something is typed."""
+        key = next((key for key in self._keys if key.action == action), None)
+        if key is not None and self.screen is self.main and self.main.number not in key.views:
+            return False
+        if key is not None and key.changes and self._readonly:
+            self._say("This app only shows (--readonly): nothing on the machines is changed.")
+            return False
+        return super().check_action(action, parameters)
+
+    async def action_view(self, number: int) -> None:
+        if self.screen is not self.main:
+            return
+        await self.main.show_pane(number)
+        if number == RUNS and not self._intents.busy and self._intents.state.hosts:
+            self._operations.begin("list runs", self._intents.list_runs)
+        if number == LOGS:
+            self._read_logs("", "")
+
+    def action_help(self) -> None:
+        from hetero_tui.ui.screens.help import HelpScreen
+
+        self.push_screen(HelpScreen(self.view))
+
+    async def action_open(self) -> None:
+        """All of the marked host; or the marked run, from its record."""
+        if self.main.number == RUNS:
+            marked = self.main.pane.table.rows.marked if self.main.pane.table is not None else None
+            if marked is not None:
+                self._operations.begin("read run", lambda: self._open_run(marked))
+            return
+        from hetero_tui.ui.screens.host import HostScreen
+
+        host = self.main.hosts.rows.marked
+        if host is None:
+            self._say("There is no machine to look at.")
+        else:
+            self.push_screen(HostScreen(self.view, host))
+
+    async def _open_run(self, run: str) -> None:
+        live = self._intents.state.run
+        self._opened = None if live is not None and live.run == run else await self._intents.read_run(run)
+        await self.main.show_pane(RUN)
+
+    def action_probe(self) -> None:
+        if not self._refused(guards.PROBE):
+            self._operations.begin("probe", self._intents.probe)
+
+    def action_up(self) -> None:
+        if not self._refused(guards.UP):
+            self._operations.begin("up", self._intents.up)
+
+    def action_train(self) -> None:
+        from hetero_tui.ui.screens.train import TrainScreen
+
+        if self._refused(guards.TRAIN):
+            return
+        intents = self._intents
+        self.push_screen(TrainScreen(self.view, intents.jobs, intents.mistakes_in, self._train))
+
+    async def _train(self, order: TrainOrder) -> str:
+        """Begin a run; the answer says why not, or is empty once it was accepted."""
+        reason = guards.refusal(guards.TRAIN, self._intents.state, self._intents.busy)
+        if reason is not None:
+            return reason
+        self._opened = None
+        done = await self._operations.carry_out(
+            "train", lambda: self._intents.train(order.job, order.settings, order.paths)
+        )
+        return "" if done else self._operations.failure
+
+    def action_stop(self) -> None:
+        from hetero_tui.ui.screens.stop import StopScreen
+
+        if self._refused(guards.STOP):
+            return
+        run = self._intents.state.run
+        assert run is not None, "there is one to stop"
+
+        def answered(stop: bool | None) -> None:
+            if stop and not self._refused(guards.STOP):
+                self._operations.begin("stop", self._intents.stop_run)
+
+        self.push_screen(StopScreen(self.view, run.run), answered)
+
+    def action_resume(self) -> None:
+        chosen: str | None = None
+        if self.main.number == RUNS and self.main.pane.table is not None:
+            chosen = self.main.pane.table.rows.marked
+        reason = guards.refusal(guards.RESUME, self._intents.state, self._intents.busy, chosen)
+        if reason is not None:
+            self._say(reason)
+        else:
+            self._opened = None
+            self._operations.begin("resume", lambda: self._intents.resume(chosen))
+
+    def action_key(self) -> None:
+        from hetero_tui.ui.screens.host_key import HostKeyScreen
+
+        host = guards.offering(self._intents.state, self.main.hosts.rows.marked)
+        if host is None:
+            self._refused(guards.KEY)
+            return
+        name = host.name
+
+        def answered(trust: bool | None) -> None:
+            if trust:
+                self._operations.begin("trust", lambda: self._trust(name))
+
+        self.push_screen(HostKeyScreen(self.view, host), answered)
+
+    async def _trust(self, host: str) -> None:
+        self._intents.accept_host_key(host)
+        if not self._intents.busy:
+            await self._intents.probe()
+
+    def action_drain(self) -> None:
+        host = self.main.hosts.rows.marked
+        reason = guards.drain_refusal(self._intents.state, host)
+        if reason is not None or host is None:
+            self._say(reason or "There is no machine to drain.")
+        else:
+            self._operations.begin("drain", lambda: self._intents.drain(host))
+
+    def action_bring_back(self) -> None:
+        host = self._meant_host()
+        reason = guards.back_refusal(self._intents.state, host)
+        if reason is not None or host is None:
+            self._say(reason or "There is no machine to bring back.")
+        else:
+            self._operations.begin("bring back", lambda: self._intents.bring_back(host))
+
+    def _meant_host(self) -> str | None:
+        """The marked host, or that of the marked fault."""
+        marked = self.main.pane.table.rows.marked if self.main.pane.table is not None else None
+        run = self.view().run
+        if self.main.number == FAULTS and run is not None and marked is not None:
+            return next((fault.host for fault in run.faults if str(fault.number) == marked), None)
+        return marked if self.main.number == FLEET else None
+
+    def action_shell(self) -> None:
+        host = self.main.hosts.rows.marked
+        if host is None:
+            self._say("There is no machine to open a shell on.")
+            return
+        error = outside.run(self, self._intents.shell_command(host))
+        if error:
+            self._say(f"{host}: {error}")
+
+    async def action_logs(self) -> None:
+        """The log of the marked host, run, or fault's host."""
+        run = ""
+        host = self._meant_host() or ""
+        if self.main.number == RUNS and self.main.pane.table is not None:
+            run = self.main.pane.table.rows.marked or ""
+        await self.main.show_pane(LOGS)
+        self._read_logs(run, host, anew=True)
+
+    def _read_logs(self, run: str, host: str, *, anew: bool = False) -> None:
+        """Have the log's view filled: with what is asked for, else with the run on the screen, if it is not there."""
+        from hetero_tui.ui.views.logs import LogsPane
+
+        pane = self.main.pane
+        assert isinstance(pane, LogsPane)
+        shown = self.view().run
+        run = run or (shown.run if shown is not None else "") or pane.run
+        if not run and self._intents.state.runs:
+            run = self._intents.state.runs[-1].id
+        if (run, host) == (pane.run, pane.host) or (run == pane.run and not anew):
+            return
+        pane.begin(run, host)
+        self.run_worker(self._follow_logs(pane, run, host), group="logs", exclusive=True, exit_on_error=False)
+
+    async def _follow_logs(self, pane: Any, run: str, host: str) -> None:
+        try:
+            async for entry in self._intents.logs(run or None, host):
+                pane.add(entry)
+        except HeteroTuiError as error:
+            pane.said = str(error)
+        except Exception as mistake:  # noqa: BLE001 (a mistake of ours must not take the screen of a live run with it)
+            self._operations.report_bug("reading logs", mistake)
+        else:
+            pane.said = pane.said or f"{run} logged nothing."
+
+    def action_filter(self) -> None:
+        from hetero_tui.ui.views.logs import LogsPane
+
+        pane = self.main.pane
+        if isinstance(pane, LogsPane):
+            pane.start_filter()
+        elif pane.table is None or not pane.table.rows.lines:
+            self._say(
+                "There are no machines to filter." if self.main.number == FLEET else "There is nothing to filter."
+            )
+        else:
+            pane.table.start_filter()
+
+    def action_sort(self) -> None:
+        table = self.main.pane.table
+        if table is None or not table.orders:
+            self._say("There is nothing to sort here.")
+        else:
+            table.sort_next()
+            self.redraw()
+
+    def action_copy(self) -> None:
+        copied = self.main.pane.copied
+        if copied:
+            self.copy_to_clipboard(copied)
+        lines = copied.count("\n") + 1
+        self._say(f"Copied {fmt.plural(lines, 'line')}." if copied else "There is nothing to copy.")
+
+    def action_teardown(self) -> None:
+        from hetero_tui.ui.screens.teardown import TeardownScreen
+
+        if self._refused(guards.DOWN):
+            return
+
+        def begin() -> None:
+            self._operations.begin("teardown", lambda: self._tear_down(dialog))
+
+        dialog = TeardownScreen(self.view, self._intents.teardown_preview(), begin)
+        self.push_screen(dialog)
+
+    async def _tear_down(self, dialog: Any) -> None:
+        report: TeardownReport | None = None
+        failure = ""
+        try:
+            report = await self._intents.down()
+        except HeteroTuiError as error:
+            failure = str(error)
+            raise
+        finally:
+            if dialog in self.screen_stack:
+                dialog.finish(report, failure)
+        if dialog not in self.screen_stack:
+            left = len(report.leftovers)
+            things = "1 thing is" if left == 1 else f"{left} things are"
+            self._say(f"Torn down, but {things} left: see hetero-tui down." if left else "Torn down: nothing is left.")
+
+    # --- Of one view --------------------------------------------------------------------------------------------------
+
+    def action_scale(self) -> None:
+        self._toggle("is_logarithmic")
+
+    def action_smooth(self) -> None:
+        self._toggle("is_smooth")
+
+    def action_follow(self) -> None:
+        self._toggle("follows")
+
+    def action_zoom(self) -> None:
+        pane: Any = self.main.pane
+        pane.zoom = (pane.zoom + 1) % 3
+        self.redraw()
+
+    def _toggle(self, name: str) -> None:
+        pane: Pane = self.main.pane
+        setattr(pane, name, not getattr(pane, name))
+        self.redraw()
+
+    def action_source(self) -> None:
+        pane: Any = self.main.pane
+        pane.next_source()
+        self.redraw()
+
+    def action_mark(self) -> None:
+        pane: Any = self.main.pane
+        pane.choose()
+        self.redraw()
+
+    def action_compare(self) -> None:
+        pane: Any = self.main.pane
+        if len(pane.chosen) != 2:
+            self._say("Mark two runs with space first.")
+        else:
+            self._operations.begin("compare", lambda: self._compare(pane))
+
+    async def _compare(self, pane: Any) -> None:
+        pane.compared = tuple([await self._intents.read_run(run) for run in pane.chosen])
+
+    def action_save(self) -> None:
+        pane: Any = self.main.pane
+        self._operations.begin("save", lambda: self._save(f"{pane.run or 'hetero-tui'}.log", pane.copied))
+
+    async def _save(self, name: str, text: str) -> None:
+        self._say(f"Written to {await self._intents.save(name, text)}")
+
+    def action_chaos(self) -> None:
+        if self._chaos is not None:
+            self._operations.begin("chaos", self._chaos)
+
+    async def action_show_all(self) -> None:
+        """Escape: out of the filter's field, then to all entries, then from a view back to the fleet."""
+        pane = self.main.pane
+        end: Any = pane if hasattr(pane, "end_filter") else pane.table
+        if end is not None and (end.filter or isinstance(self.focused, Input)):
+            end.end_filter(keep=False)
+        elif self._opened is not None and self.main.number != FLEET:
+            self._opened = None
+            await self.main.show_pane(RUNS)
+        elif self.main.number != FLEET:
+            await self.main.show_pane(FLEET)
+        else:
+            pane.focus_first()
+        self.redraw()
+
+    # --- Inside -------------------------------------------------------------------------------------------------------
+
+    def _refused(self, action: str) -> bool:
+        """Say why an action makes no sense now, if it does not."""
+        reason = guards.refusal(action, self._intents.state, self._intents.busy)
+        if reason is not None:
+            self._say(reason)
+        return reason is not None
+
+    def _say(self, words: str) -> None:
+        self.notify(words, markup=False)

@@ -1,0 +1,68 @@
+"""The start of a run, part by part with its seconds: what there is to see before the first step. Pure."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from hetero_tui.state import COORDINATOR, FIRST_STEP, MEASURING, WORKERS, Phase, State
+from hetero_tui.ui import format as fmt
+from hetero_tui.ui.palette import Palette
+
+_WHAT = {
+    "cluster": "Ray starts on every machine",
+    COORDINATOR: "the code is sent, torch is loaded on the head",
+    WORKERS: "a worker for each device: torch is loaded, the model is made",
+    MEASURING: "how fast each device and each link is",
+    FIRST_STEP: "the batch is cut, the first step is computed",
+}
+
+_USUAL = {"cluster": 8.0, COORDINATOR: 6.0, WORKERS: 12.0, MEASURING: 2.0, FIRST_STEP: 1.0}
+"""Seconds that each part takes on a small computer; for "first step in about", which is no promise."""
+
+
+def phases_of(state: State) -> tuple[Phase, ...]:
+    """The parts of the start that have begun: the cluster's, where it was started just before, and the run's."""
+    run, cluster = state.run, state.cluster_phase
+    own = run.phases if run is not None else ()
+    if cluster is not None and cluster.ended is None:
+        return (cluster,)
+    began = own[0].began if own else None
+    is_recent = cluster is not None and cluster.ended is not None and began is not None and began - cluster.ended < 60
+    return (cluster, *own) if is_recent and cluster is not None else own
+
+
+def is_starting(state: State) -> bool:
+    """Whether a run or a cluster is being started, and its start is what there is to see."""
+    cluster = state.cluster_phase
+    if cluster is not None and cluster.ended is None:
+        return True
+    return state.run is not None and state.run.is_starting
+
+
+def phases_lines(state: State, now: float, width: int, palette: Palette) -> list[Text]:
+    """A line for each part: done with its seconds, under way with a word of what it does, and to come."""
+    known = phases_of(state)
+    done = {phase.name for phase in known}
+    order = [COORDINATOR, WORKERS, MEASURING, FIRST_STEP] if state.run is not None or not known else []
+    lines = []
+    for phase in known:
+        if phase.ended is not None:
+            lines.append(_line("✔", phase.name, fmt.seconds(phase.ended - phase.began), "", palette.accent, palette))
+        else:
+            spent = fmt.duration(now - phase.began)
+            lines.append(_line("◔", phase.name, spent, _WHAT[phase.name], palette.foreground, palette))
+    lines += [_line("·", name, "", "", palette.muted, palette) for name in order if name not in done]
+    left = sum(_USUAL[name] for name in order if name not in done)
+    if known and known[-1].ended is None:
+        left += max(0.0, _USUAL[known[-1].name] - (now - known[-1].began))
+    if order and left > 0:
+        lines.append(Text(f"  first step in about {fmt.duration(max(1.0, left))}", style=palette.muted))
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
+    return lines
+
+
+def _line(glyph: str, name: str, seconds: str, what: str, colour: str, palette: Palette) -> Text:
+    line = Text.assemble((f"{glyph} ", colour), (f"{name:<18}", palette.foreground if seconds else palette.muted))
+    line.append(f"{seconds:>7}", style=colour)
+    return line.append(f"  {what}", style=palette.muted) if what else line

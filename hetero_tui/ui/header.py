@@ -1,0 +1,178 @@
+"""The header, the same in every view: each figure has a place of its own, which it keeps while it changes. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import tzinfo
+
+from rich.style import Style
+from rich.text import Text
+
+from hetero_tui.events import ClusterState, HostState
+from hetero_tui.state import RunView, State
+from hetero_tui.ui import format as fmt
+from hetero_tui.ui import look
+from hetero_tui.ui.draw.bars import use_bar
+from hetero_tui.ui.keys import FAULTS, VIEWS
+from hetero_tui.ui.palette import Palette
+from remote_agent.states import RunState
+
+_GAP = 2
+_VERDICT = 16
+_NOTE = 8
+_LEFT = 12
+_SPEED, _SHORT_SPEED = 15, 8
+_AGE = 19
+_WIDE = 150
+_BAR = 8
+
+_OLD, _TOO_OLD = 3.0, 10.0
+"""The age of the last step is grey from so many steps on, and orange; and from so many seconds on at least."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """A figure with the width that it keeps; of those that do not fit, the one of the highest ``rank`` goes first."""
+
+    rank: int
+    width: int
+    text: Text
+    right: bool = False
+
+
+def header_line(state: State, busy: str, now: float, zone: tzinfo | None, width: int, palette: Palette) -> Text:
+    """Cluster, verdict, run, step, progress, time left, speed, age of the last step, and the time of day."""
+    clock = Text(fmt.clock(now, zone, seconds=False), style=palette.muted)
+    if width < clock.cell_len + 2:
+        return Text(" " * width)
+    places = [*_fleet_places(state, busy, palette), *_run_places(state, now, palette, is_wide=width >= _WIDE)]
+    room = width - 2 - _GAP - clock.cell_len
+    while len(places) > 1 and sum(place.width + _GAP for place in places) - _GAP > room:
+        places.remove(max(places, key=lambda place: place.rank))
+    line = Text(" ")
+    for place in places:
+        text = place.text.copy()
+        text.truncate(place.width, overflow="ellipsis")
+        space = " " * (place.width - text.cell_len)
+        line.append_text(Text(space).append_text(text) if place.right else text.append(space))
+        line.append(" " * _GAP)
+    line.truncate(max(0, width - clock.cell_len - 2))
+    return line.append(" " * (width - line.cell_len - clock.cell_len - 1)).append_text(clock).append(" ")
+
+
+def verdict(state: State, busy: str, palette: Palette) -> Text:
+    """What the fleet does, in a word and a count; what is under way takes its place."""
+    if busy:
+        return Text(f"◌ {busy}", style=palette.foreground)
+    if not state.hosts:
+        return Text("")
+    run = state.run
+    if run is not None and not run.state.final and not run.is_starting:
+        training, able = state.hosts_training, state.hosts_able
+        glyph, colour = ("●", palette.accent) if training == able and training else ("◐", palette.warning)
+        return Text(f"{glyph} training {training}/{able}", style=colour)
+    if all(host.state in (HostState.UNKNOWN, HostState.CONNECTING) for host in state.hosts):
+        return Text("· not looked yet", style=palette.muted)
+    shown = look.CLUSTER[state.cluster_state]
+    count = "" if state.cluster_state is ClusterState.DOWN else f" {state.hosts_up}/{len(state.hosts)}"
+    return Text(f"{shown.glyph} {state.cluster_state}{count}", style=shown.colour(palette))
+
+
+def _fleet_places(state: State, busy: str, palette: Palette) -> list[_Place]:
+    name = state.cluster or "hetero-tui"
+    places = [
+        _Place(rank=8, width=min(16, len(name)), text=Text(name, style=f"bold {palette.accent}")),
+        _Place(rank=0, width=_VERDICT, text=verdict(state, busy, palette)),
+    ]
+    counts = [
+        (sum(host.state is HostState.PAUSED for host in state.hosts), "paused"),
+        (sum(host.state is HostState.UNREACHABLE for host in state.hosts), "away"),
+    ]
+    said = next((f"{count} {word}" for count, word in counts if count), "")
+    return [*places, _Place(rank=6, width=_NOTE, text=Text(said, style=palette.warning))]
+
+
+def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) -> list[_Place]:
+    run = state.run
+    if run is None:
+        return []
+    shown = look.RUN[run.state]
+    colour = shown.colour(palette)
+    if run.state.final:
+        words = f"{shown.glyph} {run.run} {ending(run)}"
+        return [_Place(rank=1, width=len(words), text=Text(words, style=colour))]
+    if run.is_starting:
+        phase = run.phases[-1]
+        words = (
+            f"{look.RUN[RunState.STARTING].glyph} {run.run} starting: {phase.name} {fmt.duration(now - phase.began)}"
+        )
+        return [_Place(rank=1, width=max(40, len(words)), text=Text(words, style=colour))]
+    word = run.run if run.state is not RunState.STOPPING else f"{run.run} stopping"
+    total = f"{run.iterations:,}" if run.iterations else "?"
+    places = [
+        _Place(rank=3, width=len(word) + 2, text=Text(f"{shown.glyph} {word}", style=colour)),
+        _Place(rank=1, width=2 * len(total) + 6, text=Text(f"step {run.step:,}/{total}", style=palette.foreground)),
+    ]
+    if run.iterations:
+        done = run.step / run.iterations
+        bar = use_bar(done, _BAR, palette).append(f"{fmt.percent(done):>5}", style=palette.foreground)
+        places.append(_Place(rank=9, width=_BAR + 5, text=bar))
+    left = "" if run.remaining_seconds is None else f"{fmt.duration(run.remaining_seconds)} left"
+    places.append(_Place(rank=2, width=_LEFT, text=Text(left, style=palette.foreground), right=True))
+    speed = "" if run.samples_per_second is None else fmt.throughput(run.samples_per_second)
+    if not is_wide:
+        speed = speed.replace(" samples", "")
+    places.append(
+        _Place(
+            rank=5, width=_SPEED if is_wide else _SHORT_SPEED, text=Text(speed, style=palette.foreground), right=True
+        )
+    )
+    age = step_age(state, now)
+    style = _age_style(run, age, palette)
+    said = "" if age is None else f"last step {fmt.seconds(age)} ago"
+    places.append(_Place(rank=7, width=_AGE, text=Text(said, style=style)))
+    return places
+
+
+def ending(run: RunView) -> str:
+    """How a run ended: ``stopped at step 155``, ``finished``."""
+    if run.state is RunState.FINISHED:
+        return f"finished, {fmt.plural(run.step, 'step')}"
+    return f"{run.state} at step {run.step:,}" if run.step else f"{run.state} before its first step"
+
+
+def step_age(state: State, now: float) -> float | None:
+    """Seconds since the last step, on the laptop's clock: the head's may differ from it."""
+    run = state.run
+    if run is None or not run.recent or run.state.final:
+        return None
+    head = state.host(state.head) if state.head is not None else None
+    skew = 0.0
+    if head is not None and head.sample is not None and head.sampled is not None:
+        skew = head.sampled - head.sample.time
+    return max(0.0, now - run.recent[-1].time - skew)
+
+
+def _age_style(run: RunView, age: float | None, palette: Palette) -> str:
+    step = run.step_seconds or 1.0
+    if age is None or age < max(_OLD, _OLD * step):
+        return palette.foreground
+    return palette.warning if age >= max(_TOO_OLD, _TOO_OLD * step) else palette.muted
+
+
+def tabs_line(state: State, current: int, width: int, palette: Palette) -> Text:
+    """The views by their numbers, the current one marked; a click on one goes there."""
+    faults = len(state.run.faults) and state.run.faults[-1].number if state.run is not None else 0
+    words = {number: f"{word} {faults}" if number == FAULTS and faults else word for number, word in VIEWS.items()}
+    is_narrow = sum(len(word) + 5 for word in words.values()) > width
+    line = Text(" ")
+    for number, word in words.items():
+        click = Style(meta={"@click": f"app.view({number})"})
+        if number == current:
+            style = Style.parse(f"bold {palette.accent} underline") + click
+        else:
+            style = Style.parse(palette.muted) + click
+        line.append(f"{number}" if is_narrow and number != current else f"{number} {word}", style=style)
+        line.append("  " if is_narrow else "   ")
+    line.truncate(width)
+    return line

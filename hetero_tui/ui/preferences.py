@@ -1,0 +1,79 @@
+"""The settings file of the app: colours, keys, plain characters. What it may hold, and every mistake in it at once.
+
+::
+
+    theme = "light"          # dark, light, ansi (the terminal's own 16 colours); auto
+    ascii = true             # plots and signs from plain characters
+    readonly = true          # no key changes anything on the machines
+
+    [keys]
+    teardown = "ctrl+t"      # an action of the help screen, and the key for it
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hetero_tui.errors import UsageError
+from hetero_tui.ui.keys import DEMO, EDIT, KEYS, clashes, remapped
+
+THEMES = ("auto", "dark", "light", "ansi")
+
+_KNOWN = ("theme", "ascii", "readonly", "keys")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preferences:
+    """How a user wants the app; ``codes`` gives actions other keys than their usual ones."""
+
+    theme: str = "auto"
+    ascii: bool = False
+    readonly: bool = False
+    codes: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_preferences(document: Mapping[str, object], where: str) -> Preferences:
+    """The preferences in a settings file that was parsed.
+
+    Args:
+        document: its values.
+        where: its path, for messages.
+
+    Raises:
+        UsageError: with every mistake.
+    """
+    mistakes = [f"{key}: no such setting{_near(key, _KNOWN)}" for key in document if key not in _KNOWN]
+    theme = document.get("theme", "auto")
+    if theme not in THEMES:
+        mistakes.append(f"theme: {theme!r} is not one of {', '.join(THEMES)}")
+    mistakes += [
+        f"{name}: should be true or false, not {document[name]!r}"
+        for name in ("ascii", "readonly")
+        if not isinstance(document.get(name, False), bool)
+    ]
+    given = document.get("keys", {})
+    codes: dict[str, str] = {}
+    if isinstance(given, Mapping):
+        actions = [key.action for key in (*KEYS, EDIT, DEMO)]
+        for action, code in given.items():
+            if action not in actions:
+                mistakes.append(f"keys.{action}: no such action{_near(str(action), actions)}")
+            elif not isinstance(code, str) or not code:
+                mistakes.append(f'keys.{action}: should be a key such as "ctrl+t", not {code!r}')
+            else:
+                codes[str(action)] = code
+    else:
+        mistakes.append("keys: should be a table, [keys]")
+    mistakes += [f"keys: {clash}" for clash in clashes(remapped(KEYS, codes))]
+    if mistakes:
+        raise UsageError(f"{where}: {'; '.join(mistakes)}", step="settings")
+    return Preferences(
+        theme=str(theme), ascii=bool(document.get("ascii")), readonly=bool(document.get("readonly")), codes=codes
+    )
+
+
+def _near(word: str, valid: tuple[str, ...] | list[str]) -> str:
+    found = difflib.get_close_matches(word, valid, n=1)
+    return f"; did you mean {found[0]!r}?" if found else f"; there are: {', '.join(valid)}"

@@ -1,0 +1,51 @@
+"""The app over a recording: the same screens, the recording's clock, and keys that move it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+
+from hetero_tui.recording.replay import Replay
+from hetero_tui.ui.app import HeteroApp
+from hetero_tui.ui.keys import Key
+
+REPLAY_KEYS = (
+    Key(key="space", code="space", action="pause", word="pause", help="Let the time stand still, or pass again"),
+    Key(key=">", code="greater_than_sign", action="faster", word="faster", help="Let the time pass twice as fast"),
+    Key(key="<", code="less_than_sign", action="slower", word="slower", help="Let the time pass half as fast"),
+    Key(key="]", code="right_square_bracket", action="forward", word="forward", help="A twentieth further"),
+    Key(key="[", code="left_square_bracket", action="rewind", word="back", help="A twentieth back"),
+)
+QUIT_REPLAY = Key(key="q", code="q", action="detach", word="quit", help="Leave")
+SKIP = 0.05
+
+
+class ReplayApp(HeteroApp):
+    """Shows a recording from its beginning."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding(key.code, key.action, key.help, show=False) for key in REPLAY_KEYS]
+
+    def __init__(self, replay: Replay) -> None:
+        super().__init__(replay, on_start=(), quit_key=QUIT_REPLAY, now=replay.now)
+        self._replay = replay
+        self._more_keys = REPLAY_KEYS
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.run_worker(self._replay.play())
+
+    def action_pause(self) -> None:
+        self._replay.toggle()
+
+    def action_faster(self) -> None:
+        self._replay.change_speed(1)
+
+    def action_slower(self) -> None:
+        self._replay.change_speed(-1)
+
+    def action_forward(self) -> None:
+        self._replay.skip(SKIP)
+
+    def action_rewind(self) -> None:
+        self._replay.skip(-SKIP)

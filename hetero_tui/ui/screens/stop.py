@@ -1,0 +1,39 @@
+"""The question before a run is stopped: what is kept of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from rich.text import Text
+from textual.widgets import Button
+
+from hetero_tui.ui.details import wrapped
+from hetero_tui.ui.screens.dialog import Dialog, button
+from hetero_tui.ui.view import View
+
+
+class StopScreen(Dialog[bool]):
+    """Answers True when the run is to be stopped."""
+
+    def __init__(self, view: Callable[[], View], run: str) -> None:
+        super().__init__(view, title=f"Stop {run}?")
+        self._run = run
+
+    def text(self, view: View, width: int) -> list[Text]:
+        """Where it is, and what is kept; it goes on while this is asked."""
+        run, palette = view.state.run, view.palette
+        if run is None or run.run != self._run or run.state.final:
+            said = [f"{self._run} has ended meanwhile."]
+        elif not run.step:
+            said = ["It has made no step yet: there is nothing to keep.", "It can't be resumed; press t to start anew."]
+        else:
+            said = [f"It ends after its step, now {run.step:,}, with a checkpoint.", "It can be resumed with r."]
+        return [Text(part, style=palette.foreground) for line in said for part in wrapped(line, width)]
+
+    def buttons(self) -> Iterable[Button]:
+        yield button("Let it go on", "leave")
+        yield button("Stop", "stop", danger=True)
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        if event.button.id == "stop":
+            self.dismiss(True)

@@ -1,0 +1,132 @@
+"""The faults of a run: a line for each, with what was done about it and what it cost."""
+
+from __future__ import annotations
+
+from rich.text import Text
+from textual.app import ComposeResult
+
+from hetero_tui.events import HostState
+from hetero_tui.state import Fault, RunView
+from hetero_tui.ui import format as fmt
+from hetero_tui.ui.draw.tables import Col, table_line, titles_line
+from hetero_tui.ui.palette import Palette
+from hetero_tui.ui.view import View
+from hetero_tui.ui.views.pane import INSIDE, NO_HOSTS, Pane
+from hetero_tui.ui.widgets.table import CURSOR, Entry, Table
+
+_COLUMNS = (
+    Col(title="#", width=3, right=True),
+    Col(title="TIME", width=8, rank=3),
+    Col(title="HOST", width=12),
+    Col(title="WHAT", width=20, grows=True),
+    Col(title="DONE", width=18, rank=2, grows=True),
+    Col(title="STALL", width=7, right=True, rank=1),
+    Col(title="BACK", width=16),
+)
+_MENDED = ("late",)
+
+
+class FaultsPane(Pane):
+    """View 4."""
+
+    def compose(self) -> ComposeResult:
+        yield FaultsTable(id="faults")
+
+    @property
+    def table(self) -> Table:
+        """The table of faults."""
+        return self.query_one("#faults", Table)
+
+    @property
+    def marked_fault(self) -> int | None:
+        """The number of the fault under the cursor."""
+        marked = self.table.rows.marked
+        return int(marked) if marked is not None else None
+
+    def draw(self, view: View, width: int, height: int) -> None:
+        """The newest fault first."""
+        run, palette = view.run, view.palette
+        self.give_heights({"faults": height})
+        inside = width - INSIDE - CURSOR
+        faults = list(reversed(run.faults)) if run is not None else []
+        if self.table.sorted_by:
+            faults.sort(key=_ORDERS[self.table.sorted_by])
+        entries = [
+            Entry(key=str(fault.number), line=table_line(_COLUMNS, _cells(fault, view), inside)) for fault in faults
+        ]
+        self.table.fill(
+            f"Faults of {run.run}" if run is not None else "Faults",
+            titles_line(_COLUMNS, inside, palette),
+            entries,
+            palette,
+            foot(run, view, inside, palette),
+        )
+
+
+_ORDERS = {
+    "host": lambda fault: fault.host,
+    "stall": lambda fault: -(fault.stall_s or 0.0),
+}
+
+
+class FaultsTable(Table):
+    """The faults; sorted by time unless asked for otherwise."""
+
+    orders = ("", *_ORDERS)
+
+
+def _cells(fault: Fault, view: View) -> list[Text]:
+    palette = view.palette
+    glyph = "✔" if fault.back is not None else "▲"
+    what = f"{fault.word}: {fault.what}" if fault.word not in fault.what else fault.what
+    tries = f" ({fmt.plural(fault.tries + 1, 'time')})" if fault.tries else ""
+    return [
+        Text(str(fault.number), style=palette.muted),
+        Text(fmt.clock(fault.time, view.zone), style=palette.muted),
+        Text(fault.host, style=f"bold {palette.foreground}"),
+        Text(f"{glyph} {what}{tries}", style=palette.accent if fault.back is not None else palette.warning),
+        Text(fault.done or "-", style=palette.foreground),
+        Text("none" if fault.stall_s is None else fmt.seconds(fault.stall_s), style=palette.foreground),
+        _back(fault, view),
+    ]
+
+
+def _back(fault: Fault, view: View) -> Text:
+    palette = view.palette
+    if fault.back is not None:
+        return Text(f"after {fmt.seconds(fault.back - fault.time)}", style=palette.foreground)
+    if fault.retry_s is not None and fault.time + fault.retry_s > view.now:
+        return Text(f"next try in {fmt.duration(fault.time + fault.retry_s - view.now)}", style=palette.warning)
+    return Text("still slow" if fault.word == "slow" else "not yet", style=palette.warning)
+
+
+def foot(run: RunView | None, view: View, width: int, palette: Palette) -> list[Text]:
+    """The sums: faults, seconds stalled and their part of the time; which hosts are missing, and until when."""
+    if run is None:
+        return [Text("There is no run." if view.state.hosts else NO_HOSTS, style=palette.foreground)]
+    if not run.faults:
+        return [Text("No fault so far.", style=palette.accent)]
+    stalled, passed = run.stalled_seconds, run.seconds
+    part = f" ({stalled / passed:.1%})" if passed else ""
+    said = f"{fmt.plural(run.faults[-1].number, 'fault')} · {fmt.seconds(stalled)} stalled{part} · 0 samples lost"
+    line = Text(said, style=palette.foreground)
+    if run.state.final:
+        return [line]
+    missing = _missing(run, view)
+    if not missing:
+        return [line]
+    more = Text(missing, style=palette.warning)
+    return [line.append(" · ").append_text(more)] if line.cell_len + 3 + more.cell_len <= width else [line, more]
+
+
+def _missing(run: RunView, view: View) -> str:
+    """Which hosts the run does without, and until when."""
+    gone = {name: view.state.host(name) for name in run.paused_hosts}
+    away = [host for host in gone.values() if host is not None and host.state is HostState.UNREACHABLE]
+    paused = len(gone) - len(away)
+    now = view.now
+    if paused:
+        tries = [worker.retry_at for worker in run.workers if worker.retry_at is not None and worker.retry_at > now]
+        when = f", next try in {fmt.duration(min(tries) - now)}" if tries else ""
+        return f"{fmt.plural(paused, 'host')} paused{when} (b brings it back now)"
+    return f"{fmt.plural(len(away), 'host')} unreachable, tried again by itself" if away else ""

@@ -1,0 +1,191 @@
+"""What the processes of a run log and print: coordinator, workers, Ray, supervisor; of all hosts by time, or of one."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from rich.text import Text
+from textual import on
+from textual.app import ComposeResult
+from textual.widgets import Input
+
+from hetero_tui.intents import LoggedLine
+from hetero_tui.text import one_line
+from hetero_tui.ui import format as fmt
+from hetero_tui.ui.arrangement import FRAME
+from hetero_tui.ui.view import View
+from hetero_tui.ui.views.pane import INSIDE, Pane
+from hetero_tui.ui.widgets.lines import Lines
+
+KEPT = 5000
+"""Lines that are kept."""
+
+_LONGEST = 1000
+"""Characters of a line that are shown; the file that the key for saving writes has as many."""
+
+ALL = "all"
+_RAYS = ("raylet", "gcs_server")
+
+
+def source_of(process: str) -> str:
+    """The kind of a process: ``coordinator``, ``workers``, ``ray``, ``supervisor``."""
+    name = process.partition(".")[0]
+    if name in ("coordinator", "supervisor"):
+        return name
+    return "ray" if name in _RAYS else "workers"
+
+
+SOURCES = (ALL, "coordinator", "workers", "ray", "supervisor")
+
+
+class LogPanel(Lines, can_focus=True):
+    """Lines that stay where they are while new ones come below, unless they are followed."""
+
+    scrolls = True
+
+
+class LogsPane(Pane):
+    """View 6."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entries: deque[LoggedLine] = deque(maxlen=KEPT)
+        self.host = ""
+        self.run = ""
+        self.source = ALL
+        self.filter = ""
+        self.follows = True
+        self.said = ""
+        self._drawn: tuple[object, ...] = ()
+        self._count = 0
+
+    def compose(self) -> ComposeResult:
+        yield Input(placeholder="words to look for", id="search", compact=True)
+        yield LogPanel(id="log")
+
+    def on_mount(self) -> None:
+        self.query_one("#search").display = False
+
+    def focus_first(self) -> None:
+        """The log itself has the keys for scrolling."""
+        self.query_one("#log").focus()
+
+    def begin(self, run: str, host: str) -> None:
+        """Show another run's or host's log from its first line."""
+        self.entries.clear()
+        self.run, self.host, self.said, self._count = run, host, "", 0
+
+    def add(self, entry: LoggedLine) -> None:
+        """A line came."""
+        self.entries.append(entry)
+        self._count += 1
+
+    def next_source(self) -> None:
+        """The next kind of process."""
+        self.source = SOURCES[(SOURCES.index(self.source) + 1) % len(SOURCES)]
+
+    @property
+    def shown(self) -> list[LoggedLine]:
+        """The lines that match."""
+        words = self.filter.lower().split()
+        return [
+            entry
+            for entry in self.entries
+            if (self.source == ALL or source_of(entry.line.process) == self.source)
+            and all(word in f"{entry.host}/{entry.line.process} {entry.line.line}".lower() for word in words)
+        ]
+
+    @property
+    def copied(self) -> str:
+        """What is shown, as plain lines."""
+        return "\n".join(plain_line(entry) for entry in self.shown)
+
+    def draw(self, view: View, width: int, height: int) -> None:
+        """What matches, the newest at the bottom."""
+        panel = self.query_one("#log", LogPanel)
+        self.give_heights({"log": height - (1 if self.query_one("#search").display else 0)})
+        where = self.host or "all machines"
+        how = "" if self.follows else ", paused: f follows again"
+        found = f", matching “{self.filter}”" if self.filter else ""
+        self.titled("log", f"{self.run or 'Logs'}, {where}, {self.source}{found}{how}", _sources(self.source, view))
+        drawn = (self._count, self.source, self.filter, width, self.host, self.run, self.said)
+        if drawn == self._drawn:
+            return
+        if not self.follows and self._drawn and drawn[1:] == self._drawn[1:]:
+            return
+        self._drawn = drawn
+        shown = self.shown
+        lines = log_lines(shown, view, width - INSIDE) if shown else [Text(self._empty(), style=view.palette.muted)]
+        panel.show(lines)
+        if self.follows:
+            panel.scroll_to(y=max(0, len(lines) - (height - FRAME)), animate=False, immediate=True)
+
+    def _empty(self) -> str:
+        if self.said:
+            return self.said
+        if not self.run:
+            return "No run yet: there is nothing to read."
+        return "Nothing matches." if self.entries else "Waiting for the first line."
+
+    def start_filter(self) -> None:
+        """Ask for the text to look for."""
+        field = self.query_one("#search", Input)
+        field.display = True
+        field.focus()
+
+    def end_filter(self, *, keep: bool) -> None:
+        """Take the field away."""
+        self.query_one("#search").display = False
+        if not keep:
+            self.filter = ""
+            self.query_one("#search", Input).value = ""
+        self.focus_first()
+
+    @on(Input.Changed, "#search")
+    def _changed(self, event: Input.Changed) -> None:
+        self.filter = event.value
+
+    @on(Input.Submitted, "#search")
+    def _submitted(self) -> None:
+        self.end_filter(keep=True)
+
+
+def _sources(current: str, view: View) -> Text:
+    line = Text()
+    for source in SOURCES:
+        style = f"bold {view.palette.accent}" if source == current else view.palette.muted
+        line.append(f" {source} ", style=style)
+    return line
+
+
+def plain_line(entry: LoggedLine) -> str:
+    """One line for a file or the clipboard."""
+    return f"{fmt.clock(entry.line.time)} {entry.host}/{one_line(entry.line.process)} {_text(entry)}"
+
+
+def _text(entry: LoggedLine) -> str:
+    return one_line(entry.line.line, _LONGEST) if entry.line.line.strip() else ""
+
+
+def log_lines(entries: Sequence[LoggedLine], view: View, width: int) -> list[Text]:
+    """The lines with time and process; what is wider than the panel is cut."""
+    palette = view.palette
+    label = min(22, max(len(f"{entry.host}/{entry.line.process}") for entry in entries))
+    lines = []
+    for entry in entries:
+        name = f"{entry.host}/{one_line(entry.line.process)}"
+        text = entry.line.line.expandtabs(4)
+        indent = len(text) - len(text.lstrip(" "))
+        line = Text(f"{fmt.clock(entry.line.time, view.zone)} ", style=palette.muted)
+        line.append(f"{name[:label]:<{label}} ", style=palette.push)
+        line.append(" " * min(indent, 40) + _text(entry), style=_colour(entry, palette))
+        line.truncate(max(10, width), overflow="ellipsis")
+        lines.append(line)
+    return lines
+
+
+def _colour(entry: LoggedLine, palette: object) -> str:
+    text = entry.line.line
+    bad = "Traceback" in text or "Error" in text or " ERROR " in text or " CRITICAL " in text
+    return str(getattr(palette, "bad" if bad else "warning" if " WARNING " in text else "foreground"))

@@ -1,0 +1,150 @@
+"""The plan: which device does how much of a step and why, predicted beside measured, and what bounds a step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+from textual.app import ComposeResult
+
+from hetero_tui.state import RunView
+from hetero_tui.ui import format as fmt
+from hetero_tui.ui.arrangement import FRAME
+from hetero_tui.ui.details import wrapped
+from hetero_tui.ui.draw.step_time import recent_times, verdict
+from hetero_tui.ui.draw.tables import Col, table_line, titles_line
+from hetero_tui.ui.palette import Palette
+from hetero_tui.ui.view import View
+from hetero_tui.ui.views.pane import INSIDE, NO_HOSTS, Pane
+from hetero_tui.ui.widgets.lines import Lines
+from hetero_tui.ui.widgets.table import CURSOR, Entry, Table
+
+if TYPE_CHECKING:
+    from remote_agent import protocol
+
+_COLUMNS = (
+    Col(title="HOST", width=10),
+    Col(title="DEVICE", width=7, rank=4),
+    Col(title="SHARE", width=5, right=True),
+    Col(title="SAMPLES", width=7, right=True, rank=2),
+    Col(title="SPEED", width=9, right=True, rank=3),
+    Col(title="FIXED", width=7, right=True, rank=5),
+    Col(title="PREDICTED", width=9, right=True, rank=1),
+    Col(title="COMPUTE", width=7, right=True),
+    Col(title="PUSH", width=7, right=True, rank=6),
+    Col(title="PULL", width=7, right=True, rank=7),
+    Col(title="WAIT", width=7, right=True, rank=1),
+    Col(title="HELPS", width=11, rank=8, grows=True),
+)
+
+
+class PlanPane(Pane):
+    """View 3."""
+
+    def compose(self) -> ComposeResult:
+        yield Table(id="plan")
+        yield Lines(id="reasons")
+
+    @property
+    def table(self) -> Table:
+        """The table of devices."""
+        return self.query_one("#plan", Table)
+
+    def draw(self, view: View, width: int, height: int) -> None:
+        """The table of devices, and the plan's reasons below."""
+        run, palette = view.run, view.palette
+        inside = width - INSIDE - CURSOR
+        titles = titles_line(_COLUMNS, inside, palette)
+        if run is None or run.plan is None:
+            self.give_heights({"plan": height, "reasons": 0})
+            self.table.fill("Plan", titles, (), palette, [Text(_none_yet(view), style=palette.foreground)])
+            return
+        reasons = reasons_lines(run, run.plan, width - INSIDE, palette)
+        room = min(len(reasons) + FRAME, max(0, height - (FRAME + 1 + min(len(run.plan.shares), 6))))
+        self.give_heights({"plan": height - room, "reasons": room})
+        entries = [
+            Entry(key=share.worker, line=table_line(_COLUMNS, _cells(run, run.plan, share, palette), inside))
+            for share in run.plan.shares
+        ]
+        self.table.fill(title_of(run, run.plan), titles, entries, palette)
+        if room:
+            self.titled("reasons", "Why")
+            self.lines("reasons").show(reasons)
+
+
+def title_of(run: RunView, plan: protocol.PlanMade) -> str:
+    """The strategy, and the predicted time of a step beside the measured one."""
+    predicted = fmt.milliseconds(plan.predicted_step_s)
+    measured = fmt.milliseconds(run.step_seconds)
+    return f"{run.run}: {plan.strategy}, a step predicted {predicted}, measured {measured}"
+
+
+def _none_yet(view: View) -> str:
+    run = view.run
+    if not view.state.hosts:
+        return NO_HOSTS
+    if run is None:
+        return "There is no run. A plan is made when one starts: press t to train."
+    if run.state.final:
+        return f"{run.run} ended before it had a plan."
+    return f"{run.run} has no plan yet: devices and links are being measured."
+
+
+def _cells(run: RunView, plan: protocol.PlanMade, share: protocol.Share, palette: Palette) -> list[Text]:
+    worker = next((worker for worker in run.workers if worker.worker == share.worker), None)
+    time = next((time for time in recent_times(run) if time.worker == share.worker), None)
+    total = sum(other.samples for other in plan.shares) or 1
+    fraction = worker.fraction if worker is not None and run.step else share.samples / total
+    samples = worker.samples if worker is not None and run.step else share.samples
+    parts = [fmt.milliseconds(part) for part in time.parts] if time is not None and not time.word else ["-"] * 4
+    predicted = share.overhead_s + share.samples / share.speed if share.samples and share.speed > 0 else None
+    gone = worker is not None and not worker.alive
+    style = palette.muted if gone else palette.foreground
+    words = [
+        share.host,
+        share.device,
+        fmt.percent(fraction),
+        f"{samples:,}",
+        f"{share.speed:,.0f}/s",
+        fmt.milliseconds(share.overhead_s),
+        fmt.milliseconds(predicted) if predicted is not None else "-",
+        *parts,
+        helps(plan, share.host),
+    ]
+    cells = [Text(word, style=style) for word in words]
+    cells[0].stylize(f"bold {style}")
+    return cells
+
+
+def helps(plan: protocol.PlanMade, host: str) -> str:
+    """What the plan says that a host does for the speed, in short."""
+    for reason in plan.reasons:
+        words = reason.removeprefix(f"{host} ")
+        if words != reason and words.startswith(("makes training ", "makes little", "is needed")):
+            return words.removeprefix("makes training ").removeprefix("makes ")
+    return ""
+
+
+def reasons_lines(run: RunView, plan: protocol.PlanMade, width: int, palette: Palette) -> list[Text]:
+    """What bounds a step, how each share follows from what was measured, and the plan's own reasons."""
+    lines = []
+    bound = verdict(recent_times(run))
+    if bound:
+        lines.append(Text.assemble(("A step is ", palette.foreground), (bound, f"bold {palette.accent}")))
+    step = plan.predicted_step_s
+    if step is not None and len(plan.shares) > 1:
+        said = (
+            "All devices are to finish together: a share is what a device computes in "
+            f"{fmt.milliseconds(step)} after its fixed time per step."
+        )
+        lines += [Text(part, style=palette.foreground) for part in wrapped(said, width)]
+    told = [
+        reason
+        for reason in plan.reasons
+        if not any(helps(plan, share.host) in reason and helps(plan, share.host) for share in plan.shares)
+    ]
+    for reason in told:
+        first, *rest = wrapped(reason, max(10, width - 2))
+        lines.append(Text.assemble(("· ", palette.muted), (first, palette.muted)))
+        lines += [Text(f"  {part}", style=palette.muted) for part in rest]
+    return lines

@@ -1,0 +1,130 @@
+"""The run: its start part by part, the loss, the speed, and where the time of its steps goes."""
+
+from __future__ import annotations
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import Container, Vertical
+
+from hetero_tui.state import RunView
+from hetero_tui.ui import format as fmt
+from hetero_tui.ui.arrangement import FRAME, SIDE_BY_SIDE
+from hetero_tui.ui.draw.curve import Points, curve, loss_blocks, scale_label, smoothed
+from hetero_tui.ui.draw.phases import is_starting, phases_lines
+from hetero_tui.ui.draw.step_time import last_times, recent_times, step_time_lines, timeline_lines, verdict
+from hetero_tui.ui.sentences import evaluation_words, outcome_line
+from hetero_tui.ui.view import View
+from hetero_tui.ui.views.pane import INSIDE, NO_HOSTS, Pane
+from hetero_tui.ui.widgets.lines import Lines
+
+_ZOOMS = ("all steps", "the last tenth", "the last 100 steps")
+_LEAST = FRAME + 4
+
+
+class RunPane(Pane):
+    """View 2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_logarithmic = False
+        self.is_smooth = False
+        self.zoom = 0
+
+    def compose(self) -> ComposeResult:
+        yield Lines(id="outcome")
+        with Container(id="plots"):
+            with Vertical(id="left"):
+                yield Lines(id="loss")
+            with Vertical(id="right"):
+                yield Lines(id="time")
+                yield Lines(id="timeline")
+                yield Lines(id="rate")
+
+    def draw(self, view: View, width: int, height: int) -> None:
+        """Phases until the first step, then the plots."""
+        run, palette = view.run, view.palette
+        beside = width >= SIDE_BY_SIDE
+        self.set_class(beside, "side-by-side")
+        outcome = 1 if run is not None and run.state.final else 0
+        room = height - outcome
+        half = width // 2 if beside else width
+        starting = view.opened is None and is_starting(view.state)
+        if run is None or starting or not run.losses:
+            self.give_heights({"outcome": outcome, "plots": room, "loss": room, "rate": 0, "time": 0, "timeline": 0})
+            self.set_class(False, "side-by-side")
+            self.query_one("#right").display = False
+            self.titled("loss", "Start" if starting else "Run")
+            lines = phases_lines(view.state, view.now, width - INSIDE, palette) if starting else _nothing(run, view)
+            self.lines("loss").show(lines)
+            if outcome and run is not None:
+                self.lines("outcome").show([outcome_line(run, width, palette)])
+            return
+        times = recent_times(run)
+        heights = self._heights(room, len(times), beside) | {"outcome": outcome, "plots": room}
+        self.query_one("#right").display = heights["time"] + heights["timeline"] + heights["rate"] > 0
+        self.give_heights(heights)
+        if outcome:
+            self.lines("outcome").show([outcome_line(run, width, palette)])
+        self._draw_loss(run, half - INSIDE, heights["loss"] - FRAME, view)
+        right = (width - half if beside else width) - INSIDE
+        if heights["rate"]:
+            points = [(step.step, step.samples / step.seconds) for step in run.recent if step.seconds > 0]
+            label = scale_label([value for _, value in points])
+            self.titled("rate", f"Speed {fmt.throughput(run.samples_per_second)}, {_steps(run)}")
+            self.lines("rate").show(curve(points, (), right, heights["rate"] - FRAME, palette, label=label))
+        if heights["time"]:
+            self.titled("time", f"Where a step's time goes, {_steps(run)}", Text(verdict(times)))
+            self.lines("time").show(step_time_lines(times, right, heights["time"] - FRAME, palette))
+        if heights["timeline"] and run.recent:
+            last = run.recent[-1]
+            moved = f"{fmt.size(last.bytes_pushed)} pushed, {fmt.size(last.bytes_pulled)} pulled"
+            self.titled("timeline", f"Step {last.step:,} from start to end, {moved}")
+            self.lines("timeline").show(timeline_lines(last_times(run), right, heights["timeline"] - FRAME, palette))
+
+    def _heights(self, room: int, workers: int, beside: bool) -> dict[str, int]:
+        if beside:
+            tall = FRAME + 1 + 2 * max(1, workers)
+            time = min(room, tall)
+            timeline = tall if room - time >= tall + _LEAST else 0
+            rate = room - time - timeline
+            if rate < _LEAST:
+                time, rate = time + rate, 0
+            return {"loss": room, "rate": rate, "time": time, "timeline": timeline}
+        time = FRAME + 1 + max(1, min(workers, 6))
+        if room - time < _LEAST:
+            time = 0
+        rest = room - time
+        rate = rest // 3 if rest // 3 >= _LEAST else 0
+        return {"loss": rest - rate, "rate": rate, "time": time, "timeline": 0}
+
+    def _draw_loss(self, run: RunView, width: int, height: int, view: View) -> None:
+        points: Points = run.losses
+        if self.zoom:
+            steps = run.losses[-1][0] // 10 if self.zoom == 1 else 100
+            points = [point for point in points if point[0] > run.losses[-1][0] - steps]
+        if self.is_smooth:
+            points = smoothed(points)
+        how = [_ZOOMS[self.zoom]] + ["smoothed"] * self.is_smooth + ["log scale"] * self.is_logarithmic
+        below = Text(evaluation_words(run), style=view.palette.foreground) if run.evaluated is not None else None
+        self.titled("loss", f"Loss {fmt.loss(run.loss)}, {', '.join(how)}", below)
+        if height < 3:
+            self.lines("loss").show([loss_blocks(points, width, view.palette)])
+            return
+        log = self.is_logarithmic
+        self.lines("loss").show(curve(points, run.faults, width, height, view.palette, logarithmic=log))
+
+
+def _steps(run: RunView) -> str:
+    return f"mean of {fmt.plural(len(run.recent), 'step')}" if run.recent else ""
+
+
+def _nothing(run: RunView | None, view: View) -> list[Text]:
+    palette = view.palette
+    if not view.state.hosts:
+        return [Text(NO_HOSTS, style=palette.foreground)]
+    if run is None:
+        return [
+            Text("No run yet.", style=palette.foreground),
+            Text("Press t to train, or 5 for the runs that there were.", style=palette.muted),
+        ]
+    return [Text(f"{run.run} made no step.", style=palette.foreground), Text(run.detail, style=palette.muted)]

@@ -1,0 +1,151 @@
+"""The runs that there were: a line for each; one is opened, resumed, or compared with another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+from textual.app import ComposeResult
+
+from hetero_tui.state import RunView
+from hetero_tui.ui import format as fmt
+from hetero_tui.ui import look
+from hetero_tui.ui.arrangement import FRAME
+from hetero_tui.ui.draw.bars import blocks
+from hetero_tui.ui.draw.curve import curve
+from hetero_tui.ui.draw.tables import Col, table_line, titles_line
+from hetero_tui.ui.palette import Palette
+from hetero_tui.ui.view import View
+from hetero_tui.ui.views.pane import INSIDE, NO_HOSTS, Pane
+from hetero_tui.ui.widgets.lines import Lines
+from hetero_tui.ui.widgets.table import CURSOR, Entry, Table
+from remote_agent.states import RunState
+
+if TYPE_CHECKING:
+    from remote_agent import protocol
+
+_CURVE = 16
+_COLUMNS = (
+    Col(title="RUN", width=14),
+    Col(title="JOB", width=12, rank=4),
+    Col(title="STATE", width=11),
+    Col(title="STEPS", width=9, right=True),
+    Col(title="LOSS", width=8, right=True),
+    Col(title="", width=_CURVE, rank=3),
+    Col(title="STARTED", width=14, rank=2),
+    Col(title="TOOK", width=9, right=True, rank=1),
+    Col(title="HOST", width=10, rank=5, grows=True),
+)
+
+_ORDERS: dict[str, Callable[[Any], Any]] = {
+    "job": lambda run: run.job,
+    "loss": lambda run: run.loss if run.loss is not None else float("inf"),
+    "steps": lambda run: -run.step,
+}
+
+
+class RunsPane(Pane):
+    """View 5."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chosen: tuple[str, ...] = ()
+        self.compared: tuple[RunView, ...] = ()
+
+    def compose(self) -> ComposeResult:
+        yield RunsTable(id="runs")
+        yield Lines(id="compared")
+
+    @property
+    def table(self) -> Table:
+        """The table of runs."""
+        return self.query_one("#runs", Table)
+
+    def choose(self) -> None:
+        """Choose the run under the cursor to be compared, or no more; of three the first is left out."""
+        marked = self.table.rows.marked
+        if marked in self.chosen:
+            self.chosen = tuple(run for run in self.chosen if run != marked)
+        elif marked is not None:
+            self.chosen = (*self.chosen[-1:], marked)
+
+    def draw(self, view: View, width: int, height: int) -> None:
+        """The newest run first."""
+        palette = view.palette
+        below = max(FRAME + 8, height // 2) if self.compared and height >= 18 else 0
+        self.give_heights({"runs": height - below, "compared": below})
+        inside = width - INSIDE - CURSOR
+        found = sorted(view.state.runs or (), key=lambda run: run.started or 0.0, reverse=True)
+        if self.table.sorted_by:
+            found.sort(key=_ORDERS[self.table.sorted_by])
+        entries = [
+            Entry(key=run.id, line=table_line(_COLUMNS, _cells(run, self.chosen, view), inside)) for run in found
+        ]
+        self.table.fill("Runs", titles_line(_COLUMNS, inside, palette), entries, palette, [_foot(view, self.chosen)])
+        if below:
+            self.titled("compared", " and ".join(run.run for run in self.compared))
+            self.lines("compared").show(compared_lines(self.compared, width - INSIDE, below - FRAME, palette))
+
+
+class RunsTable(Table):
+    """The runs; sorted by time unless asked for otherwise."""
+
+    orders = ("", *_ORDERS)
+
+
+def _cells(run: protocol.RunSummary, chosen: tuple[str, ...], view: View) -> list[Text]:
+    palette = view.palette
+    shown = look.RUN[RunState(run.state)]
+    end = run.ended if run.ended is not None else view.now
+    took = None if run.started is None else end - run.started
+    name = f"{'+' if run.id in chosen else ''}{run.id}"
+    return [
+        Text(name, style=f"bold {palette.accent if run.id in chosen else palette.foreground}"),
+        Text(run.job, style=palette.foreground),
+        Text(f"{shown.glyph} {run.state}", style=shown.colour(palette)),
+        Text(f"{run.step:,}", style=palette.foreground),
+        Text(fmt.loss(run.loss), style=palette.foreground),
+        Text(blocks(run.curve, _CURVE), style=palette.accent),
+        Text("-" if run.started is None else fmt.day(run.started, view.now, view.zone), style=palette.muted),
+        Text(fmt.duration(took), style=palette.foreground),
+        Text(run.host, style=palette.muted),
+    ]
+
+
+def _foot(view: View, chosen: tuple[str, ...]) -> Text:
+    palette = view.palette
+    if not view.state.hosts:
+        return Text(NO_HOSTS, style=palette.foreground)
+    if view.state.runs is None:
+        return Text("The machines are being asked for their runs.", style=palette.muted)
+    if not view.state.runs:
+        return Text("No run yet on the machines that answer. Press t to train.", style=palette.foreground)
+    if len(chosen) == 2:
+        return Text(f"c compares {chosen[0]} and {chosen[1]}", style=palette.foreground)
+    return Text("enter opens · r resumes · space marks two, c compares them · l its logs", palette.muted)
+
+
+def compared_lines(runs: tuple[RunView, ...], width: int, height: int, palette: Palette) -> list[Text]:
+    """Two runs: their curves one under the other, and their figures side by side."""
+    label = max(len(run.run) for run in runs)
+    lines = []
+    for run in runs:
+        shown = look.RUN[run.state]
+        figures = [
+            f"{shown.glyph} {run.state}",
+            fmt.plural(run.step, "step"),
+            f"loss {fmt.loss(run.loss)}",
+            f"batch {run.batch_size:,}",
+            f"in {fmt.duration(run.seconds)}",
+            fmt.throughput(run.samples / run.seconds if run.seconds else None),
+            fmt.plural(run.faults[-1].number if run.faults else 0, "fault"),
+            *(fmt.figure(name, value) for name, value in run.evaluation.items()),
+        ]
+        line = Text(f"{run.run:<{label}}  ", style=f"bold {palette.accent}")
+        lines.append(line.append("   ".join(figures), style=palette.foreground))
+        lines[-1].truncate(width, overflow="ellipsis")
+    each = max(4, (height - len(lines)) // max(1, len(runs)))
+    for run in runs:
+        lines += curve(run.losses, (), width, each, palette) if run.losses else [Text("no step", style=palette.muted)]
+    return lines[:height]

@@ -1,0 +1,21 @@
+"""How a run's coordinator is started: ``python -m remote_agent.coordinate RUN_DIR``; ``coordinator.main`` is the rest.
+
+Loading torch takes seconds, and a run may be stopped meanwhile: the signal waits until there is somebody to take it.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+
+def main() -> int:
+    """Carry out the run in the folder named by the one argument; returns the exit code."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))  # until there is an overseer
+    from remote_agent.training.coordinator.main import main as coordinate
+
+    return coordinate(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

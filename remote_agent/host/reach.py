@@ -1,0 +1,110 @@
+"""Says which ports of other machines this one can connect to, and lets them try its own: measured, before Ray starts.
+
+One file, the standard library only: it is sent as an argument, before anything else of ours is on a machine::
+
+    python3 -c "$(cat reach.py)" SECONDS
+
+It listens where Ray and training would, and prints a :class:`remote_agent.protocol.Listening`. Then comes one line on
+stdin, the ``doors`` of the others (a list of address, port and word), and a :class:`remote_agent.protocol.Reached` goes
+back: what became of each, an attempt having SECONDS. Who connects is sent this process's word, a random one, so that
+a machine that another one's address leads to is told from the right one. It ends when stdin does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Sequence
+
+HEAD_PORTS, WORKER_PORTS = range(6389, 6399), range(10002, 20000)
+"""Where the head's control service and Ray's workers listen; everything else takes a port of the kernel's."""
+
+KERNEL_PORTS = 2
+"""How many of these are tried."""
+
+FIREWALLS = ("ufw", "firewall-cmd", "nft", "iptables")
+NO_ANSWER, REFUSED, NO_ROUTE, ANOTHER = "no answer", "refused", "no route", "another machine answers there"
+_WORD_BYTES = 16
+_EXTRA_PATH = ("/usr/sbin", "/sbin", "/usr/local/sbin")
+
+
+def listen(ports: Sequence[int]) -> socket.socket | None:
+    """A socket that listens on the first of these ports that is free, on every address; None: none is."""
+    for port in ports:
+        for family, everywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "")):
+            try:
+                server = socket.socket(family, socket.SOCK_STREAM)
+            except OSError:
+                continue  # this machine has no IPv6
+            try:
+                if family == socket.AF_INET6:
+                    server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                if sys.platform == "linux":  # elsewhere this option lets two sockets share a port
+                    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                server.bind((everywhere, port))
+                server.listen(128)
+            except OSError:
+                server.close()
+                continue
+            return server
+    return None
+
+
+async def attempt(address: str, port: int, word: str, seconds: float) -> str:
+    """What became of one connection: empty where it led to the process with that word."""
+    try:
+        reader, writer = await asyncio.wait_for(asyncio.open_connection(address, port), seconds)
+    except TimeoutError:
+        return NO_ANSWER
+    except OSError as error:
+        if error.errno == errno.ECONNREFUSED:
+            return REFUSED
+        return NO_ROUTE if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES) else str(error)
+    try:
+        said = await asyncio.wait_for(reader.read(2 * _WORD_BYTES), seconds)
+    except (TimeoutError, OSError):
+        return NO_ANSWER
+    finally:
+        writer.close()
+    return "" if said.decode("ascii", "replace") == word else ANOTHER
+
+
+def say(**words: object) -> None:
+    """Print one line."""
+    print(json.dumps(words), flush=True)
+
+
+async def main(seconds: float) -> None:
+    """See the module's docstring."""
+    word = os.urandom(_WORD_BYTES).hex()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(word.encode())
+        writer.close()
+
+    wanted = [HEAD_PORTS, WORKER_PORTS, WORKER_PORTS[::-1], *[[0]] * KERNEL_PORTS]
+    listening = [server for server in map(listen, wanted) if server is not None]
+    for server in listening:
+        await asyncio.start_server(answer, sock=server)
+    path = os.pathsep.join((os.environ.get("PATH", os.defpath), *_EXTRA_PATH))
+    firewall = next((name for name in FIREWALLS if shutil.which(name, path=path)), "")
+    system = "macos" if sys.platform == "darwin" else firewall
+    say(reach="listening", word=word, ports=[server.getsockname()[1] for server in listening], firewall=system)
+    loop = asyncio.get_running_loop()
+    stdin = asyncio.StreamReader(limit=1 << 24)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
+    line = await stdin.readline()
+    if line:
+        doors = json.loads(line)
+        found = await asyncio.gather(*(attempt(address, port, word, seconds) for address, port, word in doors))
+        say(reach="tried", outcomes=found)
+        await stdin.read()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(float(sys.argv[1])))

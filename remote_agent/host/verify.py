@@ -1,0 +1,72 @@
+"""Shows that an environment works: imports what a host needs, and multiplies two matrices on every device.
+
+One file, sent on the command line before the agent is there; run by the environment's own Python. It prints one line of
+JSON. A build of torch without kernels for a card, or a driver that does not fit, shows at the first operation only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import platform
+import sys
+import time
+from importlib import metadata
+from typing import Any
+
+PACKAGES = ("numpy", "psutil", "ray", "safetensors", "sklearn", "torch")
+SIZE = 256
+"""Rows and columns of the matrices."""
+
+
+def main() -> None:
+    """Look, and print. An argument, whichever, keeps Python from writing what it compiles."""
+    sys.dont_write_bytecode = len(sys.argv) > 1
+    errors = [error for error in (_import_error(name) for name in PACKAGES) if error]
+    found: dict[str, Any] = {"verified": 1, "python": platform.python_version(), "errors": errors}
+    found["versions"] = {name: _version(name) for name in ("ray", "torch")}
+    found["devices"] = [] if any(error.startswith("torch") for error in errors) else _devices()
+    print(json.dumps(found), flush=True)
+
+
+def _import_error(name: str) -> str:
+    try:
+        importlib.import_module(name)
+    except Exception as error:  # noqa: BLE001 - a broken wheel or library may raise anything
+        return f"{name}: {type(error).__name__}: {str(error)[:300]}"
+    return ""
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _devices() -> list[dict[str, Any]]:
+    import torch
+
+    names = ["cpu"]
+    if torch.cuda.is_available():
+        names += [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    if torch.backends.mps.is_available():
+        names.append("mps")
+    if hasattr(torch, "xpu") and torch.xpu.is_available():
+        names += [f"xpu:{index}" for index in range(torch.xpu.device_count())]
+    return [_try(torch, name) for name in names]
+
+
+def _try(torch: Any, device: str) -> dict[str, Any]:
+    """Multiply on one device: 2 by 3, so that every entry is known without another device's help."""
+    began = time.perf_counter()
+    try:
+        product = torch.full((SIZE, SIZE), 2.0, device=device) @ torch.full((SIZE, SIZE), 3.0, device=device)
+        error = "" if bool((product.cpu() == 6.0 * SIZE).all()) else "a matrix product is wrong"
+    except Exception as failure:  # noqa: BLE001 - a driver may raise anything
+        error = f"{type(failure).__name__}: {str(failure).splitlines()[0][:300] if str(failure) else ''}"
+    return {"device": device, "seconds": round(time.perf_counter() - began, 4), "error": error}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Low-rank adapters beside frozen linear layers: Hu et al., "LoRA", 2021 (arXiv:2106.09685).
+
+The model's own weights are frozen, in four bits where that is wanted (``nf4``); beside each chosen linear layer two
+small matrices A and B are trained, and ``scale * B A x`` is added to what the layer gives. B begins as zeros: the first
+step is computed with the model as it was.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from remote_agent.errors import TrainingError
+from remote_agent.kinds import nearest
+from remote_agent.models.nf4 import Nf4Linear
+
+_HEADS = frozenset({"lm_head", "embed_out", "score", "classifier"})
+"""Output layers, which are left alone unless they are named."""
+
+
+class CannotAdapt(TrainingError):
+    """The model has no such layers."""
+
+
+class LoraLinear(nn.Module):
+    """A linear layer that is frozen, with an adapter.
+
+    Args:
+        base: the layer.
+        rank: rows of A and columns of B.
+        alpha: the adapter counts ``alpha / rank`` times.
+    """
+
+    def __init__(self, base: nn.Linear | Nf4Linear, rank: int, alpha: float) -> None:
+        super().__init__()
+        self.base, self._scale = base, alpha / rank
+        self.lora_a = nn.Parameter(torch.empty(rank, base.in_features))
+        self.lora_b = nn.Parameter(torch.zeros(base.out_features, rank))
+        nn.init.kaiming_uniform_(self.lora_a, a=math.sqrt(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        given: Tensor = self.base(x)
+        added = functional.linear(functional.linear(x.to(self.lora_a.dtype), self.lora_a), self.lora_b)
+        return given + self._scale * added.to(given.dtype)
+
+
+def adapt(model: nn.Module, *, four_bits: bool, rank: int, alpha: float, targets: tuple[str, ...] = ()) -> nn.Module:
+    """Freeze ``model``, and put adapters beside its linear layers, in place.
+
+    Args:
+        model: the job's, with its first weights.
+        four_bits: hold the weights of all linear layers but the output layer as NF4.
+        rank: of the adapters.
+        alpha: see :class:`LoraLinear`.
+        targets: last parts of the names of layers that get an adapter; none: all but the output layer.
+
+    Raises:
+        CannotAdapt: there is no layer of such a name.
+    """
+    linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    known = sorted({_last(name) for name in linear})
+    if not linear:
+        raise CannotAdapt(f"a {type(model).__name__} has no linear layers", hint="train it with lora_rank=0")
+    for target in targets:
+        if target not in known:
+            close = nearest(target, known)
+            hint = f"did you mean {close}?" if close else f"there are {', '.join(known)}"
+            raise CannotAdapt(f"lora_targets={target}: the model has no linear layer of that name", hint=hint)
+    tied = _tied(model)
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    for name, layer in linear.items():
+        is_head = _last(name) in _HEADS or layer.weight in tied
+        base: nn.Linear | Nf4Linear = Nf4Linear(layer) if four_bits and not is_head else layer
+        chosen = _last(name) in targets if targets else not is_head
+        parent = model.get_submodule(name.rpartition(".")[0])
+        setattr(parent, _last(name), LoraLinear(base, rank, alpha) if chosen else base)
+    return model
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _tied(model: nn.Module) -> set[nn.Parameter]:
+    """Weights that several modules have: in four bits they would be two."""
+    seen: set[nn.Parameter] = set()
+    twice: set[nn.Parameter] = set()
+    for module in model.modules():
+        for parameter in module._parameters.values():  # noqa: SLF001 - named_parameters has each once
+            if parameter is not None:
+                (twice if parameter in seen else seen).add(parameter)
+    return twice

@@ -1,0 +1,105 @@
+"""Weights in four bits: blockwise NormalFloat (NF4) of Dettmers et al., "QLoRA", 2023 (arXiv:2305.14314).
+
+A weight's numbers are taken in their order in blocks of 64. Each is divided by the largest magnitude of its block and
+stored as the nearest of 16 values, quantiles of a normal distribution: 4 bits, and a float32 for each block, 0.5625
+bytes a number. Two numbers make a byte, the first in its higher half. That is bitsandbytes' form, byte for byte.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+BLOCK = 64
+
+VALUES = (
+    -1.0,
+    -0.6961928009986877,
+    -0.5250730514526367,
+    -0.39491748809814453,
+    -0.28444138169288635,
+    -0.18477343022823334,
+    -0.09105003625154495,
+    0.0,
+    0.07958029955625534,
+    0.16093020141124725,
+    0.24611230194568634,
+    0.33791524171829224,
+    0.44070982933044434,
+    0.5626170039176941,
+    0.7229568362236023,
+    1.0,
+)
+"""What 4 bits stand for: of each half of a normal distribution so many quantiles that zero is one of them."""
+
+
+def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """A weight in four bits.
+
+    Args:
+        weight: of any shape.
+
+    Returns:
+        Its codes, uint8 of shape ``(ceil(numel / 2),)``, and the blocks' largest magnitudes, float32.
+    """
+    values = torch.tensor(VALUES, dtype=torch.float32, device=weight.device)
+    middles = (values[1:] + values[:-1]) / 2
+    flat = weight.detach().reshape(-1).float()
+    padded = functional.pad(flat, (0, -flat.numel() % BLOCK)).view(-1, BLOCK)
+    largest = padded.abs().amax(1)
+    scaled = padded / largest.clamp_min(torch.finfo(torch.float32).tiny)[:, None]
+    codes = torch.bucketize(scaled, middles).to(torch.uint8).view(-1)[: flat.numel() + flat.numel() % 2]
+    return (codes[::2] << 4) | codes[1::2], largest
+
+
+def dequantize(codes: Tensor, largest: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """The weight that :func:`quantize` made ``codes`` and ``largest`` of, nearly."""
+    values = torch.tensor(VALUES, dtype=torch.float32, device=codes.device)
+    both = torch.stack((codes >> 4, codes & 15), dim=1).view(-1)
+    flat = functional.pad(values[both.int()], (0, -both.numel() % BLOCK)).view(-1, BLOCK) * largest[:, None]
+    return flat.view(-1)[: shape.numel()].view(shape).to(dtype)
+
+
+class _Multiply(torch.autograd.Function):
+    """``x @ weight.T``; backward makes the weight from its codes again, instead of keeping it."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, codes: Tensor, largest: Tensor, shape: torch.Size) -> Tensor:
+        context.save_for_backward(codes, largest)
+        context.shape = shape
+        return functional.linear(x, dequantize(codes, largest, shape, x.dtype))
+
+    @staticmethod
+    def backward(context: Any, *gradients: Any) -> Any:
+        codes, largest = context.saved_tensors
+        (gradient,) = gradients
+        return gradient @ dequantize(codes, largest, context.shape, gradient.dtype), None, None, None
+
+
+class Nf4Linear(nn.Module):
+    """A linear layer whose weight is frozen, and held in four bits. Its bias is as it was, and frozen.
+
+    The codes are in no state dict: they are made from the weights that the job's model begins with.
+    """
+
+    codes: Tensor
+    largest: Tensor
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        codes, largest = quantize(linear.weight)
+        self.register_buffer("codes", codes, persistent=False)
+        self.register_buffer("largest", largest, persistent=False)
+        self.has_bias = "bias" in dict(linear.named_parameters())
+        self.bias = linear.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_autocast_enabled(x.device.type):
+            x = x.to(torch.get_autocast_dtype(x.device.type))
+        shape = torch.Size((self.out_features, self.in_features))
+        result: Tensor = _Multiply.apply(x, self.codes, self.largest, shape)  # type: ignore[no-untyped-call]
+        return result + self.bias.to(result.dtype) if self.has_bias else result

@@ -1,0 +1,328 @@
+"""How long a step takes in each way to train: one prediction for every strategy, codec and set of hosts. Pure.
+
+A step is a sum of terms, each with its source (:class:`Term`):
+
+- ``compute``: the device that ends last, by the measured line ``overhead + samples / speed`` (``shares``);
+- ``exchange``: what of the exchange is not hidden behind computing, from a simulation of the links (``exchange``) for
+  ``sync`` and ``local_sgd``; ``2 (m - 1) / m`` of the gradient over the slowest link for ``allreduce`` (Patarasuk and
+  Yuan, 2009);
+- ``update``: the optimizer's step, where nothing hides it;
+- ``calls``: of actors, where a step waits for them.
+
+Where no worker waits for the others (``ssp``, ``async``) each channel is shared fairly (max-min) among the workers that
+use it, and a worker is no faster than it computes; with ``ssp`` none is faster than the slowest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+from remote_agent.planning.channels import Network
+from remote_agent.planning.exchange import Exchange, Exchanged, Sender
+from remote_agent.planning.fairness import fair_rates
+from remote_agent.planning.shares import split
+from remote_agent.planning.sites import DoesNotFit, sited
+from remote_agent.planning.survey import Device, Host, Survey, wire_bytes
+from remote_agent.planning.ways import (
+    ALLREDUCE,
+    ASYNC,
+    CALLS,
+    COMPUTE,
+    EXCHANGE,
+    LOCAL,
+    SSP,
+    UPDATE,
+    Prediction,
+    Term,
+    Way,
+)
+
+STEPS = 3
+"""Steps that are simulated one after the other: the first is longer, as all workers begin it at once."""
+
+MAX_SIMULATED = 24
+"""Up to so many workers the exchange is simulated chunk by chunk; of more, its bound is taken."""
+
+COPIES_ON_DEVICE = 5
+"""A device's memory over its parameters' bytes, without activations: weights, new ones, gradients, and what is sent."""
+
+
+def predict(survey: Survey, way: Way, *, bound: bool = False) -> Prediction:
+    """A step of a way.
+
+    Args:
+        survey: fleet and job.
+        way: how.
+        bound: the exchange takes no longer than its busiest link, whatever the order of its parts: a lower bound of the
+            step, in a hundredth of the time.
+
+    Raises:
+        DoesNotFit: into the hosts' memory, or no device is there to compute.
+    """
+    survey = survey.of(way.hosts)
+    devices = [(host, device) for host in survey.hosts for device in host.devices]
+    if not devices:
+        raise DoesNotFit("no device computes there")
+    _check_memory(survey, devices)
+    make = {ALLREDUCE: _allreduce, LOCAL: _local, SSP: _stale, ASYNC: _stale}
+    simple = make.get(way.strategy)
+    found = simple(survey, way, devices) if simple is not None else _sync(survey, way, devices, bound=bound)
+    terms = tuple(
+        dataclasses.replace(term, seconds=term.seconds * survey.ratios.get(term.name, 1.0)) for term in found.terms
+    )
+    watts, hourly = sum(host.watts for host in survey.hosts), sum(host.price for host in survey.hosts)
+    seconds = sum(term.seconds for term in terms)
+    return dataclasses.replace(found, terms=terms, joules=watts * seconds, price=hourly * seconds / 3600)
+
+
+# --- Where a step is one batch ---------------------------------------------------------------------------------------
+
+
+_Devices = Sequence[tuple[Host, Device]]
+
+
+def cut(survey: Survey, devices: _Devices) -> tuple[int, ...]:
+    """Samples of each device in a step.
+
+    Raises:
+        DoesNotFit: the batch does not, into the devices' memory.
+    """
+    work = survey.work
+    try:
+        return split(work.batch, [device.profile for _, device in devices], work.least)
+    except ValueError as error:
+        raise DoesNotFit(str(error)) from None
+
+
+def _sync(survey: Survey, way: Way, devices: _Devices, *, bound: bool) -> Prediction:
+    shares = cut(survey, devices)
+    times = [device.profile.seconds(samples) for (_, device), samples in zip(devices, shares, strict=True)]
+    parts = sited(survey, way.codec, way.shards)
+    senders = [
+        Sender(host=host.name, done=time, has_slice=samples > 0)
+        for (host, _), time, samples in zip(devices, times, shares, strict=True)
+    ]
+    compute = max(times)
+    seconds, exchanged = _exchanged(survey, way, parts, senders, bound=bound)
+    update = max(0.0, min(seconds - compute, exchanged.update_s))
+    terms = (
+        Term(name=COMPUTE, seconds=compute, source="the slowest device's slice, measured"),
+        Term(name=EXCHANGE, seconds=max(0.0, seconds - compute - update), source="links as measured, simulated"),
+        Term(name=UPDATE, seconds=update, source="the optimizer's step on the shards, measured"),
+        Term(name=CALLS, seconds=survey.call_s, source="one call of an actor, measured"),
+    )
+    return _prediction(way, terms, devices, shares, times, parts, exchanged.busy, survey.work.batch)
+
+
+def _exchanged(
+    survey: Survey, way: Way, parts: Mapping[str, float], senders: Sequence[Sender], *, bound: bool = False
+) -> tuple[float, Exchanged]:
+    """Seconds of a step among others like it, and what the channels did in one."""
+    if bound or len(senders) > MAX_SIMULATED:
+        return _busiest(survey, way, parts, senders, after=not bound)
+    exchange = Exchange(survey, parts, _codec(survey, way))
+    begins: tuple[float, ...] = (0.0,) * len(senders)
+    ends: list[float] = []
+    for _ in range(STEPS):
+        exchanged = exchange.step(senders, begins)
+        begins = exchanged.ends
+        ends.append(max(exchanged.ends))
+    one = {name: seconds / STEPS for name, seconds in exchanged.busy.items()}
+    done = dataclasses.replace(exchanged, busy=one, update_s=exchanged.update_s / STEPS)
+    return (ends[-1] - ends[0]) / (STEPS - 1), done
+
+
+def _busiest(
+    survey: Survey, way: Way, parts: Mapping[str, float], senders: Sequence[Sender], *, after: bool
+) -> tuple[float, Exchanged]:
+    """A lower bound of a step: the work of each channel and shard, ``after`` the first gradient or not."""
+    network, work = Network(survey), survey.work
+    gradient = wire_bytes(_codec(survey, way), work.parameters, work.topk_fraction)
+    pushing, pulling = _by_host(senders, taking=True), _by_host(senders, taking=False)
+    everyone = (sum(pushing.values()), sum(pulling.values()))
+    held = {name: parts.get(name, 0.0) for name in survey.names}
+    for host in survey.hosts:
+        own = (pushing.get(host.name, 0), pulling.get(host.name, 0))
+        out = own[0] * (1 - held[host.name]) + (everyone[1] - own[1]) * held[host.name]
+        into = (everyone[0] - own[0]) * held[host.name] + own[1] * (1 - held[host.name])
+        if len(network.computers) > 1:
+            for channel in network.out[host.name]:
+                channel.carry(gradient * out, 0.0)
+            for channel in network.into[host.name]:
+                channel.carry(gradient * into, 0.0)
+    update = {host.name: host.update_s for host in survey.hosts}
+    update_s = max(part * work.parameters * update[name] for name, part in parts.items())
+    busy = {channel.name: channel.busy for channel in network.all}
+    compute = max(sender.done for sender in senders)
+    first = min((sender.done * _first(survey, sender) for sender in senders if sender.has_slice), default=0.0)
+    first = first if after else 0.0
+    seconds = max(compute, first + max(busy.values(), default=0.0), first + update_s)
+    return seconds, Exchanged(ends=(seconds,) * len(senders), busy=busy, update_s=update_s)
+
+
+def _first(survey: Survey, sender: Sender) -> float:
+    return min(survey.work.ready, default=1.0) if sender.streams else 1.0
+
+
+def _by_host(senders: Sequence[Sender], *, taking: bool) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for sender in senders:
+        counts[sender.host] = counts.get(sender.host, 0) + (sender.has_slice or not taking)
+    return counts
+
+
+def _allreduce(survey: Survey, way: Way, devices: _Devices) -> Prediction:
+    shares = cut(survey, devices)
+    times = [device.profile.seconds(samples) for (_, device), samples in zip(devices, shares, strict=True)]
+    members, amount = len(devices), 4 * survey.work.parameters
+    each = 2 * (members - 1) / members * amount
+    network = Network(survey)
+    apart = {host.computer or host.name for host in survey.hosts}
+    busy: dict[str, float] = {}
+    if len(apart) > 1:
+        for host in survey.hosts:
+            for channel in (*network.out[host.name], *network.into[host.name]):
+                channel.carry(each, 0.0)
+        busy = {channel.name: channel.busy for channel in network.all}
+    latency = max((host.latency_s for host in survey.hosts), default=0.0) * 2 * (members - 1)
+    ring = max(busy.values(), default=0.0) + (latency if len(apart) > 1 else 0.0)
+    step = max(device.step_s for _, device in devices)
+    terms = (
+        Term(name=COMPUTE, seconds=max(times), source="the slowest device's slice, measured"),
+        Term(name=EXCHANGE, seconds=ring, source="2 (m - 1) / m of the gradient over the slowest link"),
+        Term(name=UPDATE, seconds=step, source="the job's optimizer on the slowest device, measured"),
+        Term(name=CALLS, seconds=2 * survey.call_s, source="two calls of an actor, measured"),
+    )
+    return _prediction(way, terms, devices, shares, times, {}, busy, survey.work.batch)
+
+
+# --- Rounds ----------------------------------------------------------------------------------------------------------
+
+
+def local_counts(most: int, seconds: Sequence[float]) -> tuple[int, ...]:
+    """Local steps of each device in a round, of which the fastest makes ``most``; all end at about the same time."""
+    return tuple(max(1, math.floor(most * min(seconds) / each + 0.5)) for each in seconds)
+
+
+def _local(survey: Survey, way: Way, devices: _Devices) -> Prediction:
+    batch = way.local_batch or max(1, survey.work.batch // len(devices))
+    slices = [device.profile.seconds(batch) for _, device in devices]
+    counts = local_counts(way.local_steps, slices)
+    times = [count * (each + device.step_s) for count, each, (_, device) in zip(counts, slices, devices, strict=True)]
+    parts = sited(survey, way.codec, way.shards)
+    senders = [Sender(host=host.name, done=time, streams=False) for (host, _), time in zip(devices, times, strict=True)]
+    compute = max(times)
+    if way.overlap:
+        idle = [dataclasses.replace(sender, done=0.0) for sender in senders]
+        alone, exchanged = _exchanged(survey, way, parts, idle)
+        seconds = max(compute, alone)
+    else:
+        seconds, exchanged = _exchanged(survey, way, parts, senders)
+    terms = (
+        Term(name=COMPUTE, seconds=compute, source="local steps of the device that ends last, measured"),
+        Term(name=EXCHANGE, seconds=max(0.0, seconds - compute), source="links as measured, simulated"),
+        Term(name=CALLS, seconds=survey.call_s, source="one call of an actor, measured"),
+    )
+    shares = [count * batch for count in counts]
+    return _prediction(way, terms, devices, shares, times, parts, exchanged.busy, sum(shares))
+
+
+# --- Where no worker waits for the others ----------------------------------------------------------------------------
+
+
+def _stale(survey: Survey, way: Way, devices: _Devices) -> Prediction:
+    shares = cut(survey, devices)
+    times = [device.profile.seconds(samples) for (_, device), samples in zip(devices, shares, strict=True)]
+    parts = sited(survey, way.codec, way.shards)
+    taking = [number for number, samples in enumerate(shares) if samples]
+    loads, rates = _loads(survey, way, devices, parts, taking)
+    caps = [1 / (times[number] + survey.call_s) for number in taking]
+    pace = fair_rates(caps, loads, rates)
+    if way.strategy == SSP:
+        pace = [min(pace)] * len(pace)
+    speed = sum(shares[number] * rate for number, rate in zip(taking, pace, strict=True))
+    seconds = survey.work.batch / speed
+    busy = {
+        name: seconds * sum(load * rate for load, rate in zip(loads[name], pace, strict=True)) / rates[name]
+        for name in loads
+    }
+    compute = survey.work.batch / sum(shares[number] / times[number] for number in taking)
+    terms = (
+        Term(name=COMPUTE, seconds=compute, source="all devices at their own pace, measured"),
+        Term(name=EXCHANGE, seconds=max(0.0, seconds - compute), source="links shared fairly; what they don't hide"),
+    )
+    links = {name: value for name, value in busy.items() if name.startswith(("the link", "the medium"))}
+    return _prediction(way, terms, devices, shares, times, parts, links, survey.work.batch)
+
+
+def _loads(
+    survey: Survey, way: Way, devices: _Devices, parts: Mapping[str, float], taking: Sequence[int]
+) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """What one slice of each worker asks of each channel, and the channels' rates."""
+    network, work = Network(survey), survey.work
+    update = {host.name: host.update_s for host in survey.hosts}
+    out = wire_bytes(way.codec, work.parameters, work.topk_fraction)
+    back = wire_bytes("bf16" if way.codec != "fp32" else "fp32", work.parameters)
+    loads: dict[str, list[float]] = {}
+    rates: dict[str, float] = {}
+    for position, number in enumerate(taking):
+        host = devices[number][0].name
+        asked: list[tuple[str, float, float]] = []
+        for owner, part in parts.items():
+            asked.append((f"the update on {owner}", 1.0, part * work.parameters * update[owner]))
+            if network.are_apart(host, owner):
+                asked += [(each.name, each.rate, out * part) for each in (*network.out[host], *network.into[owner])]
+                asked += [(each.name, each.rate, back * part) for each in (*network.out[owner], *network.into[host])]
+        for name, rate, amount in asked:
+            rates[name] = rate
+            loads.setdefault(name, [0.0] * len(taking))[position] += amount
+    return loads, rates
+
+
+# --- What they have in common ----------------------------------------------------------------------------------------
+
+
+def _codec(survey: Survey, way: Way) -> str:
+    """Through memory numbers go as they are."""
+    return way.codec if len({host.computer or host.name for host in survey.hosts}) > 1 else "fp32"
+
+
+def _check_memory(survey: Survey, devices: _Devices) -> None:
+    needed = COPIES_ON_DEVICE * 4 * survey.work.parameters
+    for _, device in devices:
+        if device.memory is not None and device.memory < needed:
+            raise DoesNotFit(
+                f"{device.name} lacks {(needed - device.memory) / 1e9:.2f} GB: weights and gradients take"
+                f" {needed / 1e9:.2f} GB, {device.memory / 1e9:.2f} GB are free"
+            )
+
+
+def _prediction(
+    way: Way,
+    terms: tuple[Term, ...],
+    devices: _Devices,
+    shares: Sequence[int],
+    times: Sequence[float],
+    parts: Mapping[str, float],
+    busy: Mapping[str, float],
+    samples: int,
+) -> Prediction:
+    names = [device.name for _, device in devices]
+    seconds, compute = sum(term.seconds for term in terms), terms[0].seconds
+    link = max(busy, key=lambda name: busy[name], default="")
+    link_s = busy.get(link, 0.0)
+    slowest = names[max(range(len(times)), key=times.__getitem__)]
+    bound = f"{link}" if seconds > 0 and seconds - compute > 0.5 * seconds and link else f"computing on {slowest}"
+    return Prediction(
+        way=way,
+        terms=terms,
+        samples=samples,
+        shares=dict(zip(names, shares, strict=True)),
+        busy_s=dict(zip(names, times, strict=True)),
+        parts=dict(parts),
+        bound=bound,
+        link_s=link_s,
+        link=link,
+    )

@@ -1,0 +1,75 @@
+"""Where a prediction has the shards of the parameter server: as the product sites them (``sharding``). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from remote_agent.planning import sharding
+from remote_agent.planning.channels import UNLIMITED
+from remote_agent.planning.sharding import Site, Traffic
+from remote_agent.planning.survey import Host, Survey, wire_bytes
+
+MAX_SITES = 24
+"""Of more hosts than these, shards go in equal parts to the best links, at most 1 / ``MIN_PART`` of them."""
+
+
+class DoesNotFit(ValueError):
+    """A way that the hosts' memory does not allow; the text says what is missing and where."""
+
+
+def sited(survey: Survey, codec: str, shards: int) -> dict[str, float]:
+    """The parts of the parameter server, as the product sites them.
+
+    Raises:
+        DoesNotFit: the hosts have not the memory.
+    """
+    numel, topk = survey.work.parameters, survey.work.topk_fraction
+    amount = wire_bytes(codec, numel, topk)
+    traffic = Traffic(gradient=amount, weights=amount, held=sharding.COPIES * 4 * numel)
+    places: dict[str, list[Host]] = {}
+    for host in survey.hosts:
+        places.setdefault(host.computer or host.name, []).append(host)
+    if len(places) == 1:
+        first = survey.hosts[0]
+        if first.memory is not None and first.memory < traffic.held:
+            lacking = (traffic.held - first.memory) / 1e9
+            raise DoesNotFit(f"{first.name} lacks {lacking:.2f} GB for the parameter server")
+        return {first.name: 1.0}
+    sites = [_site(hosts) for hosts in places.values()]
+    if len(sites) > MAX_SITES:
+        return _many_sites(sites, traffic, shards)
+    few = shards or (1 if numel <= sharding.CHUNK_NUMBERS else 0)
+    try:
+        if few == 1 and not shards:
+            return {sites[0].host: 1.0}
+        decision = sharding.decide(sites, traffic, min(few, len(sites)))
+    except ValueError as error:
+        raise DoesNotFit(str(error)) from None
+    return {site.host: part for site, part in zip(sites, decision.parts, strict=True) if part}
+
+
+def _many_sites(sites: Sequence[Site], traffic: Traffic, shards: int) -> dict[str, float]:
+    """Equal parts on the best links that have the memory.
+
+    Raises:
+        DoesNotFit: too few have.
+    """
+    count = shards or round(1 / sharding.MIN_PART)
+    fit = [site for site in sites if site.most(traffic.held) >= 1 / count]
+    chosen = sorted(fit, key=lambda site: -min(site.up, site.down))[:count]
+    if len(chosen) < count:
+        raise DoesNotFit(f"{count} shards need {traffic.held / count / 1e9:.2f} GB on as many hosts")
+    return {site.host: 1 / count for site in chosen}
+
+
+def _site(hosts: Sequence[Host]) -> Site:
+    first = hosts[0]
+    half = first.both / 2 if first.both else UNLIMITED
+    return Site(
+        host=first.name,
+        workers=sum(len(host.devices) for host in hosts),
+        up=min(first.up or UNLIMITED, half),
+        down=min(first.down or UNLIMITED, half),
+        memory=first.memory,
+        reachable=first.reachable,
+    )

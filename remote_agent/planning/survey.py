@@ -1,0 +1,149 @@
+"""What was found out about a fleet and a job: all that a prediction is made of, as plain numbers.
+
+It is what the coordinator measures, what is kept between two plans, and what a fleet file or a what-if describes.
+Units: seconds, bytes, samples, numbers (of the flat buffer of trained parameters).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from remote_agent.planning.device_profile import DeviceProfile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """One device as the job's own model runs on it.
+
+    Attributes:
+        name: the worker's.
+        speed: samples per second of forward and backward, > 0.
+        overhead_s: seconds that a slice costs whatever its size.
+        step_s: of the job's optimizer over all parameters, on this device.
+        max_batch: most samples of a slice; None: any.
+        memory: bytes that training may use; None: not known.
+        simulated_speed: of a simulated device.
+        product: what it is, in words.
+        estimate: where the figures come from that were not measured here; empty: they were.
+    """
+
+    name: str
+    speed: float
+    overhead_s: float = 0.0
+    step_s: float = 0.0
+    max_batch: int | None = None
+    memory: int | None = None
+    simulated_speed: float | None = None
+    estimate: str = ""
+    product: str = ""
+
+    @property
+    def profile(self) -> DeviceProfile:
+        """Its time for a slice."""
+        return DeviceProfile(self.speed, self.overhead_s, self.max_batch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """A host as it takes part.
+
+    Attributes:
+        name: of the inventory.
+        devices: that train; none: it can hold a shard only.
+        up: bytes/s that its link sends while it receives; 0: not known.
+        down: bytes/s that its link receives while it sends; 0: not known.
+        both: bytes/s of both directions together where these share a channel (half duplex); 0: they do not.
+        medium: what it shares with others, such as one Wi-Fi; see :attr:`Survey.media`.
+        latency_s: of a small message there and back.
+        update_s: of the optimizer's step for one number, on its processor.
+        memory: bytes that are free for a shard; None: not known.
+        reachable: all others can connect to it; if not, it holds no shard.
+        computer: hosts of one computer have no network between them; empty: not known.
+        watts: that it takes while it trains; 0: not known.
+        price: of an hour; 0: not known.
+    """
+
+    name: str
+    devices: tuple[Device, ...]
+    up: float = 0.0
+    down: float = 0.0
+    both: float = 0.0
+    medium: str = ""
+    latency_s: float = 0.0
+    update_s: float = 0.0
+    memory: int | None = None
+    reachable: bool = True
+    computer: str = ""
+    watts: float = 0.0
+    price: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a step of the job asks for.
+
+    Attributes:
+        parameters: trained numbers.
+        batch: samples of a step.
+        least: samples of a slice that is not empty.
+        ready: for equal parts of the buffer, in its order: which part of a slice's time has passed when their gradients
+            are there. Empty: all come at its end.
+        streamable: parameter servers can hold the model; else it is trained with ``allreduce``.
+        clipped: the norm over all gradients is known before any weights are new.
+        unit: samples that stay together; 0: any.
+        topk_fraction: of the codec ``topk``.
+    """
+
+    parameters: int
+    batch: int
+    least: int = 1
+    ready: tuple[float, ...] = ()
+    streamable: bool = True
+    clipped: bool = False
+    unit: int = 0
+    topk_fraction: float = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """A fleet and a job.
+
+    Attributes:
+        job: its name.
+        work: what a step asks for.
+        hosts: the first one is where the parameter server goes by default.
+        call_s: of one call of an actor.
+        codec_s: seconds to write and read one number, by codec.
+        media: bytes/s of what several hosts share, by name.
+        ratios: measured over predicted seconds of each term, by name, as earlier runs of this job found them.
+        time: when it was measured, since the epoch; 0: it was not.
+    """
+
+    job: str
+    work: Work
+    hosts: tuple[Host, ...]
+    call_s: float = 0.002
+    codec_s: dict[str, float] = field(default_factory=dict)
+    media: dict[str, float] = field(default_factory=dict)
+    ratios: dict[str, float] = field(default_factory=dict)
+    time: float = 0.0
+
+    def of(self, names: Sequence[str]) -> Survey:
+        """The same with these hosts only."""
+        return dataclasses.replace(self, hosts=tuple(host for host in self.hosts if host.name in names))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all hosts."""
+        return tuple(host.name for host in self.hosts)
+
+
+BYTES_A_NUMBER = {"fp32": 4.0, "bf16": 2.0, "int8": 1 + 4 / 512}
+
+
+def wire_bytes(codec: str, numbers: int, topk_fraction: float = 0.01) -> int:
+    """Bytes of so many numbers on the wire; a codec that is not known counts as fp32."""
+    each = 8 * topk_fraction if codec == "topk" else BYTES_A_NUMBER.get(codec, 4.0)
+    return int(each * numbers)

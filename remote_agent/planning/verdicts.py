@@ -1,0 +1,140 @@
+"""A choice in words and figures: what to use, what each host adds, what limits, and what would help. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+
+from remote_agent.planning.choice import Choice, Limits
+from remote_agent.planning.simulator import predict
+from remote_agent.planning.sites import DoesNotFit
+from remote_agent.planning.survey import Survey
+from remote_agent.planning.ways import ALLREDUCE, COMPUTE, LOCAL, SYNC, Prediction, Way
+
+SHARE_OF_SUM = 0.95
+"""Of the summed speed that a number of local steps is proposed for."""
+
+MAX_LOCAL_STEPS = 1000
+
+MOST_NAMED = 5
+"""Of more hosts of which the same is said, one line tells of all."""
+
+
+def seconds(value: float) -> str:
+    """A time as people write it: ``18.6 s``, ``240 ms``."""
+    if value >= 100:
+        return f"{value:.0f} s"
+    return f"{value:.3g} s" if value >= 1 else f"{value * 1e3:.3g} ms"
+
+
+def names(hosts: Sequence[str]) -> str:
+    """``a, b and c``; of many the first and how many more."""
+    if len(hosts) > 8:
+        return f"{', '.join(hosts[:6])} and {len(hosts) - 6} more"
+    return " and ".join(filter(None, (", ".join(hosts[:-1]), hosts[-1])))
+
+
+def verdicts(survey: Survey, choice: Choice, limits: Limits) -> tuple[str, ...]:
+    """What the user should know, the most important first."""
+    return (*_use(survey, choice), *_hosts(choice, limits), *_limit(survey, choice))
+
+
+def _use(survey: Survey, choice: Choice) -> Iterator[str]:
+    best, everything = choice.best, choice.everything
+    alone = len(best.way.hosts) == 1
+    if alone and everything is not None and len(survey.hosts) > 1:
+        yield (
+            f"use {best.way.hosts[0]} alone: {seconds(best.seconds)} a step against"
+            f" {seconds(_same_samples(everything, best))} with all {len(survey.hosts)} hosts"
+        )
+    elif alone:
+        yield f"use {best.way.hosts[0]}: {seconds(best.seconds)} a step"
+    else:
+        yield (
+            f"use {best.way.title} on {names(best.way.hosts)}: {seconds(best.seconds)} a step of"
+            f" {best.samples} samples, {best.speed:.3g} samples/s"
+        )
+    if not best.way.exact:
+        yield "it is not exact: what is predicted is samples per second, not how soon a loss is reached"
+
+
+def _same_samples(other: Prediction, best: Prediction) -> float:
+    """The other's seconds for as many samples as a step of the best has."""
+    return best.samples / other.speed
+
+
+def _hosts(choice: Choice, limits: Limits) -> Iterator[str]:
+    """What each host adds; hosts of which the same is to be said are named together."""
+    told: dict[str, list[str]] = {}
+    for host, gain in choice.gains.items():
+        said = _about(gain, limits, inside=host in choice.best.way.hosts, alone=len(choice.best.way.hosts) == 1)
+        if said:
+            told.setdefault(said, []).append(host)
+    for said, hosts in told.items():
+        for group in [hosts] if len(hosts) > MOST_NAMED else [[host] for host in hosts]:
+            yield f"{names(group)}{', each,' if len(group) > 1 else ''} {said}"
+
+
+def _about(gain: float | None, limits: Limits, *, inside: bool, alone: bool) -> str:
+    if inside:
+        if alone:
+            return ""
+        if gain is None:
+            return "is needed: without it the job does not fit"
+        if gain >= limits.margin:
+            return f"adds {100 * gain:.0f}%: use it"
+        return f"makes little difference ({100 * gain:+.1f}%)"
+    if gain is None or gain <= -math.inf:
+        return "is left out: with it the job does not fit"
+    if gain < 0:
+        return f"would slow the step by {100 * (1 / (1 + gain) - 1):.0f}%: leave it out"
+    return f"would add {100 * gain:.1f}% only, less than the prediction's error: leave it out"
+
+
+def _limit(survey: Survey, choice: Choice) -> Iterator[str]:
+    best = choice.best
+    if len(best.way.hosts) == 1:
+        return
+    exposed = best.seconds - best.term(COMPUTE)
+    if exposed < 0.2 * best.seconds or not best.link:
+        yield f"{best.bound} is the limit"
+        return
+    words = [f"{best.link} limits: {seconds(best.link_s)} of {seconds(best.seconds)}"]
+    for codec in ("bf16", "int8"):
+        strategy = SYNC if best.way.strategy == ALLREDUCE else best.way.strategy
+        shorter = _try(survey, dataclasses.replace(best.way, strategy=strategy, codec=codec))
+        if (
+            best.way.codec == "fp32"
+            and survey.work.streamable
+            and shorter is not None
+            and shorter.speed > 1.1 * best.speed
+        ):
+            words.append(f"{codec} would make it {seconds(shorter.seconds)} (not exact)")
+    steps = local_steps_for(survey, best.way)
+    if best.way.strategy != LOCAL and steps is not None:
+        words.append(f"{steps} local steps reach {100 * SHARE_OF_SUM:.0f}% of the summed speed (not exact)")
+    yield "; ".join(words)
+
+
+def local_steps_for(survey: Survey, way: Way) -> int | None:
+    """The fewest local steps of a round that reach :data:`SHARE_OF_SUM`; None: too many, or it can't be."""
+    most = 1
+    while most <= MAX_LOCAL_STEPS:
+        found = _try(survey, dataclasses.replace(way, strategy=LOCAL, codec="fp32", local_steps=most))
+        if found is None:
+            return None
+        if found.term(COMPUTE) >= SHARE_OF_SUM * found.seconds:
+            return most
+        share = found.term(COMPUTE) / found.seconds
+        # The exchange is the same whatever the round's length: what is missing can be told.
+        wanted = most * (1 / share - 1) * SHARE_OF_SUM / (1 - SHARE_OF_SUM) if share > 0 else 2 * most
+        most = max(most + 1, math.ceil(wanted))
+    return None
+
+
+def _try(survey: Survey, way: Way) -> Prediction | None:
+    try:
+        return predict(survey, way)
+    except DoesNotFit:
+        return None

@@ -1,0 +1,106 @@
+"""Ways to train, and what is foreseen of them: the values that the planner works with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+SYNC, ALLREDUCE, SSP, ASYNC, LOCAL = "sync", "allreduce", "ssp", "async", "local_sgd"
+
+EXACT = (SYNC, ALLREDUCE)
+"""Strategies with the weights of one process, in fp32."""
+
+COMPUTE, EXCHANGE, UPDATE, CALLS = "compute", "exchange", "update", "calls"
+"""Names of terms."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """A way to train.
+
+    Attributes:
+        strategy: its name.
+        hosts: those that take part.
+        codec: of what goes over a network.
+        shards: of the parameter server; 0: as many as pay.
+        local_steps: of the fastest device in a round of ``local_sgd``.
+        local_batch: samples of one of them; 0: the batch over all devices.
+        overlap: a round is exchanged while the next one is computed.
+    """
+
+    strategy: str
+    hosts: tuple[str, ...]
+    codec: str = "fp32"
+    shards: int = 0
+    local_steps: int = 20
+    local_batch: int = 0
+    overlap: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """Whether the weights are those of one process on the same batches."""
+        return self.strategy in EXACT and self.codec == "fp32"
+
+    @property
+    def title(self) -> str:
+        """In words, without the hosts."""
+        words = [self.strategy]
+        words += [f"{self.local_steps} local steps"] if self.strategy == LOCAL else []
+        words += [self.codec] if self.codec != "fp32" else []
+        words += ["overlap"] if self.overlap and self.strategy == LOCAL else []
+        return ", ".join(words)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Term:
+    """A part of a step's time, and where it comes from."""
+
+    name: str
+    seconds: float
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """A step, as it is foreseen.
+
+    Attributes:
+        way: how.
+        terms: that add up to its seconds.
+        samples: of the step.
+        shares: samples of each device, in the order of the way's hosts.
+        busy_s: seconds that each device computes.
+        parts: of the parameter server, by host.
+        bound: what limits it, in words.
+        link_s: seconds that the busiest link is at work.
+        link: which one that is.
+        joules: of energy; 0: not known.
+        price: of the step; 0: not known.
+    """
+
+    way: Way
+    terms: tuple[Term, ...]
+    samples: int
+    shares: Mapping[str, int]
+    busy_s: Mapping[str, float]
+    parts: Mapping[str, float]
+    bound: str
+    link_s: float = 0.0
+    link: str = ""
+    joules: float = 0.0
+    price: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Of the step."""
+        return sum(term.seconds for term in self.terms)
+
+    @property
+    def speed(self) -> float:
+        """Samples per second."""
+        return self.samples / self.seconds if self.seconds > 0 else math.inf
+
+    def term(self, name: str) -> float:
+        """Seconds of one of its terms."""
+        return sum(term.seconds for term in self.terms if term.name == name)

@@ -1,0 +1,69 @@
+"""Measures devices and links for a plan: ``python -m remote_agent.training.coordinator.measuring DIR``.
+
+Reads ``run.json`` from the folder as a coordinator does, keeps what was measured where that says, prints it as one line
+of JSON, and ends. Exit code 0: done; 1: it failed, and standard error says why; 2: called wrongly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+from remote_agent import protocol
+from remote_agent.planning.survey import Survey
+from remote_agent.protocol import ProtocolError, RunSpec, decode
+from remote_agent.training import job
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator import cluster, setup
+from remote_agent.training.coordinator.journal import Journal
+from remote_agent.training.coordinator.plan import profiles
+from remote_agent.training.coordinator.processes.crashes import Crashes
+from remote_agent.training.coordinator.request import Request
+from remote_agent.training.errors import JobError, TrainingError
+from remote_agent.training.user_code import inert
+
+
+def main(arguments: list[str]) -> int:
+    """Measure for the order in the folder named by the one argument; returns the exit code."""
+    if len(arguments) != 1:
+        print("usage: python -m remote_agent.training.coordinator.measuring DIR", file=sys.stderr)
+        return 2
+    try:
+        print(protocol.encode(_survey(Path(arguments[0]).resolve())), flush=True)
+    except TrainingError as error:
+        print(f"{error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _survey(folder: Path) -> Survey:
+    try:
+        spec = decode(RunSpec, (folder / "run.json").read_text())
+    except (OSError, ProtocolError) as error:
+        raise JobError(f"can't read run.json: {error}", hint="plan again") from error
+    os.environ["RAY_ADDRESS"] = spec.ray_address
+    loaded = job.load(spec.job, folder)
+    inert.from_now_on()
+    config = TrainingConfig.from_settings(spec.config, loaded.config)
+    cluster.connect(spec.ray_address, spec.node_address)
+    request = Request(
+        run=spec.run,
+        job=loaded,
+        config=config,
+        devices=spec.devices,
+        server_host=spec.server_host,
+        host=spec.host,
+        folder=folder,
+        profile=profiles.place(folder, spec.profile),
+    )
+    try:
+        with contextlib.closing(Journal(folder / "events.jsonl")) as journal, Crashes(journal) as crashes:
+            return setup.survey(request, journal, crashes)
+    finally:
+        cluster.disconnect()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

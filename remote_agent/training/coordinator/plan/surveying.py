@@ -1,0 +1,179 @@
+"""From what was measured of devices and links to a survey, and from the planner's choice to settings. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from remote_agent.planning import choice, verdicts
+from remote_agent.planning.choice import Choice
+from remote_agent.planning.limits import limits_of
+from remote_agent.planning.simulator import predict
+from remote_agent.planning.sites import DoesNotFit
+from remote_agent.planning.survey import Device, Host, Survey, Work
+from remote_agent.planning.ways import Prediction, Way
+from remote_agent.protocol import DeviceSpec
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator.plan.measure import Measurements
+from remote_agent.training.coordinator.plan.siting import Computer, Surroundings
+from remote_agent.training.errors import TrainingError
+
+FIT_HINT = "lower batch_size, raise the hosts' max_batch, or train a smaller model"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fleet:
+    """The devices that were measured, and where they are.
+
+    Attributes:
+        job: the job's name.
+        names: of the workers.
+        specs: of their devices.
+        simulated: their simulated speeds.
+        there: the computers, and their links.
+        numel: trained numbers of the job's model.
+        relative: time of the job's optimizer over AdamW's.
+    """
+
+    job: str
+    names: Sequence[str]
+    specs: Sequence[DeviceSpec]
+    simulated: Sequence[float | None]
+    there: Surroundings
+    numel: int
+    relative: float = 1.0
+
+
+def survey_of(
+    fleet: Fleet, found: Measurements, config: TrainingConfig, *, streamable: bool = True, least: int = 1
+) -> Survey:
+    """What the planner works with.
+
+    Args:
+        fleet: the devices.
+        found: what was measured of them.
+        config: the run's.
+        streamable: parameter servers can hold the model.
+        least: samples of a slice that is not empty.
+    """
+    hosts: list[Host] = []
+    for number, computer in enumerate(fleet.there.computers):
+        for name in computer.hosts:
+            mine = [position for position, spec in enumerate(fleet.specs) if spec.host == name]
+            hosts.append(_host(fleet, found, name, mine, computer, f"computer {number}"))
+    slowest = max(range(len(found.profiles)), key=lambda position: 1 / found.profiles[position].speed)
+    work = Work(
+        parameters=fleet.numel,
+        batch=config.batch_size,
+        least=least,
+        ready=found.costs[slowest].ready if found.costs else (),
+        streamable=streamable,
+        clipped=config.clip_norm > 0,
+        unit=config.unit,
+        topk_fraction=config.topk_fraction,
+    )
+    codec_s: dict[str, float] = {}
+    for costs in found.costs:
+        codec_s |= {name: max(each, codec_s.get(name, 0.0)) for name, each in costs.codec_s.items()}
+    return Survey(
+        job=fleet.job,
+        work=work,
+        hosts=tuple(hosts),
+        call_s=max(found.calls_s, default=0.0),
+        codec_s=codec_s,
+        time=time.time(),
+    )
+
+
+def _host(fleet: Fleet, found: Measurements, name: str, mine: Sequence[int], computer: Computer, label: str) -> Host:
+    rates = computer.rates
+    costs = [found.costs[position] for position in mine if found.costs]
+    every = [each.update_s for each in found.costs]
+    devices = tuple(
+        Device(
+            name=fleet.names[position],
+            speed=found.profiles[position].speed,
+            overhead_s=found.profiles[position].overhead_s,
+            max_batch=found.profiles[position].max_batch,
+            step_s=found.costs[position].step_s * fleet.relative if found.costs else 0.0,
+            simulated_speed=fleet.simulated[position],
+            product=fleet.specs[position].name,
+        )
+        for position in mine
+    )
+    update = max((each.update_s for each in costs), default=max(every, default=0.0))
+    return Host(
+        name=name,
+        devices=devices,
+        up=rates.up if rates is not None else 0.0,
+        down=rates.down if rates is not None else 0.0,
+        memory=rates.memory if rates is not None else None,
+        reachable=rates.reachable if rates is not None else True,
+        latency_s=min((found.calls_s[position] for position in mine if found.calls_s), default=0.0),
+        update_s=update * fleet.relative,
+        computer=label,
+    )
+
+
+# --- From settings to what the planner may choose, and back -----------------------------------------------------------
+
+
+def chosen(config: TrainingConfig, survey: Survey) -> tuple[TrainingConfig, tuple[str, ...], tuple[str, ...]]:
+    """The settings with a way in the place of ``auto``, the hosts that take part, and why.
+
+    Raises:
+        TrainingError: the job fits into no set of hosts.
+    """
+    limits = limits_of(config)
+    try:
+        found = choice.choose(survey, limits)
+    except DoesNotFit as error:
+        raise TrainingError(f"the job does not fit: {error}", hint=FIT_HINT) from None
+    return into(config, found), found.best.way.hosts, verdicts.verdicts(survey, found, limits)
+
+
+def into(config: TrainingConfig, found: Choice) -> TrainingConfig:
+    """The settings of the chosen way."""
+    way = found.best.way
+    return dataclasses.replace(
+        config,
+        strategy=way.strategy,
+        codec=way.codec,
+        local_steps=way.local_steps if way.strategy == "local_sgd" else config.local_steps,
+        overlap=way.overlap and way.strategy == "local_sgd",
+    )
+
+
+def way_of(config: TrainingConfig, survey: Survey) -> Way:
+    """The way that settled settings say, with all of the survey's hosts."""
+    return Way(
+        strategy=config.strategy,
+        hosts=survey.names,
+        codec=config.codec,
+        shards=config.shards,
+        local_steps=config.local_steps,
+        local_batch=config.local_batch,
+        overlap=config.overlap,
+    )
+
+
+def predicted(config: TrainingConfig, survey: Survey) -> Prediction | None:
+    """A step of the run as it is carried out; None: it does not fit, by what is known."""
+    try:
+        return predict(survey, way_of(config, survey))
+    except DoesNotFit:
+        return None
+
+
+def about(config: TrainingConfig, survey: Survey) -> tuple[str, ...]:
+    """For the plan of a run whose way the user named: what each host adds, and whether fewer would be faster."""
+    if len({host.computer for host in survey.hosts}) < 2 or not any(host.up for host in survey.hosts):
+        return ()  # nothing is known of links
+    limits = dataclasses.replace(limits_of(config), all_hosts=False)
+    try:
+        found = choice.choose(survey, limits)
+    except DoesNotFit:
+        return ()
+    return verdicts.verdicts(survey, found, limits)

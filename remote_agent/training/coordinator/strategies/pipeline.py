@@ -1,0 +1,356 @@
+"""A model that is cut by its layers: each worker has some blocks, and all compute each sample together. Exact.
+
+Before the first step each device has measured the model's blocks one by one. The cut, the order of the devices and how
+many there are of them follow (``plan.cuts``); devices that would make a step longer get no blocks. Then a step is:
+every stage gets the same task and computes its part of all micro-batches (``worker.stage``), the stages exchange
+activations and gradients directly, and say what came of it: the last one the loss and what the samples weigh, each the
+sum of squares of its gradients. So the mean gradient and its norm over all stages are known here, and the next task has
+every stage make its optimizer's step with these.
+
+When a stage is lost the run goes back to its newest checkpoint: all workers end, and it is made ready once more with
+the devices that are left, which are cut anew (:class:`~remote_agent.training.errors.StageLost`). Steps since the
+checkpoint are made again, with the same samples and random numbers, so the weights are those of a run without the loss.
+A device that comes back, or is added, gets blocks after the next checkpoint, in the same way.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from torch import nn
+
+from remote_agent.models.blocks import blocks_of
+from remote_agent.protocol import Notice, PlanMade, WorkerLost
+from remote_agent.training import job
+from remote_agent.training.checkpoint.optimizer_state import Snapshot, TrainingState
+from remote_agent.training.coordinator.members import WorkerHandle
+from remote_agent.training.coordinator.plan import cuts
+from remote_agent.training.coordinator.plan.cuts import Cut, DoesNotFit
+from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
+from remote_agent.training.coordinator.recovery import policy
+from remote_agent.training.coordinator.recovery.liveness import answer_of
+from remote_agent.training.coordinator.session import Session, StepReport
+from remote_agent.training.coordinator.share_balancer import ShareBalancer
+from remote_agent.training.coordinator.strategies.base import Strategy
+from remote_agent.training.coordinator.strategies.driver import Answered, Driver, Lost, Owed, Stalled
+from remote_agent.training.deadlines import SERVER_S, TRANSFER_S, given_up_after
+from remote_agent.training.errors import StageLost, TrainingError
+from remote_agent.training.shared import rpc
+from remote_agent.training.shared.figures import whole
+from remote_agent.training.shared.flat import Payload
+from remote_agent.training.shared.messages import Failed, Slice
+from remote_agent.training.shared.rpc import Ref
+from remote_agent.training.shared.slices import SliceSpan
+from remote_agent.training.shared.stages import (
+    Commit,
+    DeviceCosts,
+    StageBroken,
+    StageDone,
+    StageRole,
+    StageTask,
+    commit_of,
+    micro_batch,
+)
+from remote_agent.training.wire.errors import NothingCounts
+from remote_agent.training.worker.device.simulation import HEADROOM
+
+LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_HINT = "look at the hosts and the network between them, then resume the run"
+
+
+@dataclass(eq=False)
+class _Call:
+    """A stage's part in a step that is under way."""
+
+    member: WorkerHandle
+    answer: Ref[Any]
+    expected_s: float
+    since: float
+
+
+class Pipeline(Strategy):
+    """See the module."""
+
+    @classmethod
+    def check(cls, model: nn.Module, factory: Any) -> None:
+        """Before anything is started: whether the model can be cut.
+
+        Raises:
+            CannotCut: it is not known how.
+        """
+        own = getattr(factory, "layers", None)
+        if own is None:
+            blocks_of(model)
+        else:
+            job.guard("layers", blocks_of, model, own)
+
+    def steps(self, session: Session) -> Iterator[StepReport]:
+        """Train; see :class:`~remote_agent.training.coordinator.strategies.base.Strategy`."""
+        self._session = session
+        self._commit: Commit | None = None
+        self._told: set[str] = set()
+        with Heartbeat() as self._heartbeat:
+            self._driver = Driver(session, ShareBalancer(session), self._heartbeat, on_server=False)
+            self._open()
+            yield from self._reports()
+
+    def _reports(self) -> Iterator[StepReport]:
+        session, step = self._session, self._session.order.done
+        ended = time.monotonic()
+        while True:
+            step += 1
+            self._step = step
+            first, last = session.order.span(step)
+            batch = Slice.whole(session.order.take(first, last), begin=first)
+            done = self._made(step, batch)
+            commit = commit_of(step, done)
+            if commit is None:
+                raise NothingCounts.of(step)
+            self._commit = commit
+            goes_on = session.goes_on(step, last)
+            if not goes_on or session.saves(step, first, last):
+                self._settle()
+            now = time.monotonic()
+            yield self._report(step, done, (first, last), now - ended, commit.norm)
+            if not session.goes_on(step, last):
+                self._settle()  # it may have been told to stop since
+                return
+            ended = now
+            self._take_in_newcomers(step)
+
+    # --- The stages --------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        """Cut the model, and have each stage hold its part.
+
+        Raises:
+            TrainingError: it does not fit into the devices' memory, or a stage can't be opened.
+        """
+        session, members = self._session, list(self._session.members)
+        self._step = session.order.done
+        costs: list[DeviceCosts] = self._all([(member, member.call("costs")) for member in members], SERVER_S)
+        micro_batches = -(-session.config.batch_size // micro_batch(session.config))
+        paced = [_paced(cost, member.simulated_speed) for cost, member in zip(costs, members, strict=True)]
+        try:
+            found = cuts.cut(paced, micro_batches, session.config.in_flight)
+        except DoesNotFit as error:
+            raise TrainingError(str(error), hint="add a host, set a smaller micro_batch or batch_size") from None
+        self._stages = [members[stage.device] for stage in found.stages]
+        self._plan(found, micro_batches)
+        secret = secrets.token_bytes(32)
+        listening = [(each, each.call("listen", number, secret)) for number, each in enumerate(self._stages)]
+        addresses: list[tuple[str, int]] = self._all(listening, SERVER_S)
+        total = sum(block.seconds for block in costs[0].blocks)
+        opening = []
+        for number, member in enumerate(self._stages):
+            own = costs[0].blocks[found.bounds[number] : found.bounds[number + 1]]
+            role = StageRole(
+                stage=number,
+                bounds=found.bounds,
+                addresses=tuple(addresses),
+                secret=secret,
+                in_flight=found.in_flight,
+                paces=(sum(each.forward_s for each in own) / total, sum(each.backward_s for each in own) / total),
+            )
+            opening.append((member, member.call("take", role)))
+        self._all(opening, TRANSFER_S)
+        self._names: tuple[str, ...] = self._all([(self._stages[0], self._stages[0].call("names"))], SERVER_S)[0]
+
+    def _plan(self, found: Cut, micro_batches: int) -> None:
+        """Write how the model is cut, and why."""
+        session = self._session
+        shares = dict.fromkeys(session.members, 0) | dict.fromkeys(self._stages, session.config.batch_size)
+        reasons = [
+            f"{member.name}: blocks {stage.first + 1} to {stage.last} of {found.bounds[-1]},"
+            f" {stage.seconds * 1e3:.1f} ms a micro-batch"
+            for member, stage in zip(self._stages, found.stages, strict=True)
+        ]
+        reasons += [
+            f"{each.name}: no blocks, a step is shorter without it" for each, size in shares.items() if not size
+        ]
+        reasons.append(
+            f"{micro_batches} micro-batches of {micro_batch(session.config)} samples, {found.in_flight} in flight;"
+            " when a stage is lost the run goes back to its newest checkpoint"
+        )
+        session.journal.write(
+            PlanMade,
+            strategy=session.config.strategy,
+            shares=tuple(member.share(samples) for member, samples in shares.items()),
+            iterations=session.config.num_iterations,
+            predicted_step_s=found.seconds,
+            reasons=(*reasons, *session.reasons),
+        )
+
+    def _take_in_newcomers(self, step: int) -> None:
+        """After a checkpoint: cut anew where a device is back, or was added; or its host is to leave.
+
+        Raises:
+            StageLost: the run is made ready once more.
+        """
+        membership, session = self._driver.membership, self._session
+        leaving = {each.host for each in self._stages} & set(session.membership.draining) - self._told
+        for host in sorted(leaving):
+            self._told.add(host)
+            advice = f"stop the run, and resume it without {host}"
+            text = f"{host} can't be drained while it holds a part of the model: {advice}"
+            session.journal.write(Notice, step=step, host=host, text=text)
+        if not session.is_checkpoint(step):
+            return
+        newcomers = membership.ready()
+        if newcomers:
+            names = ", ".join(member.name for member in newcomers)
+            raise StageLost(f"{names} is there again: the model is cut anew", hint=_HINT)
+
+    # --- A step ------------------------------------------------------------------------------------------------------
+
+    def _made(self, step: int, batch: Slice) -> list[StageDone]:
+        """What the stages say of a step.
+
+        Raises:
+            StageLost: one was lost.
+            TrainingError: the job failed.
+        """
+        task = StageTask(
+            step=step,
+            batch=batch,
+            commit=self._commit,
+            watched=self._session.watched if self._session.plateau else (),
+        )
+        now = time.monotonic()
+        self._submitted = now
+        calls = [_Call(each, each.call("step", task), each.usual_call_s, now) for each in self._stages]
+        answers: dict[WorkerHandle, StageDone] = {}
+        broken: list[tuple[WorkerHandle, str]] = []
+        self._driver.begin()
+        while calls:
+            match self._driver.next(step, calls, self._owed):
+                case Answered(call, StageBroken(cause=cause)):
+                    calls.remove(call)
+                    broken.append((call.member, cause))
+                case Answered(call, answer):
+                    calls.remove(call)
+                    answers[call.member] = answer
+                case Lost(member, evidence):
+                    self._lose(member, evidence)
+                case Stalled():
+                    self._lose(calls[0].member, policy.Hung(time.monotonic() - now))
+        if broken:
+            # A process or host that is gone is found as such; what is left is a connection.
+            member, cause = broken[0]
+            raise StageLost(f"{member.name} lost another stage: {cause}", hint=_HINT, host=member.host)
+        return [answers[member] for member in self._stages]
+
+    def _owed(self, member: WorkerHandle, computed: int) -> Owed | None:
+        if computed >= self._step:
+            return None
+        patience_s = given_up_after(self._session.config.slice_deadline_s, member.usual_call_s)
+        return Owed(self._submitted, patience_s, patience_s)
+
+    def _lose(self, member: WorkerHandle, evidence: policy.Evidence) -> None:
+        """Write that a stage is lost.
+
+        Raises:
+            StageLost: always.
+        """
+        decision = policy.decide(evidence, policy.RunStatus(others=len(self._stages), coming=0, on_server=False))
+        LOG.info("step %d: %s: %s", self._step, member.name, evidence)
+        self._session.journal.write(
+            WorkerLost,
+            worker=member.name,
+            host=member.host,
+            device=member.device,
+            step=self._step,
+            cause=decision.cause,
+        )
+        if isinstance(evidence, policy.Died):
+            self._session.crashes.died(member.seat, member.actor, evidence.cause)
+        error = StageLost(f"{member.name} was lost: {decision.cause}", hint=_HINT, host=member.host)
+        error.unreachable = isinstance(evidence, policy.Silent)
+        raise error
+
+    def _all(self, calls: Sequence[tuple[WorkerHandle, Ref[Any]]], seconds: float) -> list[Any]:
+        """What the members answer.
+
+        Raises:
+            StageLost: one does not.
+            TrainingError: one has failed.
+        """
+        answers = []
+        for member, call in calls:
+            try:
+                answer = answer_of(member, call, self._heartbeat, seconds)
+            except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+                self._lose(member, policy.Died(rpc.describe(error)))
+            if isinstance(answer, Failed):
+                raise answer.error(member.host)
+            if isinstance(answer, StageBroken):
+                raise StageLost(f"{member.name}: {answer.cause}", hint=_HINT, host=member.host)
+            answers.append(answer)
+        return answers
+
+    # --- Accounting --------------------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Have the last step applied now."""
+        self._all([(member, member.call("commit", self._commit)) for member in self._stages], SERVER_S)
+
+    def _weights(self) -> Payload:
+        """The weights after the last step, as one flat buffer per dtype in the model's order."""
+        parts = self._all([(member, member.call("own_weights")) for member in self._stages], TRANSFER_S)
+        flats = {name: (dtype, array) for part in parts for name, (dtype, array) in part.items()}
+        dtypes = dict.fromkeys(flats[name][0] for name in self._names)
+        return tuple(
+            np.concatenate([flats[name][1] for name in self._names if flats[name][0] == dtype]) for dtype in dtypes
+        )
+
+    def _snapshot(self) -> Snapshot:
+        """Keep what the optimizers remember."""
+        self._all([(member, member.call("snapshot")) for member in self._stages], SERVER_S)
+        taken = [member.call("snapshot_taken") for member in self._stages]
+
+        def fetch() -> TrainingState:
+            states: list[TrainingState] = rpc.get_all(taken, TRANSFER_S)
+            optimizer = {name: entries for state in states for name, entries in state.optimizer.items()}
+            return TrainingState(optimizer=optimizer, missing="".join(sorted({each.missing for each in states})))
+
+        return fetch
+
+    def _report(
+        self, step: int, done: Sequence[StageDone], span: tuple[int, int], seconds: float, norm: float
+    ) -> StepReport:
+        samples = span[1] - span[0]
+        times = []
+        for member, each in zip(self._stages, done, strict=True):
+            member.took(each.stamps)
+            times.append(member.times(samples, seconds, compute_s=each.compute_s))
+        sent = max(each.sent for each in done)
+        return StepReport(
+            step=step,
+            loss=done[-1].loss,
+            samples=samples,
+            seconds=seconds,
+            bytes_pushed=sent,
+            bytes_pulled=sent,
+            workers=tuple(times),
+            weights=self._weights,
+            slices=(SliceSpan(self._stages[-1].name, *span),),
+            snapshot=self._snapshot,
+            scalars=whole(each.scalars for each in done),
+            gradient_norm=norm,
+        )
+
+
+def _paced(costs: DeviceCosts, simulated_speed: float | None) -> DeviceCosts:
+    """What a simulated device will take."""
+    if simulated_speed is None:
+        return costs
+    return costs.slower(HEADROOM / simulated_speed)

@@ -1,0 +1,23 @@
+"""What a device was measured to need beside forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceCosts:
+    """What a step costs beside forward and backward.
+
+    Attributes:
+        step_s: of AdamW over all parameters, on the device.
+        update_s: of the same for one number, on the host's processor.
+        ready: for equal parts of the buffer, which part of a slice's time has passed when their gradients are there.
+        codec_s: seconds to write and read one number, by codec.
+    """
+
+    step_s: float = 0.0
+    update_s: float = 0.0
+    ready: tuple[float, ...] = ()
+    codec_s: Mapping[str, float] = field(default_factory=dict)

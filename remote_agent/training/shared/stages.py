@@ -1,0 +1,161 @@
+"""What a pipeline's stages are told, and what they tell: each is some consecutive blocks of the model on one device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remote_agent.goals import Watched
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.shared.figures import Figures
+from remote_agent.training.shared.messages import Slice, Stamps
+
+MICRO_BATCHES = 8
+"""Micro-batches of a step, unless the settings say how large one is: with S stages (S - 1) / (7 + S) of a step is
+spent on filling and emptying the pipeline."""
+
+
+def micro_batch(config: TrainingConfig) -> int:
+    """Samples of one micro-batch, which travels as a whole. Pure."""
+    return config.unit or config.micro_batch or max(1, math.ceil(config.batch_size / MICRO_BATCHES))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockCost:
+    """What one block takes on one device, for one micro-batch.
+
+    Attributes:
+        forward_s: seconds.
+        backward_s: seconds.
+        weights: bytes of its parameters.
+        trained: bytes of those that are trained.
+        held: bytes that it keeps from forward to backward.
+        boundary: bytes that it is given by the block before it.
+    """
+
+    forward_s: float
+    backward_s: float
+    weights: int
+    trained: int
+    held: int
+    boundary: int
+
+    @property
+    def seconds(self) -> float:
+        """Forward and backward."""
+        return self.forward_s + self.backward_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceCosts:
+    """What a device measured: each block's cost, and the bytes that it has room for."""
+
+    blocks: tuple[BlockCost, ...]
+    room: float
+
+    def slower(self, factor: float) -> DeviceCosts:
+        """Of a device that takes ``factor`` times as long."""
+        blocks = tuple(
+            replace(each, forward_s=factor * each.forward_s, backward_s=factor * each.backward_s)
+            for each in self.blocks
+        )
+        return replace(self, blocks=blocks)
+
+
+StageWeights = dict[str, tuple[str, NDArray[np.uint8]]]
+"""The weights that one stage steps, by name: their dtype, and their bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageRole:
+    """A worker's part in the pipeline.
+
+    Attributes:
+        stage: its number.
+        bounds: the first block of each stage, and the number of blocks.
+        addresses: (host, port) of each stage.
+        secret: what both ends of a connection must know.
+        in_flight: micro-batches that may be on their way at once.
+        paces: of a simulated device: the parts of a sample's time that its blocks' forward and backward take.
+    """
+
+    stage: int
+    bounds: tuple[int, ...]
+    addresses: tuple[tuple[str, int], ...]
+    secret: bytes
+    in_flight: int
+    paces: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def stages(self) -> int:
+        """How many there are."""
+        return len(self.bounds) - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Commit:
+    """What makes a step's gradient sums the optimizer's step: what they weigh, and the norm of their mean."""
+
+    step: int
+    weight: float
+    norm: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageTask:
+    """A step: the whole batch; ``commit`` is the step before, where it is not applied yet."""
+
+    step: int
+    batch: Slice
+    commit: Commit | None
+    watched: Watched = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageDone:
+    """A stage has the gradient sums of all its weights.
+
+    Attributes:
+        step: which.
+        loss: mean over the step's samples; of the last stage.
+        weight: what the samples weigh; of the last stage.
+        squares: sum of the squares of the gradient sums of the stage's own weights.
+        compute_s: seconds of forward and backward.
+        sent: bytes that went to other stages.
+        stamps: of the call.
+        scalars: figures that the loss gave beside the loss; of the last stage.
+    """
+
+    step: int
+    loss: float
+    weight: float
+    squares: float
+    compute_s: float
+    sent: int
+    stamps: Stamps = field(default_factory=Stamps)
+    scalars: Figures = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageBroken:
+    """A stage can't go on since another one can't be reached."""
+
+    cause: str
+
+
+def commit_of(step: int, done: Sequence[StageDone]) -> Commit | None:
+    """What makes of all stages' sums the optimizer's step; None: no sample counts. Pure.
+
+    Args:
+        step: which.
+        done: what the stages said, in their order.
+    """
+    weight = done[-1].weight
+    if not weight:
+        return None
+    norm = math.sqrt(sum(each.squares for each in done)) / weight
+    return Commit(step=step, weight=weight, norm=norm)

@@ -1,0 +1,337 @@
+"""Connections between the stages of a pipeline: tensors of any shape and dtype, sent and received beside computing.
+
+Each stage listens, and connects to those before it that it exchanges something with. A message is one TENSORS frame
+(:mod:`frames`): ``step``, ``slice`` (the micro-batch, or the number of a shared parameter), ``chunk`` (its
+:class:`Purpose`), and as payload a description of the tensors and, from :data:`_ALIGNMENT` on, their numbers in the
+machine's byte order. So lengths may change from one batch to the next. What is sent waits in a queue for the thread
+that sends it; what arrives waits, by its name, for the one that computes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import queue
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from remote_agent.training.wire import handshake
+from remote_agent.training.wire.connection import Connection
+from remote_agent.training.wire.deadlines import ACCEPT_PAUSE_S, CLOSE_S, RECONNECT_S, STEP_S
+from remote_agent.training.wire.errors import ConnectionBroken, ExchangeError, MalformedFrame
+from remote_agent.training.wire.frames import Header, Kind
+
+_DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+    torch.complex64,
+)
+_NONE = 255
+_COUNT, _TENSOR, _SIZE = struct.Struct("!I"), struct.Struct("!BB"), struct.Struct("!Q")
+_ALIGNMENT = 64
+_MAX_BYTES = (1 << 32) - 1
+_LOOK_S = 0.2
+
+CONNECT_ALL_S = RECONNECT_S
+"""Until the stages of a pipeline must have connected each other."""
+
+
+class Purpose(enum.IntEnum):
+    """What the tensors of a message are."""
+
+    HELLO = 0
+    ACTIVATIONS = 1
+    GRADIENTS = 2
+    SHARED_GRADIENT = 3
+    SHARED_WEIGHTS = 4
+    EVALUATED = 5
+
+
+class Name(NamedTuple):
+    """Of a message: the stage that it comes from or goes to, what it is, and of which step and micro-batch."""
+
+    peer: int
+    purpose: Purpose
+    step: int
+    number: int
+
+
+Tensors = tuple[Tensor | None, ...]
+
+
+def pack(tensors: Sequence[Tensor | None]) -> bytearray:
+    """Tensors as bytes; None, for one that there is none of, too."""
+    described = bytearray(_COUNT.pack(len(tensors)))
+    parts: list[Tensor] = []
+    for tensor in tensors:
+        if tensor is None:
+            described += _TENSOR.pack(_NONE, 0)
+            continue
+        described += _TENSOR.pack(_DTYPES.index(tensor.dtype), tensor.dim())
+        for size in tensor.shape:
+            described += _SIZE.pack(size)
+        parts.append(tensor.detach().to("cpu").contiguous())
+    result = _padded(described)
+    for part in parts:
+        if part.numel():
+            result += part.reshape(-1).view(torch.uint8).numpy().data
+            result += bytes(-len(result) % _ALIGNMENT)
+    if len(result) > _MAX_BYTES:
+        raise ExchangeError(f"what a stage hands on takes {len(result) / 1e9:.1f} GB", hint="set a smaller micro_batch")
+    return result
+
+
+def unpack(payload: bytearray) -> Tensors:
+    """What :func:`pack` packed; the tensors share the payload's memory.
+
+    Raises:
+        MalformedFrame: it is something else.
+    """
+    try:
+        (count,), at = _COUNT.unpack_from(payload), _COUNT.size
+        described: list[tuple[torch.dtype, torch.Size] | None] = []
+        for _ in range(count):
+            code, dimensions = _TENSOR.unpack_from(payload, at)
+            at += _TENSOR.size
+            sizes = [_SIZE.unpack_from(payload, at + _SIZE.size * each)[0] for each in range(dimensions)]
+            at += _SIZE.size * dimensions
+            described.append(None if code == _NONE else (_DTYPES[code], torch.Size(sizes)))
+        at += -at % _ALIGNMENT
+        result: list[Tensor | None] = []
+        for each in described:
+            if each is None:
+                result.append(None)
+                continue
+            dtype, shape = each
+            count = shape.numel()
+            if not count:
+                result.append(torch.empty(shape, dtype=dtype))
+                continue
+            result.append(torch.frombuffer(payload, dtype=dtype, count=count, offset=at).view(shape))
+            at += count * dtype.itemsize
+            at += -at % _ALIGNMENT
+    except (struct.error, IndexError, ValueError, RuntimeError) as error:
+        raise MalformedFrame(f"a TENSORS frame that does not hold what it says: {error}") from None
+    return tuple(result)
+
+
+def _padded(data: bytearray) -> bytearray:
+    return data + bytes(-len(data) % _ALIGNMENT)
+
+
+class _Link:
+    """One connection, with a thread that sends."""
+
+    def __init__(self, connection: Connection, peer: int, broken: Callable[[str], None]) -> None:
+        self.connection, self._broken = connection, broken
+        self._queue: queue.SimpleQueue[tuple[Header, bytearray] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=f"to-stage-{peer}", daemon=True)
+        self._thread.start()
+
+    def send(self, header: Header, payload: bytearray) -> None:
+        self._queue.put((header, payload))
+
+    def close(self) -> None:
+        self._queue.put(None)
+        self.connection.close()
+        self._thread.join(CLOSE_S)
+
+    def _run(self) -> None:
+        try:
+            while (item := self._queue.get()) is not None:
+                self.connection.send(*item)
+        except ExchangeError as error:
+            self._broken(error.cause)
+
+
+class StageLinks:
+    """One stage's connections; :meth:`close` ends them.
+
+    Args:
+        stage: the stage's number.
+        secret: what both ends of each connection must know.
+        host: the address to listen on.
+
+    Attributes:
+        address: (host, port) that it listens on.
+        sent: bytes so far.
+    """
+
+    def __init__(self, stage: int, secret: bytes, host: str) -> None:
+        self._stage, self._secret = stage, secret
+        self._ready = threading.Condition()
+        self._links: dict[int, _Link] = {}
+        self._arrived: dict[Name, Tensors] = {}
+        self._cause = ""
+        self._closed = False
+        self._threads: list[threading.Thread] = []
+        self._listening = socket.create_server((host, 0), backlog=16)
+        self._listening.settimeout(_LOOK_S)
+        self.address: tuple[str, int] = (host, self._listening.getsockname()[1])
+        self.sent = 0
+        self._start("accept", self._accept)
+
+    def open(self, addresses: Mapping[int, tuple[str, int]], peers: Collection[int], deadline_s: float) -> None:
+        """Connect to the peers that come before this stage, and wait for those that come after it.
+
+        Args:
+            addresses: where each stage listens.
+            peers: the stages that this one exchanges something with.
+            deadline_s: until all connections must be there.
+
+        Raises:
+            ExchangeError: they are not.
+        """
+        end = time.monotonic() + deadline_s
+        for peer in sorted(each for each in peers if each < self._stage):
+            self._add(self._connect(addresses[peer], end), peer)
+        with self._ready:
+            while missing := sorted(set(peers) - self._links.keys()):
+                self._check()
+                if not self._ready.wait(max(0.0, end - time.monotonic())):
+                    raise ConnectionBroken(f"stage {missing[0]} did not connect within {deadline_s:.0f} s")
+
+    def send(self, name: Name, tensors: Sequence[Tensor | None]) -> None:
+        """Send them once what was given before is through; returns at once.
+
+        Raises:
+            ExchangeError: a connection is broken.
+        """
+        payload = pack(tensors)
+        with self._ready:
+            self._check()
+        self.sent += len(payload)
+        header = Header(Kind.TENSORS, step=name.step, slice=name.number, chunk=name.purpose, length=len(payload))
+        self._links[name.peer].send(header, payload)
+
+    def ready(self, *names: Name) -> bool:
+        """Whether a message of one of these names has arrived."""
+        with self._ready:
+            return any(name in self._arrived for name in names)
+
+    def wait(self, *names: Name, deadline_s: float = STEP_S) -> None:
+        """Wait until a message of one of these names is there.
+
+        Raises:
+            ExchangeError: a connection is broken, or none came in time.
+        """
+        with self._ready:
+            if not self._ready.wait_for(
+                lambda: self._cause or any(name in self._arrived for name in names), deadline_s
+            ):
+                raise ConnectionBroken(f"stage {names[0].peer} sent nothing within {deadline_s:.0f} s")
+            self._check()
+
+    def take(self, name: Name) -> Tensors:
+        """A message, which is waited for, once.
+
+        Raises:
+            ExchangeError: as :meth:`wait`.
+        """
+        self.wait(name)
+        with self._ready:
+            return self._arrived.pop(name)
+
+    def fail(self, cause: str) -> None:
+        """Wake whoever waits: nothing more will come."""
+        with self._ready:
+            self._cause = self._cause or cause
+            self._ready.notify_all()
+
+    def close(self) -> None:
+        """End all connections, and stop listening."""
+        with self._ready:
+            self._closed = True
+            self._cause = self._cause or "the connections to the other stages are closed"
+            self._ready.notify_all()
+            links = list(self._links.values())
+        self._listening.close()
+        for link in links:
+            link.close()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(CLOSE_S)
+
+    def _check(self) -> None:
+        if self._cause:
+            raise ConnectionBroken(self._cause)
+
+    # --- Connections -------------------------------------------------------------------------------------------------
+
+    def _start(self, name: str, work: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=work, args=arguments, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _connect(self, address: tuple[str, int], end: float) -> Connection:
+        while True:
+            try:
+                return handshake.connect(address, self._secret)
+            except ConnectionBroken:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(ACCEPT_PAUSE_S)
+
+    def _add(self, connection: Connection, peer: int) -> None:
+        link = _Link(connection, peer, self.fail)
+        link.send(Header(Kind.TENSORS, slice=self._stage, chunk=Purpose.HELLO), bytearray())
+        self._register(link, peer)
+
+    def _register(self, link: _Link, peer: int) -> None:
+        with self._ready:
+            self._links[peer] = link
+            self._ready.notify_all()
+        self._start(f"from-stage-{peer}", self._receive, link.connection, peer)
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                accepted, address = self._listening.accept()
+            except TimeoutError:
+                continue
+            except OSError:
+                return  # it is closed
+            connection = Connection(accepted, f"{address[0]}:{address[1]}")
+            try:
+                handshake.accept(connection, self._secret)
+                hello = connection.receive_header(may_idle=False)
+            except ExchangeError:
+                connection.close()  # a stranger
+                continue
+            self._register(_Link(connection, hello.slice, self.fail), hello.slice)
+
+    def _receive(self, connection: Connection, peer: int) -> None:
+        try:
+            while True:
+                header = connection.receive_header()
+                if header.kind is not Kind.TENSORS:
+                    raise MalformedFrame(f"a {header.kind.name} frame between two stages")
+                payload = bytearray(header.length)
+                connection.receive_into(payload)
+                if header.chunk == Purpose.HELLO:
+                    continue
+                name = Name(peer, Purpose(header.chunk), header.step, header.slice)
+                tensors = unpack(payload)
+                with self._ready:
+                    self._arrived[name] = tensors
+                    self._ready.notify_all()
+        except ExchangeError as error:
+            self.fail(f"stage {peer}: {error.cause}")
+        finally:
+            with contextlib.suppress(OSError):
+                connection.close()

@@ -1,0 +1,390 @@
+"""One stage of a pipeline: forward and backward of its blocks for each micro-batch, and the optimizer's step on them.
+
+Micro-batches go through the stages one behind the other (Huang et al., "GPipe", 2019). Whenever a gradient has come
+back a stage does that backward first, as in 1F1B (Narayanan et al., "PipeDream-2BW", 2021), else the next forward. The
+first stage begins a micro-batch only while fewer than ``in_flight`` are on their way: that bounds the activations that
+any stage holds, and on slow links more than one a stage pay. Backwards are done in the order of the micro-batches, so a
+stage's gradient sums have the same bits whatever the timing.
+
+What a step leaves is gradient sums. A weight that several stages use (a tied embedding) belongs to the first of them:
+the others send it their sums, and get the new values after the optimizer's step. Once the coordinator has heard from
+all stages it knows what the samples weigh and the gradient's norm over all stages; with these each stage makes its
+optimizer's step (:meth:`Stage.commit`).
+
+Not tied to Ray: tests run stages in threads.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from remote_agent.models.part import Part
+from remote_agent.training import job
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.errors import JobError, LossNotFinite
+from remote_agent.training.shared import units
+from remote_agent.training.shared.average import WeightAverage
+from remote_agent.training.shared.messages import Stamps
+from remote_agent.training.shared.schedule import Schedule
+from remote_agent.training.shared.stages import Commit, StageDone, StageRole, StageTask, micro_batch
+from remote_agent.training.user_code import losses
+from remote_agent.training.user_code.losses import PartLoss
+from remote_agent.training.user_code.user_errors import LOSS, as_job_error
+from remote_agent.training.wire.errors import ExchangeError
+from remote_agent.training.wire.stage_links import Name, Purpose, StageLinks
+from remote_agent.training.worker.device import device as devices
+from remote_agent.training.worker.device.compute import SliceComputer, seed_everything
+from remote_agent.whereabouts import HERE
+
+_OPTIMIZER = (1 << 31) - 1  # in the place of a micro-batch's number: the randomness of an optimizer's step
+_CLIP_EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
+
+
+def unit_seed(seed: int, step: int, micro: int, block: int) -> int:
+    """Seed of a block's randomness in a micro-batch: the same wherever the model is cut, and however often."""
+    sequence = np.random.SeedSequence((seed, step, micro, block))
+    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+@dataclass
+class _Micro:
+    """A micro-batch whose backward is not done: what the stage was given, and what it gave."""
+
+    given: tuple[Tensor, ...]
+    result: tuple[Tensor, ...]
+
+
+@dataclass
+class _Sums:
+    """Of one step, so far."""
+
+    begun: int = 0
+    done: int = 0
+    loss: Tensor | None = None
+    weight: float = 0.0
+    scale: float = 1.0
+    compute_s: float = 0.0
+    held: dict[int, _Micro] = field(default_factory=dict)
+
+
+class OwnWeights(nn.Module):
+    """Some of a model's parameters, with the names that they have in it."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        super().__init__()
+        self._own = dict(parameters)
+
+    def named_parameters(self, *unused: Any, **options: Any) -> Any:
+        return iter(self._own.items())
+
+
+class Stage:
+    """See the module; all methods are called by one thread.
+
+    Args:
+        part: on the device, with its weights.
+        role: the stage's.
+        shared: parameters that several stages use, with these stages' numbers.
+        links: to the other stages, open.
+        compute: has the job's data and loss.
+        optimizer: the job's, of the stage's own weights alone.
+        schedule: its options by step; None: they stay.
+        average: of the weights.
+        config: the run's.
+        done: steps that were made before.
+
+    Attributes:
+        computed: the last step of which this stage has done its part.
+        own: the trained weights that this stage steps, by name.
+        optimizer: as above.
+        average: as above.
+    """
+
+    def __init__(
+        self,
+        part: Part,
+        role: StageRole,
+        shared: Mapping[str, Sequence[int]],
+        links: StageLinks,
+        compute: SliceComputer,
+        optimizer: torch.optim.Optimizer,
+        *,
+        schedule: Schedule | None,
+        average: WeightAverage,
+        config: TrainingConfig,
+        done: int,
+    ) -> None:
+        self._part, self._role, self._links, self._compute = part, role, links, compute
+        self.optimizer, self.average = optimizer, average
+        self._schedule, self._config = schedule, config
+        self.computed = self._committed = done
+        trained = {name: each for name, each in part.parameters().items() if each.requires_grad}
+        self.own = owned(part, role.stage, shared)
+        here = {name: tuple(holders) for name, holders in shared.items() if role.stage in holders and name in trained}
+        self._shared = [
+            (number, name, trained[name], here[name]) for number, name in enumerate(sorted(shared)) if name in here
+        ]
+        self._trained = trained
+        self._evaluated = 0
+
+    # --- A step ------------------------------------------------------------------------------------------------------
+
+    def step(self, task: StageTask) -> StageDone:
+        """Commit the step before where that is due, and compute this one's gradient sums.
+
+        Raises:
+            TrainingError: the job's code failed, or another stage can't be reached.
+        """
+        entered = time.monotonic()
+        if task.commit is not None:
+            self.commit(task.commit)
+        if self._schedule is not None:
+            self._schedule.watch(task.watched)
+        sent = self._links.sent
+        for parameter in self._trained.values():
+            parameter.grad = None
+        self._compute.scalars.again()
+        sums = self._pass(task)
+        self._compute.scalars.settle()
+        self._gather(task.step)
+        squares = sum(
+            float(torch.linalg.vector_norm(each.grad, dtype=torch.float32)) ** 2
+            for each in self.own.values()
+            if each.grad is not None
+        )
+        self.computed = task.step
+        loss = float(sums.loss) / (sums.weight or 1.0) if sums.loss is not None else 0.0
+        if not math.isfinite(loss):
+            finite = all(bool(each.isfinite().all()) for each in self._trained.values())
+            raise LossNotFinite.of(loss, f"step {task.step:,}", task.batch.indices.tolist(), weights=finite)
+        return StageDone(
+            step=task.step,
+            loss=loss,
+            weight=sums.weight * sums.scale,
+            squares=squares,
+            compute_s=sums.compute_s,
+            sent=self._links.sent - sent,
+            stamps=Stamps(entered=entered, left=time.monotonic()),
+        )
+
+    def _pass(self, task: StageTask) -> _Sums:
+        """All micro-batches, forward and backward."""
+        ends = units.bounds(len(task.batch.indices), micro_batch(self._config))
+        parts = list(pairwise(ends))
+        sums = _Sums(scale=1 / task.batch.total)
+        while sums.done < len(parts):
+            arriving = self._name(self._role.stage - 1, Purpose.ACTIVATIONS, task.step, sums.begun)
+            returning = self._name(self._role.stage + 1, Purpose.GRADIENTS, task.step, sums.done)
+            may_begin = sums.begun < len(parts) and sums.begun - sums.done < self._role.in_flight
+            if sums.held and self._links.ready(returning):
+                self._backward(task, sums, self._links.take(returning))
+            elif may_begin and (self._part.is_first or self._links.ready(arriving)):
+                given = () if self._part.is_first else self._links.take(arriving)
+                self._forward(task, sums, parts[sums.begun], given)
+            else:
+                awaited = [returning] if sums.held else []
+                self._links.wait(*awaited, *([arriving] if may_begin and not self._part.is_first else []))
+        return sums
+
+    def _name(self, peer: int, purpose: Purpose, step: int, number: int) -> Name:
+        return Name(peer, purpose, step, number)
+
+    def _forward(self, task: StageTask, sums: _Sums, bounds: tuple[int, int], given: Sequence[Tensor | None]) -> None:
+        began, number, samples = time.perf_counter(), sums.begun, bounds[1] - bounds[0]
+        inputs = tuple(self._arrived(each) for each in given)
+        result = self._computed(task, number, bounds, inputs)
+        sums.begun += 1
+        if isinstance(result, PartLoss):
+            summed = result.value.detach() * result.factor
+            sums.loss = summed if sums.loss is None else sums.loss + summed
+            sums.weight += result.weight
+            self._paced(samples, began, 0)
+            back = time.perf_counter()
+            (result.value * (result.factor * sums.scale)).backward()  # type: ignore[no-untyped-call]
+            self._paced(samples, back, 1)
+            self._finish(task, sums, number, inputs)
+        else:
+            self._paced(samples, began, 0)
+            self._links.send(self._name(self._role.stage + 1, Purpose.ACTIVATIONS, task.step, number), result)
+            sums.held[number] = _Micro(inputs, result)
+        sums.compute_s += time.perf_counter() - began
+
+    def _computed(
+        self, task: StageTask, number: int, bounds: tuple[int, int], inputs: tuple[Tensor, ...]
+    ) -> PartLoss | tuple[Tensor, ...]:
+        batch, (begin, end) = task.batch, bounds
+        indices, compute = batch.indices[begin:end], self._compute
+        HERE.slice(task.step, number)
+        samples = compute.fetched(indices, batch.begin + begin)
+        compute.scalars.samples = end - begin
+        device = compute.device
+
+        def seed(block: int) -> None:
+            seed_everything(unit_seed(self._config.seed, task.step, number, block), device)
+
+        over = batch.total if compute.summed else 0
+        of_part = partial(losses.of_part, compute.scalars.loss, self._part.model, samples, end - begin, over)
+        try:
+            with torch.autocast(device.type, compute.dtype, enabled=compute.dtype is not None):
+                HERE.enter(LOSS, int(indices[0]), end - begin)
+                # Copies, since a block may change what it is given, and autograd lets no leaf be changed.
+                result = self._part.run(of_part, tuple(each.clone() for each in inputs), seed)
+        except (JobError, ExchangeError):
+            raise
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            raise as_job_error(LOSS, error) from error
+        finally:
+            HERE.leave()
+        if isinstance(result, PartLoss) and result.unknown and end - begin < batch.total:
+            raise JobError(result.unknown, hint=losses.WEIGHT_HINT)
+        return result
+
+    def _backward(self, task: StageTask, sums: _Sums, gradients: Sequence[Tensor | None]) -> None:
+        began, number = time.perf_counter(), sums.done
+        micro = sums.held.pop(number)
+        outputs, given = [], []
+        for output, gradient in zip(micro.result, gradients, strict=True):
+            if output.requires_grad and gradient is not None:
+                outputs.append(output)
+                given.append(gradient.to(output.device))
+        if outputs:
+            torch.autograd.backward(outputs, given)
+        self._paced(self._samples(task, number), began, 1)
+        self._finish(task, sums, number, micro.given)
+        sums.compute_s += time.perf_counter() - began
+
+    def _finish(self, task: StageTask, sums: _Sums, number: int, inputs: Sequence[Tensor]) -> None:
+        """A backward is done: the stage before gets its gradients."""
+        devices.synchronize(self._compute.device)
+        sums.done += 1
+        if not self._part.is_first:
+            name = self._name(self._role.stage - 1, Purpose.GRADIENTS, task.step, number)
+            self._links.send(name, [each.grad for each in inputs])
+
+    def _samples(self, task: StageTask, number: int) -> int:
+        ends = units.bounds(len(task.batch.indices), micro_batch(self._config))
+        return ends[number + 1] - ends[number]
+
+    def _arrived(self, tensor: Tensor | None) -> Tensor:
+        assert tensor is not None, "a stage hands on tensors"
+        here = tensor.to(self._compute.device)
+        return here.requires_grad_(True) if here.is_floating_point() else here
+
+    def _paced(self, samples: int, began: float, direction: int) -> None:
+        """A simulated device is as slow as it says."""
+        if self._compute.simulated is not None:
+            self._compute.simulated.sleep_until_target(samples, began, self._role.paces[direction])
+
+    # --- Weights that several stages use -----------------------------------------------------------------------------
+
+    def _gather(self, step: int) -> None:
+        """Add the gradient sums of weights that several stages use up where they belong."""
+        for number, _, parameter, holders in self._shared:
+            owner = holders[0]
+            if owner != self._role.stage:
+                self._links.send(self._name(owner, Purpose.SHARED_GRADIENT, step, number), [parameter.grad])
+                parameter.grad = None
+                continue
+            for other in holders[1:]:
+                (gradient,) = self._links.take(self._name(other, Purpose.SHARED_GRADIENT, step, number))
+                if gradient is not None:
+                    here = gradient.to(parameter.device)
+                    parameter.grad = here.clone() if parameter.grad is None else parameter.grad.add_(here)
+
+    def _spread(self, step: int) -> None:
+        """Send the new values of weights that several stages use to these."""
+        for number, _, parameter, holders in self._shared:
+            owner = holders[0]
+            if owner == self._role.stage:
+                for other in holders[1:]:
+                    self._links.send(self._name(other, Purpose.SHARED_WEIGHTS, step, number), [parameter])
+        with torch.no_grad():
+            for number, _, parameter, holders in self._shared:
+                if holders[0] != self._role.stage:
+                    (value,) = self._links.take(self._name(holders[0], Purpose.SHARED_WEIGHTS, step, number))
+                    assert value is not None, "weights are sent"
+                    parameter.copy_(value)
+
+    def commit(self, commit: Commit) -> None:
+        """Make the optimizer's step of a step that all stages have computed, unless that is done.
+
+        Raises:
+            JobError: the optimizer or the scheduler failed.
+            ExchangeError: another stage can't be reached.
+        """
+        if commit.step == self._committed:
+            return
+        assert commit.step == self._committed + 1 == self.computed, "what is committed was computed just before"
+        most = self._config.clip_norm
+        factor = min(1.0, most / (commit.norm + _CLIP_EPSILON)) if most else 1.0
+        with torch.no_grad():
+            for parameter in self.own.values():
+                if parameter.grad is not None:
+                    parameter.grad.div_(commit.weight)
+                    if most:
+                        parameter.grad.mul_(factor)
+        if self._schedule is not None:
+            self._schedule.set(self.optimizer, commit.step)
+        torch.manual_seed(unit_seed(self._config.seed, commit.step, _OPTIMIZER, 0))
+        job.guard("the optimizer's step", self.optimizer.step)
+        self.average.update(self.own.values())
+        for parameter in self._trained.values():
+            parameter.grad = None
+        self._spread(commit.step)
+        self._committed = commit.step
+
+    # --- Evaluation --------------------------------------------------------------------------------------------------
+
+    def forward(self, function: Callable[[], Any], seed: int) -> Any:
+        """The stage's share of ``function``, which calls the whole model once, without gradients.
+
+        Returns:
+            What it gave, of the last stage; else None.
+        """
+        self._evaluated += 1
+        given: tuple[Tensor, ...] = ()
+        if not self._part.is_first:
+            name = self._name(self._role.stage - 1, Purpose.EVALUATED, self._evaluated, 0)
+            given = tuple(each.to(self._compute.device) for each in self._links.take(name) if each is not None)
+        result = self._part.run(function, given, lambda block: seed_everything(seed + block, self._compute.device))
+        if self._part.is_last:
+            return result
+        self._links.send(self._name(self._role.stage + 1, Purpose.EVALUATED, self._evaluated, 0), result)
+        return None
+
+
+def owned(part: Part, stage: int, shared: Mapping[str, Sequence[int]]) -> dict[str, nn.Parameter]:
+    """The trained weights that a stage steps, by name: of those that several use the first of them has them."""
+    return {
+        name: parameter
+        for name, parameter in part.parameters().items()
+        if parameter.requires_grad and shared.get(name, (stage,))[0] == stage
+    }
+
+
+def limit_to(optimizer: torch.optim.Optimizer, own: Mapping[str, nn.Parameter]) -> None:
+    """Have an optimizer over the whole model step these parameters only; its groups keep their numbers."""
+    kept = {id(parameter) for parameter in own.values()}
+    for group in optimizer.param_groups:
+        group["params"] = [parameter for parameter in group["params"] if id(parameter) in kept]
+    for parameter in [each for each in optimizer.state if id(each) not in kept]:
+        del optimizer.state[parameter]
+
+
+def peers(stage: int, stages: int, shared: Mapping[str, Sequence[int]]) -> set[int]:
+    """The stages that one exchanges something with."""
+    found = {other for other in (stage - 1, stage + 1) if 0 <= other < stages}
+    for holders in shared.values():
+        if stage in holders:
+            found.update(holders if holders[0] == stage else holders[:1])
+    return found - {stage}

@@ -1,0 +1,147 @@
+"""The engine of a pipeline: the worker has one stage of the model, or none; see ``stage``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ray
+
+from remote_agent.training.checkpoint.optimizer_state import NotPortable, Resumption, TrainingState, of_optimizer
+from remote_agent.training.errors import JobError, TrainingError
+from remote_agent.training.shared import flat
+from remote_agent.training.shared.flat import Payload
+from remote_agent.training.shared.messages import Failed, ShardLinkDown
+from remote_agent.training.shared.stages import (
+    Commit,
+    DeviceCosts,
+    StageBroken,
+    StageDone,
+    StageRole,
+    StageTask,
+    StageWeights,
+)
+from remote_agent.training.wire.errors import ConnectionBroken, ExchangeError
+from remote_agent.training.wire.stage_links import StageLinks
+from remote_agent.training.worker.device import device as devices
+from remote_agent.training.worker.engine import Engine, Parts, unusable
+from remote_agent.training.worker.stage import OwnWeights, Stage
+from remote_agent.training.worker.staging import stage_of
+from remote_agent.training.worker.waiting_worker import WaitingWorker
+
+
+class StageEngine(Engine):
+    """See the module."""
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        assert parts.blocks is not None, "the model was measured block by block"
+        self._blocks = parts.blocks
+        self._links: StageLinks | None = None
+        self._stage: Stage | None = None
+        self._waiting = WaitingWorker()
+
+    def join(self, way: Payload, late: bool = False) -> str | Failed:
+        del way, late
+        return "TCP"
+
+    def costs(self) -> DeviceCosts:
+        """What was measured."""
+        return self._blocks.costs
+
+    def names(self) -> tuple[str, ...]:
+        """The trained parameters of the whole model, in its order."""
+        return tuple(flat.trained(self.parts.model))
+
+    def listen(self, stage: int, secret: bytes) -> tuple[str, int]:
+        """Be this stage, and listen for the others; returns (host, port)."""
+        self._links = StageLinks(stage, secret, ray.util.get_node_ip_address())
+        return self._links.address
+
+    def take(self, role: StageRole) -> Failed | StageBroken | None:
+        """Hold a stage's weights alone, and connect to the other stages."""
+        assert self._links is not None, "it listens"
+        assert self._blocks.parts is not None, "it was measured"
+        resumed, self.resumed = self.resumed, Resumption(step=self.resumed.step)
+        try:
+            self._stage = stage_of(self._blocks.parts, role, self._links, resumed.step, resumed.state)
+        except ExchangeError as error:
+            return StageBroken(cause=error.cause)
+        except TrainingError as error:
+            return Failed.of(error)
+        except (NotPortable, ValueError) as error:
+            return unusable(error)
+        return None
+
+    @property
+    def stage(self) -> Stage:
+        """What it has taken."""
+        assert self._stage is not None, "it has a stage"
+        return self._stage
+
+    def step(self, task: StageTask) -> StageDone | StageBroken | Failed:
+        """The stage's part in a step; see :meth:`Stage.step`."""
+        try:
+            done = self.stage.step(task)
+            return dataclasses.replace(done, scalars=self.parts.compute.scalars.take())
+        except ConnectionBroken as error:
+            return StageBroken(cause=error.cause)
+        except TrainingError as error:
+            return Failed.of(error)
+
+    def commit(self, commit: Commit) -> StageBroken | Failed | None:
+        """Apply a step; see :meth:`Stage.commit`."""
+        try:
+            self.stage.commit(commit)
+        except ConnectionBroken as error:
+            return StageBroken(cause=error.cause)
+        except TrainingError as error:
+            return Failed.of(error)
+        return None
+
+    def share_of(self, function: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+        """The figures of a batch, of the last stage; of the others, and where one is lost meanwhile, none."""
+        if self._stage is None:
+            return {}
+        try:
+            return self._stage.forward(function, self.parts.config.seed) or {}
+        except ConnectionBroken:
+            return {}  # the next step says more
+        except (RuntimeError, MemoryError) as error:
+            if not devices.is_out_of_memory(error):
+                raise
+            raise JobError(
+                "a batch of the validation data does not fit into memory", hint="lower batch_size"
+            ) from error
+
+    def own_weights(self) -> StageWeights:
+        """The weights that the stage steps, as they are now."""
+        return {
+            name: (str(each.dtype), flat.to_bytes(each.detach().reshape(-1).clone()))
+            for name, each in self.stage.own.items()
+        }
+
+    @property
+    def computed(self) -> int:
+        return self._stage.computed if self._stage is not None else 0
+
+    @property
+    def following(self) -> bool:
+        return self._waiting.following
+
+    def follow(self) -> ShardLinkDown | None:
+        self._waiting.follow()
+        return None
+
+    def enter(self, step: int) -> None:
+        del step
+        self._waiting.enter()
+
+    def snapshot(self) -> None:
+        stage = self.stage
+        try:
+            kept = of_optimizer(OwnWeights(stage.own), stage.optimizer, stage.average)
+            self._held = TrainingState(optimizer=kept)
+        except NotPortable as error:
+            self._held = TrainingState(missing=str(error))

@@ -1,0 +1,237 @@
+"""What comes before a pipeline's first step on a worker: where the model can be cut, what its blocks cost, a stage."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from remote_agent.models.blocks import blocks_of
+from remote_agent.models.errors import CannotCut
+from remote_agent.models.part import Part, check
+from remote_agent.models.seams import Seams, trace
+from remote_agent.training import job
+from remote_agent.training.checkpoint.optimizer_state import TrainingState, into_optimizer
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.shared import flat, schedule
+from remote_agent.training.shared.average import WeightAverage
+from remote_agent.training.shared.dataplane import Usage
+from remote_agent.training.shared.messages import Measured
+from remote_agent.training.shared.slices import Indices
+from remote_agent.training.shared.stages import BlockCost, DeviceCosts, StageRole, micro_batch
+from remote_agent.training.user_code import losses
+from remote_agent.training.user_code.losses import PartLoss
+from remote_agent.training.user_code.user_errors import LOSS
+from remote_agent.training.wire.stage_links import CONNECT_ALL_S, StageLinks
+from remote_agent.training.worker.device import backend
+from remote_agent.training.worker.device import device as devices
+from remote_agent.training.worker.device.compute import SliceComputer
+from remote_agent.training.worker.stage import OwnWeights, Stage, limit_to, owned, peers
+
+
+@dataclass(frozen=True)
+class StageParts:
+    """What a stage is made from: the whole model (on the CPU), and what belongs to it."""
+
+    model: nn.Module
+    blocks: Sequence[nn.Module]
+    seams: Seams
+    compute: SliceComputer
+    factory: Any
+    config: TrainingConfig
+
+
+class BlockProfiler:
+    """Measures a model block by block on a device that need not hold more than one of them at a time.
+
+    Args:
+        compute: has the job's data and loss.
+        model: the whole model, on the CPU; it is as it was afterwards.
+        samples: indices of those that it is measured with.
+        factory: the job's.
+        config: the run's.
+
+    Attributes:
+        watch: none: the loss is not looked at in a pipeline.
+        parts: what a stage is made from, once :meth:`measure` was called.
+        costs: what the blocks cost on this device, then.
+    """
+
+    watch = None
+
+    def __init__(
+        self, compute: SliceComputer, model: nn.Module, samples: Indices, factory: Any, config: TrainingConfig
+    ) -> None:
+        self._compute, self._model, self._samples = compute, model, samples
+        self._factory, self._config = factory, config
+        self.parts: StageParts | None = None
+        self.costs = DeviceCosts(blocks=(), room=0.0)
+
+    def measure(self, sizes: Sequence[int], seconds: float, batch: int) -> Measured:
+        """Find out where the model can be cut, see that its parts give what the whole does, and time the blocks.
+
+        Args:
+            sizes: not used: a micro-batch is what travels.
+            seconds: not used: each kind of block is timed twice.
+            batch: the run's.
+
+        Raises:
+            JobError: the job's loss, model or data raised.
+            CannotCut: the model can't be cut.
+        """
+        del sizes, seconds, batch
+        own = getattr(self._factory, "layers", None)
+        blocks = job.guard("layers", blocks_of, self._model, own) if own else blocks_of(self._model)
+        loss = self._compute.scalars.loss
+        few = to_cpu(self._compute, np.resize(self._samples, 2))
+        state = {name: tensor.detach().clone() for name, tensor in flat.state(self._model).items()}
+        seams = job.guard(LOSS, trace, self._model, blocks, lambda: loss(self._model, few))
+        changed = [name for name, tensor in flat.state(self._model).items() if not torch.equal(tensor, state[name])]
+        if changed:
+            raise CannotCut(
+                f"training changes the buffer {changed[0]}, as batch normalisation does, and a pipeline does not yet",
+                hint="use GroupNorm or LayerNorm in its place, or train with strategy=sync",
+            )
+
+        def value() -> Tensor:
+            return losses.of_part(loss, self._model, few, 2).value
+
+        check(self._model, blocks, seams, value, lambda number: devices.seed(torch.device("cpu"), number))
+        self._compute.scalars.again()
+        self.parts = StageParts(self._model, blocks, seams, self._compute, self._factory, self._config)
+        size = min(micro_batch(self._config), self._config.batch_size)
+        room = self._room()
+        costs = tuple(self._costs(self.parts, size))
+        self.costs = DeviceCosts(blocks=costs, room=room)
+        return Measured(points=((size, sum(cost.seconds for cost in costs)),), usage=Usage())
+
+    def _room(self) -> float:
+        """Bytes that a stage may take: on a CPU those of the whole model, which is there now, are free again then."""
+        kind, device = backend.of(self._compute.device), self._compute.device
+        free = kind.safe_part * kind.free_bytes(device)
+        if device.type == "cpu":
+            free += sum(each.numel() * each.element_size() for each in self._model.parameters())
+        return free
+
+    def _costs(self, parts: StageParts, size: int) -> Iterator[BlockCost]:
+        indices = np.resize(self._samples, size)
+        samples, device = self._compute.fetched(indices, 0), self._compute.device
+        kept = {name: parameter.data for name, parameter in parts.model.named_parameters()}
+        known: dict[object, BlockCost] = {}
+        given: tuple[Tensor, ...] = ()
+        loss = partial(losses.of_part, self._compute.scalars.loss, parts.model, samples, size, 0)
+        for number in range(len(parts.blocks)):
+            part = Part(parts.model, parts.blocks, parts.seams, number, number + 1)
+            part.move(device)
+            with torch.autocast(device.type, self._compute.dtype, enabled=self._compute.dtype is not None):
+                measured = _timed(part, loss, given, device)
+                ends = number in (0, len(parts.blocks) - 1)
+                key: object = number if ends else _kind(parts.blocks[number], given)
+                if key not in known:
+                    measured = _timed(part, loss, given, device)  # the first was the warm-up
+            known.setdefault(key, measured[0])
+            yield known[key]
+            given = tuple(each.detach() for each in measured[1])
+            for name, parameter in parts.model.named_parameters():
+                parameter.data, parameter.grad = kept[name], None
+        parts.model.to("cpu")  # the buffers
+        self._compute.scalars.again()
+
+
+def _kind(block: nn.Module, given: Sequence[Tensor]) -> object:
+    """What two blocks have in common that take as long."""
+    shapes = tuple((name, tuple(each.shape)) for name, each in block.named_parameters())
+    return type(block), shapes, tuple(tuple(each.shape) for each in given)
+
+
+def _timed(
+    part: Part, loss: Callable[[], PartLoss], given: tuple[Tensor, ...], device: torch.device
+) -> tuple[BlockCost, tuple[Tensor, ...]]:
+    """A forward and a backward of one block: its cost, and what it gave."""
+    held: dict[int, int] = {}
+    weights = {each.untyped_storage().data_ptr() for each in part.parameters().values()}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            held[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    inputs = tuple(each.clone().requires_grad_(each.is_floating_point()) for each in given)
+    devices.synchronize(device)
+    began = time.perf_counter()
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        result = job.guard(LOSS, part.run, loss, tuple(each.clone() for each in inputs), lambda number: None)
+    devices.synchronize(device)
+    forward_s = time.perf_counter() - began
+    began = time.perf_counter()
+    outputs = (result.value,) if isinstance(result, PartLoss) else result
+    trained = [each for each in outputs if each.requires_grad]
+    if trained:
+        torch.autograd.backward(trained, [torch.ones_like(each) for each in trained])
+    devices.synchronize(device)
+    parameters = part.parameters().values()
+    cost = BlockCost(
+        forward_s=forward_s,
+        backward_s=time.perf_counter() - began,
+        weights=sum(each.numel() * each.element_size() for each in parameters),
+        trained=sum(each.numel() * each.element_size() for each in parameters if each.requires_grad),
+        held=sum(held.values()),
+        boundary=sum(each.numel() * each.element_size() for each in given),
+    )
+    for each in parameters:
+        each.grad = None
+    return cost, () if isinstance(result, PartLoss) else outputs
+
+
+def to_cpu(compute: SliceComputer, indices: Indices) -> Any:
+    """These samples, where the whole model is."""
+    return devices.move(compute.fetched(indices, 0), torch.device("cpu"))
+
+
+def stage_of(parts: StageParts, role: StageRole, links: StageLinks, done: int, state: TrainingState) -> Stage:
+    """Bring a stage's weights to its device, free those of the others, and connect.
+
+    Args:
+        parts: of the worker; the model is a stage's afterwards.
+        role: which stage.
+        links: listen already.
+        done: steps that were made before.
+        state: what the optimizer remembers of these.
+
+    Raises:
+        JobError: the job's optimizer or scheduler failed.
+        ExchangeError: another stage can't be reached.
+        NotPortable, ValueError: the state does not fit.
+    """
+    config, stage = parts.config, role.stage
+    part = Part(parts.model, parts.blocks, parts.seams, role.bounds[stage], role.bounds[stage + 1])
+    part.move(parts.compute.device)
+    shared = parts.seams.shared(role.bounds)
+    own = owned(part, stage, shared)
+    optimizer = job.create_optimizer(parts.factory, parts.model, config)
+    options = schedule.create(parts.factory, optimizer, config)
+    limit_to(optimizer, own)
+    average = WeightAverage(config.ema_decay)
+    kept = {name: entries for name, entries in state.optimizer.items() if name in own}
+    into_optimizer(OwnWeights(own), optimizer, kept, average)
+    links.open(dict(enumerate(role.addresses)), peers(stage, role.stages, shared), CONNECT_ALL_S)
+    torch.manual_seed(config.seed)
+    return Stage(
+        part,
+        role,
+        shared,
+        links,
+        parts.compute,
+        optimizer,
+        schedule=options,
+        average=average,
+        config=config,
+        done=done,
+    )

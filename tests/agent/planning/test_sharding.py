@@ -1,0 +1,137 @@
+"""Several shards in a run: where they are put. That the weights are exact all the same: ``test_parity_matrix``."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remote_agent.planning import sharding
+from remote_agent.planning.sharding import COPIES, Site, Traffic, chunk_numbers, decide, exchange_seconds
+from remote_agent.training.coordinator.plan.placement import check_shards
+from remote_agent.training.errors import PlacementError
+from remote_agent.training.wire.layout import plan_layout
+
+PARAMETERS = 16_900_000
+TRAFFIC = Traffic(gradient=4 * PARAMETERS, weights=4 * PARAMETERS, held=4 * COPIES * PARAMETERS)
+FAST = 11.8e6
+
+
+def host(name: str, workers: int = 1, rate: float = FAST, memory: int | None = None, *, reachable: bool = True) -> Site:
+    return Site(host=name, workers=workers, up=rate, down=rate, memory=memory, reachable=reachable)
+
+
+rates = st.floats(1e4, 1e10)
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> list[Site]:
+    """A first host that all can connect to, and up to five others; at least one worker."""
+    count = draw(st.integers(1, 6))
+    sites = [
+        Site(
+            host=str(number),
+            workers=draw(st.integers(0, 4)),
+            up=draw(rates),
+            down=draw(rates),
+            memory=draw(st.none() | st.integers(0, 2 * TRAFFIC.held)),
+            reachable=not number or draw(st.booleans()),
+        )
+        for number in range(count)
+    ]
+    return [*sites, host("worker", draw(st.integers(1, 3)), draw(rates))]
+
+
+traffics = st.builds(
+    Traffic, gradient=st.integers(1, 10**9), weights=st.integers(1, 10**9), held=st.integers(1, 10**10)
+)
+
+
+@given(fleets(), traffics, st.integers(0, 7))
+def test_parts_sum_to_one_fit_into_memory_and_are_never_worse_than_one_shard(
+    sites: list[Site], traffic: Traffic, count: int
+) -> None:
+    usable = [site.most(traffic.held) for site in sites]
+    try:
+        decision = decide(sites, traffic, count)
+    except ValueError:
+        assert sum(site.reachable for site in sites) < count or sum(usable) < 1 + 1e-6 or count
+        return
+    assert sum(decision.parts) == pytest.approx(1)
+    assert decision.seconds == pytest.approx(exchange_seconds(decision.parts, sites, traffic))
+    for site, part in zip(sites, decision.parts, strict=True):
+        assert part >= 0
+        assert site.reachable or not part
+        if not count:
+            assert part <= site.most(traffic.held) + 1e-6
+    if count:
+        assert sum(part > 0 for part in decision.parts) == count
+    elif usable[0] >= 1:
+        assert decision.seconds <= decision.alone_s * (1 + 1e-6)
+
+
+@given(rates, rates, rates, rates, st.integers(0, 3), st.integers(1, 3), traffics)
+def test_no_other_split_between_two_hosts_is_much_faster(
+    up: float, down: float, other_up: float, other_down: float, workers: int, others: int, traffic: Traffic
+) -> None:
+    sites = [
+        Site(host="a", workers=workers, up=up, down=down),
+        Site(host="b", workers=others, up=other_up, down=other_down),
+    ]
+    best = min(exchange_seconds((part / 100, 1 - part / 100), sites, traffic) for part in range(101))
+    least = sharding.MIN_GAIN_S
+    assert decide(sites, traffic).seconds <= best / (1 - sharding.MIN_GAIN - sharding.MIN_PART) + least
+
+
+def test_equal_hosts_hold_equal_parts_and_reach_the_floor_of_a_ring() -> None:
+    decision = decide([host("a"), host("b"), host("c")], TRAFFIC)
+    assert decision.parts == pytest.approx((1 / 3, 1 / 3, 1 / 3))
+    assert decision.seconds == pytest.approx(2 * 2 / 3 * 4 * PARAMETERS / FAST)
+
+
+def test_a_slow_link_gets_a_small_part_or_none() -> None:
+    slow, others = host("nas", 0, FAST / 20), [host(name) for name in "abc"]
+    parts = decide([*others, slow], TRAFFIC).parts
+    assert sum(parts[:3]) == pytest.approx(1)
+    faster = decide([*others, host("nas", 0, FAST / 2)], TRAFFIC).parts
+    assert 0 < faster[3] < min(faster[:3])
+
+
+def test_a_host_without_memory_or_out_of_reach_holds_no_more_than_it_can() -> None:
+    sites = [host("a", memory=TRAFFIC.held // 5), host("b"), host("c", reachable=False)]
+    decision = decide(sites, TRAFFIC)
+    assert decision.parts == pytest.approx((0.2, 0.8, 0.0))
+    text = " ".join(sharding.reasons(decision, sites, TRAFFIC))
+    assert "a 20%, b 80%" in text
+    assert "a holds 20%: its memory has no room for more" in text
+    assert "c holds no shard: not all others can connect to it" in text
+
+
+def test_too_little_memory_on_all_hosts_together_is_said() -> None:
+    with pytest.raises(ValueError, match=r"needs 0.41 GB, and its hosts have 0.20"):
+        decide([host("a", memory=TRAFFIC.held // 4), host("b", memory=TRAFFIC.held // 4)], TRAFFIC)
+
+
+def test_two_hosts_need_one_shard_only() -> None:
+    sites = [host("a"), host("b")]
+    assert decide(sites, TRAFFIC).parts == (1.0, 0.0)
+    assert decide(sites, TRAFFIC).seconds == pytest.approx(4 * PARAMETERS / FAST)
+    assert "one shard of the parameter server, on a" in sharding.reasons(decide(sites, TRAFFIC), sites, TRAFFIC)[0]
+    assert decide(sites, TRAFFIC, 2).parts == pytest.approx((0.5, 0.5))
+
+
+@given(st.integers(1, 10**8), st.integers(2, 12))
+def test_every_shard_of_a_small_buffer_has_chunks(numel: int, shards: int) -> None:
+    size = chunk_numbers(numel, shards)
+    assert 1 <= size <= 1 << 17
+    if 100 * shards < numel < 10**6:
+        layout = plan_layout([numel], [1.0] * shards, size)
+        assert min(len(chunks) for chunks in layout.by_shard) >= 3
+
+
+def test_more_shards_than_hosts_are_refused_with_what_is_there() -> None:
+    check_shards(2, ("b", "a", "b"))
+    with pytest.raises(PlacementError) as caught:
+        check_shards(3, ("b", "a", "b"))
+    assert caught.value.cause == "shards=3, but the run has 2 hosts: b, a"
+    assert caught.value.hint == "set shards to 2 or less, or to 0 to let the links decide"

@@ -1,0 +1,132 @@
+"""A machine with an empty home becomes one that can train, also when the command is killed again and again on the way.
+
+uv, the environment, the installation and the verification are real. The wheels are thin, so that no gigabytes move:
+each has its package's name and version, and leads to the packages of the environment that the tests run in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import os
+import signal
+import sys
+import sysconfig
+import time
+import zipfile
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from hetero_tui.demo.machines import EmbeddedMachines
+from hetero_tui.fleet.install.lock import NODE_PACKAGES, pins
+from remote_agent.host import process_table
+
+SEEN_WITHIN = 60.0
+
+
+def thin_wheel(folder: Path, name: str, version: str) -> None:
+    """A wheel of that name and version whose one file has Python look in the tests' own environment too."""
+    base = f"{name.replace('-', '_')}-{version}"
+    files = {
+        f"{name.replace('-', '_')}_thin.pth": sysconfig.get_path("purelib") + "\n",
+        f"{base}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{base}.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = f"{base}.dist-info/RECORD"
+    digests = {path: base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()) for path, text in files.items()}
+    lines = [f"{path},sha256={digests[path].decode().rstrip('=')},{len(text)}" for path, text in files.items()]
+    files[record] = "\n".join([*lines, f"{record},,"]) + "\n"
+    with zipfile.ZipFile(folder / f"{base}-py3-none-any.whl", "w") as wheel:
+        for path, text in files.items():
+            wheel.writestr(path, text)
+
+
+class Fleet:
+    """One embedded machine without anything, and the command line of a laptop with a home of its own."""
+
+    def __init__(self, folder: Path, machines: EmbeddedMachines) -> None:
+        self.home = machines.machines[0].home
+        self.cluster = self.home / ".hetero-tui" / machines.cluster
+        self.inventory = machines.write_inventory()
+        kept = [line for line in self.inventory.read_text().splitlines() if "python:" not in line]
+        self.inventory.write_text("\n".join(kept) + "\n")
+        self.wheels = folder / "wheelhouse"
+        self.wheels.mkdir()
+        for name in NODE_PACKAGES:
+            thin_wheel(self.wheels, name, pins()[name] + ("+cpu" if name == "torch" else ""))
+        self.laptop = folder / "laptop"
+        self.laptop.mkdir()
+
+    async def start(self, *words: str) -> asyncio.subprocess.Process:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "XDG_"))}
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "hetero_tui", "--inventory", str(self.inventory), *words),
+            env=environment | {"HOME": str(self.laptop)},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+
+    async def document(self, *words: str) -> dict[str, object]:
+        command = await self.start(*words, "--json")
+        stdout, stderr = await asyncio.wait_for(command.communicate(), SEEN_WITHIN)
+        assert command.returncode == 0, stderr.decode()
+        return json.loads(stdout)
+
+    async def kill_when(self, seen: Callable[[], object]) -> None:
+        command = await self.start(*self.bootstrap())
+        assert command.stderr is not None
+        ends = time.monotonic() + SEEN_WITHIN
+        while not seen():
+            assert time.monotonic() < ends, "the moment did not come"
+            assert command.returncode is None, (await command.stderr.read()).decode()
+            await asyncio.sleep(0.005)
+        command.send_signal(signal.SIGKILL)
+        await command.communicate()
+        assert command.returncode == -signal.SIGKILL
+        while process_table.find_marked(self.cluster):  # what it had ordered there ends with it
+            assert time.monotonic() < ends, process_table.find_marked(self.cluster)
+            await asyncio.sleep(0.02)
+
+    def bootstrap(self) -> tuple[str, ...]:
+        return ("bootstrap", "--from-laptop", "--wheels", str(self.wheels))
+
+
+@pytest.fixture
+async def fleet(short_folder: Path) -> AsyncIterator[Fleet]:
+    path = f"{Path(sys.base_prefix) / 'bin'}:/usr/bin:/bin"
+    async with EmbeddedMachines(short_folder, speeds=(1.0,), search_path=path) as machines:
+        yield Fleet(short_folder, machines)
+
+
+async def test_a_killed_bootstrap_is_gone_on_with_and_the_machine_is_fit_then(fleet: Fleet) -> None:
+    there = fleet.cluster
+    await fleet.kill_when(lambda: list(there.glob("install/*.gz.part")))
+    await fleet.kill_when(lambda: (there / "env/bin/python").exists())
+    await fleet.kill_when(lambda: list(there.glob("env/lib/*/site-packages/*.dist-info")))
+    assert not (there / "env/ready").exists()
+
+    (done,) = (await fleet.document(*fleet.bootstrap()))["hosts"]
+    assert (done["changed"], done["torch_build"], done["error"]) == (True, "cpu", None)
+
+    (host,) = (await fleet.document("probe"))["hosts"]
+    assert host["problems"] == []
+    assert host["facts"]["python"]["executable"] == str(there / "env/bin/python")
+    assert host["facts"]["packages"]["torch"] == pins()["torch"] + "+cpu"
+    assert sorted(path.name for path in fleet.home.iterdir()) == [".hetero-tui"], "nothing outside is touched"
+
+    (again,) = (await fleet.document("bootstrap"))["hosts"]
+    assert again["changed"] is False
+
+
+async def test_a_laptop_that_can_not_keep_packages_says_so_in_one_line(fleet: Fleet) -> None:
+    (fleet.laptop / ".cache").write_text("a file where the cache should be")
+    command = await fleet.start(*fleet.bootstrap())
+    _, stderr = await asyncio.wait_for(command.communicate(), SEEN_WITHIN)
+    assert command.returncode == 1
+    assert b"Traceback" not in stderr
+    assert b"this laptop can't keep packages in" in stderr

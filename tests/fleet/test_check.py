@@ -1,0 +1,91 @@
+"""What `check` finds on machines, why it says it matters, and what it says to do."""
+
+import pytest
+
+from hetero_tui.demo.machines import EmbeddedMachines
+from hetero_tui.fleet.check import _surroundings
+from hetero_tui.fleet.findings import BAD, WARNING, Surroundings, of_facts, of_surroundings, of_trial
+from hetero_tui.fleet.install.verification import DeviceTrial, Verification
+from hetero_tui.inventory import Host
+from hetero_tui.inventory.file import load
+from hetero_tui.session import Session
+
+HOST = Host(name="nas", address="nas.local")
+GPU = {"kind": "cuda", "index": 0, "name": "TITAN", "driver": "580.65", "capability": "6.1"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "what"),
+    [
+        ({"accelerators": [GPU], "torch_build": "cpu"}, WARNING, "torch is built for the CPU, and there is TITAN"),
+        ({"accelerators": [GPU], "torch_build": "cu130"}, BAD, "built for CUDA 13 (cu130), and CUDA 13 has no kernels"),
+        ({"accelerators": [GPU | {"driver": "470.1"}], "torch_build": "cpu"}, WARNING, "update it to use TITAN"),
+        ({"problems": ["nvidia-smi is there but failed: x"]}, WARNING, "nvidia-smi is there but failed"),
+        ({"packages": {}, "disk": {"path": "/home", "free_bytes": 2 * 10**9}}, WARNING, "2.0 GB free on /home"),
+        ({"packages": {}, "accelerators": [GPU], "disk": {"path": "/", "free_bytes": 9 * 10**9}}, WARNING, "9.0 GB"),
+    ],
+)
+def test_a_finding_of_facts(make_facts, changes, level, what):
+    (finding,) = of_facts(HOST, make_facts(**changes))
+    assert finding.level == level
+    assert what in finding.what
+    assert finding.why
+    assert finding.mend
+
+
+def test_a_good_machine_has_no_finding(make_facts):
+    facts = make_facts(accelerators=[GPU], torch_build="cu126")
+    assert of_facts(HOST, facts) == ()
+    assert of_surroundings("nas", facts, Surroundings(skew=-2.0, open_files=65536)) == ()
+    assert of_trial(HOST, facts, _shown(DeviceTrial("cuda:0", 0.1, ""))) == ()
+
+
+def test_findings_of_what_a_machine_is_set_to(make_facts):
+    facts = make_facts(os={"system": "Darwin", "machine": "arm64"})
+    around = Surroundings(skew=-90.0, open_files=256, sleeps_after=10, on_battery=True)
+    clock, sleep, battery, files = of_surroundings("studio", facts, around)
+    assert "90 s behind" in clock.what
+    assert sleep.mend == "sudo pmset -c sleep 0"
+    assert "battery" in battery.what
+    assert "256 files" in files.what
+
+
+@pytest.mark.parametrize(("clock", "skew"), [(1000, 0.0), (1002, 0.0), (950, -49.5), (1100, 97.0)])
+def test_a_clock_that_was_read_between_two_moments_is_off_by_no_more_than_it_surely_is(clock, skew):
+    around = _surroundings({"clock": str(clock)}, before=1000.5, after=1003.0)
+    assert around.skew == pytest.approx(skew)
+
+
+@pytest.mark.parametrize(
+    ("trials", "said"),
+    [
+        ([DeviceTrial("cpu", 0.1, ""), DeviceTrial("cuda:0", 0.1, "no kernel image is available")], "no kernel image"),
+        ([DeviceTrial("cpu", 0.1, "")], "does not find cuda:0"),
+    ],
+)
+def test_a_device_that_can_not_be_used(make_facts, trials, said):
+    (finding,) = of_trial(HOST, make_facts(accelerators=[GPU]), _shown(*trials))
+    assert finding.level == BAD
+    assert said in finding.what
+
+
+async def test_machines_are_looked_at_and_nothing_is_changed(machines: EmbeddedMachines):
+    path = machines.write_inventory()
+    lines = path.read_text().replace(
+        f"port: {machines.machines[1].port}}}", f"port: {machines.machines[1].port}, python: /usr/bin/nothing}}"
+    )
+    path.write_text(lines)
+    await machines.unplug("quarter")
+    async with Session(load(path), path, ledger_folder=machines.folder / "laptop") as session:
+        report = await session.check()
+    assert report.bad == ("half", "quarter")
+    assert {finding.host for finding in report.findings if finding.level == BAD} == {"half", "quarter"}
+    assert all(finding.what and finding.why and finding.mend for finding in report.findings)
+    (fast,) = [host for host in report.hosts if host.name == "fast"]
+    assert fast.devices[0] == "cpu"
+    assert fast.address
+    assert all(list(machine.home.iterdir()) == [] for machine in machines.machines)
+
+
+def _shown(*devices: DeviceTrial) -> Verification:
+    return Verification(python="3.11.7", versions={"torch": "2.13.0+cu126"}, devices=devices)

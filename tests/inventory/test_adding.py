@@ -1,0 +1,93 @@
+"""Machines as users name them, and hosts taken out of an inventory whose comments all stay."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hetero_tui.errors import InventoryError, UsageError
+from hetero_tui.inventory.adding import free_name, parse_target, ssh_config_hosts
+from hetero_tui.inventory.editing import without_host
+from hetero_tui.inventory.file import load, remove_host
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ("mercer", {"address": "mercer"}),
+        ("me@mercer.local:2222", {"address": "mercer.local", "user": "me", "port": 2222}),
+        ("me@[fd00::7]:22", {"address": "fd00::7", "user": "me", "port": 22}),
+    ],
+)
+def test_a_target(text, fields):
+    assert parse_target(text) == fields
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a b", "me@", "@x", "x:", "x:70000", "x:0", "-oProxyCommand=x", "fd00::7", "a@b@c"]
+)
+def test_what_is_no_target(text):
+    with pytest.raises(UsageError):
+        parse_target(text)
+
+
+def test_names_are_made_of_addresses_and_differ():
+    assert free_name("Mercer.local", ()) == "mercer"
+    assert free_name("mercer.example.org", ("mercer", "mercer-2")) == "mercer-3"
+    assert free_name("192.168.1.12", ()) == "host-192-168-1-12"
+    assert free_name("___", ()) == "host"
+
+
+def test_hosts_of_an_ssh_config_and_of_what_it_includes(tmp_path):
+    (tmp_path / "more.d").mkdir()
+    (tmp_path / "more.d/one").write_text("Host nas\n")
+    config = tmp_path / "config"
+    config.write_text(
+        'Include more.d/*\nHost mercer "crosby" # ours\n  HostName x\nhost=rack\nHost *.example.org !bad *\n'
+        f'Match host y\nHost "open\nInclude {config}\n'
+    )
+    assert ssh_config_hosts(config) == ("nas", "mercer", "crosby", "rack")
+    assert ssh_config_hosts(tmp_path / "none") == ()
+
+
+entries = st.sampled_from(
+    [
+        "{address: A}",
+        "{address: A, port: 22}  # comment 1",
+        "\n    address: A  # comment 2\n    # comment 3\n    role: server",
+        '\n    address: "A"\n\n    python: "/a # b"',
+        "{address: A,\n    port: 22}   # comment 4",
+    ]
+)
+between = st.sampled_from(["", "  # comment 5\n", "\n", "# comment 6\n\n", "\t# comment 7\n".expandtabs()])
+
+
+@given(st.lists(st.tuples(between, entries), min_size=1, max_size=5), between, st.data())
+def test_a_host_that_is_taken_out_leaves_the_others_and_every_comment(tmp_path_factory, hosts, end, data):
+    text = "cluster: {name: x}  # comment 8\nhosts:  # comment 9\n"
+    for number, (before, entry) in enumerate(hosts):
+        text += f"{before}  host-{number}: {entry.replace('A', f'10.0.0.{number + 1}')}\n"
+    text += end
+    path = tmp_path_factory.mktemp("inventory") / "inventory.yaml"
+    path.write_text(text)
+    before = load(path)
+    name = f"host-{data.draw(st.integers(0, len(hosts) - 1))}"
+    after = remove_host(path, name)
+    assert after.hosts == tuple(host for host in before.hosts if host.name != name)
+    for number in range(1, 10):
+        assert path.read_text().count(f"# comment {number}") == text.count(f"# comment {number}"), path.read_text()
+
+
+def test_a_host_of_a_flow_mapping():
+    assert without_host("hosts: {a: {address: b}, c: {address: d}}  # x\n", "a") == "hosts: {c: {address: d}}  # x\n"
+    assert without_host("hosts: {a: {address: b}, c: {address: d}}\n", "c") == "hosts: {a: {address: b}}\n"
+    assert without_host("hosts: {a: {address: b}}\n", "a") == "hosts: {}\n"
+
+
+def test_the_head_is_not_taken_out_and_nothing_changes(tmp_path):
+    path = tmp_path / "inventory.yaml"
+    path.write_text("cluster: {head: a}\nhosts:\n  a: {address: x}\n  b: {address: y}\n")
+    before = path.read_text()
+    for name in ("a", "nobody"):
+        with pytest.raises(InventoryError):
+            remove_host(path, name)
+    assert path.read_text() == before

@@ -1,0 +1,110 @@
+"""Unusual hosts form one cluster and train; a firewall between them is named; two laptops end with one truth.
+
+The tests tell one story in the file's order.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.lab.lab import Lab
+from tests.lab.machines import HostSpec
+from tests.lab.product import HeteroTui, setting, steps
+from tests.lab.test_unusual_hosts import KINDS, WALL, account, bash
+
+pytestmark = [pytest.mark.lab, pytest.mark.ray, pytest.mark.timeout(240, method="signal")]
+
+STEPS = 5
+USER = "first.last+lab"
+HOSTS = {
+    "mercer": HostSpec(
+        name="mercer",
+        cpus=1,
+        server=("MaxSessions 1",),
+        arrange=KINDS["dockera"].arrange,
+        files=KINDS["pythons"].files or {},
+    ),
+    "crosby": HostSpec(
+        name="crosby",
+        cpus=1,
+        arrange=f"{KINDS['dockerb'].arrange}; {account('root', '/usr/bin/fish')}; mount -o remount,noexec /tmp",
+        files=KINDS["fish"].files or {},
+    ),
+    "nas": HostSpec(
+        name="nas",
+        cpus=1,
+        server=("AllowUsers *", "Subsystem sftp /bin/false"),
+        arrange=f"{account(USER)}; mount -o remount,size=1m /dev/shm",
+        files=bash("umask 000; set -eu; echo welcome; export RAY_ADDRESS=1.2.3.4:5"),
+    ),
+    "walled": HostSpec(name="walled", cpus=1, arrange=WALL.format(ports="22, 6389"), files=KINDS["csh"].files or {}),
+}
+
+
+@pytest.fixture(scope="module")
+def lab(possible: None) -> Iterator[Lab]:
+    for kind in ("fish", "csh", "walled"):
+        if not KINDS[kind].possible:
+            pytest.skip(f"this computer has no {KINDS[kind].needs}")
+    with Lab([*HOSTS.values()], rate_mbit=1000) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def product(lab: Lab) -> HeteroTui:
+    return HeteroTui(lab.laptop, lab.inventory({"nas": {"user": USER}}))
+
+
+def test_up_names_a_firewall_and_the_command_that_it_names_opens_it(lab: Lab, product: HeteroTui) -> None:
+    document = product.document("up", exit_code=3)
+    states = {host["name"]: host for host in document["hosts"]}
+    assert {name: host["state"] for name, host in states.items()} == {
+        "mercer": "up",
+        "crosby": "up",
+        "nas": "up",
+        "walled": "unfit",
+    }
+    error = states["walled"]["error"]
+    assert error["step"] == "reach"
+    assert re.fullmatch(
+        r"mercer, crosby and nas can't connect to it at [\d.]+, TCP ports [\d, ]+: no answer \(open: 6389\)",
+        error["cause"],
+    )
+    commands = re.findall("on walled `sudo ([^`]+)`", error["hint"])
+    assert len(commands) == 3
+    for command in commands:
+        assert lab.host("walled").exec(["sh", "-c", command]).returncode == 0
+    assert product.document("up")["cluster"]["state"] == "up"
+
+
+def test_hosts_of_unusual_kinds_train_together(product: HeteroTui) -> None:
+    chosen = setting({"num_iterations": STEPS})
+    done = steps(product.events("train", "digits", *chosen))
+    assert [one.step for one in done] == [*range(1, STEPS + 1)]
+    assert {worker.host for one in done for worker in one.workers} == {*HOSTS}
+
+
+def test_down_and_up_of_two_laptops_at_once_end_with_one_truth(lab: Lab, product: HeteroTui) -> None:
+    words = {"down": ("down", "--yes", "--json"), "up": ("up", "--json")}
+    commands = {name: product.start(*words[name], XDG_STATE_HOME=f"/root/{name}") for name in words}
+    said = {name: command.communicate() for name, command in commands.items()}
+    assert {name: command.returncode for name, command in commands.items()} == {"up": 0, "down": 0}, said
+    waited = [
+        name for name, (_, narrated) in said.items() if "is changing this cluster; this command waits" in narrated
+    ]
+    assert len(waited) == 1
+    running = [len([one for one in host.processes() if one.argv[0].endswith("raylet")]) for host in lab.hosts]
+    assert running == [1 if waited == ["up"] else 0] * len(HOSTS)
+    status = product.document("status")
+    assert status["cluster"]["state"] == ("up" if waited == ["up"] else "down")
+    assert json.loads(said["down"][0])["leftovers"] == []
+    assert [host.name for host in lab.hosts if list(host.home.glob(".hetero-tui/*.lock"))] == []
+
+
+def test_nothing_is_left(lab: Lab, product: HeteroTui) -> None:
+    assert product.document("down", "--yes")["leftovers"] == []
+    assert [host.processes() for host in lab.hosts] == [()] * len(HOSTS)

@@ -1,0 +1,63 @@
+"""Each machine gets the build of torch that has kernels for its card and that its driver can run."""
+
+import pytest
+
+from hetero_tui.planning.builds import ROCM, torch_build
+
+
+def card(name="A card", capability=None, driver=None, kind="cuda", index=0):
+    return {"kind": kind, "index": index, "name": name, "driver": driver, "capability": capability}
+
+
+@pytest.mark.parametrize(
+    ("capability", "driver", "build", "why"),
+    [
+        ("8.6", "580.65.06", "cu130", "compute capability 8.6"),
+        ("7.5", "580.65.06", "cu130", "compute capability 7.5"),
+        ("6.1", "580.65.06", "cu126", "no kernels for TITAN"),  # by the driver alone it would be CUDA 13
+        ("7.0", "590.10", "cu126", "no kernels for TITAN"),
+        ("8.6", "550.54.14", "cu126", "older than 580"),
+        ("8.6", "525.60.13", "cu126", "older than 580"),
+        ("8.6", "525.53", "cpu", "too old"),
+        ("5.2", "470.82.01", "cpu", "too old"),
+        ("3.5", "535.10", "cpu", "older than any kernel"),
+        ("12.0", "580.65.06", "cu130", "needs CUDA 13"),
+        ("12.0", "570.86", "cpu", "too old for TITAN"),
+        (None, "580.65.06", "cu126", "capability unknown"),
+        ("8.6", None, "cu126", "driver unknown"),
+    ],
+)
+def test_one_nvidia_card(make_facts, capability, driver, build, why):
+    facts = make_facts(accelerators=[card("TITAN", capability, driver)])
+    found = torch_build(facts)
+    assert (found.name, found.local_version) == (build, build)
+    assert why in found.why
+    assert bool(found.concern) == (build == "cpu"), "a card that can't be used is said"
+
+
+def test_two_unlike_nvidia_cards_get_the_build_that_serves_both_or_it_is_said_which_is_left(make_facts):
+    def build(*capabilities, driver="580.65"):
+        cards = [card(f"card {c}", c, driver, index=index) for index, c in enumerate(capabilities)]
+        return torch_build(make_facts(accelerators=cards))
+
+    assert (build("6.1", "8.6").name, build("6.1", "8.6").concern) == ("cu126", "")
+    both = build("6.1", "12.0")
+    assert both.name == "cu130"
+    assert "card 6.1 can't be used" in both.concern
+    old_driver = build("8.6", "12.0", driver="570.1")
+    assert old_driver.name == "cu126"
+    assert "update driver 570.1" in old_driver.concern
+
+
+def test_other_machines(make_facts):
+    assert torch_build(make_facts()).name == "cpu"
+    assert torch_build(make_facts(accelerators=[card(kind="rocm")])).name == ROCM
+    assert torch_build(make_facts(accelerators=[card(kind="xpu")])).name == "xpu"
+    mac = make_facts(os={"system": "Darwin", "machine": "arm64"}, accelerators=[card(kind="mps")])
+    assert (torch_build(mac).name, torch_build(mac).local_version) == ("mps", "")
+
+
+def test_a_machine_whose_cpu_alone_trains_is_spared_the_gigabytes_of_cuda(make_facts):
+    facts = make_facts(accelerators=[card("RTX", "8.6", "580.65")])
+    assert torch_build(facts, ("cpu",)).name == "cpu"
+    assert torch_build(facts, ("cpu", "cuda:0")).name == "cu130"

@@ -1,0 +1,84 @@
+"""Fleets that do not exist: another device, another link, a host less, or all of it from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hetero_tui.cli import application
+from hetero_tui.errors import PlanError
+from hetero_tui.planning import catalogue, fleet_file
+from hetero_tui.planning.what_if import changed
+from remote_agent.planning.choice import choose
+from remote_agent.planning.survey import Device, Host, Survey, Work
+
+FLEET = """
+parameters: 17000000
+batch: 512
+gflop: 6.0
+hosts:
+  gpu: {count: 3, device: rtx4070, link: 10gbit, watts: 280}
+  nas: {speed: 3.5, link: 100mbit, memory_gb: 8}
+"""
+
+
+def measured() -> Survey:
+    def host(name: str, speed: float, product: str) -> Host:
+        return Host(name=name, devices=(Device(name=f"{name}/0", speed=speed, product=product),), up=1e8, down=1e8)
+
+    hosts = (host("mercer", 67.0, "NVIDIA GeForce GTX TITAN X"), host("nas", 5.0, "CPU 4 cores"))
+    return Survey(job="text", work=Work(parameters=1_000_000, batch=64), hosts=hosts)
+
+
+def test_an_added_device_is_as_fast_as_published_beside_one_that_was_measured_and_marked_an_estimate() -> None:
+    added = changed(measured(), ["add=rtx4070@100mbit"]).hosts[-1]
+    assert added.name == "rtx4070"
+    assert added.devices[0].speed == pytest.approx(67.0 * 29.1 / 6.7)
+    assert "https://" in added.devices[0].estimate
+    assert added.up == pytest.approx(0.94 * 100e6 / 8)
+    twice = changed(measured(), ["add=rtx4070@1gbit", "add=rtx4070@1gbit"])
+    assert twice.names == ("mercer", "nas", "rtx4070", "rtx4070-2")
+
+
+def test_links_and_hosts_change_one_after_the_other() -> None:
+    after = changed(measured(), ["without=nas", "add=m1", "link=wifi", "link=m1:1gbit"])
+    assert after.names == ("mercer", "m1")
+    assert [host.medium for host in after.hosts] == ["wifi", ""]
+    assert after.media == {"wifi": catalogue.WIFI_BYTES}
+
+
+def test_every_change_that_can_not_be_made_is_named_at_once() -> None:
+    with pytest.raises(PlanError) as error:
+        changed(measured(), ["add=rtx470@1gbit", "without=nass", "link=2bit", "ad=m1"])
+    told = str(error.value)
+    assert "did you mean 'rtx4070'?" in told
+    assert "did you mean 'nas'?" in told
+    assert "no link '2bit'" in told
+    assert "did you mean 'add'?" in told
+
+
+def test_a_fleet_file_is_planned_for(tmp_path: Path) -> None:
+    path = tmp_path / "lab.yaml"
+    path.write_text(FLEET)
+    survey = fleet_file.read(path).survey
+    assert survey.names == ("gpu-1", "gpu-2", "gpu-3", "nas")
+    assert "nas" not in choose(survey).best.way.hosts
+
+
+def test_a_fleet_file_with_mistakes_is_refused_with_all_of_them_and_their_lines(tmp_path: Path) -> None:
+    path = tmp_path / "lab.yaml"
+    path.write_text("parameters: many\nhosts:\n  a: {device: rtx470, link: 1gigabit}\n  b: {sped: 3}\n")
+    done = CliRunner().invoke(application, ["plan", "text", "--fleet", str(path)])
+    assert done.exit_code == 2
+    for part in ("batch: is missing", "line 1: parameters", "line 3: hosts.a.device", "line 3: hosts.a.link"):
+        assert part in done.output
+    assert "line 4: hosts.b.sped: no such key; did you mean 'speed'?" in done.output
+
+
+def test_what_faults_cost_grows_with_the_hosts_and_stays_below_all_of_the_time(tmp_path: Path) -> None:
+    path = tmp_path / "lab.yaml"
+    path.write_text("faults_per_host_day: 24\n" + FLEET.lstrip())
+    found = fleet_file.read(path)
+    assert 0 < found.lost(2, 1.0) < found.lost(20, 1.0) < found.lost(100_000, 1.0) == 1.0

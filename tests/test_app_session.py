@@ -1,0 +1,38 @@
+"""What the app's session adds to a session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hetero_tui.app_session import AppSession
+from hetero_tui.errors import RunError
+from hetero_tui.inventory import Host, Inventory
+from hetero_tui.transport import shell_command
+
+FLEET = Inventory(
+    cluster="lab",
+    hosts=(
+        Host(name="mercer", address="10.0.0.2", user="me", port=2222, identity_file="/k"),
+        Host(name="nas", address="nas.local", proxy_jump="mercer"),
+        Host(name="laptop", connection="local"),
+    ),
+)
+
+
+def test_a_shell_is_openssh_with_what_the_inventory_says() -> None:
+    assert shell_command(FLEET.hosts[0], FLEET) == ("ssh", "-p", "2222", "-l", "me", "-i", "/k", "--", "10.0.0.2")
+    assert shell_command(FLEET.hosts[1], FLEET) == ("ssh", "-J", "me@10.0.0.2:2222", "--", "nas.local")
+    assert shell_command(FLEET.hosts[2], FLEET)[1:] == ("-l",)
+
+
+async def test_what_is_saved_never_takes_the_place_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text-1.log").write_text("mine")
+    async with AppSession(FLEET, tmp_path / "inventory.yaml", ledger_folder=tmp_path / "ledger") as session:
+        assert await session.save("text-1.log", "ours") == str(tmp_path / "text-1-2.log")
+        with pytest.raises(RunError, match="can't be written"):
+            await session.save("no/folder.log", "ours")
+    assert (tmp_path / "text-1.log").read_text() == "mine"
+    assert (tmp_path / "text-1-2.log").read_text() == "ours\n"

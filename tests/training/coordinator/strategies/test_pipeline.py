@@ -1,0 +1,101 @@
+"""A pipeline on a real cluster: its weights are those of a plain loop, also when a stage is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remote_agent.training.config import TrainingConfig
+from tests.training import plain
+
+JOB = """
+import os
+import pathlib
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.inner, self.outer = nn.LayerNorm(24), nn.Linear(24, 48), nn.Linear(48, 24)
+
+    def forward(self, x):
+        return x + self.outer(functional.gelu(self.inner(self.norm(x))))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens = nn.Embedding(50, 24)
+        self.blocks = nn.ModuleList(Block() for _ in range(6))
+        self.norm = nn.LayerNorm(24)
+
+    def forward(self, ids):
+        x = self.tokens(ids)
+        for block in self.blocks:
+            x = block(x)
+        return functional.linear(self.norm(x), self.tokens.weight)
+
+
+class Job:
+    def create_model(self):
+        return Model()
+
+    def layers(self, model):
+        return model.blocks
+
+    def create_optimizer(self, model, config):
+        return torch.optim.AdamW(model.parameters(), lr=2e-3)
+
+    def loss(self, model, batch):
+        pathlib.Path(FOLDER, os.environ.get("TEST_HOST", "none")).write_text(str(os.getpid()))
+        return functional.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
+
+    def create_data(self):
+        return torch.randint(0, 50, (120, 11), generator=torch.Generator().manual_seed(5))
+
+    def create_validation_data(self):
+        return torch.randint(0, 50, (30, 11), generator=torch.Generator().manual_seed(6))
+
+    def evaluate(self, model):
+        return {"by_the_whole": float(self.loss(model, self.create_validation_data()))}
+"""
+
+
+@pytest.mark.ray
+def test_a_killed_stage_costs_time_and_nothing_else(launch: Any, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"num_iterations": 14, "batch_size": 24, "seed": 3, "clip_norm": 0.5}
+    source = JOB.replace("FOLDER", repr(str(tmp_path)))
+    run = launch(source, "abc", strategy="pipeline", checkpoint_every=4, **settings)
+    run.until("step", 6)
+    os.kill(int((tmp_path / "b").read_text()), signal.SIGKILL)
+    assert run.finish() == (0, "")
+    first, again = run.of_kind("plan")
+    assert first["strategy"] == again["strategy"] == "pipeline"
+    assert sum(": blocks " in reason for reason in first["reasons"]) >= 2
+    (resumed,) = run.of_kind("run_resumed")
+    assert "was lost" in resumed["cause"]
+    assert resumed["step"] >= 4
+    evaluation = run.of_kind("run_finished")[0]["evaluation"]
+    assert evaluation["val_loss"] == pytest.approx(evaluation["by_the_whole"], rel=1e-5)
+    expected = plain.train(plain.job_of(source, tmp_path), TrainingConfig(**settings))
+    plain.assert_equal(plain.weights_of(run), expected)
+
+
+@pytest.mark.ray
+def test_adapters_over_four_bits_are_trained_by_servers_too(launch: Any, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"num_iterations": 6, "batch_size": 24, "seed": 3, "quantize": "nf4", "lora_rank": 2}
+    source = JOB.replace("FOLDER", repr(str(tmp_path)))
+    run = launch(source, "ab", **settings)
+    assert run.finish() == (0, "")
+    weights = plain.weights_of(run)
+    assert not [name for name in weights if "codes" in name]
+    assert any(float(value.norm()) > 0 for name, value in weights.items() if name.endswith("lora_b"))
+    plain.assert_equal(weights, plain.train(plain.job_of(source, tmp_path), TrainingConfig(**settings)))

@@ -1,0 +1,205 @@
+"""Pipelines in this process: each stage has a thread, a model and an optimizer of its own, and real connections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from remote_agent.models.blocks import blocks_of
+from remote_agent.models.part import Part
+from remote_agent.models.seams import trace
+from remote_agent.training import job
+from remote_agent.training.checkpoint.optimizer_state import TrainingState
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.data import datasets
+from remote_agent.training.data.order import SampleOrder
+from remote_agent.training.shared import units
+from remote_agent.training.shared.messages import Slice
+from remote_agent.training.shared.stages import Commit, StageDone, StageRole, StageTask, commit_of, micro_batch
+from remote_agent.training.wire.stage_links import StageLinks
+from remote_agent.training.worker.device.compute import SliceComputer
+from remote_agent.training.worker.stage import Stage, unit_seed
+from remote_agent.training.worker.staging import StageParts, stage_of
+
+CPU = torch.device("cpu")
+DEADLINE_S = 60.0
+
+
+@dataclass(eq=False)
+class LocalPipeline:
+    """Stages cut at ``bounds``; as the coordinator does it, a step is applied with the next one.
+
+    With ``settled`` it is applied at once.
+    """
+
+    factory: Any
+    config: TrainingConfig
+    bounds: tuple[int, ...]
+    in_flight: int = 4
+    settled: bool = False
+    done: int = 0
+    state: TrainingState = field(default_factory=TrainingState)
+    weights: dict[str, Tensor] = field(default_factory=dict)
+    samples: Sequence[int] | None = None
+    stages: list[Stage] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+
+    def __enter__(self) -> LocalPipeline:
+        count = len(self.bounds) - 1
+        self._pool = ThreadPoolExecutor(count)
+        self._links = [StageLinks(stage, b"secret", "127.0.0.1") for stage in range(count)]
+        self._commit: Commit | None = None
+        self.data = datasets.as_dataset(self.factory.create_data())
+        addresses = tuple(links.address for links in self._links)
+        parts = [self._parts() for _ in range(count)]
+
+        def opened(stage: int) -> Stage:
+            role = StageRole(
+                stage=stage, bounds=self.bounds, addresses=addresses, secret=b"secret", in_flight=self.in_flight
+            )
+            return stage_of(parts[stage], role, self._links[stage], self.done, self.state)
+
+        self.stages = self.each(opened)
+        self.order = SampleOrder(self.config.seed, len(self.data), self.config.batch_size)
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        for links in self._links:
+            links.close()
+        self._pool.shutdown()
+
+    def _parts(self) -> StageParts:
+        model = job.create_model(self.factory, self.config.seed, self.config)
+        if self.weights:
+            model.load_state_dict(self.weights)
+        blocks = blocks_of(model, getattr(self.factory, "layers", None))
+        loss = job.loss_function(self.factory)
+        compute = SliceComputer(model, loss, self.data, CPU, self.config.seed)
+        compute.summed = self.config.loss_reduction == "sum"
+        batch = datasets.fetch(self.data, torch.arange(2).numpy())
+        seams = trace(model, blocks, lambda: loss(model, batch))
+        return StageParts(model, blocks, seams, compute, self.factory, self.config)
+
+    def each(self, work: Callable[[int], Any]) -> list[Any]:
+        """What ``work`` gives for each stage, all at once."""
+        futures = [self._pool.submit(work, stage) for stage in range(len(self.bounds) - 1)]
+        return [future.result(DEADLINE_S) for future in futures]
+
+    def step(self, step: int) -> list[StageDone]:
+        """Make a step; it is applied with the next one, or by :meth:`settle`."""
+        indices = self.order.step(step)
+        if self.samples is not None:
+            indices = indices[: self.samples[step % len(self.samples)]]
+        task = StageTask(step=step, batch=Slice.whole(indices), commit=self._commit)
+        found: list[StageDone] = self.each(lambda stage: self.stages[stage].step(task))
+        self._commit = commit_of(step, found)
+        assert self._commit is not None
+        self.norms.append(self._commit.norm)
+        self.losses.append(found[-1].loss)
+        return found
+
+    def settle(self) -> None:
+        """Apply the last step."""
+        commit = self._commit
+        assert commit is not None
+        self.each(lambda stage: self.stages[stage].commit(commit))
+
+    def train(self, steps: int) -> dict[str, Tensor]:
+        """The weights after so many steps."""
+        for step in range(self.done + 1, self.done + steps + 1):
+            self.step(step)
+            if self.settled:
+                self.settle()
+        self.settle()
+        return self.trained()
+
+    def trained(self) -> dict[str, Tensor]:
+        """The weights, each from the stage that steps it."""
+        return {name: each.detach().clone() for stage in self.stages for name, each in stage.own.items()}
+
+
+def plain(
+    factory: Any,
+    config: TrainingConfig,
+    steps: int,
+    scheduler: Callable[[torch.optim.Optimizer], Any] | None = None,
+    samples: Sequence[int] | None = None,
+) -> dict[str, Tensor]:
+    """The textbook's loop: a batch's mean gradient, accumulated over micro-batches, with torch's clipping.
+
+    Random numbers are seeded before each block as in a pipeline.
+    """
+    model = job.create_model(factory, config.seed, config)
+    blocks = blocks_of(model, getattr(factory, "layers", None))
+    loss = job.loss_function(factory)
+    data = datasets.as_dataset(factory.create_data())
+    order = SampleOrder(config.seed, len(data), config.batch_size)
+    seams = trace(model, blocks, lambda: loss(model, datasets.fetch(data, order.step(1)[:2])))
+    whole = Part(model, blocks, seams, 0, len(blocks))
+    optimizer = factory.create_optimizer(model, config)
+    schedule = scheduler(optimizer) if scheduler is not None else None
+    for step in range(1, steps + 1):
+        indices = order.step(step)
+        indices = indices[: samples[step % len(samples)]] if samples is not None else indices
+        optimizer.zero_grad()
+        ends = units.bounds(len(indices), micro_batch(config))
+        for number, (begin, end) in enumerate(pairwise(ends)):
+            batch = datasets.fetch(data, indices[begin:end])
+            value = whole.run(
+                lambda batch=batch: loss(model, batch),
+                (),
+                lambda block, number=number, step=step: seeded(unit_seed(config.seed, step, number, block)),
+            )
+            assert isinstance(value, Tensor)
+            (value * ((end - begin) / len(indices))).backward()  # type: ignore[no-untyped-call]
+        if config.clip_norm:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
+        optimizer.step()
+        if schedule is not None:
+            schedule.step()
+    return {name: each.detach() for name, each in model.named_parameters()}
+
+
+def seeded(seed: int) -> None:
+    torch.manual_seed(seed)
+
+
+def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """Equal to 1e-5 of each weight's norm."""
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        error = float((found[name] - value).double().norm() / value.double().norm().clamp_min(1e-12))
+        assert error <= 1e-5, f"{name}: {error:.2e}"
+
+
+class Residual(nn.Sequential):
+    """Adds what its members make of its input to that."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + super().forward(x)
+
+
+class Small(nn.Module):
+    """A language model whose output layer shares the embedding's weights, with dropout everywhere."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.tokens, self.drop = nn.Embedding(37, 16), nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(
+            Residual(nn.LayerNorm(16), nn.Linear(16, 32), nn.GELU(), nn.Dropout(dropout), nn.Linear(32, 16))
+            for _ in range(6)
+        )
+        self.norm = nn.LayerNorm(16)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.drop(self.tokens(ids))
+        for block in self.blocks:
+            x = block(x)
+        return nn.functional.linear(self.drop(self.norm(x)), self.tokens.weight)

@@ -1,0 +1,116 @@
+"""A pipeline's weights are those of a plain loop, however the model is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.wire.errors import ConnectionBroken
+from tests.training.pipelines import LocalPipeline, Small, assert_close, plain
+
+STEPS = 20
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Each stage has one: they share this computer's cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Next-token prediction with :class:`Small`."""
+
+    dropout: float = 0.0
+    optimizer: str = "adamw"
+
+    def create_model(self) -> nn.Module:
+        return Small(self.dropout)
+
+    def layers(self, model: Any) -> Any:
+        return model.blocks
+
+    def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+        if self.optimizer == "sgd":
+            return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
+        matrices = [each for each in model.parameters() if each.dim() > 1]
+        vectors = [each for each in model.parameters() if each.dim() == 1]
+        return torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": vectors}], lr=3e-3)
+
+    def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
+        return functional.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
+
+    def create_data(self) -> Tensor:
+        return torch.randint(0, 37, (200, 9), generator=torch.Generator().manual_seed(4))
+
+
+def _config(**settings: Any) -> TrainingConfig:
+    return TrainingConfig(strategy="pipeline", num_iterations=STEPS, batch_size=24, seed=7, **settings)
+
+
+@pytest.mark.parametrize("bounds", [(0, 2, 6), (0, 1, 5, 6), (0, 1, 2, 4, 5, 6)])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_weights_are_those_of_a_plain_loop(bounds: tuple[int, ...], optimizer: str) -> None:
+    job, config = Job(optimizer=optimizer), _config(micro_batch=5)
+    with LocalPipeline(job, config, bounds) as pipeline:
+        assert_close(pipeline.train(STEPS), plain(job, config, STEPS))
+
+
+def test_so_they_are_with_dropout_clipping_and_a_schedule() -> None:
+    job, config = Job(dropout=0.2), _config(micro_batch=6, clip_norm=0.05, schedule="linear", warmup_steps=4)
+
+    def falling(optimizer: torch.optim.Optimizer) -> Any:
+        return torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda done: (done + 1) / 5 if done < 4 else 1 - (done - 4) / (STEPS - 4)
+        )
+
+    expected = plain(job, config, STEPS, falling)
+    for bounds in ((0, 3, 6), (0, 1, 2, 6)):
+        # One stage at a time: the threads of this test share torch's random numbers.
+        with LocalPipeline(job, config, bounds, in_flight=1, settled=True) as pipeline:
+            assert_close(pipeline.train(STEPS), expected)
+            assert min(pipeline.norms) > 0.05
+
+
+def test_batches_may_have_any_length() -> None:
+    job, config = Job(), _config(micro_batch=7)
+    lengths = (24, 3, 15, 1, 8)
+    with LocalPipeline(job, config, (0, 2, 4, 6), samples=lengths) as pipeline:
+        assert_close(pipeline.train(8), plain(job, config, 8, samples=lengths))
+
+
+def test_a_lost_stage_wakes_the_others() -> None:
+    job = Job()
+    with LocalPipeline(job, _config(), (0, 2, 4, 6)) as pipeline:
+        pipeline.step(1)
+        pipeline._links[1].close()
+        with pytest.raises(ConnectionBroken, match=r"stage 1|closed"):
+            pipeline.step(2)
+
+
+class Big(Job):
+    """Adapters beside linear layers, which are held in four bits."""
+
+    def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+        return torch.optim.AdamW([each for each in model.parameters() if each.requires_grad], lr=3e-3)
+
+
+def test_adapters_over_four_bits_are_trained_in_parts() -> None:
+    job, config = Big(), _config(quantize="nf4", lora_rank=2)
+    with LocalPipeline(job, config, (0, 2, 4, 6)) as pipeline:
+        found = pipeline.train(6)
+    expected = plain(job, config, 6)
+    assert found
+    assert all("lora_" in name for name in found)
+    assert_close(found, {name: expected[name] for name in found})
+    assert any(float(value.norm()) > 0 for name, value in found.items() if name.endswith("lora_b"))

@@ -1,0 +1,347 @@
+"""The six views, driven by keys: an app start checks several things, as starting takes most of the time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from textual.widgets import Input
+
+from hetero_tui import events as ev
+from hetero_tui.errors import InventoryError, UsageError
+from hetero_tui.events import HostState
+from hetero_tui.fold import apply
+from hetero_tui.launcher import changes_of
+from hetero_tui.ui.app import HeteroApp
+from hetero_tui.ui.keys import KEYS, RUNS, VIEWS, clashes, remapped
+from hetero_tui.ui.plain import to_ascii
+from hetero_tui.ui.preferences import Preferences, read_preferences
+from hetero_tui.ui.screens.main import MainScreen
+from hetero_tui.ui.widgets.lines import Lines
+
+
+def text_of(app) -> str:
+    """What the view shows, panel by panel."""
+    return "\n".join(part.text for part in app.main.pane.query(Lines) if part.display)
+
+
+def title_of(app, name: str) -> str:
+    return str(app.main.pane.query_one(f"#{name}").border_title)
+
+
+def toasts(app) -> list[str]:
+    return [notification.message for notification in app._notifications]
+
+
+async def test_the_views_are_reached_by_number_and_escape_leads_back_to_the_fleet(scenarios, open_app) -> None:
+    app = open_app(scenarios.listed(scenarios.training()))
+    async with app.run_test(size=(120, 40)) as pilot:
+        headers = set()
+        for number in VIEWS:
+            await pilot.press(str(number))
+            assert app.main.number == number
+            headers.add(app.main.query_one("#status", Lines).text)
+        assert len(headers) == 1
+        await pilot.press("escape")
+        assert app.main.number == 1
+        await pilot.press("colon", *"faults")
+        await app.workers.wait_for_complete()
+        await pilot.press("down", "enter", "enter")
+        await pilot.pause()
+        assert VIEWS[app.main.number] == "Faults"
+        await pilot.click("#tabs", offset=(24, 0))
+        await pilot.pause()
+        assert VIEWS[app.main.number] == "Plan"
+
+
+async def test_the_run_is_drawn_as_a_user_wants_it(scenarios, open_app) -> None:
+    app = open_app(scenarios.training())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("2")
+        assert title_of(app, "loss") == "Loss 1.400, all steps"
+        await pilot.press("m", "g", "z")
+        assert title_of(app, "loss") == "Loss 1.400, the last tenth, smoothed, log scale"
+        await pilot.press("z")
+        assert app.main.pane.query_one("#loss", Lines).lines[-2].plain.split() == ["1,105", "step", "1,204"]
+
+
+async def test_before_the_first_step_the_start_is_shown_part_by_part_with_its_seconds(scenarios, open_app) -> None:
+    app = open_app(scenarios.starting())
+    async with app.run_test(size=(120, 40)) as pilot:
+        for view in "12":
+            await pilot.press(view)
+            said = text_of(app)
+            assert "✔ cluster              11 s" in said
+            assert "✔ coordinator         6.0 s" in said
+            assert "◔ workers              12 s" in said
+            assert "first step in about 3 s" in said
+        assert "starting: workers 12 s" in app.main.query_one("#status", Lines).text
+
+
+async def test_the_plan_says_who_does_how_much_and_why(scenarios, open_app) -> None:
+    app = open_app(scenarios.training())
+    async with app.run_test(size=(200, 60)) as pilot:
+        await pilot.press("3")
+        assert title_of(app, "plan") == "text-7f3: sync, a step predicted 250 ms, measured 270 ms"
+        row = app.main.pane.table.rows.lines[0].plain.split()
+        assert row[1:6] == ["mercer", "cuda:0", "46%", "64", "1,420/s"]
+        assert "A step is link-bound: macbook" in text_of(app)
+
+
+async def test_faults_are_rows_with_what_was_done_and_a_host_can_be_brought_back(scenarios, open_app) -> None:
+    app = open_app(scenarios.faulty())
+    async with app.run_test(size=(200, 60)) as pilot:
+        rows = app.main.hosts.rows.text
+        for words in (
+            "□ drained (b brings it back)",
+            "○ unreachable 1 s, next try in 4 s",
+            "◌ paused, next try in 12 s",
+        ):
+            assert words in rows
+        assert "◐ training 1/3    1 paused" in app.main.query_one("#status", Lines).text
+        await pilot.press("4")
+        said = text_of(app)
+        assert "share 22% → 13%" in said
+        assert "12 samples went to mercer" in said
+        assert "2 faults · 0.9 s stalled (0.3%) · 0 samples lost · 1 host paused, next try in 12 s" in said
+        await pilot.press("down", "b")
+        await pilot.pause()
+        await pilot.press("1", "home", "down", "b", "home", "d")
+        await pilot.pause()
+        assert app.intents.asked == [("bring back", "nas"), ("bring back", "crosby")]
+        assert toasts(app) == ["mercer is the last machine that trains. Press s to stop the run."]
+
+
+async def test_a_host_is_drained_with_a_key(scenarios, open_app) -> None:
+    app = open_app(scenarios.training())
+    async with app.run_test() as pilot:
+        await pilot.press("down", "d", "end", "d")
+        await pilot.pause()
+        assert app.intents.asked == [("drain", "crosby")]
+        assert toasts(app) == ["nas does not take part in text-7f3."]
+
+
+async def test_past_runs_are_listed_opened_compared_and_resumed(scenarios, open_app) -> None:
+    app = open_app(scenarios.listed(scenarios.finished()))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("5")
+        await app.workers.wait_for_complete()
+        names = [line.plain.split()[0].strip("›") or line.plain.split()[1] for line in app.main.pane.table.rows.lines]
+        assert names == ["text-7f3", "text-91aa", "text-e2c0", "digits-4b26"]
+        await pilot.press("o", "o")
+        assert title_of(app, "runs") == "Runs, by loss"
+        await pilot.press("o", "o", "down", "down", "enter")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert VIEWS[app.main.number] == "Run"
+        assert "■ text-e2c0 stopped at step 1,204" in text_of(app)
+        await pilot.press("escape")
+        assert app.main.number == RUNS
+        await pilot.press("space", "down", "space", "c")
+        await app.workers.wait_for_complete()
+        app.redraw()
+        assert title_of(app, "compared") == "text-e2c0 and digits-4b26"
+        await pilot.press("up", "r")
+        await app.workers.wait_for_complete()
+        assert app.intents.asked[-1] == ("resume", "text-e2c0")
+
+
+async def test_logs_are_searched_paused_saved_and_shown_of_one_host_and_kind(scenarios, open_app) -> None:
+    app = open_app(scenarios.training())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("6")
+        await app.workers.wait_for_complete()
+        app.redraw()
+        assert "Traceback (most recent call last):" in text_of(app)
+        assert "ValueError: labels out of range [red]7[/red]" in text_of(app)
+        await pilot.press("n", "n")
+        assert text_of(app).count("\n") == 3
+        await pilot.press("slash", *"batch", "enter")
+        await pilot.pause()
+        assert "epoch 1, batch 20" in text_of(app)
+        assert "Traceback" not in text_of(app)
+        await pilot.press("escape", "f")
+        app.main.pane.add(scenarios.log_line("mercer", "cuda:0", 1, "a line that comes"))
+        app.redraw()
+        assert "a line that comes" not in text_of(app)
+        await pilot.press("f", "w")
+        await app.workers.wait_for_complete()
+        assert "a line that comes" in text_of(app)
+        name, text = app.intents.asked[-1][1:]
+        assert name == "text-7f3.log"
+        assert "a line that comes" in text
+        await pilot.press("1", "down", "l")
+        await app.workers.wait_for_complete()
+        assert ("logs", "text-7f3", "crosby") in app.intents.asked
+
+
+async def test_hostile_lines_of_a_log_change_nothing_but_their_own(scenarios, open_app) -> None:
+    app = open_app(scenarios.training())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("6")
+        await app.workers.wait_for_complete()
+        before = app.main.query_one("#status", Lines).text
+        for line in ("\x1b[2J\x1b]0;title\x07[b]x[/b]", "y" * 10_000_000, "\ud800\u202e\x00", "a\nb\tc"):
+            app.main.pane.add(scenarios.log_line("nas", "cpu", 0, line))
+        app.redraw()
+        await pilot.pause()
+        assert app.main.query_one("#status", Lines).text == before
+        shown = text_of(app)
+        assert "[b]x[/b]" in shown
+        assert not set(shown) & set("\x1b\x00\u202e\ud800\x07")
+        assert max(map(len, shown.splitlines())) <= 80
+
+
+async def test_what_a_readonly_app_would_change_is_refused_with_a_word(scenarios, open_app) -> None:
+    app = open_app(scenarios.training(), preferences=Preferences(readonly=True))
+    async with app.run_test() as pilot:
+        for key in "sDudbk!":
+            await pilot.press(key)
+        await pilot.pause()
+        assert app.intents.asked == []
+        assert isinstance(app.screen, MainScreen)
+        assert {*toasts(app)} == {"This app only shows (--readonly): nothing on the machines is changed."}
+        assert "teardown" not in app.main.query_one("#keys", Lines).text
+        titles = {command.title for command in app.get_system_commands(app.screen)}
+        assert "Teardown" not in titles
+
+
+async def test_keys_of_the_settings_file_take_the_place_of_the_usual_ones(scenarios, open_app) -> None:
+    app = open_app(
+        scenarios.probed(), preferences=read_preferences({"ascii": True, "keys": {"up": "ctrl+u"}}, "s.toml")
+    )
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("u")
+        await pilot.pause()
+        assert app.intents.asked == []
+        assert "ctrl+u up" in app.main.query_one("#keys", Lines).text
+        await pilot.press("ctrl+u")
+        await pilot.pause()
+        assert app.intents.asked == [("up",)]
+        rows = app.main.hosts.rows
+        assert "o ready" in rows.render_line(0).text
+        assert all(character.isascii() for y in range(4) for character in rows.render_line(y).text)
+
+
+def test_every_mistake_in_a_settings_file_is_told_at_once() -> None:
+    document = {"theme": "blue", "asci": True, "readonly": 1, "keys": {"tear_down": "t", "up": "t", "probe": 7}}
+    with pytest.raises(UsageError) as caught:
+        read_preferences(document, "s.toml")
+    for words in ("'blue' is not one of", "did you mean 'ascii'?", "true or false", "did you mean 'teardown'?",
+                  "keys.probe: should be a key", "t is both up and train"):  # fmt: skip
+        assert words in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_no_two_keys_clash_in_any_view() -> None:
+    assert clashes(KEYS) == []
+    assert clashes(remapped(KEYS, {"stop": "3"})) == ["3 is the key of the view Plan"]
+
+
+def test_ascii_stands_for_every_sign_of_ours_one_for_one() -> None:
+    assert to_ascii("● ◐ ━╸─ ⢣⠑ █▓▒· ╭╮ ✔ é") == "* % =-- '' #=-. ++ + é"
+
+
+async def test_an_inventory_that_names_no_machine_is_a_tutorial_until_the_file_does(scenarios, open_app) -> None:
+    changed: asyncio.Queue[None] = asyncio.Queue()
+    found: list[object] = [
+        InventoryError("/lab/inventory.yaml", ("there is no such file",)),
+        scenarios.FixedIntents(scenarios.empty(), inventory_path="/lab/inventory.yaml"),
+        InventoryError("/lab/inventory.yaml", ("line 3: hots: did you mean hosts?",)),
+        scenarios.FixedIntents(scenarios.fresh()),
+        InventoryError("/lab/inventory.yaml", ("line 1: gone",)),
+    ]
+
+    async def opener():
+        entry = found.pop(0)
+        if isinstance(entry, Exception):
+            raise entry
+        return entry
+
+    async def changes():
+        while True:
+            await changed.get()
+            yield
+
+    app = HeteroApp(opener, changes=changes, inventory_path="/lab/inventory.yaml", now=lambda: scenarios.NOW)
+    async with app.run_test(size=(60, 15)) as pilot:
+        await pilot.pause()
+        assert "there is no such file" in text_of(app)
+        for words in ("", "hots: did you mean hosts?"):
+            changed.put_nowait(None)
+            await pilot.pause()
+            said = text_of(app)
+            assert "/lab/inventory.yaml" in said
+            assert "mercer: {address: mercer.local}" in said
+            assert words in said
+        assert "e edit" in app.main.query_one("#keys", Lines).text
+        changed.put_nowait(None)
+        await pilot.pause()
+        assert "mercer" in app.main.hosts.rows.text
+        assert app.intents.asked == [("probe",)]
+        changed.put_nowait(None)
+        await pilot.pause()
+        assert "mercer" in app.main.hosts.rows.text
+        assert "the machines stay as they were: line 1: gone" in toasts(app)[-1]
+        await pilot.press("ctrl+c")
+    assert app.return_code == 0
+
+
+async def test_the_demo_is_offered_where_there_is_no_machine(scenarios, open_app) -> None:
+    app = open_app(scenarios.empty())
+    async with app.run_test() as pilot:
+        await pilot.press("d")
+    assert app.wants_demo
+
+
+async def test_a_change_of_the_inventory_is_noticed(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("hetero_tui.launcher.LOOK_EVERY", 0.01)
+    path = tmp_path / "inventory.yaml"
+    changes = changes_of(path)
+    coming = asyncio.ensure_future(anext(changes))
+    await asyncio.sleep(0)
+    for text in ("hosts: {}", "hosts: {a: {address: b}}"):
+        path.write_text(text)
+        await asyncio.wait_for(coming, 10)
+        coming = asyncio.ensure_future(anext(changes))
+    path.unlink()
+    await asyncio.wait_for(coming, 10)
+    await changes.aclose()
+
+
+async def test_a_filter_takes_no_line_from_the_table_and_sorting_and_copying_are_keys(scenarios, open_app) -> None:
+    app = open_app(scenarios.training())
+    async with app.run_test(size=(80, 24)) as pilot:
+        before = app.main.hosts.rows.size.height
+        await pilot.press("slash")
+        await pilot.pause()
+        assert app.main.hosts.rows.size.height == before
+        assert app.main.query(Input)
+        await pilot.press("escape", "o", "y")
+        assert [line.plain.split()[0].strip("› ") or "" for line in app.main.hosts.rows.lines] != []
+        assert title_of(app, "hosts") == "Hosts, by name"
+        assert app.main.hosts.rows.lines[0].plain.startswith("  crosby")
+        assert "mercer" in app.clipboard
+
+
+def test_a_hosts_hint_is_in_the_log_and_its_details(scenarios) -> None:
+    from hetero_tui.ui.details import details_lines
+    from hetero_tui.ui.palette import DARK
+
+    changed = ev.HostChanged(
+        time=scenarios.NOW, host="nas", state=HostState.UNFIT, detail="Ray is missing", hint="pip install '.[node]'"
+    )
+    state = apply(scenarios.fresh(), changed)
+    assert state.log[-1].text == "nas is unfit: Ray is missing -> pip install '.[node]'"
+    said = [line.plain for line in details_lines(state.host("nas"), None, scenarios.NOW, 60, DARK)]
+    assert "-> pip install '.[node]'" in said
+
+
+async def test_an_error_is_told_once_where_the_session_has_told_it(scenarios, open_app) -> None:
+    error = scenarios.refused()
+    app = open_app(scenarios.probed(), session={"failure": error})
+    app.intents.state = apply(app.intents.state, ev.Notice(time=scenarios.NOW, level=ev.Level.BAD, text=str(error)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("u")
+        await pilot.pause()
+        assert text_of(app).count(str(error)) == 1
