@@ -157,7 +157,7 @@ BUGS = {
     "given up": Bug("allreduce", "takes no part at the end", _given_up),
     # Found by the simulation, and mended.
     "any of its name": Bug("ssp", "weights of step", _any_of_its_name, near=145),
-    "drained and lost": Bug("local_sgd_overlap", "no step for", _not_looked_at, near=485),
+    "drained and lost": Bug("local_sgd_overlap", "no step for", _not_looked_at, near=1268),
     "waits for a repair": Bug("local_sgd_overlap", "no step for", lambda: patch.object(streamed, "REPAIR_S", 3600.0)),
     # Mistakes that are easily made.
     "no optimizer state": Bug(
