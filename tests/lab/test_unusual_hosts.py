@@ -31,6 +31,21 @@ SITE = Path(sys.prefix) / "lib" / f"python{sys.version_info[0]}.{sys.version_inf
 AGENT = "/tmp/agent"
 LISTEN = """import http.server, socket, sys, threading
 silent = socket.create_server(("", 2201))
+
+def relay(client, server, most):
+    passed = 0
+    while (data := client.recv(4096)) and (passed := passed + len(data)) < most:
+        server.sendall(data)
+
+def midway():
+    listener = socket.create_server(("", 2203))
+    while True:
+        client, _ = listener.accept()
+        server = socket.create_connection(("127.0.0.1", 22))
+        for pair in ((client, server, 1e9), (server, client, 1500)):
+            threading.Thread(target=relay, args=pair, daemon=True).start()
+
+threading.Thread(target=midway, daemon=True).start()
 http.server.HTTPServer(("", 2202), http.server.BaseHTTPRequestHandler).serve_forever()
 """
 
@@ -112,6 +127,24 @@ KINDS: dict[str, Kind] = {
     "aliases": Kind(
         "aliases and functions in .bashrc", "fit", files=bash("alias sh=false; echo() { false; }; cat() { :; }")
     ),
+    "noline": Kind("a start-up file that prints no whole line", "fit", files=bash("printf 'welcome to \\033[31m'")),
+    "unsethome": Kind("a start-up file that unsets HOME", "fit", files=bash("unset HOME")),
+    "oftmp": Kind("a /tmp that is read-only", "fit", arrange="mount -o remount,ro /tmp"),
+    "many": Kind(
+        "sixty addresses",
+        "fit",
+        arrange=f"for i in $(seq 60); do ip addr add 10.98.$i.1/24 dev {INTERFACE}; done",
+    ),
+    "startups": Kind("MaxStartups 1", "fit", server=("MaxStartups 1", "MaxSessions 1")),
+    "hole": Kind(
+        "a name with an IPv6 address that drops everything, and an IPv4 one", "fit", entry={"address": "both-ways"}
+    ),
+    "wrapped": Kind(
+        "a Python that is a script of a user's",
+        "fit",
+        files={"python": f'#!/bin/sh\necho "using base"; exec {sys.executable} "$@"\n'},
+        entry={"python": "~/python"},
+    ),
     "nosftp": Kind("no sftp", "fit", server=("Subsystem sftp /bin/false",)),
     "noforward": Kind("no forwarding", "fit", server=("AllowTcpForwarding no", "DisableForwarding yes")),
     "session": Kind("MaxSessions 1", "fit", server=("MaxSessions 1",)),
@@ -176,6 +209,12 @@ KINDS: dict[str, Kind] = {
         entry={"python": "~/env/bin/python"},
     ),
     "walled": Kind("a firewall that leaves only SSH open", "fit", needs="nft", arrange=WALL.format(ports="22")),
+    "homeless": Kind(
+        "a home that is not there",
+        "the home folder /nonexistent is not there",
+        files=bash("export HOME=/nonexistent"),
+    ),
+    "taken": Kind("a file called .hetero-tui", "it is no folder", files={".hetero-tui": ""}),
     "readonly": Kind(
         "a home that is read-only",
         "nothing can be written in .*read-only",
@@ -244,6 +283,37 @@ KINDS: dict[str, Kind] = {
         server=("ForceCommand /usr/sbin/nologin",),
     ),
     "forced": Kind("a forced command", 'it said "backups only"', "error", server=("ForceCommand echo backups only",)),
+    "pathless": Kind(
+        "a PATH without /bin",
+        "it said .*sh: not found.* and exited with 127",
+        "error",
+        files=bash("export PATH=/nonexistent"),
+    ),
+    "sftponly": Kind("only sftp", "sftp connections only", "error", server=("ForceCommand internal-sftp",)),
+    "signalled": Kind(
+        "a Python that crashes",
+        "its Python was ended by signal 11",
+        "error",
+        files={"python": "#!/bin/sh\nkill -SEGV $$\n"},
+        entry={"python": "~/python"},
+    ),
+    "othershell": Kind(
+        "a start-up file that starts another shell",
+        "no answer to the probe",
+        "unreachable",
+        files=bash('test -n "$BEGUN" || BEGUN=1 exec bash'),
+    ),
+    "hangsup": Kind(
+        "a server that hangs up after the login", "was closed", "unreachable", server=("ForceCommand kill -9 $PPID",)
+    ),
+    "midway": Kind(
+        "a host that falls silent midway",
+        "no answer to the probe|completed no SSH login",
+        "unreachable",
+        files={"listen.py": LISTEN},
+        arrange=f"{sys.executable} ~/listen.py >/dev/null 2>&1 &",
+        entry={"port": 2203},
+    ),
     "leaves": Kind("a start-up file that exits", "it said nothing and exited with 3", "error", files=bash("exit 3")),
     "endless": Kind("a start-up file that prints without end", "grew past", "error", files=bash("yes")),
     "hangs": Kind(
@@ -299,6 +369,9 @@ def lab(possible: None) -> Iterator[Lab]:
     ]
     with Lab(specs) as lab:
         lab.laptop.run(["ip", "addr", "add", f"{V6}1/64", "dev", INTERFACE, "nodad"])
+        lab.laptop.run(["ip", "neigh", "add", f"{V6}de", "lladdr", "02:00:00:00:de:ad", "dev", INTERFACE])
+        with (lab.laptop.folder / "hosts").open("a") as names:
+            names.write(f"{V6}de both-ways\n{lab.host('hole').address} both-ways\n")
         ssh = lab.laptop.home / ".ssh"
         lab.laptop.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", f"{Path.home()}/.ssh/locked"])
         (ssh / "config").write_text("Include more\n")
