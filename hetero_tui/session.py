@@ -15,13 +15,13 @@ from pathlib import Path
 
 from hetero_tui import deadlines, events
 from hetero_tui.errors import HeteroTuiError, HostError, OrderError, RunError, UsageError
-from hetero_tui.events import Level
+from hetero_tui.events import ClusterState, Level
 from hetero_tui.fleet.bring_up import UpReport
 from hetero_tui.fleet.install.sources import Sources
 from hetero_tui.fleet.live import LiveFleet, cancel
 from hetero_tui.fleet.probing import Probed
 from hetero_tui.fleet.survey import Surveyed, head_name
-from hetero_tui.fleet.teardown import preview
+from hetero_tui.fleet.teardown import announcement, preview
 from hetero_tui.installing import Installing
 from hetero_tui.intents import TeardownPreview, TeardownReport
 from hetero_tui.inventory import Inventory
@@ -309,11 +309,19 @@ class Session(Installing):
 
     async def down(self, purge: bool = False) -> TeardownReport:
         """Stop everything on every host of inventory and ledger, and prove it; with ``purge`` environments go, too."""
-        async with self._exclusively("stopping"), self._fleet.alone("down"):
-            await self._recovery.close()
-            report = await self._fleet.tear_down(purge)
-            await self._see_the_run_end()
-            return report
+        before = self._state
+        self.notice(Level.INFO, announcement(self.teardown_preview()))
+        self.emit(events.ClusterChanged(time=time.time(), state=ClusterState.STOPPING))
+        try:
+            async with self._exclusively("stopping"), self._fleet.alone("down"):
+                await self._recovery.close()
+                report = await self._fleet.tear_down(purge)
+                await self._see_the_run_end()
+                return report
+        except BaseException:
+            was = events.ClusterChanged(time=time.time(), state=before.cluster_state, head=before.head)
+            self.emit(was)  # it did not come to it: another command holds the hosts
+            raise
 
     async def close(self) -> None:
         """Detach: connections close, whatever runs on the hosts goes on."""

@@ -234,7 +234,7 @@ class HeteroApp(Actions):
         state = self._intents.state
         for host in state.hosts:
             yield SystemCommand(host.name, f"Machine, {host.state}", lambda name=host.name: self._show_host(name))
-        for run in reversed(state.runs or ()):
+        for run in reversed(state.listed_runs or ()):
             about = f"Run, {run.state} at step {run.step:,}"
             yield SystemCommand(
                 run.id, about, lambda name=run.id: self._operations.begin("read run", lambda: self._open_run(name))
