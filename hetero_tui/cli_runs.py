@@ -155,7 +155,7 @@ def undrain(
         Output(as_json, plain),
         accept,
         host,
-        lambda session: session.undrain(host),
+        lambda session: session.bring_back(host),
         "{host} takes part in {run} again as soon as its worker is started",
     )
 

@@ -121,7 +121,8 @@ def _stalled(run: RunView, event: protocol.Step) -> Faults:
     faults = run.faults
     if not faults or not run.recent or faults[-1].time < run.recent[-1].time:
         return faults
-    usual, gap = run.step_seconds or 0.0, event.time - run.recent[-1].time
+    usual = (run.step_seconds or 0.0) * max(1, event.step - run.recent[-1].step)
+    gap = event.time - run.recent[-1].time
     is_told = any(fault.stall_s is not None for fault in faults if fault.time >= run.recent[-1].time)
     if is_told or gap < _STALLED * usual:
         return faults

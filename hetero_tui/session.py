@@ -209,11 +209,16 @@ class Session(Installing):
             self.emit(events.RunChanged(time=time.time(), run=run, job="", state=state, detail=error.cause))
             raise
 
-    async def history_of(self, run: str | None) -> tuple[protocol.RunSummary, tuple[protocol.Event, ...]]:
-        """A run (None: the newest) and its events up to now; RunError: it has none, or there is no such run."""
+    async def history_of(
+        self, run: str | None, most_steps: int | None = None
+    ) -> tuple[protocol.RunSummary, tuple[protocol.Event, ...]]:
+        """A run (None: the newest) and its events up to now, of its steps about ``most_steps`` (None: all).
+
+        Raises RunError where it has no event, or there is no such run.
+        """
         with self._working("reading events"):
             host, summary = await find_run(self.inventory.cluster, self._fleet.transports, run)
-            coming = history(self._fleet.transports[host], self.inventory.cluster, summary.id)
+            coming = history(self._fleet.transports[host], self.inventory.cluster, summary.id, most_steps)
             async with aclosing(coming) as found:
                 return summary, tuple([event async for event in found])
 
@@ -228,16 +233,9 @@ class Session(Installing):
     ) -> AsyncGenerator[Logged]:
         """What the processes of a run (None: the newest) logged and printed on all hosts, or on ``host``, by time.
 
-        Args:
-            run: which.
-            host: only this one's; empty: all hosts'.
-            follow: go on until the run ends.
-            failed: is told of each of those hosts that can't be asked.
-            broken: with ``follow``, is told of each whose connection broke; it is opened again.
-
-        Raises:
-            UsageError: the inventory has no such host.
-            RunError: there is no such run.
+        With ``follow`` it goes on until the run ends. ``failed`` is told of each of those hosts that can't be asked,
+        ``broken`` of each whose connection broke; it is opened again. Raises UsageError where the inventory has no such
+        host, RunError where there is no such run.
         """
         if host:
             self._refuse_unknown(host, step="logs")
@@ -269,9 +267,7 @@ class Session(Installing):
     async def drain(self, host: str) -> str:
         """Have ``host`` leave the run that is under way, after its step and with nothing lost; the run's name.
 
-        Raises:
-            UsageError: the inventory has no such host.
-            RunError: no run is under way.
+        Raises UsageError where the inventory has no such host, RunError where no run is under way.
         """
         self._refuse_unknown(host, step="drain")
         with self._working("draining"):
@@ -279,13 +275,19 @@ class Session(Installing):
             self.notice(Level.INFO, f"{host} leaves {run} after its step")
             return run
 
-    async def undrain(self, host: str) -> str:
-        """Have ``host`` take part again in the run that is under way; the run's name. Raises as :meth:`drain` does."""
-        self._refuse_unknown(host, step="undrain")
-        with self._working("undraining"):
+    async def bring_back(self, host: str) -> str:
+        """Have ``host`` take part again, at once: drained, paused after failures, or no longer in the cluster.
+
+        The answer is the run's name; raises as :meth:`drain` does.
+        """
+        self._refuse_unknown(host, step="bring back")
+        with self._working("bringing back"):
             fleet = self._fleet
             if host not in fleet.facts or host not in fleet.members:
                 await fleet.look_at(host)
+            if host not in fleet.members and head_name(fleet.surveyed) is not None:
+                await self._take_in(host)  # and with it into the run
+                return (await find_run(self.inventory.cluster, fleet.answering, None))[1].id
             run = await membership.undrain(self.inventory, fleet.transports, fleet.facts, fleet.surveyed, host)
             self.notice(Level.INFO, f"{host} takes part in {run} again as soon as its worker is started")
             return run

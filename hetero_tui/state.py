@@ -178,7 +178,8 @@ class RunView:
     def step_seconds(self) -> float | None:
         """Mean seconds of a recent step, from step event to step event where there are two."""
         if len(self.recent) > 1:
-            return (self.recent[-1].time - self.recent[0].time) / (len(self.recent) - 1)
+            first, last = self.recent[0], self.recent[-1]
+            return (last.time - first.time) / max(1, last.step - first.step)
         return self.recent[0].seconds if self.recent else None
 
     @property

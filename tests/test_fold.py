@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hetero_tui import events
+from hetero_tui.calls import call_for
 from hetero_tui.events import ClusterState, HostState, Level
 from hetero_tui.fold import apply
 from hetero_tui.narration import Narrator, Output
@@ -496,3 +497,28 @@ def test_a_cluster_none_of_whose_hosts_answers_is_not_called_down() -> None:
     assert state.is_silent
     assert status_document(state, ())["cluster"]["state"] == "unknown"
     assert verdict(state, "", DARK).plain == "✕ none answers"
+
+
+def test_a_user_is_called_when_a_run_ends_and_when_a_host_refuses_and_for_nothing_else() -> None:
+    on = run_of(started(), plan(), step(1, 3), start=both_up())
+    failed = run_of(
+        protocol.RunFailed(seq=4, time=104.0, step=1, host="mercer", cause="out of memory", hint=""), start=on
+    )
+    assert call_for(on, failed) == (Level.BAD, "text-1 failed at step 1: out of memory")
+    assert call_for(failed, failed) is None
+    assert call_for(both_up(), failed) is None, "it was over when it was first seen"
+    assert call_for(both_up(), on) is None
+    seen = apply(on, events.HostChanged(time=1.0, host="nas", state=HostState.READY))
+    refused = apply(seen, events.HostChanged(time=2.0, host="nas", state=HostState.REFUSED, detail="its key CHANGED"))
+    assert call_for(seen, refused) == (Level.BAD, "nas needs a hand: its key CHANGED")
+
+
+def test_a_record_that_is_read_with_few_of_its_steps_gives_the_same_figures() -> None:
+    events_of = [started(), plan(), *(step(number, number + 2) for number in range(1, 1001))]
+    few = [event for event in events_of if not isinstance(event, protocol.Step) or event.step % 10 == 1]
+    whole, thin = run_of(*events_of).run, run_of(*few).run
+    assert whole is not None
+    assert thin is not None
+    assert (thin.samples, thin.step) == (991 * 64, 991)
+    assert (thin.step_seconds, whole.step_seconds) == (1.0, 1.0)
+    assert thin.losses[::10] == whole.losses[::100]

@@ -14,7 +14,7 @@ from hetero_tui import deadlines, events
 from hetero_tui.errors import HostError, HostKeyUnknown
 from hetero_tui.events import ClusterState, Emit, HostState
 from hetero_tui.facts import HostFacts
-from hetero_tui.fleet import telemetry
+from hetero_tui.fleet import agent, telemetry
 from hetero_tui.fleet.bring_up import UpReport, bring_up
 from hetero_tui.fleet.check import CheckReport, check
 from hetero_tui.fleet.exclusion import alone
@@ -242,9 +242,16 @@ class LiveFleet:
     def _watch(self, name: str) -> None:
         known = self._watchers.get(name)
         if known is None or known.done():
+            host = self.inventory.host(name)
+            pythons = agent.python_candidates(self.cluster, host) if host is not None else ()
             self._watchers[name] = asyncio.create_task(
-                telemetry.watch(self.cluster, self.transports[name], self.emit), name=f"watch {name}"
+                telemetry.watch(self.cluster, self.transports[name], self.emit, pythons), name=f"watch {name}"
             )
+
+    def watch_answering(self) -> None:
+        """Watch every host that answered when it was last asked."""
+        for name in self.answering:
+            self._watch(name)
 
     async def stop_watching(self) -> None:
         """No host is watched from now on."""
