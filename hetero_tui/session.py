@@ -32,7 +32,8 @@ from hetero_tui.runs.elsewhere import Elsewhere
 from hetero_tui.runs.history import history
 from hetero_tui.runs.launch import launch
 from hetero_tui.runs.listing import find_among, find_run, ignore, list_runs, live_run, stop_run
-from hetero_tui.runs.logs import Logged, logs_of
+from hetero_tui.runs.log_following import logs_of_run
+from hetero_tui.runs.logs import Logged
 from hetero_tui.runs.order import READY_JOBS, Order, archive_of, read_order
 from hetero_tui.runs.recovery import FleetRecovery
 from hetero_tui.state import initial
@@ -243,12 +244,10 @@ class Session(Installing):
         for found in self.surveyed.values():
             if found.error is not None and host in ("", found.host):
                 failed(found.error)
-        head, summary = find_among(runs, run)
-        wanted = {host, *([head] if follow else [])} if host else self._fleet.answering.keys()
-        asked = {name: link for name, link in self._fleet.answering.items() if name in wanted}
-        coming = logs_of(asked, self.inventory.cluster, summary, head, follow=follow, failed=failed, broken=broken)
-        async with aclosing(coming) as lines:
-            async for entry in lines:
+        place, fleet = find_among(runs, run), self._fleet
+        coming = logs_of_run(fleet, place, self.status, host, follow=follow, failed=failed, broken=broken)
+        async with aclosing(coming) as entries:
+            async for entry in entries:
                 if host in ("", entry.host):
                     yield entry
 
