@@ -152,13 +152,18 @@ class Session(Installing):
         self._follow(run)
         return run
 
-    async def launch(self, order: Order) -> str:
-        """Start a run, bringing the cluster up first where it is down; the answer is its name."""
+    async def launch(
+        self, order: Order, sources: Sources | None = None, asks: Callable[[str], bool] | None = None
+    ) -> str:
+        """Start a run, bringing the cluster up first where it is down; the answer is its name.
+
+        What the job requires and hosts lack is installed from ``sources``, or else if ``asks`` agrees.
+        """
         async with self._exclusively("starting"), self._fleet.alone("train"):
             self._refuse_beside_live_run("train")
             archive = await archive_of(order, self.notice)
             fleet = self._fleet
-            await fleet.look()
+            await self._look(sources, order.job.requirements, asks)
             if head_name(fleet.surveyed) is None:
                 await fleet.bring_up()
             run, head = await launch(self.inventory, fleet.transports, fleet.surveyed, fleet.facts, order, archive)

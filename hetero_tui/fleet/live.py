@@ -19,6 +19,7 @@ from hetero_tui.fleet.bring_up import UpReport, bring_up
 from hetero_tui.fleet.check import CheckReport, check
 from hetero_tui.fleet.exclusion import alone
 from hetero_tui.fleet.install.bootstrap import BootstrapReport, bootstrap
+from hetero_tui.fleet.install.requirements import Lack, lacking
 from hetero_tui.fleet.install.sources import Sources
 from hetero_tui.fleet.ledger import PURGE, Ledger
 from hetero_tui.fleet.preflight import judge_fleet
@@ -175,6 +176,14 @@ class LiveFleet:
         return await bootstrap(
             self.inventory, self.transports, self.probed, sources, extras, self.environments, self.emit, self.members
         )
+
+    async def lacking(self, requirements: Sequence[str]) -> tuple[Lack, ...]:
+        """The hosts that may train now and do not meet the requirements of a job."""
+        if not requirements:
+            return ()
+        judged = judge_fleet(self.inventory, self.facts, head_name(self.surveyed))
+        fit = {name: self.facts[name] for name, problems in judged.items() if not problems}
+        return await lacking(self.cluster, self.transports, fit, requirements)
 
     async def bring_up(self, only: str | None = None) -> None:
         """Start the cluster on every host that the last look found fit; or have ``only`` this one join it.
