@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from hetero_tui.errors import UsageError
 from hetero_tui.fleet.check import CheckReport
 from hetero_tui.fleet.install.bootstrap import BootstrapReport
 from hetero_tui.fleet.install.requirements import refuse, words
@@ -17,6 +18,11 @@ class Installing(Keeper):
     """Operations on the hosts of ``_fleet`` that exclude the session's others."""
 
     _fleet: LiveFleet
+
+    def accept_host_key(self, host: str) -> None:
+        """Trust the key that ``host`` offered; it is probed again by the next :meth:`probe`."""
+        if not self._fleet.transports[host].accept_offered_key():
+            raise UsageError(f"{host} has no key to accept", step="host key")
 
     async def check(self) -> CheckReport:
         """Look for all that may keep machines from training well; nothing is changed."""

@@ -304,11 +304,6 @@ class Session(Installing):
                 await self._fleet.judge_idle()
             return await list_runs(self.inventory.cluster, self._fleet.answering, self._fleet.failed)
 
-    def accept_host_key(self, host: str) -> None:
-        """Trust the key that ``host`` offered; it is probed again by the next :meth:`probe`."""
-        if not self._fleet.transports[host].accept_offered_key():
-            raise UsageError(f"{host} has no key to accept", step="host key")
-
     def teardown_preview(self) -> TeardownPreview:
         """What :meth:`down` would do now."""
         return preview(self._state, {entry.host.name for entry in self._fleet.ledger.entries()})
