@@ -65,9 +65,12 @@ def attach(
     plain: Plain = False,
     accept: AcceptKeys = False,
 ) -> None:
-    """Follow a run from its first event."""
+    """Follow a run from its first event; of a script, its output from its first line."""
 
     async def work(session: Session, output: Output) -> int:
+        _, found = await session.find(run)
+        if found.script:
+            return await commanding.follow_script(session, output, found.id)
         return await commanding.follow(session, output, run)
 
     commanding.in_session(context, Output(as_json, plain), accept, work, record=True)

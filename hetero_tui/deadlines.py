@@ -43,6 +43,9 @@ MEASURE = 300.0
 RUN_STOP = 60.0
 """From the order to stop a run until its last event: a step, and a checkpoint."""
 
+RAYS_COMMAND = 300.0
+"""A command of Ray's own that prints nothing for so long is given up: some wait for the head for a minute and more."""
+
 SILENCE = 20.0
 """A followed stream that sends neither data nor heartbeat for so long is broken and opened again."""
 

@@ -22,7 +22,6 @@ from hetero_tui.fleet.live import LiveFleet, cancel
 from hetero_tui.fleet.probing import Probed
 from hetero_tui.fleet.survey import Surveyed, head_name
 from hetero_tui.fleet.teardown import announcement, preview
-from hetero_tui.installing import Installing
 from hetero_tui.intents import TeardownPreview, TeardownReport
 from hetero_tui.inventory import Inventory
 from hetero_tui.recording.recorder import Recorder
@@ -36,6 +35,7 @@ from hetero_tui.runs.log_following import logs_of_run
 from hetero_tui.runs.logs import Logged
 from hetero_tui.runs.order import READY_JOBS, Order, archive_of, read_order
 from hetero_tui.runs.recovery import FleetRecovery
+from hetero_tui.scripting import Scripting
 from hetero_tui.state import initial
 from hetero_tui.text import HostText
 from remote_agent import protocol
@@ -43,7 +43,7 @@ from remote_agent.planning.survey import Survey
 from remote_agent.states import RunState
 
 
-class Session(Installing):
+class Session(Scripting):
     """One fleet, as long as it is looked at. Use as an async context manager, or call :meth:`close`."""
 
     def __init__(
@@ -155,20 +155,24 @@ class Session(Installing):
     async def launch(
         self, order: Order, sources: Sources | None = None, asks: Callable[[str], bool] | None = None
     ) -> str:
-        """Start a run, bringing the cluster up first where it is down; the answer is its name.
+        """Start a run or a script, bringing the cluster up first where it is down; the answer is its name.
 
         What the job requires and hosts lack is installed from ``sources``, or else if ``asks`` agrees.
         """
         async with self._exclusively("starting"), self._fleet.alone("train"):
-            self._refuse_beside_live_run("train")
+            if order.script is None:
+                self._refuse_beside_live_run("train")
             archive = await archive_of(order, self.notice)
             fleet = self._fleet
             await self._look(sources, order.job.requirements, asks)
             if head_name(fleet.surveyed) is None:
                 await fleet.bring_up()
             run, head = await launch(self.inventory, fleet.transports, fleet.surveyed, fleet.facts, order, archive)
-            self._run_is_on(head)
-            self.emit(events.RunChanged(time=time.time(), run=run, job=order.job.reference, state=RunState.STARTING))
+            if order.script is None:
+                self._run_is_on(head)
+                self.emit(
+                    events.RunChanged(time=time.time(), run=run, job=order.job.reference, state=RunState.STARTING)
+                )
             return run
 
     async def survey_of(self, order: Order, *, anew: bool = False) -> tuple[Survey, bool]:

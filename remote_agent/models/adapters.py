@@ -69,6 +69,9 @@ def adapt(model: nn.Module, *, four_bits: bool, rank: int, alpha: float, targets
             close = nearest(target, known)
             hint = f"did you mean {close}?" if close else f"there are {', '.join(known)}"
             raise CannotAdapt(f"lora_targets={target}: the model has no linear layer of that name", hint=hint)
+    if not targets and _HEADS.issuperset(known):
+        hint = "name layers with lora_targets, or train it with lora_rank=0"
+        raise CannotAdapt(f"a {type(model).__name__} has no linear layers but its output layer", hint=hint)
     tied = _tied(model)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
