@@ -37,6 +37,9 @@ NODE_STOP = 45.0
 RUN_START = 30.0
 """From the order to start a run until its events file exists."""
 
+EXPORT = 900.0
+"""Making files of a checkpoint on the head: a large model is read, changed and written."""
+
 MEASURE = 300.0
 """For a plan, until devices and links are measured: the first import of torch on slow disks takes most of it."""
 

@@ -44,6 +44,9 @@ FOLLOW_NO_FILE = 4
 FOLLOW_FILE_SHORTER = 5
 """Exit status of ``remote_agent.follow``: the file ends before the offset, so it is not the one read before."""
 
+WEIGHTS = ("safetensors", "pt", "hf", "peft", "merged")
+"""Formats of ``remote_agent.weights``."""
+
 RUN_NOT_RESUMABLE = 6
 """Exit status of ``remote_agent.runs --reopen``: the run can't go on; stderr says why."""
 
@@ -279,6 +282,14 @@ class RunList:
     """Answer of ``python -m remote_agent.runs``: the runs in one cluster's folder, oldest first."""
 
     runs: tuple[RunSummary, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """Answer of ``python -m remote_agent.weights``: the files that it made, with their bytes."""
+
+    files: dict[str, int]
+    step: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -92,6 +92,10 @@ class LanguageModelJob:
         context = self.settings.context
         return Samples(samples.tokens[(len(samples) - held_out) * context :], held_out, context) if held_out else None
 
+    def save_beside(self, folder: Path) -> None:
+        """The tokenizer, beside exported weights."""
+        self._tokenizer().save_pretrained(folder)
+
     # --- Inside ------------------------------------------------------------------------------------------------------
 
     def _folder(self) -> Path:

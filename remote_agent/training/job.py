@@ -12,6 +12,7 @@ A job is any object (or class without arguments) with::
     create_callbacks() -> list                      # optional; see reporting.callbacks; on the coordinator's host
     metrics(model, batch) -> dict[str, float]       # optional; of a validation batch; default: val_loss (and accuracy)
     evaluate(model) -> dict[str, float]             # optional; on the coordinator's host when the run ends
+    save_beside(folder)                             # optional; writes what belongs to exported weights
     config: TrainingConfig                          # optional; the job's own defaults
     settings: an object of a frozen dataclass       # optional; see remote_agent.job_settings
     check(config)                                   # optional; raises what keeps it from training, before all else
