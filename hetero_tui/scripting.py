@@ -1,4 +1,4 @@
-"""The part of a session that hands things on: the cluster to Ray itself, a run's weights to other programs."""
+"""The part of a session that hands things on: the cluster to Ray itself, a run's events and weights to other programs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from hetero_tui.errors import UsageError
 from hetero_tui.fleet.survey import head_name
 from hetero_tui.installing import Installing
+from hetero_tui.runs.history import history
 from hetero_tui.runs.listing import find_run
 from hetero_tui.runs.script import rays_output, refuse_ours
 from hetero_tui.runs.weights import SINGLE, fetch_weights
@@ -17,12 +18,25 @@ from remote_agent import protocol
 
 
 class Scripting(Installing):
-    """What concerns scripts, Ray's own command line and exported weights."""
+    """What concerns scripts, Ray's own command line, and what a run leaves."""
 
     async def find(self, run: str | None) -> tuple[str, protocol.RunSummary]:
         """The host and how it stands, of a run (None: the newest); RunError: there is no such run."""
         with self._working("looking for the run"):
             return await find_run(self._fleet.cluster, self._fleet.transports, run)
+
+    async def history_of(
+        self, run: str | None, most_steps: int | None = None
+    ) -> tuple[protocol.RunSummary, tuple[protocol.Event, ...]]:
+        """A run (None: the newest) and its events up to now, of its steps about ``most_steps`` (None: all).
+
+        Raises RunError where it has no event, or there is no such run.
+        """
+        with self._working("reading events"):
+            host, summary = await find_run(self._fleet.cluster, self._fleet.transports, run)
+            coming = history(self._fleet.transports[host], self._fleet.cluster, summary.id, most_steps)
+            async with aclosing(coming) as found:
+                return summary, tuple([event async for event in found])
 
     async def export(self, run: str | None, form: str, path: Path | None) -> tuple[str, Path, int]:
         """Bring a run's weights here, by default to a place with its name: the run, the place, the checkpoint's step.

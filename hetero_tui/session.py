@@ -28,7 +28,6 @@ from hetero_tui.recording.recorder import Recorder
 from hetero_tui.runs import measured, membership
 from hetero_tui.runs.attending import attend
 from hetero_tui.runs.elsewhere import Elsewhere
-from hetero_tui.runs.history import history
 from hetero_tui.runs.launch import launch
 from hetero_tui.runs.listing import find_among, find_run, ignore, list_runs, live_run, stop_run
 from hetero_tui.runs.log_following import logs_of_run
@@ -218,19 +217,6 @@ class Session(Scripting):
             state = RunState.STOPPED if self._is_stopping() else RunState.LOST
             self.emit(events.RunChanged(time=time.time(), run=run, job="", state=state, detail=error.cause))
             raise
-
-    async def history_of(
-        self, run: str | None, most_steps: int | None = None
-    ) -> tuple[protocol.RunSummary, tuple[protocol.Event, ...]]:
-        """A run (None: the newest) and its events up to now, of its steps about ``most_steps`` (None: all).
-
-        Raises RunError where it has no event, or there is no such run.
-        """
-        with self._working("reading events"):
-            host, summary = await find_run(self.inventory.cluster, self._fleet.transports, run)
-            coming = history(self._fleet.transports[host], self.inventory.cluster, summary.id, most_steps)
-            async with aclosing(coming) as found:
-                return summary, tuple([event async for event in found])
 
     async def logs_of(
         self,

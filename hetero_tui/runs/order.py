@@ -36,8 +36,8 @@ FOR_SCRIPTS = ("num_gpu_workers", "num_cpu_workers")
 class Job:
     """What to train: a ready job's name, or a file of the user's and the name in it (empty: a script).
 
-    ``requirements`` are what that needs installed, ``own`` the job's own settings; ``is_open``: it may have others, which
-    only its host knows.
+    ``requirements`` are what that needs installed, ``own`` the job's own settings; ``is_open``: it may have others,
+    which only its host knows.
     """
 
     name: str

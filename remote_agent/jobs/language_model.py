@@ -244,7 +244,7 @@ def _transformers() -> Any:
     try:
         import transformers
     except ImportError as error:
-        hint = "install it on every host: `hetero-tui bootstrap --extra transformers`, or pip install '.[node,hf]'"
+        hint = "install it on every host: `hetero-tui bootstrap --with transformers`, or pip install '.[node,hf]'"
         raise JobError("this host has no transformers, which hf-lm needs", hint=hint) from error
     transformers.utils.logging.disable_progress_bar()
     return transformers
