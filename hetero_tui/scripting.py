@@ -1,4 +1,4 @@
-"""The part of a session that hands things on: the cluster to Ray itself, a run's events and weights to other programs."""
+"""The part of a session that hands things on: the cluster to Ray itself, a run's events and weights to others."""
 
 from __future__ import annotations
 
