@@ -15,6 +15,7 @@ from hetero_tui.__main__ import inventory_first
 from hetero_tui.fold import apply
 from hetero_tui.recording.recorder import Recorder
 from hetero_tui.state import initial
+from remote_agent import protocol
 
 
 def test_every_mistake_of_an_inventory_is_told_at_once_with_its_line(cli) -> None:
@@ -184,6 +185,27 @@ sys.exit(3)
 """
 
 
+def saved_run(place: Path) -> bytes:
+    """Make a run of ``digits`` in that folder with a checkpoint; what is in its file of weights."""
+    spec = protocol.RunSpec(
+        run="saved",
+        job="digits",
+        cluster="here",
+        host="laptop",
+        server_host="laptop",
+        ray_address="127.0.0.1:1",
+        node_address="127.0.0.1",
+        devices=(),
+    )
+    weights = bytes(range(256)) * 1000
+    (place / "checkpoints").mkdir(parents=True)
+    (place / "run.json").write_text(protocol.encode(spec))
+    (place / "checkpoints/step-00000007.safetensors").write_bytes(weights)
+    about = {"step": 7, "weights": "step-00000007.safetensors", "config": {"batch_size": 1, "seed": 0}}
+    (place / "checkpoints/step-00000007.json").write_text(json.dumps(about))
+    return weights
+
+
 @pytest.mark.ray
 def test_up_twice_status_scripts_and_down_on_this_computer(cli, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
@@ -215,6 +237,15 @@ def test_up_twice_status_scripts_and_down_on_this_computer(cli, tmp_path: Path) 
             assert cli("stop", run["id"]).returncode == 0
             assert waiting.wait(60) == 0
         assert cli("attach").stdout.startswith("['--wait'] 1\n")
+        weights = saved_run(cli.home / ".hetero-tui/here/runs/saved")
+        target = tmp_path / "out" / "saved.safetensors"
+        done = cli("export", "saved", "--format", "safetensors", "--output", str(target))
+        assert done.stdout == f"saved: {target} (step 7)\n", done.stderr
+        assert target.read_bytes() == weights
+        assert [path.name for path in target.parent.iterdir()] == [target.name]
+        done = cli("export", "saved", "--format", "peft")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "saved: this run trained no adapters -> " in done.stderr
         shutil.rmtree(cli.home / ".hetero-tui/here/runs")  # with runs, `down` leaves their folders
     finally:
         down = cli("down", "--yes", "--json")
