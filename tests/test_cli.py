@@ -237,6 +237,7 @@ def test_up_twice_status_scripts_and_down_on_this_computer(cli, tmp_path: Path) 
             assert cli("stop", run["id"]).returncode == 0
             assert waiting.wait(60) == 0
         assert cli("attach").stdout.startswith("['--wait'] 1\n")
+        shutil.rmtree(cli.home / ".local/state/hetero-tui/recordings")  # `attach` is recorded
         weights = saved_run(cli.home / ".hetero-tui/here/runs/saved")
         target = tmp_path / "out" / "saved.safetensors"
         done = cli("export", "saved", "--format", "safetensors", "--output", str(target))
