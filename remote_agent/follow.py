@@ -59,14 +59,15 @@ def thinned(lines: Iterable[bytes], steps: int, most: int) -> Iterator[bytes]:
     every = max(1, -(-steps // max(1, most)))
     number = -1
     for line in lines:
-        number += is_step(line)
-        if not is_step(line) or number % every == 0 or number >= steps - LAST_STEPS:
+        step = is_step(line)
+        number += step
+        if not step or number % every == 0 or number >= steps - LAST_STEPS:
             yield line
 
 
 def is_step(line: bytes) -> bool:
     """Whether this line of a run's events, as :func:`~remote_agent.protocol.encode` writes them, is a step."""
-    return b'"kind":"step",' in line[:_HEAD]
+    return line.find(b'"kind":"step",', 0, _HEAD) >= 0
 
 
 def follow(path: Path, offset: int, process: tuple[Path, str] | None = None) -> int:
