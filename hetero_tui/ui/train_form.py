@@ -18,6 +18,9 @@ from remote_agent.settings import TrainingConfig
 FOR_SCRIPTS = frozenset({"num_gpu_workers", "num_cpu_workers"})
 """Settings that the fleet's devices make meaningless here."""
 
+_OTHER_STEPS = frozenset({"epochs", "batch_size", "strategy"})
+"""Settings that make the number of the steps, or what one takes, another than it was."""
+
 _UNITS = {
     "_seconds": "s",
     "_s": "s",
@@ -108,9 +111,9 @@ def foot(state: State, job: str, given: Mapping[str, str]) -> str:
     )
     if before is None:
         return ", ".join(said)
-    steps = given.get("num_iterations", str(before.iterations))
+    steps = given.get("num_iterations", str(TrainingConfig().num_iterations))
     seconds = _step_seconds(state, before)
-    if steps.isdigit() and seconds is not None:
+    if steps.isdigit() and seconds is not None and not given.keys() & _OTHER_STEPS:
         said.append(f"about {fmt.duration(int(steps) * seconds)}")
     return ", ".join([*said, f"{before.parameters:,} parameters"])
 

@@ -60,6 +60,7 @@ class TrainScreen(Dialog[None]):
         super().__init__(view, title="Train")
         self._jobs, self._mistakes_in, self._begin = jobs, mistakes_in, begin
         self._is_under_way = False
+        self._refusal = ""
 
     def compose(self) -> ComposeResult:
         with Vertical(id="dialog", classes="train"):
@@ -115,8 +116,9 @@ class TrainScreen(Dialog[None]):
             room = (min(width, 116) - 55) if is_wide else min(width, 76) - 9
             known.show(settings_lines(view, job, typed, max(20, room)))
         mistakes, given = self._mistakes(job, text)
+        said = mistakes or ((self._refusal,) if self._refusal else ())
         palette = view.palette
-        red = [Text(part, style=palette.bad) for line in mistakes for part in wrapped(line, self.room)]
+        red = [Text(part, style=palette.bad) for line in said for part in wrapped(line, self.room)]
         self._update("#mistake", Text("\n").join(red[:4]))
         foot = under_way(view) if self._is_under_way else train_form.foot(view.state, job, given)
         self._update("#order-foot", Text(foot, style=palette.foreground))
@@ -137,6 +139,7 @@ class TrainScreen(Dialog[None]):
         return self._mistakes_in(job, given, paths), given
 
     def on_input_changed(self) -> None:
+        self._refusal = ""
         self.draw(self.view())
 
     def action_job(self, by: int) -> None:
@@ -159,7 +162,7 @@ class TrainScreen(Dialog[None]):
             self.draw(self.view())
             return
         order = TrainOrder(job=job, settings=given, paths=train_form.parse_settings(text)[1])
-        self._is_under_way = True
+        self._is_under_way, self._refusal = True, ""
         self.draw(self.view())
         self.run_worker(self._accepted(order), exit_on_error=False)
 
@@ -169,8 +172,8 @@ class TrainScreen(Dialog[None]):
         if not refusal:
             self.dismiss(None)
         elif self.is_attached:
+            self._refusal = refusal
             self.draw(self.view())
-            self._update("#mistake", Text(refusal, style=self.view().palette.bad))
 
 
 def under_way(view: View) -> str:
