@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from textual.widgets import Input
@@ -12,6 +13,7 @@ from hetero_tui.errors import InventoryError, UsageError
 from hetero_tui.events import ClusterState, HostState
 from hetero_tui.fold import apply
 from hetero_tui.launcher import changes_of
+from hetero_tui.state import WORKERS, Phase
 from hetero_tui.ui.app import HeteroApp
 from hetero_tui.ui.draw.phases import phases_lines
 from hetero_tui.ui.keys import KEYS, RUNS, VIEWS, clashes, remapped
@@ -83,6 +85,14 @@ async def test_before_the_first_step_the_start_is_shown_part_by_part_with_its_se
 def test_what_takes_longer_than_usual_makes_the_time_to_the_first_step_longer(scenarios) -> None:
     said = [phases_lines(scenarios.starting(), scenarios.NOW + later, 80, DARK)[-1].plain for later in (0.0, 60.0)]
     assert [line.strip() for line in said] == ["first step in about 5 s", "first step in about 10 s"]
+
+
+def test_a_run_that_is_started_again_does_not_wait_for_its_coordinator(scenarios) -> None:
+    state = scenarios.starting()
+    again = replace(state.run, phases=(Phase(name=WORKERS, began=scenarios.NOW - 3),))
+    said = [line.plain for line in phases_lines(replace(state, run=again, cluster_phase=None), scenarios.NOW, 80, DARK)]
+    assert not [line for line in said if "coordinator" in line]
+    assert "· first step" in said[2]
 
 
 async def test_while_the_cluster_starts_no_key_is_offered_that_would_be_refused(scenarios, open_app) -> None:

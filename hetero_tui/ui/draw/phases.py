@@ -44,7 +44,6 @@ def is_starting(state: State) -> bool:
 def phases_lines(state: State, now: float, width: int, palette: Palette) -> list[Text]:
     """A line for each part: done with its seconds, under way with a word of what it does, and to come."""
     known = phases_of(state)
-    done = {phase.name for phase in known}
     order = [COORDINATOR, WORKERS, MEASURING, FIRST_STEP] if state.run is not None or not known else []
     lines = []
     for phase in known:
@@ -53,8 +52,11 @@ def phases_lines(state: State, now: float, width: int, palette: Palette) -> list
         else:
             spent = fmt.duration(now - phase.began)
             lines.append(_line("◔", phase.name, spent, _WHAT[phase.name], palette.foreground, palette))
-    lines += [_line("·", name, "", "", palette.muted, palette) for name in order if name not in done]
-    left = _pace(known, now) * sum(_USUAL[name] for name in order if name not in done)
+    # What comes after the last one: a run that is started again from a checkpoint has its coordinator already.
+    last = known[-1].name if known else ""
+    to_come = order[order.index(last) + 1 :] if last in order else order
+    lines += [_line("·", name, "", "", palette.muted, palette) for name in to_come]
+    left = _pace(known, now) * sum(_USUAL[name] for name in to_come)
     if known and known[-1].ended is None:
         left += max(0.0, _pace(known[:-1], now) * _USUAL[known[-1].name] - (now - known[-1].began))
     if order and left > 0:
