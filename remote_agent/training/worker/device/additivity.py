@@ -110,16 +110,14 @@ class Additivity:
         samples: Indices,
         state: Mapping[str, Tensor],
         large: int = 0,
-        *,
         gradients: bool = True,
     ) -> None:
-        self._gradients = gradients
         self._model, self._computer, self._owner, self._state = model, computer, owner, state
         self._first = {name: tensor.detach().clone() for name, tensor in state.items()}
         count = min(SAMPLES, len(samples), computer.most or SAMPLES)
         self._indices = _spread(samples, count)
         self._large = _spread(samples, min(large, len(samples), computer.most or large)) if large else samples[:0]
-        self._moved: frozenset[str] = frozenset()
+        self._moved, self._gradients = frozenset[str](), gradients
         self._statistics = uses_batch_statistics(model)
         halves = any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in model.parameters())
         self.tolerance = HALF_TOLERANCE if halves else backend.of(computer.device).tolerance
