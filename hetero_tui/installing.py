@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from hetero_tui.errors import UsageError
 from hetero_tui.fleet.check import CheckReport
+from hetero_tui.fleet.findings import BOOTSTRAP
 from hetero_tui.fleet.install.bootstrap import BootstrapReport
 from hetero_tui.fleet.install.requirements import refuse, words
 from hetero_tui.fleet.install.sources import Sources
@@ -24,11 +25,22 @@ class Installing(Keeper):
         if not self._fleet.transports[host].accept_offered_key():
             raise UsageError(f"{host} has no key to accept", step="host key")
 
-    async def check(self) -> CheckReport:
-        """Look for all that may keep machines from training well; nothing is changed."""
+    async def check(self, sources: Sources | None = None) -> CheckReport:
+        """Look for all that may keep machines from training well.
+
+        Nothing is changed, but with ``sources`` environments of ours that do not work are made anew, and looked at
+        again.
+        """
         async with self._exclusively("checking"):
             await self._fleet.look()
-            return await self._fleet.check()
+            report = await self._fleet.check()
+            broken = frozenset(finding.host for finding in report.findings if finding.mend == BOOTSTRAP)
+            if sources is not None and broken:
+                async with self._fleet.alone("check"):
+                    await self._fleet.bootstrap(sources, (), broken)
+                await self._fleet.look()
+                report = await self._fleet.check()
+            return report
 
     async def bootstrap(self, sources: Sources, extras: Sequence[str] = ()) -> BootstrapReport:
         """Give every host that lacks one an environment that can train; ``extras`` are requirements of jobs besides."""

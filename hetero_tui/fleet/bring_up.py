@@ -85,7 +85,7 @@ async def bring_up(
     # A machine that comes back with the replaced cluster must not get into the new one, so that has its own secret.
     try:
         token = await _token(
-            inventory.cluster, ledger, transports[plan.head], running is not None, new=holders is not None
+            inventory.cluster, ledger, transports[plan.head], running is not None, new=is_new(surveyed, holders)
         )
     except HostError as silent:
         emit(
@@ -229,6 +229,11 @@ def _as_running(plan: ClusterPlan, running: protocol.NodeSpec) -> ClusterPlan:
         nodes=nodes,
         reasons=plan.reasons,
     )
+
+
+def is_new(surveyed: Mapping[str, Surveyed], holders: frozenset[str] | None) -> bool:
+    """Whether no host has a node that belongs in the cluster: an `up` that was killed may have started some."""
+    return holders is not None or not any(found.has_node for found in surveyed.values())
 
 
 async def _token(cluster: str, ledger: Ledger, head: Transport, running: bool, *, new: bool) -> str:

@@ -13,6 +13,9 @@ from hetero_tui.inventory import Host
 from hetero_tui.planning.builds import torch_build
 
 BAD, WARNING = "bad", "warning"
+BOOTSTRAP = "`hetero-tui check --fix`"
+"""What mends an environment of ours."""
+
 MOST_CLOCK_SKEW = 30.0
 """Seconds that a machine's clock may be off: event logs of several hosts are ordered by it."""
 
@@ -64,9 +67,7 @@ def of_facts(host: Host, facts: HostFacts) -> tuple[Finding, ...]:
         for problem in facts.problems
     ]
     build = torch_build(facts, host.devices)
-    bootstrap = (
-        "`hetero-tui bootstrap`" if host.python is None else f"install torch's build {build.name} in its `python:`"
-    )
+    bootstrap = BOOTSTRAP if host.python is None else f"install torch's build {build.name} in its `python:`"
     has = facts.torch_build or ""
     if build.concern:
         found.append(
@@ -120,7 +121,7 @@ def of_surroundings(host: str, facts: HostFacts, around: Surroundings) -> tuple[
 def of_trial(host: Host, facts: HostFacts, shown: Verification) -> tuple[Finding, ...]:
     """What became of the trial of a machine's devices."""
     wanted = [device for device in training_devices(host, facts) if not torch_build(facts, host.devices).concern]
-    mend = "`hetero-tui bootstrap`" if host.python is None else f"mend the packages of {facts.python.executable}"
+    mend = BOOTSTRAP if host.python is None else f"mend the packages of {facts.python.executable}"
     why = "training there would fail with it"
     return tuple(Finding(host.name, BAD, problem, why, mend) for problem in shown.problems(wanted))
 

@@ -171,10 +171,20 @@ class LiveFleet:
         head = head_name(self.surveyed)
         return await check(self.inventory, self.transports, self.probed, head, self.members)
 
-    async def bootstrap(self, sources: Sources, extras: Sequence[str]) -> BootstrapReport:
-        """Give every host that lacks one an environment that can train, as the last look found them."""
+    async def bootstrap(
+        self, sources: Sources, extras: Sequence[str], anew: frozenset[str] = frozenset()
+    ) -> BootstrapReport:
+        """Give every host that lacks one an environment that can train, as the last look found them; or ``anew``."""
         return await bootstrap(
-            self.inventory, self.transports, self.probed, sources, extras, self.environments, self.emit, self.members
+            self.inventory,
+            self.transports,
+            self.probed,
+            sources,
+            extras,
+            self.environments,
+            self.emit,
+            self.members,
+            anew,
         )
 
     async def lacking(self, requirements: Sequence[str]) -> tuple[Lack, ...]:

@@ -127,6 +127,12 @@ async def test_a_killed_bootstrap_is_gone_on_with_and_the_machine_is_fit_then(fl
     (again,) = (await fleet.document("bootstrap"))["hosts"]
     assert again["changed"] is False
 
+    (packages,) = there.glob("env/lib/*/site-packages")
+    (packages / "safetensors.py").write_text("raise ImportError('broken')")  # it looks whole, and is not
+    fixed = await fleet.document("check", "--fix", *fleet.bootstrap()[1:])
+    assert [finding["what"] for finding in fixed["findings"] if finding["level"] == "bad"] == []
+    assert not (packages / "safetensors.py").exists()
+
 
 async def test_a_laptop_that_can_not_keep_packages_says_so_in_one_line(fleet: Fleet) -> None:
     (fleet.laptop / ".cache").write_text("a file where the cache should be")
