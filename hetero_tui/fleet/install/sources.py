@@ -82,7 +82,7 @@ async def uv_for(wanted: Platform, sources: Sources) -> Packed:
         data = await _uv_of_wheel(wanted, sources)
     digest = hashlib.sha256(data).hexdigest()
     path = cache / f"{pins()['uv']}-{wanted.triple}-{digest}.gz"
-    await asyncio.to_thread(_write, path, await asyncio.to_thread(gzip.compress, data, 6))
+    await asyncio.to_thread(_write, path, await asyncio.to_thread(gzip.compress, data, 1))
     return Packed(path, digest)
 
 

@@ -25,7 +25,7 @@ from hetero_tui.demo.machines import EmbeddedMachines
 from hetero_tui.fleet.install.lock import NODE_PACKAGES, pins
 from remote_agent.host import process_table
 
-SEEN_WITHIN = 60.0
+SEEN_WITHIN = 120.0
 
 
 def thin_wheel(folder: Path, name: str, version: str) -> None:
