@@ -123,6 +123,8 @@ def check(
             rows = [[host.name, host.address, ", ".join(host.devices), _milliseconds(host.round_trip)] for host in good]
             if rows:
                 output.table(["FIT", "RAY'S ADDRESS", "TRIED", "ROUND TRIP"], rows)
+            if report.network:
+                output.data(report.network)
         fit = [host for host in report.hosts if host.name not in report.bad]
         return commanding.exit_code(done=fit, failed=report.bad)
 

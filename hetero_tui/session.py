@@ -131,7 +131,7 @@ class Session(Scripting):
         Only a cluster that is there: nobody asked for one that was taken down meanwhile.
         """
         fleet = self._fleet
-        async with self._exclusively("starting"):
+        async with self._exclusively("starting"), fleet.alone("up", {host, *fleet.answering}):
             is_known = bool(fleet.facts) and head_name(fleet.surveyed) is not None
             await (fleet.look_at(host) if is_known else fleet.look())
             if head_name(fleet.surveyed) is not None:

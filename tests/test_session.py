@@ -13,6 +13,7 @@ import pytest
 from hetero_tui import deadlines, events
 from hetero_tui.errors import ClusterError, RunError
 from hetero_tui.events import ClusterState
+from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.session import Session
 from remote_agent import protocol
@@ -78,6 +79,23 @@ async def test_a_host_that_is_back_after_a_down_from_elsewhere_starts_no_cluster
         await session._take_in("laptop")
         assert session.up_report is None
         assert session.state.cluster_state is ClusterState.DOWN
+
+
+async def test_a_host_that_is_back_waits_for_the_command_of_another_laptop(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    other = LiveFleet(session.inventory, lambda _: None, ledger_folder=tmp_path / "other")
+    told = asyncio.Queue[events.Event]()
+    session.tap(lambda event, *_: told.put_nowait(event))
+    async with asyncio.timeout(60), session:
+        async with other.alone("down"):
+            back = asyncio.create_task(session._take_in("laptop"))
+            while "`down` of this laptop is changing this cluster" not in getattr(await told.get(), "text", ""):
+                pass
+            assert not back.done()
+        await back
+    await other.close()
 
 
 async def test_a_run_that_a_teardown_ended_without_a_last_word_is_stopped_and_can_go_on(session: Session) -> None:

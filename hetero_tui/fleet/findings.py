@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ipaddress
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from hetero_tui.errors import HostError
@@ -19,6 +20,10 @@ BOOTSTRAP = "`hetero-tui check --fix`"
 MOST_CLOCK_SKEW = 30.0
 """Seconds that a machine's clock may be off: event logs of several hosts are ordered by it."""
 
+TRUSTED_ONLY = (
+    "for trusted networks only, or over a VPN: who can reach these hosts' ports can end the cluster, though not get"
+    " into it (a bug of Ray 2.60)"
+)
 FEWEST_FILES = 4096
 """Files that a process may have open: Ray's take one for each of its connections."""
 
@@ -46,6 +51,11 @@ class Surroundings:
     open_files: int | None = None
     sleeps_after: int = 0
     on_battery: bool = False
+
+
+def of_network(addresses: Iterable[str]) -> str:
+    """What to say of the network that hosts with these addresses are in; nothing where it is one computer's own."""
+    return "" if all(ipaddress.ip_address(each).is_loopback for each in addresses) else TRUSTED_ONLY
 
 
 def of_error(error: HostError) -> Finding:

@@ -156,13 +156,17 @@ class LiveFleet:
             )
         )
 
-    def alone(self, command: str) -> AbstractAsyncContextManager[None]:
-        """No other command changes the cluster meanwhile; it is said whose command this one has to wait for."""
+    def alone(self, command: str, hosts: Collection[str] | None = None) -> AbstractAsyncContextManager[None]:
+        """No other command changes the cluster meanwhile; it is said whose command this one has to wait for.
+
+        ``hosts`` are the ones that are asked, where some are known not to answer; None: all.
+        """
 
         def waiting(text: str) -> None:
             self.emit(events.Notice(time=time.time(), level=events.Level.INFO, text=text))
 
-        return alone(self.inventory, self.transports, command, waiting)
+        asked = {name: link for name, link in self.transports.items() if hosts is None or name in hosts}
+        return alone(self.inventory, asked, command, waiting)
 
     # --- Starting and stopping ---------------------------------------------------------------------------------------
 

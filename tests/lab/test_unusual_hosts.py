@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from hetero_tui import deadlines
+from tests.lab.conftest import skip
 from tests.lab.lab import NOBODY, Lab
 from tests.lab.machines import HostSpec
 from tests.lab.mounts import REPOSITORY
@@ -414,7 +415,7 @@ def said(lab: Lab) -> dict[str, Any]:
 def test_each_kind_has_its_status_and_one_line_that_says_what_is_wrong(said: dict[str, Any], name: str) -> None:
     kind, host = KINDS[name], said["hosts"][name]
     if not kind.possible:
-        pytest.skip(f"this computer has no {kind.needs}")
+        skip(f"this computer has no {kind.needs}")
     lines = [line for line in said["lines"] if line.startswith(f"hetero-tui: {name}: ")]
     assert host["status"] == kind.status, host["error"]
     assert len(lines) == (kind.status != "ok")
