@@ -138,9 +138,9 @@ class Additivity:
             self._leave_no_gradient()
             one = self._see(0, count, 1)
             self._refuse_own_backward()
-            kept = self._hidden()
+            kept = held_values.reached(self._owner, self._model)
             other = self._see(0, count, 2)
-            hidden = held_values.changed(kept, self._hidden())
+            hidden = held_values.changed(kept, held_values.reached(self._owner, self._model))
             self._moved = frozenset(name for name, now in one.state.items() if not torch.equal(now, self._first[name]))
             state = self._about_state(one)
             if self._statistics or not _is_same(one, other):
@@ -327,21 +327,6 @@ class Additivity:
                 if not _follows(whole.state[name], *parts, self.tolerance):
                     return _STATE.format(name=name)
         return ""
-
-    def _hidden(self) -> dict[str, object]:
-        """Numbers and tensors that the code can reach and that are not in the model's state, by where they are."""
-        found: dict[str, object] = {}
-        for name, value in vars(self._owner).items() if hasattr(self._owner, "__dict__") else ():
-            found.update(held_values.values(f"self.{name}", value))
-        for path, module in self._model.named_modules():
-            for name, value in vars(module).items():
-                if not name.startswith("_"):  # parameters, buffers and submodules lie in such
-                    found.update(held_values.values(f"{path or 'model'}.{name}", value))
-            if not type(module).__module__.startswith("torch."):
-                found.update(held_values.named_by(module.forward))
-        if callable(loss := getattr(self._owner, "loss", None)):
-            found.update(held_values.named_by(loss))
-        return found
 
 
 _TOGETHER = (

@@ -50,6 +50,22 @@ def named_by(function: Callable[..., object], seen: set[object] | None = None) -
             yield from values(name, value)
 
 
+def reached(owner: object, model: nn.Module) -> dict[str, object]:
+    """Numbers and tensors that the code can reach and that are not in the model's state, by where they are."""
+    found: dict[str, object] = {}
+    for name, value in vars(owner).items() if hasattr(owner, "__dict__") else ():
+        found.update(values(f"self.{name}", value))
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            if not name.startswith("_"):  # parameters, buffers and submodules lie in such
+                found.update(values(f"{path or 'model'}.{name}", value))
+        if not type(module).__module__.startswith("torch."):
+            found.update(named_by(module.forward))
+    if callable(loss := getattr(owner, "loss", None)):
+        found.update(named_by(loss))
+    return found
+
+
 def changed(before: Mapping[str, object], after: Mapping[str, object]) -> str:
     """The path of a value that is not what it was; empty: all are."""
     return next((name for name, value in after.items() if name in before and before[name] != value), "")
