@@ -9,6 +9,7 @@ is 1, and the seed is printed, where anything but a value or a ``ProtocolError``
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import random
 import sys
@@ -173,6 +174,13 @@ def _flip(line: str, chance: random.Random) -> str:
     return line[:place] + chr(chance.randrange(0x250)) + line[place + 1 :]
 
 
+def _seconds_of(parse: Callable[[HostText], object], text: HostText) -> float:
+    began = time.thread_time()
+    with contextlib.suppress(protocol.ProtocolError):
+        parse(text)
+    return time.thread_time() - began
+
+
 def main() -> int:
     """Run as many as are asked for; the exit code."""
     parser = argparse.ArgumentParser(prog="benchmarks.fuzzing", description=(__doc__ or "").partition("\n")[0])
@@ -193,6 +201,8 @@ def main() -> int:
             print(f"seed {seed}: {type(error).__name__}: {error}")
             return 1
         seconds = time.thread_time() - began
+        if seconds > LIMIT_S:  # what is slow is slow again; a collection of garbage is not
+            seconds = min(seconds, _seconds_of(parse, text))
         slowest = max(slowest, seconds)
         if seconds > LIMIT_S:
             slow += 1

@@ -91,11 +91,27 @@ def bootstrap(
 
 
 @commands.command()
-def check(context: typer.Context, as_json: Json = False, plain: Plain = False, accept: AcceptKeys = False) -> None:
+def check(
+    context: typer.Context,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Make hetero-tui's own environments anew that do not work; nothing else.")
+    ] = False,
+    from_laptop: FromLaptop = False,
+    wheels: Wheels = "",
+    index: Index = "",
+    torch_index: TorchIndex = "",
+    python_mirror: PythonMirror = "",
+    as_json: Json = False,
+    plain: Plain = False,
+    accept: AcceptKeys = False,
+) -> None:
     """Look for all that may keep the machines from training well, on each and between them; nothing is changed."""
+    output = Output(as_json, plain)
+    where = (from_laptop, wheels, index, torch_index, python_mirror)
+    wanted = commanding.checked(output, lambda: sources(*where)) if fix else None
 
     async def work(session: Session, output: Output) -> int:
-        report = await session.check()
+        report = await session.check(wanted)
         if as_json:
             output.document(asdict(report))
         else:
@@ -107,10 +123,12 @@ def check(context: typer.Context, as_json: Json = False, plain: Plain = False, a
             rows = [[host.name, host.address, ", ".join(host.devices), _milliseconds(host.round_trip)] for host in good]
             if rows:
                 output.table(["FIT", "RAY'S ADDRESS", "TRIED", "ROUND TRIP"], rows)
+            if report.network:
+                output.data(report.network)
         fit = [host for host in report.hosts if host.name not in report.bad]
         return commanding.exit_code(done=fit, failed=report.bad)
 
-    commanding.in_session(context, Output(as_json, plain), accept, work, narrate=False)
+    commanding.in_session(context, output, accept, work, narrate=fix)
 
 
 def _milliseconds(seconds: float | None) -> str:

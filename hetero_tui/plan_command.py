@@ -13,6 +13,7 @@ from hetero_tui.launcher import DONE, FAILED
 from hetero_tui.narration import Output
 
 if TYPE_CHECKING:
+    from hetero_tui.runs.order import Order
     from hetero_tui.session import Session
     from remote_agent.planning.choice import Limits
     from remote_agent.planning.survey import Survey
@@ -46,7 +47,7 @@ def plan(
     output = Output(as_json, plain)
     pairs = [*(settings or ()), *([f"allow={allow}"] if allow != "exact" else [])]
     order = commanding.checked(output, lambda: read_order(job, pairs, paths or ()))
-    limits = commanding.checked(output, lambda: _limits(order.settings))
+    limits = commanding.checked(output, lambda: _limits(order))
     changes = what_if or []
     if fleet is not None:
         described = commanding.checked(output, lambda: fleet_file.read(fleet))
@@ -63,13 +64,15 @@ def plan(
     commanding.in_session(context, output, accept, work)
 
 
-def _limits(settings: object) -> Limits:
+def _limits(order: Order) -> Limits:
     """What the settings leave open; a plan chooses the strategy unless one is named."""
+    from hetero_tui.runs.order import own_hints
     from remote_agent.planning.limits import limits_of
-    from remote_agent.settings import TrainingConfig
+    from remote_agent.settings import TrainingConfig, names
 
-    assert isinstance(settings, dict)
-    return limits_of(TrainingConfig.from_settings({"strategy": "auto", **settings}))
+    own = own_hints(order.job)
+    given = {name: value for name, value in order.settings.items() if not order.job.is_open or name in {*own, *names()}}
+    return limits_of(TrainingConfig.from_settings({"strategy": "auto", **given}, own=own))
 
 
 def _print(

@@ -30,6 +30,10 @@ CUT_OFF_SECONDS = 10.0
 """Without an answer from the head's port for so long, this machine has left the cluster: the head declares a silent
 machine dead within 6 s, for good. Its Ray is ended then, so that the next one can start once the head answers."""
 
+CLUSTER_GONE_SECONDS = 3600.0
+"""Without an answer from the head for so long, the cluster is gone: this machine takes away what it has of it. The next
+`up` has it join again."""
+
 RESTART_FIRST_SECONDS = 1.0
 """Pause before the second attempt in a row to start Ray; it doubles up to :data:`RESTART_LONGEST_SECONDS`."""
 

@@ -7,7 +7,6 @@ The order on each host is: ledger, agent, token, node. A crash between any two o
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import re
 import secrets
 import time
@@ -19,6 +18,7 @@ from hetero_tui.errors import ClusterError, CommandFailed, HostError, Requiremen
 from hetero_tui.events import ClusterState, Emit, HostState
 from hetero_tui.facts import HostFacts
 from hetero_tui.fleet import agent
+from hetero_tui.fleet.findings import of_network
 from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fleet.preflight import judge_fleet
 from hetero_tui.fleet.probing import Probed, state_after
@@ -32,10 +32,6 @@ from remote_agent import protocol
 from remote_agent.states import RayState
 
 STEP = "start node"
-TRUSTED_ONLY = (
-    "who can reach these hosts' ports can end the cluster, though not get into it (a bug of Ray 2.60): trusted networks"
-    " only, or a VPN"
-)
 _TOKEN = re.compile(r"[0-9a-f]{64}")
 
 
@@ -85,7 +81,7 @@ async def bring_up(
     # A machine that comes back with the replaced cluster must not get into the new one, so that has its own secret.
     try:
         token = await _token(
-            inventory.cluster, ledger, transports[plan.head], running is not None, new=holders is not None
+            inventory.cluster, ledger, transports[plan.head], running is not None, new=is_new(surveyed, holders)
         )
     except HostError as silent:
         emit(
@@ -102,8 +98,8 @@ async def bring_up(
         emit(events.ClusterChanged(time=time.time(), state=ClusterState.STARTING, head=plan.head))
         for reason in plan.reasons:
             emit(events.Notice(time=time.time(), level=events.Level.INFO, text=reason))
-    if running is None and not ipaddress.ip_address(plan.head_address).is_loopback:
-        emit(events.Notice(time=time.time(), level=events.Level.INFO, text=TRUSTED_ONLY))
+    if running is None and (warning := of_network([plan.head_address])):
+        emit(events.Notice(time=time.time(), level=events.Level.INFO, text=warning))
     epoch = running.epoch if running is not None else max(newest_epoch(surveyed) + 1, int(time.time()))
     async with asyncio.TaskGroup() as group:
         starting = {
@@ -229,6 +225,11 @@ def _as_running(plan: ClusterPlan, running: protocol.NodeSpec) -> ClusterPlan:
         nodes=nodes,
         reasons=plan.reasons,
     )
+
+
+def is_new(surveyed: Mapping[str, Surveyed], holders: frozenset[str] | None) -> bool:
+    """Whether no host has a node that belongs in the cluster: an `up` that was killed may have started some."""
+    return holders is not None or not any(found.has_node for found in surveyed.values())
 
 
 async def _token(cluster: str, ledger: Ledger, head: Transport, running: bool, *, new: bool) -> str:

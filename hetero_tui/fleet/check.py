@@ -54,11 +54,12 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What was looked at, and all that was found."""
+    """What was looked at, and all that was found; ``network`` is what to say of the one that the hosts are in."""
 
     hosts: tuple[Checked, ...]
     findings: tuple[Finding, ...] = ()
     head: str = ""
+    network: str = ""
 
     @property
     def bad(self) -> tuple[str, ...]:
@@ -93,8 +94,11 @@ async def check(
     between, addresses, chosen = await _between(inventory, transports, candidates, head, members)
     found += between
     whole = tuple(replace(one, address=addresses.get(name, "")) for name, one in checked.items())
+    network = findings.of_network(one.address for one in whole if one.address)
     order = {host.name: number for number, host in enumerate(inventory.hosts)}
-    return CheckReport(whole, tuple(sorted(found, key=lambda finding: order.get(finding.host, len(order)))), chosen)
+    return CheckReport(
+        whole, tuple(sorted(found, key=lambda finding: order.get(finding.host, len(order)))), chosen, network
+    )
 
 
 async def _look(

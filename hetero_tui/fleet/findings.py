@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ipaddress
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from hetero_tui.errors import HostError
@@ -13,9 +14,16 @@ from hetero_tui.inventory import Host
 from hetero_tui.planning.builds import torch_build
 
 BAD, WARNING = "bad", "warning"
+BOOTSTRAP = "`hetero-tui check --fix`"
+"""What mends an environment of ours."""
+
 MOST_CLOCK_SKEW = 30.0
 """Seconds that a machine's clock may be off: event logs of several hosts are ordered by it."""
 
+TRUSTED_ONLY = (
+    "for trusted networks only, or over a VPN: who can reach these hosts' ports can end the cluster, though not get"
+    " into it (a bug of Ray 2.60)"
+)
 FEWEST_FILES = 4096
 """Files that a process may have open: Ray's take one for each of its connections."""
 
@@ -45,6 +53,11 @@ class Surroundings:
     on_battery: bool = False
 
 
+def of_network(addresses: Iterable[str]) -> str:
+    """What to say of the network that hosts with these addresses are in; nothing where it is one computer's own."""
+    return "" if all(ipaddress.ip_address(each).is_loopback for each in addresses) else TRUSTED_ONLY
+
+
 def of_error(error: HostError) -> Finding:
     """A machine that could not be looked at."""
     return Finding(error.host, BAD, error.cause, "nothing can be done there until it answers", error.hint)
@@ -64,9 +77,7 @@ def of_facts(host: Host, facts: HostFacts) -> tuple[Finding, ...]:
         for problem in facts.problems
     ]
     build = torch_build(facts, host.devices)
-    bootstrap = (
-        "`hetero-tui bootstrap`" if host.python is None else f"install torch's build {build.name} in its `python:`"
-    )
+    bootstrap = BOOTSTRAP if host.python is None else f"install torch's build {build.name} in its `python:`"
     has = facts.torch_build or ""
     if build.concern:
         found.append(
@@ -120,7 +131,7 @@ def of_surroundings(host: str, facts: HostFacts, around: Surroundings) -> tuple[
 def of_trial(host: Host, facts: HostFacts, shown: Verification) -> tuple[Finding, ...]:
     """What became of the trial of a machine's devices."""
     wanted = [device for device in training_devices(host, facts) if not torch_build(facts, host.devices).concern]
-    mend = "`hetero-tui bootstrap`" if host.python is None else f"mend the packages of {facts.python.executable}"
+    mend = BOOTSTRAP if host.python is None else f"mend the packages of {facts.python.executable}"
     why = "training there would fail with it"
     return tuple(Finding(host.name, BAD, problem, why, mend) for problem in shown.problems(wanted))
 

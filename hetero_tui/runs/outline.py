@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from remote_agent.job_settings import ANY, OwnSetting, described, written
+
 PARTS = ("create_model", "create_data")
 """Methods that a job has to have."""
 
@@ -63,9 +65,63 @@ class Outline:
         made = {_last_name(value.func) for name in found if isinstance(value := self.values[name], ast.Call)}
         return tuple(name for name in found if name not in made)
 
+    def settings(self, name: str) -> tuple[tuple[OwnSetting, ...], bool]:
+        """The job's own settings as far as the text says, and whether it may have others."""
+        value = self.values.get(name)
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+            value = self.values.get(value.func.id)
+        if not isinstance(value, ast.ClassDef):
+            return (), self.verdict(name)[0] == "open"
+        body = {bound: made for statement in value.body for bound, made in _bindings(statement)}
+        if "settings" not in body:
+            members, is_known = self._members(value, frozenset())
+            return (), not is_known or "settings" in members
+        made = body["settings"]
+        called = _last_name(made.func) if isinstance(made, ast.Call) else ""
+        declared = body.get(called) or self.values.get(called)
+        if not isinstance(made, ast.Call) or not isinstance(declared, ast.ClassDef) or declared.bases:
+            return (), True
+        changed = {word.arg: word.value for word in made.keywords}
+        said = described(ast.get_docstring(declared) or "")
+        return tuple(
+            OwnSetting(
+                name=field.target.id,
+                hint=_HINTS.get(ast.unparse(field.annotation), ANY),
+                default=_default(changed.get(field.target.id, field.value)),
+                help=said.get(field.target.id, ""),
+            )
+            for field in declared.body
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        ), False
+
     def public(self) -> tuple[str, ...]:
         """All names that may have been meant, those of modules that it imports left out."""
         return tuple(name for name, value in self.values.items() if value is not None and not name.startswith("_"))
+
+    def requirements(self, name: str) -> tuple[str, ...] | None:
+        """What the job of that name says it needs: ``requirements`` of its class, or else of the module.
+
+        None: it is there, and is no list of words that the text shows.
+        """
+        value = self.values.get(name)
+        made = self.values.get(_last_name(value.func)) if isinstance(value, ast.Call) else value
+        found: ast.AST | None = self.values.get("requirements")
+        while isinstance(made, ast.ClassDef):
+            own = [bound for statement in made.body for to, bound in _bindings(statement) if to == "requirements"]
+            if own:
+                found = own[-1]
+                break
+            bases = [self.values.get(base.id) for base in made.bases if isinstance(base, ast.Name)]
+            made = next((base for base in bases if isinstance(base, ast.ClassDef) and base is not made), None)
+        if found is None:
+            return ()
+        try:
+            words = ast.literal_eval(found) if isinstance(found, ast.expr) else None
+        except ValueError:
+            return None
+        if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
+            return None
+        return tuple(words)
 
     def _of_class(self, definition: ast.ClassDef, name: str) -> tuple[Verdict, str]:
         members, is_known = self._members(definition, frozenset())
@@ -95,6 +151,20 @@ class Outline:
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _last_name(node.value) == "self"
         }
         return members, is_known
+
+
+_HINTS: Mapping[str, Any] = {kind.__name__: kind for kind in (bool, int, float, str)}
+"""Kinds of settings that a text names; of others, such as ``Annotated[...]``, the host says what they may be."""
+
+
+def _default(value: ast.expr | None) -> str:
+    """As ``--set`` takes it; for what takes running, as it is in the text."""
+    if value is None:
+        return ""
+    try:
+        return written(ast.literal_eval(value))
+    except ValueError:
+        return ast.unparse(value)
 
 
 def outline(tree: ast.Module) -> Outline:

@@ -81,7 +81,7 @@ class FleetRecovery:
         patience = 0.0 if fleet.ledger.entries() else deadlines.STEP_ASIDE
         there = await taken_over(fleet.cluster, others, run, patience)
         if there is None:
-            async with self._exclusively("failing over"):
+            async with self._exclusively("failing over"), fleet.alone("resume", others):
                 await fleet.survey({*others})
                 self._refuse_if_taken_down(run)
                 await self._form_anew(run, others)
@@ -94,7 +94,7 @@ class FleetRecovery:
         """Start the run's coordinator again: on the head as it is, or on a new one where the head's Ray has ended."""
         if self._is_stopping():
             raise TakenDown(f"{run} ended before it could save a checkpoint", step="stop run")
-        async with self._exclusively("resuming"):
+        async with self._exclusively("resuming"), self._fleet.alone("resume", self._fleet.answering or None):
             await self._fleet.survey()
             self._refuse_if_taken_down(run)
             self._notice(cause)

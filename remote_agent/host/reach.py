@@ -13,6 +13,7 @@ a machine that another one's address leads to is told from the right one. It end
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import json
 import os
@@ -20,12 +21,20 @@ import shutil
 import socket
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 HEAD_PORTS, WORKER_PORTS = range(6389, 6399), range(10002, 20000)
-"""Where the head's control service and Ray's workers listen; everything else takes a port of the kernel's."""
+"""Where the head's control service and Ray's workers listen.
+
+Everything else takes a port that the kernel gives: Ray's node and object managers and its metrics, and in training the
+wire of workers and servers, gloo, and the place where members of a group meet.
+"""
 
 KERNEL_PORTS = 2
-"""How many of these are tried."""
+"""How many of these are tried, beside the first and the last of them that is free."""
+
+_KERNELS_RANGE = (49152, 65535)
+"""Where nothing tells which ports the kernel gives: RFC 6335's, and macOS's."""
 
 FIREWALLS = ("ufw", "firewall-cmd", "nft", "iptables")
 NO_ANSWER, REFUSED, NO_ROUTE, ANOTHER = "no answer", "refused", "no route", "another machine answers there"
@@ -53,6 +62,14 @@ def listen(ports: Sequence[int]) -> socket.socket | None:
                 continue
             return server
     return None
+
+
+def kernel_ports(path: str = "/proc/sys/net/ipv4/ip_local_port_range") -> range:
+    """The ports that the kernel gives to those who name none."""
+    first, last = _KERNELS_RANGE
+    with contextlib.suppress(OSError, ValueError):
+        first, last = map(int, Path(path).read_text(encoding="ascii").split())
+    return range(first, last + 1)
 
 
 async def attempt(address: str, port: int, word: str, seconds: float) -> str:
@@ -87,7 +104,10 @@ async def main(seconds: float) -> None:
         writer.write(word.encode())
         writer.close()
 
-    wanted = [HEAD_PORTS, WORKER_PORTS, WORKER_PORTS[::-1], *[[0]] * KERNEL_PORTS]
+    wanted: list[Sequence[int]] = [HEAD_PORTS]
+    for ports in (WORKER_PORTS, kernel_ports()):
+        wanted += [ports, ports[len(ports) // 2 :], ports[::-1]]
+    wanted += [[0]] * KERNEL_PORTS
     listening = [server for server in map(listen, wanted) if server is not None]
     for server in listening:
         await asyncio.start_server(answer, sock=server)

@@ -6,6 +6,9 @@ In each the supervisor takes away what is left of the old Ray, waits until the h
 ``node.json`` says, and waits longer before each attempt while attempts fail. ``node start`` launches it once this
 machine has joined, so it takes charge of a Ray that runs, its own child or not.
 
+A cluster that has been gone for an hour does not come back by itself: the laptop was lost, or its `down` did not reach
+this machine. Then it becomes ``node stop``, which leaves nothing behind but environment, runs and logs.
+
 A head is not started again: an empty one would answer as if the run had never been. The supervisor says so, ends the
 coordinators, which can do nothing without it, and ends itself: the laptop forms the cluster anew and the run goes on.
 
@@ -21,11 +24,12 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 from remote_agent import deadlines, protocol
 from remote_agent.host import layout, processes, ray_command, ray_node, supervision
@@ -39,6 +43,10 @@ HEAD_ENDED = "run `down`, then `up`: a new head starts empty, so it is not start
 
 class EndRequested(Exception):
     """This process is to end."""
+
+
+class ClusterGone(Exception):
+    """The head has not answered for so long that this machine need not wait for it."""
 
 
 class Doorbell:
@@ -72,8 +80,11 @@ class Doorbell:
 class Supervisor:
     """The loop, with what it knows: the machine's specification, its word on disk and when Ray joined last."""
 
-    def __init__(self, folder: Path, spec: NodeSpec, doorbell: Doorbell) -> None:
-        """Nothing is looked at yet; ``spec`` stays in force for this supervisor's life."""
+    def __init__(
+        self, folder: Path, spec: NodeSpec, doorbell: Doorbell, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Nothing is looked at yet; ``spec`` stays in force for this supervisor's life, ``clock`` counts seconds."""
+        self._clock = clock
         self._folder = folder
         self._spec = spec
         self._doorbell = doorbell
@@ -170,14 +181,21 @@ class Supervisor:
         return record
 
     def _await_head(self) -> None:
-        """Return as soon as the head answers, however long that takes: only `down` knows that it never will."""
+        """Return as soon as the head answers.
+
+        Raises:
+            ClusterGone: it did not for an hour.
+        """
         pause = deadlines.HEAD_POLL_SECONDS
+        ends = self._clock() + deadlines.CLUSTER_GONE_SECONDS
         while silence := ray_node.head_silence(self._spec):
             where = protocol.join_address(self._spec.head_address, self._spec.gcs_port)
             self._explain(
                 f"the head's Ray at {where} can't be reached from this machine: {silence}",
                 "it joins by itself once the head answers; `down` ends that",
             )
+            if self._clock() >= ends:
+                raise ClusterGone
             self._doorbell.pause(pause)
             pause = min(2 * pause, deadlines.HEAD_POLL_LONGEST_SECONDS)
 
@@ -233,6 +251,14 @@ def stop(folder: Path) -> None:
     supervision.forget(folder)
 
 
+def _leave(folder: Path) -> NoReturn:
+    """Become ``node stop``, which this process's own record and mark must not lead to."""
+    processes.forget(folder, layout.SUPERVISOR)
+    environment = {name: value for name, value in os.environ.items() if name != protocol.CLUSTER_MARK}
+    argv = [sys.executable, "-m", "remote_agent.host.node", "stop", "--folder", str(folder)]
+    os.execve(sys.executable, argv, environment)  # noqa: S606 - no shell is wanted
+
+
 def _open_process(pid: int) -> int | None:
     """A descriptor that becomes readable when the process ends; None where the system has none, or it has ended."""
     if sys.platform == "linux":
@@ -256,7 +282,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if spec is None:
         _log("no node was started here: nothing to keep in a cluster")
         return 1
-    return Supervisor(folder, spec, doorbell).run()
+    try:
+        return Supervisor(folder, spec, doorbell).run()
+    except ClusterGone:
+        _log("the cluster is gone: this machine takes away what it has of it")
+        _leave(folder)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 
 from remote_agent.errors import ConfigError as ConfigError
 from remote_agent.errors import TrainingError as TrainingError
+from remote_agent.protocol import DeviceSpec
 
 _MAX_SAMPLES = 5
 """Of a slice that are named in a message."""
@@ -102,9 +103,13 @@ class StageLost(WeightsGone):
 
     Attributes:
         unreachable: the host does not answer: the run goes on without it.
+        fleet: the run's devices from then on, those that are away among them; empty: as before.
+        commands: as far as the user's commands were read; those after it are for the next start.
     """
 
     unreachable = False
+    fleet: tuple[DeviceSpec, ...] = ()
+    commands: int | None = None
 
 
 class StorageError(TrainingError):

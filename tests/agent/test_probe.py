@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import vermin
 
 from remote_agent import probe
 
@@ -43,6 +44,16 @@ def _python(version: str) -> str:
         if python and subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0:
             return python
     pytest.skip(f"no Python {version} on this computer")
+
+
+@pytest.mark.parametrize("name", ["probe.py", "host/hold.py"])
+def test_what_a_hosts_own_python_runs_needs_no_newer_one_than_the_probe_says(name: str) -> None:
+    """By its grammar and its use of the standard library; annotations that are never evaluated do not count."""
+    source = (Path(probe.__file__).parent / name).read_text()
+    config = vermin.Config()
+    config.set_eval_annotations("from __future__ import annotations" not in source)
+    _, needed = vermin.detect(source, config=config)
+    assert needed <= probe.OLDEST_PYTHON
 
 
 def _program(folder: Path, name: str, script: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hetero_tui import events
 from hetero_tui.errors import ClusterError, Unreachable
 from hetero_tui.events import ClusterState, Event, HostState
-from hetero_tui.fleet.bring_up import UpReport, bring_up
+from hetero_tui.fleet.bring_up import UpReport, bring_up, is_new
 from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fleet.probing import Probed
 from hetero_tui.fleet.survey import Surveyed
@@ -151,3 +151,11 @@ async def test_a_new_cluster_whose_head_fails_is_down_and_nothing_is_left_on_the
         await fleet.up()
     assert fleet.state.cluster_state is ClusterState.DOWN
     assert fleet.host_states == [HostState.UNREACHABLE, HostState.READY, HostState.READY]
+
+
+def test_the_secret_is_a_new_one_unless_a_host_still_has_a_node_of_an_up_that_was_killed() -> None:
+    bare = Surveyed("nas", node=protocol.NodeReport(host="nas", state=RayState.NONE))
+    begun = Surveyed("nas", node=protocol.NodeReport(host="nas", state=RayState.STOPPED, spec=node("nas")))
+    assert is_new({"nas": bare}, None)
+    assert not is_new({"nas": begun}, None)
+    assert is_new({"nas": begun}, frozenset({"nas"}))

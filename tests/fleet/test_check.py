@@ -4,7 +4,7 @@ import pytest
 
 from hetero_tui.demo.machines import EmbeddedMachines
 from hetero_tui.fleet.check import _surroundings
-from hetero_tui.fleet.findings import BAD, WARNING, Surroundings, of_facts, of_surroundings, of_trial
+from hetero_tui.fleet.findings import BAD, WARNING, Surroundings, of_facts, of_network, of_surroundings, of_trial
 from hetero_tui.fleet.install.verification import DeviceTrial, Verification
 from hetero_tui.inventory import Host
 from hetero_tui.inventory.file import load
@@ -89,3 +89,12 @@ async def test_machines_are_looked_at_and_nothing_is_changed(machines: EmbeddedM
 
 def _shown(*devices: DeviceTrial) -> Verification:
     return Verification(python="3.11.7", versions={"torch": "2.13.0+cu126"}, devices=devices)
+
+
+@pytest.mark.parametrize(
+    ("addresses", "says"), [(["127.0.0.1", "::1"], ""), ([], ""), (["127.0.0.1", "10.0.0.2"], "trusted networks only")]
+)
+def test_what_an_outsider_can_do_is_said_where_there_can_be_one(addresses, says):
+    said = of_network(addresses)
+    assert says in said
+    assert bool(said) == bool(says)

@@ -13,15 +13,19 @@ from tests.lab.machines import HostSpec
 REQUIRED = "HETERO_TUI_REQUIRE_LAB"
 
 
+def skip(reason: str) -> None:
+    """Skip the test, or have it fail where labs are required."""
+    if os.environ.get(REQUIRED) == "1":
+        pytest.fail(f"{REQUIRED}=1, but {reason}")
+    pytest.skip(reason)
+
+
 @pytest.fixture(scope="session")
 def possible() -> None:
     """A lab can be built here."""
     reason = obstacle()
-    if reason is None:
-        return
-    if os.environ.get(REQUIRED) == "1":
-        pytest.fail(f"{REQUIRED}=1, but {reason}")
-    pytest.skip(reason)
+    if reason is not None:
+        skip(reason)
 
 
 @pytest.fixture(scope="module")

@@ -72,8 +72,7 @@ async def talk(doors: list[tuple[str, int]], answers: list[list[Any]]) -> None:
             said = await send(address, port, data, 1.5)
             answers.append([address, port, what, said.decode("latin-1")])
 
-    for what, data in everything.items():
-        await asyncio.gather(*(one(*door, what, data) for door in doors))
+    await asyncio.gather(*(one(*door, what, data) for what, data in everything.items() for door in doors))
 
 
 async def be_silent(doors: list[tuple[str, int]], seconds: float) -> int:
@@ -124,7 +123,7 @@ def main() -> None:
     answers: list[list[Any]] = []
     names = asked["methods"]
     began = time.monotonic()
-    with ThreadPoolExecutor(8) as pool:
+    with ThreadPoolExecutor(max(1, len(doors))) as pool:  # most of their time they wait
         calls = sum(pool.map(lambda door: call_all(*door, names, answers), doors))
     grpc_seconds, silent = time.monotonic() - began, 0
     if asked["seconds"]:

@@ -119,6 +119,20 @@ def test_up_starts_the_hosts_that_can_be_reached_names_the_other_and_adds_it_whe
     assert [host["state"] for host in status["hosts"]] == ["up"] * 3
 
 
+def test_the_clusters_secret_is_nowhere_that_another_user_of_a_host_can_read_it(product: HeteroTui, fleet: Lab) -> None:
+    assert product.run("up").returncode in (0, 3)  # 3: alone, when one host's address is not right yet
+    members = [host for host in fleet.hosts if (host.home / ".hetero-tui/lab/token").exists()]
+    assert len(members) > 1
+    for host in members:
+        secret = (host.home / ".hetero-tui/lab/token").read_text()
+        host.exec(["sh", "-c", "umask 022; cat > /tmp/readable"], stdin=secret)
+        places = '/tmp /run /dev/shm /var/tmp "$HOME" /proc/[0-9]*/cmdline /proc/[0-9]*/environ'
+        look = ["sh", "-c", f"grep -rlsF -D skip -f - {places}"]
+        found = host.exec(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *look], stdin=secret)
+        assert found.stdout.split() == ["/tmp/readable"], "only what this test has put there"
+        host.exec(["rm", "/tmp/readable"])
+
+
 def test_train_prints_every_event_as_a_line_and_the_loss_falls(product: HeteroTui) -> None:
     events = product.events("train", "text", "--set", f"num_iterations={TEXT_STEPS}")
     assert_whole(events)

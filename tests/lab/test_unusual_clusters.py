@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.lab.conftest import skip
 from tests.lab.lab import Lab
 from tests.lab.machines import HostSpec
 from tests.lab.product import HeteroTui, setting, steps
@@ -49,7 +50,7 @@ HOSTS = {
 def lab(possible: None) -> Iterator[Lab]:
     for kind in ("fish", "csh", "walled"):
         if not KINDS[kind].possible:
-            pytest.skip(f"this computer has no {KINDS[kind].needs}")
+            skip(f"this computer has no {KINDS[kind].needs}")
     with Lab([*HOSTS.values()], rate_mbit=1000) as lab:
         yield lab
 

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from hetero_tui import events
+from hetero_tui.errors import TakenDown
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.runs.recovery import FleetRecovery
+from hetero_tui.runs.seen import Seen
 
 PATIENCE = 10.0
 HOST = "laptop"
@@ -71,3 +74,31 @@ async def test_a_host_that_is_missed_no_more_is_not_waited_for(watched: Watched)
     watched.recovery.look_after(frozenset())
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(watched.taken_in.get(), 2.0)
+
+
+@pytest.mark.parametrize("way", ["fail over", "restart"])
+async def test_a_run_goes_on_only_after_the_command_of_another_laptop(
+    watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Two that form a cluster, or one that does and one that takes it down, would undo each other's work."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    fleet, recovery = watched.fleet, watched.recovery
+    fleet.ledger.intend(fleet.inventory.hosts[0], "node")  # this laptop has started the cluster
+    told = asyncio.Queue[str]()
+    monkeypatch.setattr(
+        fleet, "emit", lambda event: told.put_nowait(event.text) if isinstance(event, events.Notice) else None
+    )
+    other = LiveFleet(fleet.inventory, lambda _: None, ledger_folder=tmp_path / "other")
+    async with asyncio.timeout(4 * PATIENCE):
+        async with other.alone("down"):
+            going = asyncio.create_task(
+                recovery.fail_over("run", "gone", "it fell silent", Seen())
+                if way == "fail over"
+                else recovery.restart("run", "it ended")
+            )
+            while "`down` of this laptop is changing this cluster" not in await told.get():
+                pass
+            assert not going.done()
+        with pytest.raises(TakenDown):  # what it finds then: a cluster that was taken down
+            await going
+    await other.close()

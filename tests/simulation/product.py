@@ -10,12 +10,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import types
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import nn
 
+from remote_agent.models.blocks import blocks_of
+from remote_agent.models.seams import trace
 from remote_agent.planning import sharding
 from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.planning.sharding import Decision, Site, Traffic
@@ -41,13 +45,15 @@ from remote_agent.training.shared.dataplane import OptimizerFacts, Usage
 from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.link_speed import LinkRates
 from remote_agent.training.shared.messages import Pulse, Slice, WorkerReady
-from remote_agent.training.wire import link
+from remote_agent.training.shared.stages import BlockCost, DeviceCosts
+from remote_agent.training.wire import link, stage_links
 from remote_agent.training.wire.handshake import Strangers
-from remote_agent.training.worker import channels, reducing, reduction
+from remote_agent.training.worker import channels, reducing, reduction, staged
 from remote_agent.training.worker.device.compute import SliceLoss
 from remote_agent.training.worker.engine import Engine, Parts
+from remote_agent.training.worker.staging import StageParts
 from tests.simulation.cluster import Cluster, Host, Network
-from tests.simulation.kernel import BEGIN_S, Kernel, installed
+from tests.simulation.kernel import BEGIN_S, Kernel, Waiters, installed
 from tests.simulation.wire import Wires
 
 for _spec in SPECS.values():  # what is imported later would have the real clock
@@ -66,7 +72,7 @@ class Compute:
     """Computes slices, and takes its time for it."""
 
     scalars = types.SimpleNamespace(take=dict)
-    simulated = on_last = on_repeat = None
+    simulated = on_last = on_repeat = watch = None
 
     def __init__(self, factory: Any, model: nn.Module, host: Host) -> None:
         self._loss, self._model, self._host = factory.loss, model, host
@@ -88,6 +94,59 @@ class Compute:
         return result
 
 
+class StageCompute:
+    """What a stage computes with: a micro-batch takes its time when its forward, and its backward, is done."""
+
+    device, dtype, summed = torch.device("cpu"), None, False
+
+    def __init__(self, factory: Any, host: Host) -> None:
+        self.scalars = types.SimpleNamespace(
+            take=dict, again=lambda: None, settle=lambda: None, samples=0, loss=factory.mean_loss
+        )
+        self.simulated, self._host = self, host
+
+    def fetched(self, indices: Any, begin: int) -> Any:
+        del begin
+        return indices
+
+    def sleep_until_target(self, samples: int, began: float, pace: float) -> None:
+        del began
+        self._host.kernel.wait(self._host.kernel.now + self._host.slowness * pace * SAMPLE_S * samples)
+
+
+class Blocks:
+    """What :class:`~remote_agent.training.worker.staging.BlockProfiler` found out."""
+
+    def __init__(self, factory: Any, model: nn.Module, host: Host, config: TrainingConfig) -> None:
+        blocks = blocks_of(model, factory.layers)
+        seams = trace(model, blocks, lambda: factory.mean_loss(model, np.arange(2)))
+        compute = cast("Any", StageCompute(factory, host))
+        self.parts = StageParts(model, blocks, seams, compute, factory, config)
+        # The first takes twice as long: each of three devices gets blocks, and so does each of two.
+        costs = [
+            BlockCost(forward_s=each, backward_s=2 * each, weights=8, trained=8, held=8, boundary=8)
+            for each in (0.2, *(0.1,) * (len(blocks) - 1))
+        ]
+        self.costs = DeviceCosts(blocks=tuple(costs), room=1e9)
+
+
+class Queue:
+    """As ``queue.SimpleQueue``."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._items: deque[Any] = deque()
+        self._waiters = Waiters(kernel)
+
+    def put(self, item: Any) -> None:
+        self._items.append(item)
+        self._waiters.wake()
+
+    def get(self) -> Any:
+        while not self._items:
+            self._waiters.wait(None)
+        return self._items.popleft()
+
+
 class HostedWorker:
     """What :class:`~remote_agent.training.worker.actor.Worker` is to the coordinator, over the real engine."""
 
@@ -96,14 +155,17 @@ class HostedWorker:
         self._engine: Engine | None = None
 
     def open(self, blob: bytes, data: Any, state: bytes, config: TrainingConfig, most: int | None) -> WorkerReady:
-        del blob, data, state, most
-        self._config = config
+        del blob, data, most
+        self._config, self._state = config, state_of(state)
         self._host.kernel.wait(self._host.kernel.now + self._host.kernel.random.uniform(*OPEN_S))
         return WorkerReady(machine=self._host.name, cores=1, device="cpu")
 
     def prepare(self, buffers: Any, reference: Any, config: TrainingConfig, watched: bool = False) -> None:
         del buffers, reference, watched
         self._config, model = config, self._factory.create_model()
+        split = spec_of(config.strategy).split
+        if split and self._state:
+            model.load_state_dict(self._state)
         parts = Parts(
             model=model,
             weights=flat.FlatTensors(model),
@@ -111,6 +173,7 @@ class HostedWorker:
             factory=self._factory,
             config=config,
             buffers=(),
+            blocks=cast("Any", Blocks(self._factory, model, self._host, config)) if split else None,
         )
         self._engine = spec_of(config.strategy).engine()(parts)
 
@@ -247,6 +310,11 @@ def of_engine(kernel: Kernel, cluster: Cluster, head: Host, commands: list[RunCo
     places: list[tuple[Any, str, Any]] = [
         (allreduce, "ray", ray),
         (reducing, "ray", ray),
+        (staged, "ray", ray),
+        (stage_links, "handshake", handshake),
+        (stage_links, "socket", wires),
+        (stage_links, "Connection", wires.connection),
+        (stage_links, "queue", types.SimpleNamespace(SimpleQueue=lambda: Queue(kernel))),
         (server_actor, "ray", ray),
         (allreduce, "MeetingPlace", network.meeting),
         (reduction, "ProcessGroup", network.group),
@@ -266,7 +334,7 @@ def of_engine(kernel: Kernel, cluster: Cluster, head: Host, commands: list[RunCo
         (sharding, "chunk_numbers", lambda numel, shards: -(-numel // (2 * shards))),
         (crashes, "last_words_here", lambda _: None),
         (rollback, "psutil", memory),
-        (setup, "Control", lambda _: Control(commands)),
+        (setup, "Control", lambda _, offset: Control(commands, offset)),
         (takeover, "Control", lambda _, offset: Control(commands, offset)),
         (job, "dumps", lambda *_, **__: b""),
         (checkpoint, "_flush", lambda _: None),

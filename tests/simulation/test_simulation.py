@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -102,3 +103,28 @@ def test_a_new_coordinator_does_not_count_on_a_worker_that_the_killed_one_had_se
     outcome = simulate(26256, [cut, Fault(3.96, "worker", "c", 0.0), Fault(4.08, "coordinator", "a", 0.0)], "sync")
     assert not outcome.wrong, said(outcome)
     assert outcome.stall_s < 15
+
+
+# --- A pipeline, which is cut anew -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", "abc")
+def test_a_connection_between_two_stages_that_breaks_holds_up_no_third_one(host: str) -> None:
+    outcome = simulate(1, [Fault(4.0, "reset", host, 0.0)], "pipeline")
+    assert not outcome.wrong, said(outcome)
+    assert outcome.stall_s < 8
+
+
+def test_a_stage_that_dies_while_the_others_connect_is_not_waited_for() -> None:
+    killed = [Fault(2.9, "worker", "c", 0.0), Fault(4.5, "tear", "c", 0.0)]
+    outcomes = [simulate(seed, killed, "pipeline") for seed in range(6)]
+    assert not any(outcome.wrong for outcome in outcomes), said(next(each for each in outcomes if each.wrong))
+    assert max(outcome.stall_s for outcome in outcomes) < 15
+
+
+def test_a_drained_host_gives_its_layers_to_the_others_and_gets_some_again() -> None:
+    outcome = simulate(1, [Fault(4.0, "drain", "b", 8.0)], "pipeline")
+    assert not outcome.wrong, said(outcome)
+    plans = [re.findall(r"([abc])/cpu: blocks", event) for event in outcome.events if "PlanMade" in event]
+    assert [sorted(plan) for plan in plans] == [["a", "b", "c"], ["a", "c"], ["a", "b", "c"]]
+    assert outcome.stall_s < 8

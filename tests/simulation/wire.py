@@ -145,6 +145,9 @@ class Listener:
     def getsockname(self) -> tuple[str, int]:
         return self._address
 
+    def settimeout(self, seconds: float) -> None:
+        """Closing it wakes whoever accepts."""
+
     def put(self, connection: Connection) -> None:
         """A client has connected."""
         self._waiting.append(connection)

@@ -78,6 +78,31 @@ class Line(nn.Module):
         self.tally = nn.Parameter(torch.zeros(SAMPLES, dtype=dtype)) if tally else None
 
 
+class Term(nn.Module):
+    """One number of :class:`Terms`, which counts for one column of the data."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1, dtype=dtype))
+
+    def forward(self, total: Tensor, column: Tensor) -> Tensor:
+        return total + self.weight * column
+
+
+class Terms(nn.Module):
+    """The same linear model in blocks, of which each adds one column's part to what the one before gives."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.terms = nn.ModuleList(Term(dtype) for _ in range(WIDTH + 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        total = torch.zeros(len(x), dtype=x.dtype)
+        for term, column in zip(self.terms, (*x.unbind(1), torch.ones_like(total)), strict=True):
+            total = term(total, column)
+        return total
+
+
 @dataclass(frozen=True)
 class Way:
     """A strategy with settings: what it computes in, and how alike sums are in that.
@@ -97,6 +122,13 @@ WAYS = {
     way.name: way
     for way in (
         Way("allreduce", {"strategy": "allreduce"}, torch.float64, 1e-9, momentum=0.9),
+        Way(
+            "pipeline",
+            {"strategy": "pipeline", "micro_batch": 5, "checkpoint_every": 3},
+            torch.float64,
+            1e-9,
+            momentum=0.9,
+        ),
         Way("sync", {"strategy": "sync"}, momentum=0.9),
         Way("local_sgd", {"strategy": "local_sgd", "local_steps": 2, "local_batch": LOCAL_BATCH}),
         Way(
@@ -128,7 +160,9 @@ class Factory:
 
     way: Way
 
-    def create_model(self) -> Line:
+    def create_model(self) -> nn.Module:
+        if spec_of(self.way.settings["strategy"]).split:
+            return Terms(self.way.dtype)
         return Line(self.way.dtype, tally=not self.way.exact)
 
     def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
@@ -137,6 +171,16 @@ class Factory:
 
     def create_data(self) -> Any:
         return torch.utils.data.TensorDataset(torch.arange(SAMPLES))
+
+    @staticmethod
+    def layers(model: Any) -> Any:
+        """What a pipeline cuts."""
+        return model.terms
+
+    def mean_loss(self, model: nn.Module, indices: Any) -> Tensor:
+        """The mean over the samples, of :class:`Terms`."""
+        x, y = OF_DTYPE[self.way.dtype]
+        return nn.functional.mse_loss(model(x[indices]), y[indices])
 
     @staticmethod
     def loss(model: Line, indices: Any) -> Tensor:
@@ -349,8 +393,9 @@ class World:
         used = (*session.members, *session.membership.leaving)  # of those the last may still do what they were given
         if unused := workers - {member.actor for member in used}:
             self.kernel.errors.append(f"the process {min(actor.key for actor in unused)} is left, which nobody uses")
-        calls = {member.name: member.call("weights") for member in session.members}
-        self.weights = {name: rpc.get(call, MAX_STALL_S) for name, call in calls.items()}
+        if not spec_of(request.config.strategy).split:  # else each has a part of them
+            calls = {member.name: member.call("weights") for member in session.members}
+            self.weights = {name: rpc.get(call, MAX_STALL_S) for name, call in calls.items()}
         return outcome
 
     # --- What happens ------------------------------------------------------------------------------------------------
@@ -527,7 +572,7 @@ def check(world: World) -> str:
     order = SampleOrder(SEED, SAMPLES, BATCH)
     wanted = _reference(world, order, made, end)
     found = dict(world.weights)
-    if not found:
+    if not found and not spec_of(world.request.config.strategy).split:
         return "nobody gave the weights"
     models = {
         name: torch.cat([flat.from_bytes(part, world.way.dtype) for part in given]) for name, given in found.items()

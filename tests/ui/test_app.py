@@ -468,3 +468,16 @@ async def test_a_bug_while_the_session_is_opened_ends_the_app_and_is_kept_for_th
         await pilot.pause()
     assert isinstance(app.opening_error, ZeroDivisionError)
     assert app.return_code == 1
+
+
+async def test_why_an_order_was_refused_stays_in_the_form_until_something_is_typed(scenarios, open_app) -> None:
+    app = open_app(scenarios.up(), session={"failure": scenarios.refused()})
+    async with app.run_test() as pilot:
+        await pilot.press("t", "enter")
+        await pilot.pause()
+        app.redraw()
+        mistake = app.screen.query_one("#mistake", Static)
+        assert str(scenarios.refused()).split()[0] in str(mistake.content)
+        await pilot.press("end", "tab", "a", "=", "1")
+        await pilot.pause()
+        assert str(mistake.content) == ""

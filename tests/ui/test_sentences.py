@@ -19,7 +19,9 @@ from hetero_tui.ui.header import header_line
 from hetero_tui.ui.keys import shown_keys
 from hetero_tui.ui.palette import DARK
 from hetero_tui.ui.sentences import evaluation_words, farewell, keys_line, log_lines, outcome_line
+from hetero_tui.ui.train_form import foot
 from remote_agent import protocol
+from remote_agent.protocol import RunSummary
 from remote_agent.states import RunState
 
 
@@ -179,3 +181,14 @@ def test_the_newest_evaluation_is_said_in_a_line_with_the_best(scenarios) -> Non
     assert evaluation_words(run) == "val loss 0.25, accuracy 93.1% at step 1,200, the best"
     run = replace(run, best=replace(newest, step=1000))
     assert evaluation_words(run) == "val loss 0.25, accuracy 93.1% at step 1,200, best at 1,000"
+
+
+def test_the_time_that_a_run_would_take_is_that_of_its_own_number_of_steps(scenarios) -> None:
+    run = RunSummary(
+        id="digits-1", job="digits", state=RunState.STOPPED, step=50, loss=1.0, started=0.0, ended=100.0,
+        iterations=20_000, parameters=10,
+    )  # fmt: skip
+    state = replace(scenarios.up(), runs=(run,))
+    assert "about 3 min" in foot(state, "digits", {})  # the default: 100 steps of 2 s
+    assert "about 33 min" in foot(state, "digits", {"num_iterations": "1000"})
+    assert "about" not in foot(state, "digits", {"epochs": "3"})

@@ -15,6 +15,7 @@ from textual.widgets import Button, Input, Static
 
 from hetero_tui.ui import train_form
 from hetero_tui.ui.details import wrapped
+from hetero_tui.ui.draw.phases import phase_words
 from hetero_tui.ui.screens.dialog import Dialog, button
 from hetero_tui.ui.view import View
 from hetero_tui.ui.widgets.lines import Lines
@@ -59,6 +60,7 @@ class TrainScreen(Dialog[None]):
         super().__init__(view, title="Train")
         self._jobs, self._mistakes_in, self._begin = jobs, mistakes_in, begin
         self._is_under_way = False
+        self._refusal = ""
 
     def compose(self) -> ComposeResult:
         with Vertical(id="dialog", classes="train"):
@@ -112,12 +114,13 @@ class TrainScreen(Dialog[None]):
         typed = text.rpartition(" ")[2].partition("=")[0]
         if known.display:
             room = (min(width, 116) - 55) if is_wide else min(width, 76) - 9
-            known.show(settings_lines(view, typed, max(20, room)))
+            known.show(settings_lines(view, job, typed, max(20, room)))
         mistakes, given = self._mistakes(job, text)
+        said = mistakes or ((self._refusal,) if self._refusal else ())
         palette = view.palette
-        red = [Text(part, style=palette.bad) for line in mistakes for part in wrapped(line, self.room)]
+        red = [Text(part, style=palette.bad) for line in said for part in wrapped(line, self.room)]
         self._update("#mistake", Text("\n").join(red[:4]))
-        foot = "being accepted …" if self._is_under_way else train_form.foot(view.state, job, given)
+        foot = under_way(view) if self._is_under_way else train_form.foot(view.state, job, given)
         self._update("#order-foot", Text(foot, style=palette.foreground))
 
     def _update(self, name: str, text: Text) -> None:
@@ -136,6 +139,7 @@ class TrainScreen(Dialog[None]):
         return self._mistakes_in(job, given, paths), given
 
     def on_input_changed(self) -> None:
+        self._refusal = ""
         self.draw(self.view())
 
     def action_job(self, by: int) -> None:
@@ -158,7 +162,7 @@ class TrainScreen(Dialog[None]):
             self.draw(self.view())
             return
         order = TrainOrder(job=job, settings=given, paths=train_form.parse_settings(text)[1])
-        self._is_under_way = True
+        self._is_under_way, self._refusal = True, ""
         self.draw(self.view())
         self.run_worker(self._accepted(order), exit_on_error=False)
 
@@ -168,14 +172,22 @@ class TrainScreen(Dialog[None]):
         if not refusal:
             self.dismiss(None)
         elif self.is_attached:
+            self._refusal = refusal
             self.draw(self.view())
-            self._update("#mistake", Text(refusal, style=self.view().palette.bad))
 
 
-def settings_lines(view: View, typed: str, width: int) -> list[Text]:
-    """The settings whose names begin as what is typed, all if none does; their help below where there is one only."""
+def under_way(view: View) -> str:
+    """How far an order is that was given: the cluster may have to be started for it."""
+    return f"◔ {phase_words(view.state, view.now) or 'the machines are looked at'}"
+
+
+def settings_lines(view: View, job: str, typed: str, width: int) -> list[Text]:
+    """The settings whose names begin as what is typed, all if none does; their help below where there is one only.
+
+    The job's own come first.
+    """
     palette = view.palette
-    known = train_form.settings()
+    known = (*train_form.own_settings(job), *train_form.settings())
     found = [setting for setting in known if typed and setting.name.startswith(typed)] or list(known)
     label = max(len(setting.name) for setting in found)
     lines = []

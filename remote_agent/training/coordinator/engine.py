@@ -6,6 +6,7 @@ The same engine serves the coordinator (``main.py``) and the script API (``train
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -146,6 +147,8 @@ class _Starts:
             blamed = self._crashes.explained(error)
             is_stage = isinstance(error, StageLost)
             cut_off = {error.host} if isinstance(error, StageLost) and error.unreachable else set()
+            if isinstance(error, StageLost) and error.fleet:
+                request = dataclasses.replace(request, devices=error.fleet, away=(), commands=error.commands)
             onward = restart.without_lost(restart.from_newest(request), (), _living() - cut_off)
             self._in_vain = self._in_vain + 1 if progress.step <= self._furthest else 0
             at_most = restart.MAX_STAGES_IN_A_ROW if is_stage else 0

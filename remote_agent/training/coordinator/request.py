@@ -31,6 +31,7 @@ class Request:
         prints: brings what the workers print to the user; None: it is not shown.
         logs: workers and servers write logs, in the run's folder on their hosts.
         profile: the file that what was measured is kept in, for later plans; None: it is not kept.
+        commands: from where on the user's commands are for this run; None: those that come after its start.
         lasting: server and workers outlive the coordinator, for a successor that takes them over (``takeover``).
     """
 
@@ -48,6 +49,7 @@ class Request:
     prints: Prints | None = None
     logs: bool = False
     profile: Path | None = None
+    commands: int | None = None
 
     @property
     def logged(self) -> str:

@@ -221,7 +221,7 @@ class Session:
     def is_checkpoint(self, step: int) -> bool:
         """Whether a checkpoint is made after ``step``."""
         every = self.config.checkpoint_every
-        return step % every == 0 if every else step == self.keeping.checkpoint_due
+        return step == self.keeping.checkpoint_due or (every > 0 and step % every == 0)
 
     def soonest(self, step: int) -> int:
         """The next step that can be kept, once ``step`` was made: those before are under way in another manner."""

@@ -204,7 +204,7 @@ def _opened(
         first_state=ready.resumed.state if ready.resumed is not None else TrainingState(),
         pool=servers,
         joining=joining,
-        control=Control(request.folder / CONTROL_FILE),
+        control=Control(request.folder / CONTROL_FILE, request.commands),
         validation=ready.validated_on,
         evaluations=EvaluationRecord(ready.found.watched if ready.found is not None else ()),
         plateau=optimizer.plateau,

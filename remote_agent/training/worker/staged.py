@@ -65,14 +65,21 @@ class StageEngine(Engine):
         assert self._blocks.parts is not None, "it was measured"
         resumed, self.resumed = self.resumed, Resumption(step=self.resumed.step)
         try:
-            self._stage = stage_of(self._blocks.parts, role, self._links, resumed.step, resumed.state)
+            settled = dataclasses.replace(self._blocks.parts, config=self.parts.config)
+            self._stage = stage_of(settled, role, self._links, resumed.step, resumed.state)
         except ExchangeError as error:
-            return StageBroken(cause=error.cause)
+            return self._broken(error)
         except TrainingError as error:
             return Failed.of(error)
         except (NotPortable, ValueError) as error:
             return unusable(error)
         return None
+
+    def _broken(self, error: ExchangeError) -> StageBroken:
+        """A connection broke: end the others, too, so that no stage waits for this one."""
+        assert self._links is not None, "it listens"
+        self._links.close()
+        return StageBroken(cause=error.cause)
 
     @property
     def stage(self) -> Stage:
@@ -86,7 +93,7 @@ class StageEngine(Engine):
             done = self.stage.step(task)
             return dataclasses.replace(done, scalars=self.parts.compute.scalars.take())
         except ConnectionBroken as error:
-            return StageBroken(cause=error.cause)
+            return self._broken(error)
         except TrainingError as error:
             return Failed.of(error)
 
@@ -95,7 +102,7 @@ class StageEngine(Engine):
         try:
             self.stage.commit(commit)
         except ConnectionBroken as error:
-            return StageBroken(cause=error.cause)
+            return self._broken(error)
         except TrainingError as error:
             return Failed.of(error)
         return None
@@ -106,7 +113,8 @@ class StageEngine(Engine):
             return {}
         try:
             return self._stage.forward(function, self.parts.config.seed) or {}
-        except ConnectionBroken:
+        except ConnectionBroken as error:
+            self._broken(error)
             return {}  # the next step says more
         except (RuntimeError, MemoryError) as error:
             if not devices.is_out_of_memory(error):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -178,3 +179,35 @@ BLOCKED = "2026-11-21 11:13:10,000\tSUCC scripts.py:1251 -- Ray runtime started.
 )
 def test_why_ray_ended_is_one_line(log, cause):
     assert ray_command.explain_end(log) == cause
+
+
+GONE_AT_ONCE = """
+import sys
+from remote_agent import deadlines
+from remote_agent.host import supervisor
+deadlines.CLUSTER_GONE_SECONDS = 0.0
+sys.exit(supervisor.main(sys.argv[1:]))
+"""
+
+
+def test_a_machine_whose_cluster_has_been_gone_for_an_hour_cleans_up_by_itself(joined, folder, wait_until):
+    spec, _ = joined("worker")
+    now = [0.0]
+
+    class Hours(supervisor.Doorbell):
+        def __init__(self) -> None:
+            pass
+
+        def pause(self, seconds: float, *, until_readable: int | None = None) -> None:
+            now[0] += 100 * seconds
+
+    waiting = supervisor.Supervisor(folder, spec, Hours(), clock=lambda: now[0])
+    with pytest.raises(supervisor.ClusterGone):
+        waiting._await_head()
+    assert deadlines.CLUSTER_GONE_SECONDS <= now[0] < deadlines.CLUSTER_GONE_SECONDS + 101
+
+    supervisor.stop(folder)
+    argv = [sys.executable, "-c", GONE_AT_ONCE, "--folder", str(folder)]
+    processes.launch(folder, layout.SUPERVISOR, argv, layout.supervisor_log_path(folder))
+    wait_until(lambda: process_table.find_marked(folder) == () and not (folder / "token").exists(), 30)
+    wait_until(lambda: [path.name for path in folder.iterdir()] == ["logs"], 30)

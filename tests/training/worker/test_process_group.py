@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ import torch.distributed
 from remote_agent.training.shared.messages import GroupMembership
 from remote_agent.training.wire import handshake
 from remote_agent.training.wire.errors import ExchangeError
+from remote_agent.training.worker import process_group
 from remote_agent.training.worker.meeting_place import MeetingPlace
 from remote_agent.training.worker.process_group import PIECE, GroupBroken, ProcessGroup
 
@@ -69,6 +71,29 @@ def test_every_member_gets_the_same_bits_of_the_sum(
     for group in groups:
         group.close()
     assert not torch.distributed.is_initialized()
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_stranger_in_a_members_place_breaks_the_group_before_any_data(
+    meeting: MeetingPlace, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Gloo's own connections are made, as by one who guessed; then one turns out not to know the secret."""
+    right = process_group.prove
+
+    def prove(group: Any, membership: GroupMembership) -> None:
+        if membership.rank == size - 1:
+            membership = replace(membership, secret=bytes(32))
+        right(group, membership)
+
+    def join(membership: GroupMembership) -> str:
+        try:
+            ProcessGroup(membership, ADDRESS)
+        except GroupBroken as broken:
+            return str(broken)
+        return "formed"
+
+    monkeypatch.setattr(process_group, "prove", prove)
+    assert ["stranger" in said for said in together(pool, join, meeting.invite(size))] == [True] * size
 
 
 def test_the_first_members_numbers_and_the_largest_ones_reach_all(

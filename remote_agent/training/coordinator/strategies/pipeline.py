@@ -10,7 +10,8 @@ every stage make its optimizer's step with these.
 When a stage is lost the run goes back to its newest checkpoint: all workers end, and it is made ready once more with
 the devices that are left, which are cut anew (:class:`~remote_agent.training.errors.StageLost`). Steps since the
 checkpoint are made again, with the same samples and random numbers, so the weights are those of a run without the loss.
-A device that comes back, or is added, gets blocks after the next checkpoint, in the same way.
+A device that comes back, or is added, gets blocks after the next checkpoint, in the same way; so does a host leave that
+is drained, for which a checkpoint is made at once.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import numpy as np
 from torch import nn
 
 from remote_agent.models.blocks import blocks_of
-from remote_agent.protocol import Notice, PlanMade, WorkerLost
+from remote_agent.protocol import PlanMade, WorkerLost
 from remote_agent.training import job
 from remote_agent.training.checkpoint.optimizer_state import Snapshot, TrainingState
 from remote_agent.training.coordinator.members import WorkerHandle
@@ -34,12 +35,11 @@ from remote_agent.training.coordinator.plan import cuts
 from remote_agent.training.coordinator.plan.cuts import Cut, DoesNotFit
 from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery import policy
-from remote_agent.training.coordinator.recovery.liveness import answer_of
 from remote_agent.training.coordinator.session import Session, StepReport
 from remote_agent.training.coordinator.share_balancer import ShareBalancer
 from remote_agent.training.coordinator.strategies.base import Strategy
 from remote_agent.training.coordinator.strategies.driver import Answered, Driver, Lost, Owed, Stalled
-from remote_agent.training.deadlines import SERVER_S, TRANSFER_S, given_up_after
+from remote_agent.training.deadlines import LOOK_S, PING_S, SERVER_S, TRANSFER_S, given_up_after
 from remote_agent.training.errors import StageLost, TrainingError
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.figures import whole
@@ -97,7 +97,6 @@ class Pipeline(Strategy):
         """Train; see :class:`~remote_agent.training.coordinator.strategies.base.Strategy`."""
         self._session = session
         self._commit: Commit | None = None
-        self._told: set[str] = set()
         with Heartbeat() as self._heartbeat:
             self._driver = Driver(session, ShareBalancer(session), self._heartbeat, on_server=False)
             self._open()
@@ -125,7 +124,7 @@ class Pipeline(Strategy):
                 self._settle()  # it may have been told to stop since
                 return
             ended = now
-            self._take_in_newcomers(step)
+            self._cut_anew(step)
 
     # --- The stages --------------------------------------------------------------------------------------------------
 
@@ -190,25 +189,43 @@ class Pipeline(Strategy):
             reasons=(*reasons, *session.reasons),
         )
 
-    def _take_in_newcomers(self, step: int) -> None:
-        """After a checkpoint: cut anew where a device is back, or was added; or its host is to leave.
+    def _cut_anew(self, step: int) -> None:
+        """After a checkpoint: where a device is back, was added, or is to leave; for the last there is one soon.
 
         Raises:
             StageLost: the run is made ready once more.
         """
-        membership, session = self._driver.membership, self._session
-        leaving = {each.host for each in self._stages} & set(session.membership.draining) - self._told
-        for host in sorted(leaving):
-            self._told.add(host)
-            advice = f"stop the run, and resume it without {host}"
-            text = f"{host} can't be drained while it holds a part of the model: {advice}"
-            session.journal.write(Notice, step=step, host=host, text=text)
+        session = self._session
+        draining = session.membership.draining
+        leaving = [member for member in session.members if member.host in draining]
+        if len(leaving) == len(session.members):
+            leaving = []  # never do all leave
+        if leaving and not session.is_checkpoint(step):
+            session.keeping.checkpoint_due = step + 1
         if not session.is_checkpoint(step):
             return
-        newcomers = membership.ready()
-        if newcomers:
-            names = ", ".join(member.name for member in newcomers)
-            raise StageLost(f"{names} is there again: the model is cut anew", hint=_HINT)
+        for member in leaving:
+            self._tell_lost(member, policy.decide(policy.Drained(), policy.RunStatus(others=1, coming=0)).cause)
+        newcomers = self._driver.membership.ready()
+        changed = [f"{member.name} leaves" for member in leaving]
+        changed += [f"{member.name} is there again" for member in newcomers]
+        if changed:
+            raise self._lost(f"{', '.join(changed)}: the model is cut anew")
+
+    def _lost(self, cause: str, host: str = "") -> StageLost:
+        """What ends this cut; the next one is made with the devices that the user wants now."""
+        session = self._session
+        error = StageLost(cause, hint=_HINT, host=host)
+        fleet = [*(member.seat.spec for member in session.members), *(away.spec for away in session.away)]
+        error.commands = session.control.offset if session.control is not None else None
+        wanted = [spec for spec in fleet if spec.host not in session.membership.draining]
+        is_left = any(spec.host != host for spec in wanted)  # else hosts that are to leave have to stay
+        error.fleet = tuple(dict.fromkeys(wanted if is_left else fleet))
+        return error
+
+    def _tell_lost(self, member: WorkerHandle, cause: str) -> None:
+        who = {"worker": member.name, "host": member.host, "device": member.device}
+        self._session.journal.write(WorkerLost, **who, step=self._step, cause=cause)
 
     # --- A step ------------------------------------------------------------------------------------------------------
 
@@ -246,7 +263,7 @@ class Pipeline(Strategy):
         if broken:
             # A process or host that is gone is found as such; what is left is a connection.
             member, cause = broken[0]
-            raise StageLost(f"{member.name} lost another stage: {cause}", hint=_HINT, host=member.host)
+            raise self._lost(f"{member.name} lost another stage: {cause}", member.host)
         return [answers[member] for member in self._stages]
 
     def _owed(self, member: WorkerHandle, computed: int) -> Owed | None:
@@ -263,39 +280,54 @@ class Pipeline(Strategy):
         """
         decision = policy.decide(evidence, policy.RunStatus(others=len(self._stages), coming=0, on_server=False))
         LOG.info("step %d: %s: %s", self._step, member.name, evidence)
-        self._session.journal.write(
-            WorkerLost,
-            worker=member.name,
-            host=member.host,
-            device=member.device,
-            step=self._step,
-            cause=decision.cause,
-        )
+        self._tell_lost(member, decision.cause)
         if isinstance(evidence, policy.Died):
             self._session.crashes.died(member.seat, member.actor, evidence.cause)
-        error = StageLost(f"{member.name} was lost: {decision.cause}", hint=_HINT, host=member.host)
+        error = self._lost(f"{member.name} was lost: {decision.cause}", member.host)
         error.unreachable = isinstance(evidence, policy.Silent)
         raise error
 
     def _all(self, calls: Sequence[tuple[WorkerHandle, Ref[Any]]], seconds: float) -> list[Any]:
-        """What the members answer.
+        """What the members answer, in their order; whoever fails is heard at once.
 
         Raises:
             StageLost: one does not.
             TrainingError: one has failed.
         """
-        answers = []
-        for member, call in calls:
+        answers: dict[int, Any] = {}
+        end = time.monotonic() + seconds
+        while len(answers) < len(calls):
+            open_ = [number for number in range(len(calls)) if number not in answers]
+            ready = rpc.first_ready([calls[number][1] for number in open_], LOOK_S)
+            if ready is None:
+                for member, _ in calls:  # the others may wait for one that has answered
+                    self._look(member)
+                if time.monotonic() > end:
+                    self._lose(calls[open_[0]][0], policy.Hung(seconds))
+                continue
+            member, call = calls[open_[ready]]
             try:
-                answer = answer_of(member, call, self._heartbeat, seconds)
+                answer = rpc.get(call, PING_S)
             except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
                 self._lose(member, policy.Died(rpc.describe(error)))
             if isinstance(answer, Failed):
                 raise answer.error(member.host)
             if isinstance(answer, StageBroken):
-                raise StageLost(f"{member.name}: {answer.cause}", hint=_HINT, host=member.host)
-            answers.append(answer)
-        return answers
+                raise self._lost(f"{member.name}: {answer.cause}", member.host)
+            answers[open_[ready]] = answer
+        return [answers[number] for number in range(len(calls))]
+
+    def _look(self, member: WorkerHandle) -> None:
+        """See whether a member is alive.
+
+        Raises:
+            StageLost: it is not.
+        """
+        beat = self._heartbeat.of(member.actor)
+        if beat.ended:
+            self._lose(member, policy.Died(beat.ended))
+        if beat.is_silent:
+            self._lose(member, policy.Silent(beat.silent_s))
 
     # --- Accounting --------------------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from remote_agent.training.worker.device import backend, held_values
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device.compute import SliceComputer, seed_everything
 from remote_agent.training.worker.device.untouched import modes_kept
+from remote_agent.training.worker.device.watching import STATE_HINT
 
 SAMPLES = 12
 """Samples that are compared in several ways, at most; together with the parts a few small forward passes."""
@@ -93,6 +94,7 @@ class Additivity:
         samples: indices of those to take some of.
         state: buffers and frozen parameters by name.
         large: samples that are compared once more, as many as are computed together in training; 0: none.
+        gradients: compare them as well.
 
     Attributes:
         evaluating: whether the loss was compared in evaluation mode; None: only on average, or not at all.
@@ -108,13 +110,14 @@ class Additivity:
         samples: Indices,
         state: Mapping[str, Tensor],
         large: int = 0,
+        gradients: bool = True,
     ) -> None:
         self._model, self._computer, self._owner, self._state = model, computer, owner, state
         self._first = {name: tensor.detach().clone() for name, tensor in state.items()}
         count = min(SAMPLES, len(samples), computer.most or SAMPLES)
         self._indices = _spread(samples, count)
         self._large = _spread(samples, min(large, len(samples), computer.most or large)) if large else samples[:0]
-        self._moved: frozenset[str] = frozenset()
+        self._moved, self._gradients = frozenset[str](), gradients
         self._statistics = uses_batch_statistics(model)
         halves = any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in model.parameters())
         self.tolerance = HALF_TOLERANCE if halves else backend.of(computer.device).tolerance
@@ -135,9 +138,9 @@ class Additivity:
             self._leave_no_gradient()
             one = self._see(0, count, 1)
             self._refuse_own_backward()
-            kept = self._hidden()
+            kept = held_values.reached(self._owner, self._model)
             other = self._see(0, count, 2)
-            hidden = held_values.changed(kept, self._hidden())
+            hidden = held_values.changed(kept, held_values.reached(self._owner, self._model))
             self._moved = frozenset(name for name, now in one.state.items() if not torch.equal(now, self._first[name]))
             state = self._about_state(one)
             if self._statistics or not _is_same(one, other):
@@ -168,7 +171,7 @@ class Additivity:
             other = self._see(0, count, 1, data_seed=1)
         if not _is_same(one, other):
             as_mean, as_sum = self._on_average()
-            notes = ("the loss or the data is random: what the loss is a mean over was checked on average only",)
+            notes = (_RANDOM if _is_same(one, self._see(0, count, 1)) else _UNSTEADY,)
         together = one.unknown or ("" if as_mean or as_sum else _TOGETHER)
         return self._findings(as_mean, as_sum, together, state, hidden, notes)
 
@@ -192,6 +195,8 @@ class Additivity:
 
     def _about_gradients(self, as_mean: bool) -> str:
         """Whether the gradient of the samples is the sum of their parts' gradients, as their loss is."""
+        if not self._gradients:
+            return ""
         count = len(self._indices)
         end = self._splits()[0]
         try:
@@ -323,21 +328,15 @@ class Additivity:
                     return _STATE.format(name=name)
         return ""
 
-    def _hidden(self) -> dict[str, object]:
-        """Numbers and tensors that the code can reach and that are not in the model's state, by where they are."""
-        found: dict[str, object] = {}
-        for name, value in vars(self._owner).items() if hasattr(self._owner, "__dict__") else ():
-            found.update(held_values.values(f"self.{name}", value))
-        for path, module in self._model.named_modules():
-            for name, value in vars(module).items():
-                if not name.startswith("_"):  # parameters, buffers and submodules lie in such
-                    found.update(held_values.values(f"{path or 'model'}.{name}", value))
-        return found
-
 
 _TOGETHER = (
     "the loss of a batch is not the mean of its parts' losses: it depends on which samples are together (contrastive?"
     " padded without a mask?), or it is a mean over something else than samples"
+)
+_RANDOM = "the loss or the data is random: what the loss is a mean over was checked on average only"
+_UNSTEADY = (
+    "the loss of the same samples differs from call to call with the same random numbers, and what it is a mean over"
+    f" was checked on average only: {STATE_HINT}"
 )
 _BACKWARD = (
     "the gradient of a batch is not the sum of its parts' gradients, though its loss is: backward depends on which"

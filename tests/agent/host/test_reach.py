@@ -1,0 +1,34 @@
+"""Where a host listens to find out what others reach of it: each range that Ray and training use, at both ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from remote_agent.host import reach
+
+
+def test_the_kernels_ports_are_the_systems_own_and_else_the_usual_ones(tmp_path: Path) -> None:
+    (tmp_path / "range").write_text("40000\t45000\n")
+    assert reach.kernel_ports(str(tmp_path / "range")) == range(40000, 45001)
+    (tmp_path / "range").write_text("none")
+    for path in ("range", "nothing"):
+        assert reach.kernel_ports(str(tmp_path / path)) == range(49152, 65536)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the kernel's range is a setting of its own")
+def test_each_range_is_tried_at_its_ends_and_in_its_middle() -> None:
+    words = [sys.executable, reach.__file__, "1"]
+    done = subprocess.run(words, input="", capture_output=True, text=True, timeout=30, check=True)
+    ports = json.loads(done.stdout)["ports"]
+    assert len(ports) == len({*ports}) == 7 + reach.KERNEL_PORTS
+    for own in (reach.WORKER_PORTS, reach.kernel_ports()):
+        tried = sorted(port for port in ports if port in own)
+        third = len(own) // 3
+        assert tried[0] < own[third]
+        assert any(own[third] <= port < own[-third] for port in tried)
+        assert tried[-1] >= own[-third]
