@@ -36,7 +36,7 @@ from remote_agent.training.coordinator.strategies import allreduce
 from remote_agent.training.server import actor as server_actor
 from remote_agent.training.server import service
 from remote_agent.training.server.actor import ParameterServer
-from remote_agent.training.shared import dataplane, flat
+from remote_agent.training.shared import dataplane, flat, link_speed
 from remote_agent.training.shared.dataplane import OptimizerFacts, Usage
 from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.link_speed import LinkRates
@@ -96,14 +96,16 @@ class HostedWorker:
         self._engine: Engine | None = None
 
     def open(self, blob: bytes, data: Any, state: bytes, config: TrainingConfig, most: int | None) -> WorkerReady:
-        del blob, data, state, most
-        self._config = config
+        del blob, data, most
+        self._config, self._state = config, state
         self._host.kernel.wait(self._host.kernel.now + self._host.kernel.random.uniform(*OPEN_S))
         return WorkerReady(machine=self._host.name, cores=1, device="cpu")
 
     def prepare(self, buffers: Any, reference: Any, config: TrainingConfig, watched: bool = False) -> None:
         del buffers, reference, watched
         self._config, model = config, self._factory.create_model()
+        if given := state_of(self._state):
+            model.load_state_dict(given)
         parts = Parts(
             model=model,
             weights=flat.FlatTensors(model),
@@ -200,10 +202,11 @@ def measured(candidates: Sequence[Any], *_: Any) -> Measurements:
     return Measurements((PROFILE,) * len(candidates), Usage(), Findings(), 1.0, PROFILE)
 
 
-def surveyed(hosts: Sequence[str], actors: Sequence[Any]) -> tuple[LinkRates, ...]:
+def surveyed(of: dict[str, Host], hosts: Sequence[str], actors: Sequence[Any]) -> tuple[LinkRates, ...]:
     """As ``survey`` has it."""
     del actors
-    return (LinkRates(up=1e8, down=1e8, memory=1 << 34, reachable=True),) * len(hosts)
+    rates = [of[name].rate or 1e8 for name in hosts]
+    return tuple(LinkRates(up=rate, down=rate, memory=1 << 34, reachable=True) for rate in rates)
 
 
 _decide = functools.cache(sharding.decide)
@@ -232,6 +235,7 @@ def node(host: Host) -> Node:
 def of_engine(kernel: Kernel, cluster: Cluster, head: Host, commands: list[RunCommand]) -> Iterator[None]:
     """What the engine's modules ask for, in the simulation's place."""
     network, wires = Network(kernel), Wires(kernel, cluster.hosts)
+    links = functools.partial(surveyed, cluster.hosts)
 
     def here() -> str:
         owner = kernel.current.owner
@@ -261,7 +265,8 @@ def of_engine(kernel: Kernel, cluster: Cluster, head: Host, commands: list[RunCo
         (placement, "here", lambda _: node(head)),
         (setup, "measure", measured),
         (joining, "measure", measured),
-        (siting, "survey", surveyed),
+        (siting, "survey", links),
+        (link_speed, "survey", links),
         (sharding, "decide", decided),
         (sharding, "chunk_numbers", lambda numel, shards: -(-numel // (2 * shards))),
         (crashes, "last_words_here", lambda _: None),

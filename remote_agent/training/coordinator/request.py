@@ -31,6 +31,7 @@ class Request:
         prints: brings what the workers print to the user; None: it is not shown.
         logs: workers and servers write logs, in the run's folder on their hosts.
         profile: the file that what was measured is kept in, for later plans; None: it is not kept.
+        replanned: how often it was made ready again for a better plan.
         lasting: server and workers outlive the coordinator, for a successor that takes them over (``takeover``).
     """
 
@@ -48,6 +49,7 @@ class Request:
     prints: Prints | None = None
     logs: bool = False
     profile: Path | None = None
+    replanned: int = 0
 
     @property
     def logged(self) -> str:
