@@ -55,9 +55,9 @@ class UsageError(HeteroTuiError):
 class InventoryError(UsageError):
     """``inventory.yaml`` has mistakes; ``mistakes`` holds one line for each, with line number and key."""
 
-    def __init__(self, path: str, mistakes: tuple[str, ...]) -> None:
+    def __init__(self, path: str, mistakes: tuple[str, ...], cause: str = "") -> None:
         count = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
-        super().__init__(f"{path} has {count}", step="inventory")
+        super().__init__(cause or f"{path} has {count}", step="inventory")
         self.path = path
         self.mistakes = mistakes
 

@@ -29,6 +29,8 @@ def _ip(text: str) -> str:
 CLOCK_OFF = 60.0
 """Seconds by which a clock may be off before it is worth a word."""
 
+_DAYS = 2  # from then on, it is told in days
+
 _VENDORS = {"cuda": "NVIDIA", "rocm": "AMD"}
 """Whose GPUs a torch may be built for; it calls either ``cuda:0``, ``cuda:1``..."""
 
@@ -179,8 +181,9 @@ class HostFacts(_Facts):
         if abs(self.clock_ahead) < CLOCK_OFF:
             return ()
         direction = "ahead of" if self.clock_ahead > 0 else "behind"
-        minutes = f"{abs(self.clock_ahead) / 60:,.0f} min"
-        return (f"its clock is {minutes} {direction} this computer's, so times in logs are wrong: set it there",)
+        minutes = abs(self.clock_ahead) / 60
+        off = f"{minutes:,.0f} min" if minutes < _DAYS * 1440 else f"{minutes / 1440:,.0f} days"
+        return (f"its clock is {off} {direction} this computer's, so times in logs are wrong: set it there",)
 
     @property
     def _unused(self) -> tuple[str, ...]:

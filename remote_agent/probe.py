@@ -597,14 +597,22 @@ def read_python(folder: str) -> Facts:
 
 def read_disk(folder: str) -> Facts:
     path = folder
-    while not os.path.isdir(path) and path != os.path.dirname(path):
+    while not os.path.lexists(path) and path != os.path.dirname(path):
         path = os.path.dirname(path)
-    usage = shutil.disk_usage(path)
+    place = path
+    while not os.path.isdir(place):
+        place = os.path.dirname(place)
+    usage = shutil.disk_usage(place)
     return {"path": path, "total_bytes": usage.total, "free_bytes": usage.free, "unwritable": unwritable(path)}
 
 
 def unwritable(path: str) -> str:
     """Why this user can't make files in a folder; empty where it can. Nothing is written to find out."""
+    home = os.path.expanduser("~")
+    if not (os.path.isabs(home) and os.path.isdir(home)):
+        return "the home folder %s is not there" % home
+    if not os.path.isdir(path):
+        return "it is no folder"
     if os.statvfs(path).f_flag & os.ST_RDONLY:
         return "the file system is read-only"
     return "" if os.access(path, os.W_OK | os.X_OK) else "it belongs to another user"

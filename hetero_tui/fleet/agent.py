@@ -163,12 +163,16 @@ def inline(name: str, *arguments: str) -> str:
 def with_python(arguments: str, candidates: Sequence[str], name: str = "sh") -> list[str]:
     """A command that runs the first of these Pythons that is there, without variables that steer Python.
 
+    An environment of ours whose Python does not start (the system's was replaced, half of it was removed) is passed
+    over: what is there else tells what the machine is, and bootstrap makes the environment anew.
+
     ``arguments`` are as a shell reads them, and ``name`` is what ``$0`` stands for in them. The exit status is
     :data:`NO_PYTHON` where there is none.
     """
     script = (
         f'{WITHOUT_PYTHON_VARIABLES} for python in "$@"; do '
-        'case "$python" in "~/"*) python="$HOME/${python#??}";; esac; '
+        'case "$python" in "~/"*) python="$HOME/${python#??}";;'
+        ' .hetero-tui/*) "$python" -I -c "" >/dev/null 2>&1 || continue;; esac; '
         f'if command -v "$python" >/dev/null 2>&1; then exec "$python" {arguments}; fi; done; exit {NO_PYTHON}'
     )
     return ["sh", "-c", script, name, *candidates]

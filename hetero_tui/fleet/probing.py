@@ -115,9 +115,11 @@ async def probe_host(cluster: str, host: Host, transport: Transport) -> HostFact
                 step=STEP,
                 hint=_python_hint(host),
             )
+        status = done.exit_status
+        ended = f"its Python was ended by signal {-status}" if status < 0 else f"the probe ended with status {status}"
         raise CommandFailed(
             host.name,
-            last_lines(tail, 1) or f"the probe ended with status {done.exit_status} and no answer",
+            last_lines(tail, 1) or f"{ended} and no answer",
             step=STEP,
             hint=f"try `python3 --version` there; used: {', '.join(candidates)}",
             output=tail,

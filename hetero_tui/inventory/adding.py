@@ -10,7 +10,8 @@ from pathlib import Path
 from hetero_tui.errors import UsageError
 
 _TARGET = re.compile(
-    r"(?:(?P<user>[^\s@:\[\]]+)@)?(?:(?P<address>[^\s@:\[\]]+)|\[(?P<ipv6>[0-9A-Fa-f:.]+)\])(?::(?P<port>\d{1,5}))?"
+    r"(?:(?P<user>[^\s@:\[\]]+)@)?(?:(?P<address>[^\s@:\[\]/\\,;|&<>*?]+)|\[(?P<ipv6>[0-9A-Fa-f:.]+)\])"
+    r"(?::(?P<port>\d{1,5}))?"
 )
 _DEEPEST = 16  # of files that include each other, as in OpenSSH
 

@@ -6,6 +6,7 @@ An inventory needs neither: both are mistakes here. See https://yaml.org/spec/1.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,6 +70,10 @@ class Mistakes:
 def parse(text: str, mistakes: Mistakes) -> Value | None:
     """The document's root; None (with a mistake noted) when the text is not one YAML document without aliases."""
     depth = 0
+    if strange := re.search("[\x85\u2028\u2029]", text):  # to some readers the end of a line, to others none
+        line = text.count("\n", 0, strange.start()) + 1
+        mistakes.add(line, "", f"the character U+{ord(strange[0]):04X} is not allowed")
+        return None
     try:
         for event in YAML(typ="safe", pure=True).parse(text):
             depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
@@ -86,7 +91,9 @@ def parse(text: str, mistakes: Mistakes) -> Value | None:
         mistakes.add(line, "", _broken(error), column=column)
         return None
     except YAMLError as error:  # a character that YAML forbids has no mark
-        mistakes.add(0, "", f"not YAML: {' '.join(str(error).split())[:160]}")
+        place = getattr(error, "position", 0)
+        what = f"the character U+{ord(text[place]):04X} is not allowed" if place < len(text) else "it can't be read"
+        mistakes.add(text.count("\n", 0, place) + 1, "", f"not YAML: {what}")
         return None
     return None if root is None else _value(root, "", mistakes)
 

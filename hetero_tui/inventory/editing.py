@@ -1,13 +1,44 @@
-"""Takes hosts out of the text of an inventory: every other line, and every comment, stays as it is."""
+"""Puts hosts into the text of an inventory and takes them out: every other line, and every comment, stays as it is."""
 
 from __future__ import annotations
 
+import io
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.nodes import MappingNode
 from ruamel.yaml.tokens import BlockEndToken, StreamEndToken
+
+
+def with_host(text: str, name: str, fields: Mapping[str, object]) -> str:
+    """The text of a valid inventory, or an empty one, with one more host on a line of its own, behind the others."""
+    root: Any = YAML(typ="safe", pure=True).compose(text)
+    item = f"{name}: {_flow(fields)}"
+    if not isinstance(root, MappingNode):
+        text = text[: root.start_mark.index] + text[root.end_mark.index :] if root else text  # without a `null`
+        return _with_lines(text, len(text.splitlines()), "hosts:", f"  {item}")
+    pair = next((pair for pair in root.value if pair[0].value == "hosts"), None)
+    if pair is None:
+        if root.flow_style:
+            return _within(text, root, f"hosts: {{{item}}}")
+        indent = " " * int(root.value[0][0].start_mark.column)
+        return _with_lines(text, _last_line(root) + 1, f"{indent}hosts:", f"{indent}  {item}")
+    key, hosts = pair
+    start, end = hosts.start_mark.index, hosts.end_mark.index
+    if isinstance(hosts, MappingNode) and hosts.value and not hosts.flow_style:
+        indent = " " * int(hosts.value[-1][0].start_mark.column)
+        return _with_lines(text, _last_line(hosts) + 1, f"{indent}{item}")
+    if isinstance(hosts, MappingNode) and (hosts.value or root.flow_style or "#" in text[start:end]):
+        return _within(text, hosts, item)
+    if root.flow_style:
+        return f"{text[:start]} {{{item}}}{text[end:]}"
+    # `{}`, `null` or nothing is written there. What follows may be a comment, which needs the space before it.
+    kept = text[:start] if text[end:].startswith("#") else text[:start].rstrip(" ")
+    indent = " " * int(key.start_mark.column)
+    return _with_lines(kept + text[end:], key.end_mark.line + 1, f"{indent}  {item}")
 
 
 def without_host(text: str, name: str) -> str:
@@ -27,11 +58,45 @@ def without_host(text: str, name: str) -> str:
     comments = _comments(text)
     indent = " " * int(entry[0].start_mark.column)
     kept = [
-        lines[number] if lines[number].lstrip().startswith("#") else f"{indent}{comments[number]}\n"
+        lines[number] if lines[number].lstrip().startswith("#") else f"{indent}{comments[number]}{_line_end(text)}"
         for number in range(first, last + 1)
         if number in comments
     ]
     return "".join([*lines[:first], *kept, *lines[last + 1 :]])
+
+
+def _flow(fields: Mapping[str, object]) -> str:
+    """A mapping as YAML writes it on one line, each value quoted where it has to be."""
+    yaml = YAML()
+    yaml.width = 4096
+    mapping = CommentedMap(fields)
+    mapping.fa.set_flow_style()
+    buffer = io.StringIO()
+    yaml.dump(mapping, buffer)
+    return buffer.getvalue().strip()
+
+
+def _line_end(text: str) -> str:
+    found = re.search(r"\r\n|\n|\r", text)
+    return found[0] if found else "\n"
+
+
+def _with_lines(text: str, before: int, *lines: str) -> str:
+    """With ``lines`` put before the line of that number."""
+    end = _line_end(text)
+    kept = text.splitlines(keepends=True)
+    if before and before <= len(kept) and not kept[before - 1].endswith(("\n", "\r")):
+        kept[before - 1] += end
+    return "".join([*kept[:before], *(line + end for line in lines), *kept[before:]])
+
+
+def _within(text: str, mapping: MappingNode, item: str) -> str:
+    """With one more item in a flow mapping: behind the last, or behind the brace that opens it."""
+    if mapping.value:
+        place = mapping.value[-1][1].end_mark.index
+        return f"{text[:place]}, {item}{text[place:]}"
+    place = mapping.start_mark.index + 1
+    return text[:place] + item + text[place:]
 
 
 def _value(root: Any, key: str) -> MappingNode | None:
@@ -42,7 +107,10 @@ def _value(root: Any, key: str) -> MappingNode | None:
 def _last_line(node: Any) -> int:
     """The line on which a value ends; a block mapping's own end mark is where the next thing begins."""
     if isinstance(node, MappingNode) and not node.flow_style and node.value:
-        return max(_last_line(value) for _, value in node.value)
+        return max(
+            _last_line(value) if value.start_mark.index < value.end_mark.index else int(key.end_mark.line)
+            for key, value in node.value
+        )
     line, column = node.end_mark.line, node.end_mark.column
     return int(line - 1 if column == 0 and line > node.start_mark.line else line)
 
@@ -58,8 +126,12 @@ def _comments(text: str) -> dict[int, str]:
 
 
 def _without_item(text: str, entry: Any) -> str:
-    """Without one ``name: {...}`` of a flow mapping, and one of the commas beside it."""
-    before, after = text[: entry[0].start_mark.index], text[entry[1].end_mark.index :]
+    """Without one ``name: {...}`` of a flow mapping, and one of the commas beside it; comments in it stay."""
+    start, end = entry[0].start_mark, entry[1].end_mark
+    comments = _comments(text)
+    inside = [comments[number] for number in range(start.line, end.line) if number in comments]
+    before, after = text[: start.index], text[end.index :]
+    kept = "".join(f" {comment}{_line_end(text)}" for comment in inside)
     if found := re.match(r"\s*,\s*", after):
-        return before + after[found.end() :]
-    return re.sub(r"\s*,\s*$", "", before) + after
+        return before + kept + after[found.end() :]
+    return re.sub(r"\s*,\s*$", "", before) + kept + after

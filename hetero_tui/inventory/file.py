@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import difflib
-import io
 import os
+import re
 import tempfile
 from collections.abc import Iterable
 from collections.abc import Mapping as MappingType
@@ -13,13 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
-from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap
 
 from hetero_tui.errors import InventoryError
+from hetero_tui.inventory import editing
 from hetero_tui.inventory.checks import check_head, check_hosts
 from hetero_tui.inventory.document import LARGEST, Mapping, Mistakes, Value, parse
-from hetero_tui.inventory.editing import without_host
 from hetero_tui.inventory.schema import Host, Inventory
 
 HOST_KEYS = tuple(name for name in Host.model_fields if name != "name")
@@ -60,22 +59,12 @@ def add_host(path: Path, name: str, fields: MappingType[str, object]) -> Invento
 
 def with_host(path: Path, name: str, fields: MappingType[str, object]) -> tuple[Inventory, str]:
     """The inventory, and its text, as :func:`add_host` would make them; nothing is written. Raises as that does."""
-    text = _text(path) if path.exists() else "hosts: {}\n"
-    existing = _read(text, path)
-    if existing.host(name) is not None:
-        raise InventoryError(str(path), (f"hosts.{name}: is there already; edit the file to change it",))
-    yaml = YAML()
-    yaml.preserve_quotes = True
-    yaml.width = 4096
-    document = yaml.load(text)
-    if not document.get("hosts"):
-        document["hosts"] = CommentedMap()
-    host = CommentedMap(fields)
-    host.fa.set_flow_style()
-    document["hosts"][name] = host
-    buffer = io.StringIO()
-    yaml.dump(document, buffer)
-    return _read(buffer.getvalue(), path), buffer.getvalue()
+    text = _text(path) if path.exists() else ""
+    if _read(text, path, may_be_empty=True).host(name) is not None:
+        what = f"hosts.{name}: is there already; edit the file to change it"
+        raise InventoryError(str(path), (what,), f"{name} can't be added to {path}")
+    changed = editing.with_host(text, name, fields)
+    return _checked(changed, path, f"{name} can't be added to {path}"), changed
 
 
 def remove_host(path: Path, name: str) -> Inventory:
@@ -89,10 +78,27 @@ def remove_host(path: Path, name: str) -> Inventory:
     if existing.host(name) is None:
         known = ", ".join(host.name for host in existing.hosts) or "none"
         raise InventoryError(str(path), (f"hosts.{name}: is not there; hosts are: {known}",))
-    changed = without_host(text, name)
-    inventory = _read(changed, path)
+    named = [
+        ("cluster.head", existing.head),
+        *((f"hosts.{one.name}.proxy_jump", one.proxy_jump) for one in existing.hosts),
+    ]
+    if uses := tuple(
+        f"{where}: names {name}; change that first" for where, named_there in named if named_there == name
+    ):
+        raise InventoryError(str(path), uses, f"{name} can't be removed from {path}")
+    changed = editing.without_host(text, name)
+    inventory = _checked(changed, path, f"{name} can't be removed from {path}")
     _replace(path, changed)
     return inventory
+
+
+def _checked(text: str, path: Path, refused: str) -> Inventory:
+    """The inventory of a text that is about to be written; its lines are not those of the file that the user knows."""
+    try:
+        return _read(text, path)
+    except InventoryError as error:
+        mistakes = tuple(re.sub(r"^line \d+: | \(line \d+\)", "", mistake) for mistake in error.mistakes)
+        raise InventoryError(str(path), mistakes, refused) from None
 
 
 def _text(path: Path) -> str:
@@ -117,10 +123,10 @@ def _text(path: Path) -> str:
         raise refuse(f"line {line}: not UTF-8 text; save the file as UTF-8") from None
 
 
-def _read(text: str, path: Path) -> Inventory:
+def _read(text: str, path: Path, *, may_be_empty: bool = False) -> Inventory:
     mistakes = Mistakes()
     root = parse(text, mistakes)
-    if root is None and not mistakes:
+    if root is None and not mistakes and not may_be_empty:
         mistakes.add(0, "", f"the file is empty; {_STARTER}")
     top = _fields(root, "", _TOP, mistakes) if root is not None else {}
     cluster, cluster_lines = _cluster(top.get("cluster"), mistakes)
@@ -266,9 +272,10 @@ def _replace(path: Path, text: str) -> None:
     """Write ``text`` to ``path`` whole or not at all, with the old file's mode."""
     path = path.resolve()
     mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
+    encoding = "utf-8-sig" if path.exists() and path.read_bytes().startswith(codecs.BOM_UTF8) else "utf-8"
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with os.fdopen(handle, "w", encoding=encoding, newline="") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -7,6 +7,7 @@ hosts are dialled here, one by one, and not by asyncssh, so that their host keys
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from hetero_tui.errors import HostError, HostKeyChanged, HostKeyUnknown
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.inventory.schema import Jump
 from hetero_tui.transport import failures, host_keys, identities
+from hetero_tui.transport.addresses import first_to_answer
 from hetero_tui.transport.host_keys import OfferedKey, Target, Verdict
 
 STEP = "connect"
@@ -154,9 +156,13 @@ class Dialler:
         target = Target((options.host_key_alias or options.host).lower(), options.port)
         paths = _known_hosts(endpoint, options)
         gate = _Gate(target, paths, attempt, accept_new=self.accept_new_host_keys)
+        sock: socket.socket | None = None
         try:
+            if through is None and not options.proxy_command and not options.config.get("BindAddress"):
+                sock = await first_to_answer(options.host, options.port, options.family)
             connection = await asyncssh.connect(
                 **common,
+                sock=sock,
                 tunnel=through.connection if through else None,
                 known_hosts=((), (), ()),  # every key comes to the gate
                 server_host_key_algs=host_keys.algorithms(host_keys.find(paths, target)),
@@ -172,6 +178,9 @@ class Dialler:
             raise failures.explain(error, place) from None
         except failures.SSH_ERRORS as error:
             raise failures.explain(error, place) from None
+        finally:
+            if sock is not None and not attempt.connected:  # else it is asyncssh's
+                sock.close()
         peer = None if through or options.proxy_command else connection.get_extra_info("peername")
         jumps = (*through.jumps, through.connection) if through else ()
         return Dialled(connection=connection, address=peer[0] if peer else None, place=place, jumps=jumps)

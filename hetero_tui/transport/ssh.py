@@ -198,7 +198,7 @@ class _Echo:
         self._count += 1
         question = b"hetero-tui %d\n" % self._count
         process.stdin.write(question)
-        while (answer := await process.stdout.readline()) != question:  # skips what a login shell prints
+        while not (answer := await process.stdout.readline()).endswith(question):  # skips what a login shell prints
             if not answer:
                 self._process = None
                 raise asyncssh.ConnectionLost("the echo ended")

@@ -1,8 +1,11 @@
 """One command over SSH: how it is written for the host's shell, and how it is surely ended there.
 
 sshd passes signals on only since OpenSSH 7.9, and never to a command of root (it then runs without the process that
-could), and closing a channel ends nothing. So the command first says its process id on stderr, in a line that is taken
-out again, and ending it is a second short command: SIGTERM to its group, a moment, SIGKILL.
+could), and closing a channel ends nothing. So the command first says its process id on stdout and stderr, in a line
+that is taken out again, and ending it is a second short command: SIGTERM to its group, a moment, SIGKILL.
+
+That line also says that the login shell's start-up files are done. What these print on stdout is not the command's, and
+stdin is not theirs to read: one that says ``exec bash`` would run what we send to a Python.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ _MARK_WITHIN = 64 * 1024  # what login shells print before it is shorter; past t
 
 # The exec's keep one process id from sshd's child to the command, which makes it the leader of a process group.
 # A start-up file may have gone elsewhere: commands start in the home folder.
-_START = 'cd 2>/dev/null; echo "hetero-tui-pid:$$" >&2; exec "$@"'
+_START = 'cd 2>/dev/null; echo "hetero-tui-pid:$$"; echo "hetero-tui-pid:$$" >&2; exec "$@"'
 _END = """p=$1
 end() { kill -s "$1" -- "-$p" 2>/dev/null || kill -s "$1" "$p" 2>/dev/null; }
 end TERM
@@ -56,13 +59,14 @@ class SshCommand:
         self._connection: asyncssh.SSHClientConnection = process.get_extra_info("connection")
         self._process = process
         self._place = place
-        self._pid: int | None = None
-        self._before_mark: bytes | None = b""
-        self._is_foreign = False
-        self._said = b""
+        self._begun = asyncio.Event()  # the command runs, or never will
+        self._stdout = _Output(process.stdout, self._begun)
+        self._stderr = _Output(process.stderr, self._begun)
+        self._said = self._said_on_stderr = b""
 
     async def feed(self, data: bytes) -> None:
         """Give ``data`` to stdin; a command that does not read it, and a broken connection, are seen elsewhere."""
+        await self._begun.wait()
         with contextlib.suppress(*SSH_ERRORS):
             for start in range(0, len(data), _CHUNK):
                 self._process.stdin.write(data[start : start + _CHUNK])
@@ -71,33 +75,25 @@ class SshCommand:
 
     async def write(self, data: bytes) -> None:
         """Give ``data`` to stdin, which stays open; a broken connection is seen elsewhere."""
+        await self._begun.wait()
         with contextlib.suppress(*SSH_ERRORS):
             self._process.stdin.write(data)
             await self._process.stdin.drain()
 
     async def read_stdout(self) -> bytes:
-        """Some bytes of stdout; empty at its end."""
-        chunk = await self._read(self._process.stdout)
-        self._said += chunk[: _SAID - len(self._said)]
-        return chunk
+        """Some bytes of stdout, without what the login shell printed before the command; empty at its end."""
+        while True:
+            before, chunk = await self._read(self._stdout)
+            self._said += chunk[: _SAID - len(self._said)]
+            if chunk or not before:
+                return chunk
 
     async def read_stderr(self) -> bytes:
         """Some bytes of stderr, without the line that tells the process id; empty at its end."""
-        while self._before_mark is not None:
-            chunk = await self._read(self._process.stderr)
-            seen = self._before_mark + chunk
-            found = _MARK.search(seen)
-            if found is None and chunk and len(seen) < _MARK_WITHIN:
-                self._before_mark = seen
-                continue
-            self._before_mark = None
-            self._is_foreign = found is None and not chunk
-            if found is not None:
-                self._pid = int(found[1])
-                seen = seen[: found.start()] + seen[found.end() :]
-            if seen or not chunk:
-                return seen
-        return await self._read(self._process.stderr)
+        before, chunk = await self._read(self._stderr)
+        if self._stderr.lacks_mark:
+            self._said_on_stderr += chunk[: _SAID - len(self._said_on_stderr)]
+        return before + chunk
 
     async def wait(self) -> int:
         """The exit status, once the command has ended. Raises Unreachable when the connection broke before.
@@ -108,9 +104,10 @@ class SshCommand:
         status = self._process.returncode
         if status is None:
             raise failures.lost(self._place)
-        if self._is_foreign and status >= 0:
-            said = HostText(self._said.decode("utf-8", "replace"))
-            raise failures.foreign_answer(self._place, status, last_lines(said, 1, 120))
+        if self._stderr.lacks_mark and status >= 0:
+            said = [HostText(each.decode("utf-8", "replace")) for each in (self._said, self._said_on_stderr)]
+            shown = last_lines(said[0], 1, 120) or last_lines(said[1], 1, 120)
+            raise failures.foreign_answer(self._place, status, shown)
         return status
 
     async def end(self) -> None:
@@ -122,10 +119,10 @@ class SshCommand:
             with contextlib.suppress(TimeoutError, HostError, *SSH_ERRORS):
                 async with asyncio.timeout(2 * deadlines.COMMAND_END):
                     self._process.terminate()
-                    while self._pid is None and self._before_mark is not None:
+                    while self._stderr.waits:
                         await self.read_stderr()  # the shell may be slow to start: what starts late is ended too
-                    if self._pid is not None:
-                        line = shlex.join(("exec", "sh", "-c", _END, "sh", str(self._pid)))
+                    if self._stderr.pid is not None:
+                        line = shlex.join(("exec", "sh", "-c", _END, "sh", str(self._stderr.pid)))
                         killer = await self._session(line)
                     await self._process.wait_closed()
                     if killer is not None:
@@ -138,8 +135,49 @@ class SshCommand:
                 killer.close()
             self._process.close()
 
-    async def _read(self, reader: asyncssh.SSHReader[bytes]) -> bytes:
+    async def _read(self, output: _Output) -> tuple[bytes, bytes]:
         try:
-            return await reader.read(_CHUNK)
+            return await output.read()
         except SSH_ERRORS as error:
             raise failures.explain(error, self._place) from None
+        finally:
+            self._begun.set()  # so that nobody waits for what is broken
+
+
+class _Output:
+    """One of the two outputs of a command: what the login shell wrote to it, the mark, and what the command writes.
+
+    Attributes:
+        pid: the command's, from the mark.
+        lacks_mark: it ended without one.
+    """
+
+    def __init__(self, reader: asyncssh.SSHReader[bytes], begun: asyncio.Event) -> None:
+        self._reader = reader
+        self._begun = begun
+        self._before: bytes | None = b""
+        self.pid: int | None = None
+        self.lacks_mark = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether the mark may still come."""
+        return self._before is not None
+
+    async def read(self) -> tuple[bytes, bytes]:
+        """Some bytes from before the mark and from after it; both empty at the end. Returns no sooner than the mark."""
+        while self._before is not None:
+            chunk = await self._reader.read(_CHUNK)
+            seen = self._before + chunk
+            found = _MARK.search(seen)
+            if found is not None:
+                self._before, self.pid = None, int(found[1])
+                self._begun.set()
+                if len(found[0]) < len(seen):
+                    return seen[: found.start()], seen[found.end() :]
+            elif not chunk or len(seen) >= _MARK_WITHIN:
+                self._before, self.lacks_mark = None, not chunk
+                return b"", seen
+            else:
+                self._before = seen
+        return b"", await self._reader.read(_CHUNK)

@@ -43,10 +43,9 @@ class Text:
         groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
         return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95))
 
-    def layers(self, model: nn.Module) -> Iterable[nn.Module]:
-        """What ``strategy=pipeline`` cuts the model between."""
-        assert isinstance(model, GPT), "it is what create_model made"
-        return model.blocks
+    def layers(self, model: nn.Module) -> Iterable[nn.Module] | None:
+        """What ``strategy=pipeline`` cuts the model between; None: a subclass has another model, as is known of it."""
+        return model.blocks if isinstance(model, GPT) else None
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Mean cross entropy of the next byte, in nats."""

@@ -14,8 +14,8 @@ from torch import nn
 
 from remote_agent.models.errors import CannotCut
 
-Layers = Callable[[nn.Module], Iterable[nn.Module]]
-"""A job's ``layers(model)``."""
+Layers = Callable[[nn.Module], Iterable[nn.Module] | None]
+"""A job's ``layers(model)``; None: it does not know this model."""
 
 _GPT2_BLOCKS = "h"
 
@@ -30,16 +30,22 @@ def blocks_of(model: nn.Module, layers: Layers | None = None) -> tuple[nn.Module
     Raises:
         CannotCut: it has fewer than two that are known, or ``layers`` gave something else.
     """
-    found = _named_by_job(model, layers) if layers is not None else _known(model)
+    given = layers(model) if layers is not None else None
+    found = _known(model) if given is None else _named_by_job(model, given)
     if len(found) < 2:
-        raise CannotCut(f"a {type(model).__name__} can't be cut: it has {len(found)} block")
-    if len({id(block) for block in found}) < len(found):
-        raise CannotCut(f"a {type(model).__name__} can't be cut: a module is among its blocks twice")
+        raise CannotCut(f"a {type(model).__name__} can't be cut: it has {len(found)} block{'s' * (not found)}")
+    first: dict[int, int] = {}
+    for position, block in enumerate(found):
+        before = first.setdefault(id(block), position)
+        if before != position:
+            cause = f"a {type(model).__name__} can't be cut: blocks {before} and {position} are one"
+            cause += f" {type(block).__name__}"
+            raise CannotCut(cause, hint="make a module of its own for each place; they may share weights")
     return found
 
 
-def _named_by_job(model: nn.Module, layers: Layers) -> tuple[nn.Module, ...]:
-    named = tuple(layers(model))
+def _named_by_job(model: nn.Module, layers: Iterable[nn.Module]) -> tuple[nn.Module, ...]:
+    named = tuple(layers)
     inside = {id(module) for module in model.modules()}
     for position, block in enumerate(named):
         if not isinstance(block, nn.Module):

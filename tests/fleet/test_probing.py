@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,6 +45,32 @@ async def test_a_home_of_any_name_is_found_as_it_is(home: Path) -> None:
     assert facts.home == str(home)
     assert facts.disk.unwritable == ""
     assert facts.machine
+
+
+@pytest.mark.parametrize(
+    ("arrange", "says"),
+    [
+        (lambda home: home.rmdir(), "the home folder .* is not there"),
+        (lambda home: (home / ".hetero-tui").touch(), "it is no folder"),
+        (lambda home: (home / ".hetero-tui").symlink_to("/nonexistent/folder"), "it is no folder"),
+    ],
+)
+async def test_a_folder_of_ours_that_can_not_be_made_is_told_before_anything_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arrange: Callable[[Path], None], says: str
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    arrange(home)
+    monkeypatch.setenv("HOME", str(home))
+    host = Host(name="nas", connection="local", python=sys.executable)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)  # where the command starts, here as on a host without a home
+    facts = await probe_host(CLUSTER, host, LocalTransport(host))
+    assert re.match(says, facts.disk.unwritable)
+
+
+@pytest.mark.parametrize(("ahead", "says"), [(59, ""), (-3600, "60 min behind"), (86400 * 27e3, "27,000 days ahead")])
+def test_a_wrong_clock_is_told_in_words_that_can_be_read(make_facts: Any, ahead: float, says: str) -> None:
+    assert says in "".join(make_facts().model_copy(update={"clock_ahead": ahead}).notes)
 
 
 async def test_what_the_users_shell_sets_for_python_does_not_reach_the_probe(

@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.bad_inventories import mutated, wrong_with
 from hetero_tui.errors import InventoryError, UsageError
 from hetero_tui.inventory.adding import free_name, parse_target, ssh_config_hosts
 from hetero_tui.inventory.editing import without_host
-from hetero_tui.inventory.file import load, remove_host
+from hetero_tui.inventory.file import add_host, load, remove_host
 
 
 @pytest.mark.parametrize(
@@ -23,7 +24,7 @@ def test_a_target(text, fields):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a b", "me@", "@x", "x:", "x:70000", "x:0", "-oProxyCommand=x", "fd00::7", "a@b@c"]
+    "text", ["", "a b", "me@", "@x", "x:", "x:70000", "x:0", "-oProxyCommand=x", "fd00::7", "a@b@c", "me@x/", "a,b"]
 )
 def test_what_is_no_target(text):
     with pytest.raises(UsageError):
@@ -91,3 +92,35 @@ def test_the_head_is_not_taken_out_and_nothing_changes(tmp_path):
         with pytest.raises(InventoryError):
             remove_host(path, name)
     assert path.read_text() == before
+
+
+def test_what_a_host_is_taken_out_of_keeps_its_line_ends_and_the_comments_inside_the_host(tmp_path):
+    path = tmp_path / "inventory.yaml"
+    path.write_bytes(
+        b"hosts:\r\n  a:  # one\r\n    address: x\r\n    proxy_jump:  # two\r\n  # three\r\n  b: {address: y}"
+    )
+    remove_host(path, "a")
+    assert path.read_bytes() == b"hosts:\r\n  # one\r\n  # two\r\n  # three\r\n  b: {address: y}"
+    assert without_host("hosts: {a: {address: x, # one\n port: 1}, b: {address: y}}\n", "a") == (
+        "hosts: { # one\nb: {address: y}}\n"
+    )
+
+
+def test_what_keeps_a_host_from_being_added_or_removed_is_no_mistake_of_the_file(tmp_path):
+    path = tmp_path / "inventory.yaml"
+    path.write_text("cluster: {head: a}\nhosts:\n  a: {address: x}\n")
+    with pytest.raises(InventoryError) as added:
+        add_host(path, "b", {"address": "x"})
+    assert str(added.value) == f"b can't be added to {path}:\n  hosts.b: same address and port as hosts.a"
+    with pytest.raises(InventoryError) as removed:
+        remove_host(path, "a")
+    assert str(removed.value) == f"a can't be removed from {path}:\n  cluster.head: names a; change that first"
+    path.write_text("hosts:\n  a: {address: x}\n  b: {address: y, proxy_jump: a}\n")
+    with pytest.raises(InventoryError, match=r"hosts\.b\.proxy_jump: names a"):
+        remove_host(path, "a")
+
+
+@pytest.mark.parametrize("seed", range(0, 120, 10))
+def test_mutated_inventories_are_read_and_edited_or_each_mistake_has_its_line(tmp_path, seed):
+    for one in range(seed, seed + 10):
+        assert wrong_with(mutated(one), tmp_path) == "", one

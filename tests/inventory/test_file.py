@@ -149,7 +149,8 @@ def test_encryption_that_is_not_built_yet_is_refused_with_what_to_do(mistakes):
         ("# only a comment\n", "the file is empty; write a line"),
         (b"hosts: {}\n# \xff", "line 2: not UTF-8 text; save the file as UTF-8"),
         ("hosts: {}".encode("utf-16"), "line 1: not UTF-8 text"),
-        ("hosts: {a: {address: \x07}}", "not YAML: unacceptable character"),
+        ("hosts: {a: {address: \x07}}", "line 1: not YAML: the character U+0007 is not allowed"),
+        ("hosts: {}\n# \u2028", "line 2: the character U+2028 is not allowed"),
         ("[" * 20000, "line 1: not an inventory: nested too deeply"),
         ("#" * (LARGEST + 1), "it is larger than 256 KiB"),
     ],
@@ -244,13 +245,31 @@ def test_adding_a_host_keeps_comments_order_and_mode(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "before", [None, "hosts: {}\n", "hosts:\n", "cluster: {name: x}\n", "hosts: {a: {address: y}}\n"]
+    ("before", "after"),
+    [
+        (None, "hosts:\n  b: +\n"),
+        ("# mine", "# mine\nhosts:\n  b: +\n"),
+        ("hosts: {}  # mine\n", "hosts:  # mine\n  b: +\n"),
+        ("hosts:  # mine\n  # more\n", "hosts:  # mine\n  b: +\n  # more\n"),
+        ("cluster: {name: x}\n", "cluster: {name: x}\nhosts:\n  b: +\n"),
+        ("{cluster: {name: x}}\n", "{cluster: {name: x}, hosts: {b: +}}\n"),
+        ("hosts: {a: {address: y}}  # mine\n", "hosts: {a: {address: y}, b: +}  # mine\n"),
+        (
+            "---\nhosts:\n    a: &a {address: y, # mine\n        port: 1}\n...\n",
+            "---\nhosts:\n    a: &a {address: y, # mine\n        port: 1}\n    b: +\n...\n",
+        ),
+        (
+            "\ufeffhosts:\r\n  a:\r\n    address: y # mine\r\n# end",
+            "\ufeffhosts:\r\n  a:\r\n    address: y # mine\r\n  b: +\r\n# end",
+        ),
+    ],
 )
-def test_a_host_can_be_added_to_any_valid_file_or_to_none(tmp_path, before):
+def test_a_host_can_be_added_to_any_valid_file_or_to_none_and_nothing_else_changes(tmp_path, before, after):
     path = tmp_path / "inventory.yaml"
     if before is not None:
-        path.write_text(before)
+        path.write_bytes(before.encode())
     add_host(path, "b", {"address": "z"})
+    assert path.read_bytes().decode() == after.replace("+", "{address: z}")
     assert load(path).host("b").address == "z"
 
 

@@ -170,7 +170,11 @@ class _Backwards(_Crossed):
 
 
 @pytest.mark.parametrize(
-    ("kind", "message"), [(_Crossed, "another loss"), (_Backwards, "one after the other, each once, but 2, 1, 0")]
+    ("kind", "message"),
+    [
+        (_Crossed, r"block 2 in a part of its own gives something else"),
+        (_Backwards, "one after the other, each once, but 2, 1, 0"),
+    ],
 )
 def test_what_cannot_be_cut_is_refused_with_the_reason(kind: Any, message: str) -> None:
     model, x = kind(), torch.randn(2, 4)
@@ -193,3 +197,56 @@ def test_weights_of_other_parts_take_no_memory() -> None:
     part.move("cpu")
     held = sum(parameter.untyped_storage().nbytes() for parameter in model.parameters())
     assert held == 4 * (50 * 50 + 50) + 4 * 6
+
+
+class _Hidden(nn.Module):
+    """A block adds what the first one kept beside the calls, and the output layer of zeros hides it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        self.head = nn.Linear(4, 2)
+        nn.init.zeros_(self.head.weight)
+        self.kept: Any = None
+        self.blocks[0].register_forward_hook(self._keep)
+
+    def _keep(self, module: nn.Module, given: Any, result: Tensor) -> None:
+        self.kept = result.detach()
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks[:2]:
+            x = block(x)
+        result: Tensor = self.head(self.blocks[2](x) + self.kept)
+        return result
+
+
+def test_what_the_first_weights_hide_from_the_loss_is_found() -> None:
+    model, x = _Hidden(), torch.randn(2, 4)
+    blocks = blocks_of(model, lambda whole: whole.blocks)
+
+    def loss() -> Tensor:
+        result: Tensor = model(x).square().mean()
+        return result
+
+    with pytest.raises(CannotCut, match="block 2 in a part of its own gives something else"):
+        check(model, blocks, trace(model, blocks, loss), loss, _seed)
+
+
+def test_a_block_that_is_left_out_in_one_pass_is_seen() -> None:
+    model, x = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3))), torch.randn(2, 4)
+    blocks = blocks_of(model)
+    seams = trace(model, blocks, lambda: model(x).sum())
+    part = Part(model, blocks, seams, 1, 3)
+    with pytest.raises(CannotCut, match="block 2 was called where block 1 was to come"):
+        part.run(lambda: model[2](model[0](x)).sum(), (x,), _seed)
+
+
+def test_one_module_in_two_places_is_refused() -> None:
+    relu = nn.ReLU()
+    with pytest.raises(CannotCut, match="blocks 1 and 3 are one ReLU") as refused:
+        blocks_of(nn.Sequential(nn.Linear(4, 4), relu, nn.Linear(4, 4), relu))
+    assert "for each place" in refused.value.hint
+
+
+def test_a_job_that_has_another_model_than_its_class_leaves_it_to_what_is_known() -> None:
+    assert len(blocks_of(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), Text().layers)) == 2

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,13 +21,14 @@ from remote_agent.training.checkpoint.optimizer_state import TrainingState
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.data import datasets
 from remote_agent.training.data.order import SampleOrder
-from remote_agent.training.shared import units
+from remote_agent.training.shared import findings, units
 from remote_agent.training.shared.messages import Slice
 from remote_agent.training.shared.stages import Commit, StageDone, StageRole, StageTask, commit_of, micro_batch
 from remote_agent.training.wire.stage_links import StageLinks
 from remote_agent.training.worker.device.compute import SliceComputer
+from remote_agent.training.worker.device.trained import TrainedParameters
 from remote_agent.training.worker.stage import Stage, unit_seed
-from remote_agent.training.worker.staging import StageParts, stage_of
+from remote_agent.training.worker.staging import BlockProfiler, StageParts, stage_of
 
 CPU = torch.device("cpu")
 DEADLINE_S = 60.0
@@ -79,13 +82,14 @@ class LocalPipeline:
         model = job.create_model(self.factory, self.config.seed, self.config)
         if self.weights:
             model.load_state_dict(self.weights)
-        blocks = blocks_of(model, getattr(self.factory, "layers", None))
-        loss = job.loss_function(self.factory)
+        loss = TrainedParameters(model).watching(job.loss_function(self.factory))
         compute = SliceComputer(model, loss, self.data, CPU, self.config.seed)
-        compute.summed = self.config.loss_reduction == "sum"
-        batch = datasets.fetch(self.data, torch.arange(2).numpy())
-        seams = trace(model, blocks, lambda: loss(model, batch))
-        return StageParts(model, blocks, seams, compute, self.factory, self.config)
+        profiler = BlockProfiler(compute, model, np.arange(4), self.factory, self.config)
+        measured = profiler.measure((), 0.0, self.config.batch_size)
+        config = findings.settle(self.config, measured.findings, measured.usage.changed, len(self.bounds) - 1)
+        compute.unit, compute.summed = config.unit, config.loss_reduction == "sum"
+        assert profiler.parts is not None, "it was measured"
+        return dataclasses.replace(profiler.parts, config=config)
 
     def each(self, work: Callable[[int], Any]) -> list[Any]:
         """What ``work`` gives for each stage, all at once."""

@@ -27,6 +27,20 @@ async def test_a_known_key_and_a_key_file_are_enough(server, connect):
     assert transport.address == server.host.address
 
 
+async def test_of_a_name_with_several_addresses_the_one_that_answers_is_used(openssh, connect, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        closed = gone.getsockname()
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", to) for to in (closed, ("127.0.0.1", openssh.host.port))]
+
+    async def getaddrinfo(*_: object, **__: object) -> list[tuple[object, ...]]:
+        return found
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    transport = connect(openssh.host.model_copy(update={"address": "both.example"}))
+    assert (await transport.run(["true"], step="try", deadline=30)).exit_status == 0
+    assert transport.address == "127.0.0.1"
+
+
 async def test_an_unknown_host_shows_the_fingerprint_that_openssh_prints(openssh, connect, tmp_path):
     host = openssh.host.model_copy(update={"known_hosts": str(tmp_path / "new" / "known_hosts")})
     with pytest.raises(HostKeyUnknown) as caught:
@@ -286,15 +300,27 @@ async def test_proxy_jump_and_proxy_command_of_ssh_config_are_followed(openssh, 
 
 async def test_what_a_login_shell_prints_does_not_harm_commands_files_or_round_trips(openssh, connect, tmp_path):
     with (tmp_path / "sshd_config").open("a") as config:
-        config.write('ForceCommand echo "Welcome to rc-lab"; echo noise >&2; eval "$SSH_ORIGINAL_COMMAND"\n')
+        config.write('ForceCommand printf "Welcome to rc-lab"; echo noise >&2; eval "$SSH_ORIGINAL_COMMAND"\n')
     await openssh.stop()
     await openssh.start()
     transport = connect(openssh.host)
     done = await transport.run(["sh", "-c", "echo out; echo err >&2"], step="try", deadline=30)
-    assert (done.stdout.raw, done.stderr.raw) == ("Welcome to rc-lab\nout\n", "noise\nerr\n")
+    assert (done.stdout.raw, done.stderr.raw) == ("out\n", "noise\nerr\n")
     await transport.put(b"data", str(tmp_path / "file"), step="send", deadline=30)
     assert (tmp_path / "file").read_bytes() == b"data"
     assert await transport.round_trip() > 0
+
+
+async def test_a_start_up_file_that_reads_stdin_gets_nothing_of_what_is_the_commands(openssh, connect, tmp_path):
+    """It would run a Python program that we send as one of the shell's."""
+    with (tmp_path / "sshd_config").open("a") as config:
+        config.write('ForceCommand exec sh; eval "$SSH_ORIGINAL_COMMAND"\n')
+    await openssh.stop()
+    await openssh.start()
+    ran = tmp_path / "ran"
+    with pytest.raises(HostError, match="did not end within"):
+        await connect(openssh.host).run(["sh"], step="try", deadline=2, stdin=f"echo > {ran}\n".encode())
+    assert not ran.exists()
 
 
 async def test_a_server_that_allows_one_session_on_each_connection_gets_more_of_these(
@@ -332,6 +358,7 @@ async def test_an_account_without_a_shell_is_said_so(openssh, connect, tmp_path)
     ("forced", "says"),
     [
         ("/bin/false", "it said nothing and exited with 1"),
+        ("echo exec: sh: not found >&2; exit 127", 'it said "exec: sh: not found" and exited with 127'),
         ("echo This gate is for backups only", 'it said "This gate is for backups only" and exited with 0'),
     ],
 )

@@ -11,7 +11,7 @@ import asyncio
 import platform
 import time
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -27,7 +27,7 @@ from hetero_tui.fleet.install.sending import send_file
 from hetero_tui.fleet.install.sources import Sources, collect, sha256_of, uv_for
 from hetero_tui.fleet.install.verification import Verification, verify
 from hetero_tui.fleet.ledger import Ledger
-from hetero_tui.fleet.preflight import Problem, judge_fleet
+from hetero_tui.fleet.preflight import NEEDED_PACKAGES, Problem, judge_fleet
 from hetero_tui.fleet.probing import Probed, probe_host, state_after
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.planning.builds import torch_build
@@ -61,13 +61,14 @@ class BootstrapReport:
 
 @dataclass(frozen=True, slots=True)
 class _Needs:
-    """A host that an environment is made for: what is there already."""
+    """A host that an environment is made for: what is there already, and ``ready`` if that can stay as it is."""
 
     host: Host
     transport: Transport
     platform: Platform
     found: on_host.Found
     facts: HostFacts | None
+    ready: on_host.Ready | None
 
 
 async def bootstrap(
@@ -79,6 +80,7 @@ async def bootstrap(
     ledger: Ledger,
     emit: Emit,
     in_use: frozenset[str] = frozenset(),
+    anew: frozenset[str] = frozenset(),
 ) -> BootstrapReport:
     """Make or complete the environments of the hosts that were probed.
 
@@ -91,8 +93,9 @@ async def bootstrap(
         ledger: where it is recorded that a host has an environment, for ``down --purge``.
         emit: is told how it goes on.
         in_use: hosts that Ray runs on, whose environments can't be changed now.
+        anew: hosts whose environment is made from scratch, though it looks whole.
     """
-    work = _Bootstrap(inventory, transports, sources, tuple(extras), ledger, emit, in_use)
+    work = _Bootstrap(inventory, transports, sources, tuple(extras), ledger, emit, in_use, anew - in_use)
     return await work.run(probed)
 
 
@@ -106,6 +109,7 @@ class _Bootstrap:
         ledger: Ledger,
         emit: Emit,
         in_use: frozenset[str],
+        anew: frozenset[str],
     ) -> None:
         self._inventory = inventory
         self._transports = transports
@@ -114,6 +118,7 @@ class _Bootstrap:
         self._ledger = ledger
         self._emit = emit
         self._in_use = in_use
+        self._anew = anew
         self._fetching = {name: asyncio.Lock() for name in ("uv", "wheels")}
         self._with_uv: set[str] = set()
         self._installed: dict[str, Installed] = {}
@@ -125,8 +130,8 @@ class _Bootstrap:
         fixed = [
             self._installed[name].python for name in sorted(self._installed, key=lambda name: name not in self._in_use)
         ]
-        fixed += [need.found.ready.python for need in needs if need.found.ready is not None]
-        bare = {need.host.name: need for need in needs if need.found.ready is None}
+        fixed += [need.ready.python for need in needs if need.ready is not None]
+        bare = {need.host.name: need for need in needs if need.ready is None}
         versions = await asyncio.gather(*(self._guard(self._pythons(need)) for need in bare.values()))
         there = {name: found for name, found in zip(bare, versions, strict=True) if found is not None}
         python, why = choose_python(fixed, there, ".".join(platform.python_version_tuple()[:2]))
@@ -164,7 +169,9 @@ class _Bootstrap:
             cause = f"Ray has no packages for {found.platform or 'this system'}"
             self._fail(RequirementMissing(name, cause, step=STEP, hint=f"it has them for {known}; on Windows use WSL2"))
             return None
-        return _Needs(host, transport, kind, found, facts)
+        whole = facts is not None and name not in self._anew and _is_whole(facts, self._inventory.cluster)
+        ready = found.ready if whole else None
+        return _Needs(host, transport, kind, found, facts, ready)
 
     def _keep(self, host: Host, entry: Probed, judged: Mapping[str, Sequence[Problem]]) -> None:
         if entry.error is not None:
@@ -188,12 +195,11 @@ class _Bootstrap:
     async def _equip(self, need: _Needs, python: str) -> None:
         """Make or complete one host's environment, unless it is the one that is wanted."""
         name, began, cluster = need.host.name, time.monotonic(), self._inventory.cluster
-        ready = need.found.ready
-        wanted: Environment | None = None
-        if ready is not None and need.facts is not None:
-            extras = tuple(dict.fromkeys((*ready.extras, *self._extras)))
+        kept = need.found.ready.extras if need.found.ready is not None else ()
+        extras = tuple(dict.fromkeys((*kept, *self._extras)))
+        if need.ready is not None and need.facts is not None:
             wanted = Environment(python, torch_build(need.facts, need.host.devices), extras)
-            if wanted.digest == ready.digest:
+            if wanted.digest == need.ready.digest:
                 detail = f"Python {need.facts.python.version}, torch {wanted.build.name}: nothing to do"
                 self._installed[name] = Installed(name, python, detail, wanted.build.name)
                 return
@@ -201,11 +207,13 @@ class _Bootstrap:
             cause = "its environment has to change, and Ray runs from it"
             raise RequirementMissing(name, cause, step=STEP, hint="run `hetero-tui down` first, then bootstrap again")
         self._ledger.intend(need.host, "environment")
+        if need.ready is None:  # what a killed installation leaves of a package keeps uv from installing it
+            await on_host.discard(need.transport, cluster)
         await self._send_uv(need)
         await self._tell(name, on_host.make(need.transport, cluster, python, self._sources))
         facts = await probe_host(cluster, need.host, need.transport)
         build = torch_build(facts, need.host.devices)
-        wanted = replace(wanted, build=build) if wanted is not None else Environment(python, build, self._extras)
+        wanted = Environment(python, build, extras)
         self._say(name, f"torch {wanted.build.name}: {wanted.build.why}")
         if wanted.build.concern:
             self._say(name, wanted.build.concern, Level.WARNING)
@@ -300,6 +308,12 @@ class _Bootstrap:
 
     def _say(self, host: str | None, text: str, level: Level = Level.INFO) -> None:
         self._emit(events.Notice(time=time.time(), level=level, text=text, host=host))
+
+
+def _is_whole(facts: HostFacts, cluster: str) -> bool:
+    """Whether the probe ran in the host's own environment, and all that it must have is there."""
+    own = facts.python.executable.endswith(f"{agent.folder(cluster)}/env/bin/python")
+    return own and all(facts.packages.get(package) is not None for package in NEEDED_PACKAGES)
 
 
 def _minor(facts: HostFacts) -> str:

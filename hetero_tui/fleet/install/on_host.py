@@ -184,6 +184,12 @@ async def mark_ready(transport: Transport, cluster: str, environment: Environmen
     await transport.run(command, step=STEP, deadline=deadlines.COMMAND)
 
 
+async def discard(transport: Transport, cluster: str) -> None:
+    """Remove the environment; uv's cache stays."""
+    command = ["rm", "-rf", f"{agent.folder(cluster)}/env"]
+    await transport.run(command, step=STEP, deadline=deadlines.COMMAND)
+
+
 async def _progress(transport: Transport, script: str, cluster: str, *words: str) -> AsyncIterator[str]:
     told: list[str] = []
     told_of = Telling()

@@ -120,7 +120,7 @@ async def _resolve(environment: Environment, wanted: Platform, sources: Sources,
         *("--constraints", str(limits), "--only-binary", ":all:", "--python-version", environment.python),
         *("--python-platform", wanted.triple, *where, "--output-file", str(resolved), str(needed)),
     ]
-    await _run(command)
+    await _run(command, sources, wanted)
     return resolved
 
 
@@ -151,11 +151,13 @@ async def _download(
         [
             *(*pip, "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:"),
             *("--implementation", "cp", "--python-version", python, *tags, *where, "--dest", str(folder), *what),
-        ]
+        ],
+        sources,
+        wanted,
     )
 
 
-async def _run(command: Sequence[str]) -> None:
+async def _run(command: Sequence[str], sources: Sources, wanted: Platform) -> None:
     environment = os.environ | {"MACOSX_DEPLOYMENT_TARGET": "14.0"}  # torch's wheels for macOS need it; uv assumes 13
     try:
         async with asyncio.timeout(deadlines.FETCH), spawn(command, cwd=Path.home(), env=environment) as running:
@@ -168,8 +170,13 @@ async def _run(command: Sequence[str]) -> None:
         ) from None
     if status != 0:
         said = last_lines((output + errors).decode("utf-8", "replace"), 3, 500).replace("\n", " ")
-        hint = "is the laptop online? `--index` names another index, `--wheels` a folder of wheels"
-        raise HeteroTuiError(said or f"{command[0]} ended with status {status}", step=STEP, hint=hint)
+        said = said.removeprefix("error: ") or f"{command[0]} ended with status {status}"
+        if sources.wheels:
+            cause = f"the folder {sources.wheels} has not all packages for {wanted.uname}: {said}"
+            raise HeteroTuiError(cause, step=STEP, hint="add them, or leave --wheels out on a laptop that is online")
+        raise HeteroTuiError(
+            said, step=STEP, hint="is the laptop online? `--index` names another index, `--wheels` a folder of wheels"
+        )
 
 
 def _laptop_uv() -> Path:

@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from remote_agent.models.errors import CannotCut
 from remote_agent.models.part import Part
 from remote_agent.training import job
 from remote_agent.training.config import TrainingConfig
@@ -158,7 +159,7 @@ class Stage:
         self._compute.scalars.settle()
         self._gather(task.step)
         squares = sum(
-            float(torch.linalg.vector_norm(each.grad, dtype=torch.float32)) ** 2
+            float(torch.linalg.vector_norm(each.grad, dtype=torch.promote_types(each.dtype, torch.float32))) ** 2
             for each in self.own.values()
             if each.grad is not None
         )
@@ -183,8 +184,8 @@ class Stage:
         parts = list(pairwise(ends))
         sums = _Sums(scale=1 / task.batch.total)
         while sums.done < len(parts):
-            arriving = self._name(self._role.stage - 1, Purpose.ACTIVATIONS, task.step, sums.begun)
-            returning = self._name(self._role.stage + 1, Purpose.GRADIENTS, task.step, sums.done)
+            arriving = Name(self._role.stage - 1, Purpose.ACTIVATIONS, task.step, sums.begun)
+            returning = Name(self._role.stage + 1, Purpose.GRADIENTS, task.step, sums.done)
             may_begin = sums.begun < len(parts) and sums.begun - sums.done < self._role.in_flight
             if sums.held and self._links.ready(returning):
                 self._backward(task, sums, self._links.take(returning))
@@ -195,9 +196,6 @@ class Stage:
                 awaited = [returning] if sums.held else []
                 self._links.wait(*awaited, *([arriving] if may_begin and not self._part.is_first else []))
         return sums
-
-    def _name(self, peer: int, purpose: Purpose, step: int, number: int) -> Name:
-        return Name(peer, purpose, step, number)
 
     def _forward(self, task: StageTask, sums: _Sums, bounds: tuple[int, int], given: Sequence[Tensor | None]) -> None:
         began, number, samples = time.perf_counter(), sums.begun, bounds[1] - bounds[0]
@@ -210,12 +208,12 @@ class Stage:
             sums.weight += result.weight
             self._paced(samples, began, 0)
             back = time.perf_counter()
-            (result.value * (result.factor * sums.scale)).backward()  # type: ignore[no-untyped-call]
+            self._back([result.value * (result.factor * sums.scale)], [None])
             self._paced(samples, back, 1)
             self._finish(task, sums, number, inputs)
         else:
             self._paced(samples, began, 0)
-            self._links.send(self._name(self._role.stage + 1, Purpose.ACTIVATIONS, task.step, number), result)
+            self._links.send(Name(self._role.stage + 1, Purpose.ACTIVATIONS, task.step, number), result)
             sums.held[number] = _Micro(inputs, result)
         sums.compute_s += time.perf_counter() - began
 
@@ -239,7 +237,7 @@ class Stage:
                 HERE.enter(LOSS, int(indices[0]), end - begin)
                 # Copies, since a block may change what it is given, and autograd lets no leaf be changed.
                 result = self._part.run(of_part, tuple(each.clone() for each in inputs), seed)
-        except (JobError, ExchangeError):
+        except (JobError, CannotCut, ExchangeError):
             raise
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             raise as_job_error(LOSS, error) from error
@@ -258,17 +256,27 @@ class Stage:
                 outputs.append(output)
                 given.append(gradient.to(output.device))
         if outputs:
-            torch.autograd.backward(outputs, given)
+            self._back(outputs, given)
         self._paced(self._samples(task, number), began, 1)
         self._finish(task, sums, number, micro.given)
         sums.compute_s += time.perf_counter() - began
+
+    def _back(self, outputs: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+        """Backward, in which code of the job's may run, too."""
+        HERE.enter(LOSS)
+        try:
+            torch.autograd.backward(outputs, gradients)
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            raise as_job_error(LOSS, error) from error
+        finally:
+            HERE.leave()
 
     def _finish(self, task: StageTask, sums: _Sums, number: int, inputs: Sequence[Tensor]) -> None:
         """A backward is done: the stage before gets its gradients."""
         devices.synchronize(self._compute.device)
         sums.done += 1
         if not self._part.is_first:
-            name = self._name(self._role.stage - 1, Purpose.GRADIENTS, task.step, number)
+            name = Name(self._role.stage - 1, Purpose.GRADIENTS, task.step, number)
             self._links.send(name, [each.grad for each in inputs])
 
     def _samples(self, task: StageTask, number: int) -> int:
@@ -292,11 +300,11 @@ class Stage:
         for number, _, parameter, holders in self._shared:
             owner = holders[0]
             if owner != self._role.stage:
-                self._links.send(self._name(owner, Purpose.SHARED_GRADIENT, step, number), [parameter.grad])
+                self._links.send(Name(owner, Purpose.SHARED_GRADIENT, step, number), [parameter.grad])
                 parameter.grad = None
                 continue
             for other in holders[1:]:
-                (gradient,) = self._links.take(self._name(other, Purpose.SHARED_GRADIENT, step, number))
+                (gradient,) = self._links.take(Name(other, Purpose.SHARED_GRADIENT, step, number))
                 if gradient is not None:
                     here = gradient.to(parameter.device)
                     parameter.grad = here.clone() if parameter.grad is None else parameter.grad.add_(here)
@@ -307,11 +315,11 @@ class Stage:
             owner = holders[0]
             if owner == self._role.stage:
                 for other in holders[1:]:
-                    self._links.send(self._name(other, Purpose.SHARED_WEIGHTS, step, number), [parameter])
+                    self._links.send(Name(other, Purpose.SHARED_WEIGHTS, step, number), [parameter])
         with torch.no_grad():
             for number, _, parameter, holders in self._shared:
                 if holders[0] != self._role.stage:
-                    (value,) = self._links.take(self._name(holders[0], Purpose.SHARED_WEIGHTS, step, number))
+                    (value,) = self._links.take(Name(holders[0], Purpose.SHARED_WEIGHTS, step, number))
                     assert value is not None, "weights are sent"
                     parameter.copy_(value)
 
@@ -354,12 +362,12 @@ class Stage:
         self._evaluated += 1
         given: tuple[Tensor, ...] = ()
         if not self._part.is_first:
-            name = self._name(self._role.stage - 1, Purpose.EVALUATED, self._evaluated, 0)
+            name = Name(self._role.stage - 1, Purpose.EVALUATED, self._evaluated, 0)
             given = tuple(each.to(self._compute.device) for each in self._links.take(name) if each is not None)
         result = self._part.run(function, given, lambda block: seed_everything(seed + block, self._compute.device))
         if self._part.is_last:
             return result
-        self._links.send(self._name(self._role.stage + 1, Purpose.EVALUATED, self._evaluated, 0), result)
+        self._links.send(Name(self._role.stage + 1, Purpose.EVALUATED, self._evaluated, 0), result)
         return None
 
 

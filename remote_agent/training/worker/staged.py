@@ -65,7 +65,8 @@ class StageEngine(Engine):
         assert self._blocks.parts is not None, "it was measured"
         resumed, self.resumed = self.resumed, Resumption(step=self.resumed.step)
         try:
-            self._stage = stage_of(self._blocks.parts, role, self._links, resumed.step, resumed.state)
+            settled = dataclasses.replace(self._blocks.parts, config=self.parts.config)
+            self._stage = stage_of(settled, role, self._links, resumed.step, resumed.state)
         except ExchangeError as error:
             return StageBroken(cause=error.cause)
         except TrainingError as error:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from remote_agent.models.blocks import blocks_of
 from remote_agent.models.errors import CannotCut
-from remote_agent.models.part import Part, check
+from remote_agent.models.part import Part, WholeModel, check
 from remote_agent.models.seams import Seams, trace
 from remote_agent.training import job
 from remote_agent.training.checkpoint.optimizer_state import TrainingState, into_optimizer
@@ -22,17 +23,25 @@ from remote_agent.training.config import TrainingConfig
 from remote_agent.training.shared import flat, schedule
 from remote_agent.training.shared.average import WeightAverage
 from remote_agent.training.shared.dataplane import Usage
+from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.messages import Measured
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.shared.stages import BlockCost, DeviceCosts, StageRole, micro_batch
 from remote_agent.training.user_code import losses
 from remote_agent.training.user_code.losses import PartLoss
-from remote_agent.training.user_code.user_errors import LOSS
+from remote_agent.training.user_code.user_errors import LOSS, as_job_error
 from remote_agent.training.wire.stage_links import CONNECT_ALL_S, StageLinks
 from remote_agent.training.worker.device import backend
 from remote_agent.training.worker.device import device as devices
+from remote_agent.training.worker.device.additivity import Additivity
 from remote_agent.training.worker.device.compute import SliceComputer
+from remote_agent.training.worker.device.trained import refuse_sparse
 from remote_agent.training.worker.stage import OwnWeights, Stage, limit_to, owned, peers
+
+T = TypeVar("T")
+
+GRADIENT_ROOM = 8
+"""Times the weights' bytes that have to be free for the whole model's gradient to be looked at."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +98,11 @@ class BlockProfiler:
         own = getattr(self._factory, "layers", None)
         blocks = job.guard("layers", blocks_of, self._model, own) if own else blocks_of(self._model)
         loss = self._compute.scalars.loss
-        few = to_cpu(self._compute, np.resize(self._samples, 2))
+        on_cpu = self._compute.on(torch.device("cpu"))
+        few = on_cpu.fetched(np.resize(self._samples, 2), 0)
         state = {name: tensor.detach().clone() for name, tensor in flat.state(self._model).items()}
-        seams = job.guard(LOSS, trace, self._model, blocks, lambda: loss(self._model, few))
+        bare = job.loss_function(self._factory)  # it is not looked at which weights are trained: in a trace all are
+        seams = _of_users(trace, self._model, blocks, lambda: bare(self._model, few))
         changed = [name for name, tensor in flat.state(self._model).items() if not torch.equal(tensor, state[name])]
         if changed:
             raise CannotCut(
@@ -103,13 +114,27 @@ class BlockProfiler:
             return losses.of_part(loss, self._model, few, 2).value
 
         check(self._model, blocks, seams, value, lambda number: devices.seed(torch.device("cpu"), number))
+        findings = self._findings(on_cpu)
         self._compute.scalars.again()
         self.parts = StageParts(self._model, blocks, seams, self._compute, self._factory, self._config)
         size = min(micro_batch(self._config), self._config.batch_size)
         room = self._room()
         costs = tuple(self._costs(self.parts, size))
         self.costs = DeviceCosts(blocks=costs, room=room)
-        return Measured(points=((size, sum(cost.seconds for cost in costs)),), usage=Usage())
+        points = ((size, sum(cost.seconds for cost in costs)),)
+        return Measured(points=points, usage=Usage(), findings=findings)
+
+    def _findings(self, on_cpu: SliceComputer) -> Findings:
+        """Whether micro-batches give what the batch gives.
+
+        The whole model's gradient may not fit beside the others': it is compared where there is plenty of memory.
+        """
+        bytes_ = sum(each.numel() * each.element_size() for each in self._model.parameters())
+        gradients = GRADIENT_ROOM * bytes_ < backend.CPU.free_bytes(on_cpu.device)
+        with _stirred(self._model):
+            additivity = Additivity(self._model, on_cpu, self._factory, self._samples, {}, gradients=gradients)
+            found: Findings = job.guard(LOSS, additivity.check)
+        return found
 
     def _room(self) -> float:
         """Bytes that a stage may take: on a CPU those of the whole model, which is there now, are free again then."""
@@ -122,7 +147,7 @@ class BlockProfiler:
     def _costs(self, parts: StageParts, size: int) -> Iterator[BlockCost]:
         indices = np.resize(self._samples, size)
         samples, device = self._compute.fetched(indices, 0), self._compute.device
-        kept = {name: parameter.data for name, parameter in parts.model.named_parameters()}
+        whole = WholeModel(parts.model)
         known: dict[object, BlockCost] = {}
         given: tuple[Tensor, ...] = ()
         loss = partial(losses.of_part, self._compute.scalars.loss, parts.model, samples, size, 0)
@@ -138,10 +163,40 @@ class BlockProfiler:
             known.setdefault(key, measured[0])
             yield known[key]
             given = tuple(each.detach() for each in measured[1])
-            for name, parameter in parts.model.named_parameters():
-                parameter.data, parameter.grad = kept[name], None
-        parts.model.to("cpu")  # the buffers
+            whole.put_back()
         self._compute.scalars.again()
+
+
+def _of_users(function: Callable[..., T], *arguments: Any) -> T:
+    """What ``function`` gives, which calls the user's loss.
+
+    Raises:
+        CannotCut: as it does.
+        JobError: the user's code failed.
+    """
+    try:
+        return function(*arguments)
+    except CannotCut:
+        raise
+    except (Exception, SystemExit) as error:
+        raise as_job_error(LOSS, error) from error
+
+
+@contextlib.contextmanager
+@torch.no_grad()
+def _stirred(model: nn.Module) -> Iterator[None]:
+    """Have no trained weight be alike all over: an output layer of zeros hides what the model does."""
+    before = {}
+    generator = torch.Generator().manual_seed(0)
+    for parameter in flat.trained(model).values():
+        if parameter.numel() and bool((parameter == parameter.view(-1)[0]).all()):
+            before[parameter] = parameter.detach().clone()
+            parameter.add_(1e-2 * torch.randn(parameter.shape, generator=generator).to(parameter.dtype))
+    try:
+        yield
+    finally:
+        for parameter, value in before.items():
+            parameter.copy_(value)
 
 
 def _kind(block: nn.Module, given: Sequence[Tensor]) -> object:
@@ -167,14 +222,15 @@ def _timed(
     devices.synchronize(device)
     began = time.perf_counter()
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        result = job.guard(LOSS, part.run, loss, tuple(each.clone() for each in inputs), lambda number: None)
+        result = _of_users(part.run, loss, tuple(each.clone() for each in inputs), lambda number: None)
     devices.synchronize(device)
     forward_s = time.perf_counter() - began
     began = time.perf_counter()
     outputs = (result.value,) if isinstance(result, PartLoss) else result
     trained = [each for each in outputs if each.requires_grad]
     if trained:
-        torch.autograd.backward(trained, [torch.ones_like(each) for each in trained])
+        _of_users(torch.autograd.backward, trained, [torch.ones_like(each) for each in trained])
+        refuse_sparse(part.model)
     devices.synchronize(device)
     parameters = part.parameters().values()
     cost = BlockCost(
@@ -188,11 +244,6 @@ def _timed(
     for each in parameters:
         each.grad = None
     return cost, () if isinstance(result, PartLoss) else outputs
-
-
-def to_cpu(compute: SliceComputer, indices: Indices) -> Any:
-    """These samples, where the whole model is."""
-    return devices.move(compute.fetched(indices, 0), torch.device("cpu"))
 
 
 def stage_of(parts: StageParts, role: StageRole, links: StageLinks, done: int, state: TrainingState) -> Stage:

@@ -105,8 +105,13 @@ async def fleet(short_folder: Path) -> AsyncIterator[Fleet]:
 
 async def test_a_killed_bootstrap_is_gone_on_with_and_the_machine_is_fit_then(fleet: Fleet) -> None:
     there = fleet.cluster
+    half_made = there / "env/bin/python"  # of an environment that says that it is whole, and does not start
+    half_made.parent.mkdir(parents=True)
+    half_made.write_text("#!/bin/sh\nexit 1\n")
+    half_made.chmod(0o755)
+    (there / "env/ready").write_text('{"digest": "x", "python": "3.11", "build": "cpu", "extras": []}')
     await fleet.kill_when(lambda: list(there.glob("install/*.gz.part")))
-    await fleet.kill_when(lambda: (there / "env/bin/python").exists())
+    await fleet.kill_when(lambda: (there / "env/pyvenv.cfg").exists())
     await fleet.kill_when(lambda: list(there.glob("env/lib/*/site-packages/*.dist-info")))
     assert not (there / "env/ready").exists()
 

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from remote_agent.training.config import TrainingConfig
+from remote_agent.training.errors import JobError
 from remote_agent.training.wire.errors import ConnectionBroken
+from tests.training import plain as textbook
 from tests.training.pipelines import LocalPipeline, Small, assert_close, plain
 
 STEPS = 20
@@ -114,3 +116,72 @@ def test_adapters_over_four_bits_are_trained_in_parts() -> None:
     assert all("lora_" in name for name in found)
     assert_close(found, {name: expected[name] for name in found})
     assert any(float(value.norm()) > 0 for name, value in found.items() if name.endswith("lora_b"))
+
+
+class Masked(nn.Module):
+    """Attention over what came before, by a mask in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(16, 16)
+        self.register_buffer("mask", torch.tril(torch.ones(8, 8)), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = (x @ x.transpose(1, 2)).masked_fill(self.mask == 0, -torch.inf)
+        result: Tensor = x + self.mix(scores.softmax(-1) @ x)
+        return result
+
+
+class Sequence(Job):
+    """A model as a sequence, with a frozen layer, two layers of one weight, and buffers in float64."""
+
+    def create_model(self) -> nn.Module:
+        blocks = [nn.Embedding(37, 16), Masked(), nn.Linear(16, 16), nn.ReLU(inplace=True), Masked(), nn.Linear(16, 16)]
+        model = nn.Sequential(*blocks, nn.Linear(16, 37)).double()
+        model[2].requires_grad_(False)
+        model[5].weight = model[1].mix.weight
+        return model
+
+    layers: Any = None
+
+
+def test_what_was_measured_leaves_the_model_as_it_was() -> None:
+    job, config = Sequence(), _config(micro_batch=5)
+    with LocalPipeline(job, config, (0, 2, 4, 7)) as pipeline:
+        found = pipeline.train(6)
+    expected = plain(job, config, 6)
+    assert_close(found, {name: expected[name] for name in found})
+    assert expected.keys() - found.keys() == {"2.weight", "2.bias"}
+
+
+class Summed(Job):
+    def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
+        return functional.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten(), reduction="sum")
+
+
+class Together(Job):
+    """A loss that depends on which samples are together, of a model whose first outputs are zeros."""
+
+    def create_model(self) -> nn.Module:
+        model = nn.Sequential(nn.Embedding(37, 16), nn.Linear(16, 16), nn.Linear(16, 37))
+        nn.init.zeros_(model[2].weight)
+        nn.init.zeros_(model[2].bias)
+        return model
+
+    layers: Any = None
+
+    def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
+        outputs = model(batch[:, :-1])
+        return functional.cross_entropy((outputs - outputs.mean(0)).flatten(0, 1), batch[:, 1:].flatten())
+
+
+def test_a_loss_over_a_whole_batch_is_refused_and_a_sum_is_added_up() -> None:
+    with (
+        pytest.raises(JobError, match="depends on which samples are together"),
+        LocalPipeline(Together(), _config(), (0, 1, 3)),
+    ):
+        pass
+    job, config = Summed(), _config(micro_batch=5)
+    with LocalPipeline(job, config, (0, 3, 6)) as pipeline:
+        found = pipeline.train(3)
+    assert_close(found, textbook.train(job, config, 3))

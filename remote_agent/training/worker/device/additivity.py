@@ -93,6 +93,7 @@ class Additivity:
         samples: indices of those to take some of.
         state: buffers and frozen parameters by name.
         large: samples that are compared once more, as many as are computed together in training; 0: none.
+        gradients: compare them as well.
 
     Attributes:
         evaluating: whether the loss was compared in evaluation mode; None: only on average, or not at all.
@@ -108,7 +109,10 @@ class Additivity:
         samples: Indices,
         state: Mapping[str, Tensor],
         large: int = 0,
+        *,
+        gradients: bool = True,
     ) -> None:
+        self._gradients = gradients
         self._model, self._computer, self._owner, self._state = model, computer, owner, state
         self._first = {name: tensor.detach().clone() for name, tensor in state.items()}
         count = min(SAMPLES, len(samples), computer.most or SAMPLES)
@@ -192,6 +196,8 @@ class Additivity:
 
     def _about_gradients(self, as_mean: bool) -> str:
         """Whether the gradient of the samples is the sum of their parts' gradients, as their loss is."""
+        if not self._gradients:
+            return ""
         count = len(self._indices)
         end = self._splits()[0]
         try:

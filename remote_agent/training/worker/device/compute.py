@@ -10,6 +10,7 @@ units it is seeded by (run, step, unit): the same however the batch is cut.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import time
@@ -254,6 +255,12 @@ class SliceComputer:
     def dtype(self) -> torch.dtype | None:
         """What forward and backward are autocast to; None: nothing."""
         return self._dtype
+
+    def on(self, device: torch.device) -> SliceComputer:
+        """The same for a model that is on another device."""
+        other = copy.copy(self)
+        other._device, other._dtype, other.most = device, None, None  # noqa: SLF001 - it is one of this class
+        return other
 
     def fetched(self, indices: Indices, begin: int, seed: int | None = None) -> Any:
         """These samples, on the device; the first is at position ``begin`` of the run's order."""
