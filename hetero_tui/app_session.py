@@ -14,10 +14,10 @@ from hetero_tui.errors import HostError, HostKeyChanged, HostKeyUnknown, RunErro
 from hetero_tui.events import HostState, Level
 from hetero_tui.fleet.live import cancel
 from hetero_tui.fold import apply
-from hetero_tui.intents import LoggedLine
+from hetero_tui.intents import LoggedLine, TeardownReport
 from hetero_tui.runs.listing import list_runs
 from hetero_tui.session import Session
-from hetero_tui.state import RunView, State
+from hetero_tui.state import LOSS_POINTS, RunView, State
 from hetero_tui.transport import shell_command
 
 
@@ -49,7 +49,7 @@ class AppSession(Session):
         Raises:
             RunError: there is no such run, or it has no event yet.
         """
-        summary, happened = await self.history_of(run)
+        summary, happened = await self.history_of(run, most_steps=LOSS_POINTS)
         state = State(cluster=self.inventory.cluster)
         for event in happened:
             state = apply(state, events.RunProgressed(run=summary.id, event=event))
@@ -73,13 +73,11 @@ class AppSession(Session):
             async for entry in coming:
                 yield LoggedLine(entry.host, entry.line)
 
-    async def bring_back(self, host: str) -> None:
-        """Have ``host`` take part in the run again, at once."""
-        if host in self._fleet.members:
-            await self.undrain(host)
-        else:
-            self._refuse_unknown(host, step="bring back")
-            await self._take_in(host)
+    async def down(self, purge: bool = False) -> TeardownReport:
+        """Stop everything on every host; then their use is watched again, as before ``up``."""
+        report = await super().down(purge)
+        self._fleet.watch_answering()
+        return report
 
     def shell_command(self, host: str) -> tuple[str, ...]:
         """The command that opens a shell on ``host``."""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hetero_tui import commanding
+from hetero_tui import cli_hosts, commanding
+from hetero_tui.cli_hosts import FromLaptop, Index, PythonMirror, TorchIndex, Wheels
 from hetero_tui.cli_options import AcceptKeys, Host, Job, Json, LogTo, Plain, Run, Settings, With, hosts, with_log
 from hetero_tui.launcher import DONE, USAGE
 from hetero_tui.narration import Output
@@ -26,6 +27,15 @@ def train(
     settings: Settings = None,
     paths: With = None,
     log_to: LogTo = None,
+    bootstrap: Annotated[
+        bool,
+        typer.Option("--bootstrap", help="First install what machines lack, and what the job's `requirements` name."),
+    ] = False,
+    from_laptop: FromLaptop = False,
+    wheels: Wheels = "",
+    index: Index = "",
+    torch_index: TorchIndex = "",
+    python_mirror: PythonMirror = "",
     as_json: Json = False,
     plain: Plain = False,
     accept: AcceptKeys = False,
@@ -34,10 +44,13 @@ def train(
     from hetero_tui.runs.order import read_order
 
     output = Output(as_json, plain)
+    where = (from_laptop, wheels, index, torch_index, python_mirror)
+    sources = commanding.checked(output, lambda: cli_hosts.sources(*where)) if bootstrap else None
     order = commanding.checked(output, lambda: read_order(job, with_log(settings, log_to), paths or ()))
 
     async def work(session: Session, output: Output) -> int:
-        run = await session.launch(order)
+        asks = commanding.asks if commanding.on_a_terminal(output) else None
+        run = await session.launch(order, sources, asks)
         output.say(f"{run} is on its way; see it again with `hetero-tui attach {run}`")
         return await commanding.follow(session, output, run)
 
@@ -155,7 +168,7 @@ def undrain(
         Output(as_json, plain),
         accept,
         host,
-        lambda session: session.undrain(host),
+        lambda session: session.bring_back(host),
         "{host} takes part in {run} again as soon as its worker is started",
     )
 

@@ -31,8 +31,11 @@ CLOCK_OFF = 60.0
 
 _DAYS = 2  # from then on, it is told in days
 
-_VENDORS = {"cuda": "NVIDIA", "rocm": "AMD"}
-"""Whose GPUs a torch may be built for; it calls either ``cuda:0``, ``cuda:1``..."""
+_VENDORS = {"cuda": "NVIDIA", "rocm": "AMD", "xpu": "Intel"}
+"""Whose GPUs a torch may be built for, the one first that is meant where its build does not say."""
+
+_BUILDS = {"cuda": "cu", "rocm": "rocm", "xpu": "xpu"}
+"""What the names of the builds for them begin with."""
 
 
 class _Facts(BaseModel):
@@ -95,7 +98,7 @@ class Disk(_Facts):
 
 
 class Accelerator(_Facts):
-    """One accelerator: ``kind`` is ``cuda``, ``rocm`` or ``mps``; ``index`` counts within its kind.
+    """One accelerator: ``kind`` is ``cuda``, ``rocm``, ``xpu`` or ``mps``; ``index`` counts within its kind.
 
     ``capability`` is NVIDIA's compute capability, such as ``8.6``.
     """
@@ -111,7 +114,9 @@ class Accelerator(_Facts):
     @property
     def device(self) -> str:
         """Torch's name of it; ROCm devices are ``cuda`` to torch."""
-        return "mps" if self.kind == "mps" else f"cuda:{self.index}"
+        if self.kind == "mps":
+            return "mps"
+        return f"{'xpu' if self.kind == 'xpu' else 'cuda'}:{self.index}"
 
 
 class Address(_Facts):
@@ -162,14 +167,16 @@ class HostFacts(_Facts):
 
     @property
     def usable_accelerators(self) -> tuple[Accelerator, ...]:
-        """The accelerators that torch can use; in a machine with NVIDIA's and AMD's, one vendor's.
+        """The accelerators that torch can use; in a machine with those of several vendors, one vendor's.
 
-        That is the vendor that its torch is built for, or NVIDIA where the build does not say.
+        That is the vendor that its torch is built for, or the first of the table where the build does not say.
         """
-        if not _VENDORS.keys() <= {accelerator.kind for accelerator in self.accelerators}:
+        there = [kind for kind in _VENDORS if kind in {accelerator.kind for accelerator in self.accelerators}]
+        if len(there) < 2:
             return self.accelerators
-        other = "cuda" if (self.torch_build or "").startswith("rocm") else "rocm"
-        return tuple(accelerator for accelerator in self.accelerators if accelerator.kind != other)
+        build = self.torch_build or ""
+        used = next((kind for kind in there if build.startswith(_BUILDS[kind])), there[0])
+        return tuple(accelerator for accelerator in self.accelerators if accelerator.kind in (used, "mps"))
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -18,6 +18,9 @@ LOST, LATE, SLOW, SHARD, HEAD = "lost", "late", "slow", "shard lost", "head lost
 DRAINED = "drained"
 """The cause of a worker's loss that a user asked for."""
 
+_STALLED = 2.0
+"""Times the usual time between two steps from which a fault between them has made the run stand still."""
+
 _RETRY = re.compile(r" \(tried again in (\d+) s\)$")
 
 Faults = tuple[Fault, ...]
@@ -27,6 +30,8 @@ def after(run: RunView, event: protocol.Event) -> Faults:
     """The faults once ``event`` is known; ``run`` is as it was before it."""
     faults = run.faults
     match event:
+        case protocol.Step():
+            return _stalled(run, event)
         case protocol.WorkerLost() if event.cause != DRAINED:
             return _lost(faults, event)
         case protocol.WorkerLost():
@@ -109,6 +114,19 @@ def _reissued(faults: Faults, event: protocol.SliceReissued) -> Faults:
         stall = (stall or 0.0) + event.stall_s
     back = event.time if known.word == LATE else None
     return _with(faults, replace(known, done=_joined(known.done, done), stall_s=stall, back=back))
+
+
+def _stalled(run: RunView, event: protocol.Step) -> Faults:
+    """What the newest fault since the last step cost, by the gap between the steps, where no event has said it."""
+    faults = run.faults
+    if not faults or not run.recent or faults[-1].time < run.recent[-1].time:
+        return faults
+    usual = (run.step_seconds or 0.0) * max(1, event.step - run.recent[-1].step)
+    gap = event.time - run.recent[-1].time
+    is_told = any(fault.stall_s is not None for fault in faults if fault.time >= run.recent[-1].time)
+    if is_told or gap < _STALLED * usual:
+        return faults
+    return _with(faults, replace(faults[-1], stall_s=gap - usual))
 
 
 def _rebalanced(run: RunView, event: protocol.Rebalanced) -> Faults:

@@ -244,7 +244,7 @@ def _run_changed(state: State, event: events.RunChanged) -> State:
     run = state.run
     if run is None or run.run != event.run:
         run = begun(event.run, event.job, event.time)
-        state = replace(state, run=run)
+        state = _with_listed(replace(state, run=run), event)
     elif run.state.final and event.state in (RunState.STARTING, RunState.RUNNING):
         if state.told[0] == run.run:  # its last event is taken back when it is resumed
             state = replace(state, told=(run.run, min(state.told[1], run.last_seq - 1)))
@@ -260,6 +260,16 @@ def _run_changed(state: State, event: events.RunChanged) -> State:
     word = f"is {event.state}" if not final or event.state is RunState.LOST else event.state.value
     state = _logged(state, event.time, level, f"{event.run} {word}{where}{detail}")
     return _mark_training_hosts(state)
+
+
+def _with_listed(state: State, event: events.RunChanged) -> State:
+    """A run that has begun since they were listed is among the runs."""
+    if state.runs is None or any(run.id == event.run for run in state.runs):
+        return state
+    new = protocol.RunSummary(
+        id=event.run, job=event.job, state=event.state, step=0, loss=None, started=event.time, host=state.head or ""
+    )
+    return replace(state, runs=(*state.runs, new))
 
 
 def _run_progressed(state: State, wrapped: events.RunProgressed) -> State:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from hetero_tui.errors import UsageError
 from hetero_tui.fleet.check import CheckReport
 from hetero_tui.fleet.install.bootstrap import BootstrapReport
+from hetero_tui.fleet.install.requirements import refuse, words
 from hetero_tui.fleet.install.sources import Sources
 from hetero_tui.fleet.live import LiveFleet
+from hetero_tui.fleet.survey import head_name
 from hetero_tui.keeper import Keeper
 
 
@@ -15,6 +18,11 @@ class Installing(Keeper):
     """Operations on the hosts of ``_fleet`` that exclude the session's others."""
 
     _fleet: LiveFleet
+
+    def accept_host_key(self, host: str) -> None:
+        """Trust the key that ``host`` offered; it is probed again by the next :meth:`probe`."""
+        if not self._fleet.transports[host].accept_offered_key():
+            raise UsageError(f"{host} has no key to accept", step="host key")
 
     async def check(self) -> CheckReport:
         """Look for all that may keep machines from training well; nothing is changed."""
@@ -28,10 +36,29 @@ class Installing(Keeper):
             await self._fleet.look()
             return await self._fleet.bootstrap(sources, extras)
 
-    async def _look(self, sources: Sources | None) -> None:
-        """Look at all hosts; with ``sources`` those that lack an environment get one."""
+    async def _look(
+        self, sources: Sources | None, requirements: Sequence[str] = (), asks: Callable[[str], bool] | None = None
+    ) -> None:
+        """Look at all hosts; with ``sources`` those that lack an environment, or what a job requires, get it.
+
+        Without ``sources``, ``asks`` may agree to it once it is known what is missing.
+
+        Raises:
+            ClusterError: a host that is fit for the cluster lacks some of the ``requirements``.
+        """
         await self._fleet.look()
+        lacks = await self._fleet.lacking(requirements)
+        if sources is None and any(not lack.python for lack in lacks) and asks is not None:
+            where = "install it in hetero-tui's environments there?"
+            sources = Sources() if asks(f"{words(lacks)}; {where}") else None
         if sources is not None:
-            report = await self._fleet.bootstrap(sources, ())
+            # A cluster that runs, and has what is needed, is left as it is.
+            is_needed = lacks or head_name(self._fleet.surveyed) is None
+            report = await self._fleet.bootstrap(sources, requirements if is_needed else ())
             if any(installed.changed for installed in report.installed):
                 await self._fleet.look()
+            for error in report.failed.values():
+                if lacks and error.host in {lack.host for lack in lacks}:
+                    raise error
+            lacks = await self._fleet.lacking(requirements)
+        refuse(lacks)

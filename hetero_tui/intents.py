@@ -103,7 +103,7 @@ class Intents(Protocol):
     async def drain(self, host: str) -> object:
         """Have ``host`` leave the run that is under way after its step, with nothing lost."""
 
-    async def bring_back(self, host: str) -> None:
+    async def bring_back(self, host: str) -> object:
         """Have ``host`` take part again, at once: drained, paused after failures, or back after an absence."""
 
     async def list_runs(self) -> None:
@@ -161,7 +161,7 @@ class Refusing(ABC):
     async def drain(self, host: str) -> object:
         self._refuse()
 
-    async def bring_back(self, host: str) -> None:
+    async def bring_back(self, host: str) -> object:
         self._refuse()
 
     async def list_runs(self) -> None:

@@ -80,9 +80,9 @@ class Keeper:
 
     @asynccontextmanager
     async def _exclusively(self, word: str) -> AsyncIterator[None]:
-        """One operation at a time; see :meth:`_working`."""
-        async with self._operation:
-            with self._working(word, first=True):
+        """One operation at a time; its word is shown from the first moment, while it waits for another one, too."""
+        with self._working(word, first=True):
+            async with self._operation:
                 yield
 
     def _refuse_beside_live_run(self, step: str) -> None:

@@ -79,7 +79,7 @@ def teardown_document(report: TeardownReport) -> dict[str, Any]:
 def status_document(state: State, runs: tuple[tuple[str, protocol.RunSummary], ...]) -> dict[str, Any]:
     """The JSON of ``status``."""
     return {
-        "cluster": {"state": str(state.cluster_state), "head": state.head},
+        "cluster": {"state": "unknown" if state.is_silent else str(state.cluster_state), "head": state.head},
         "hosts": [{"name": host.name, "state": str(host.state), "detail": host.detail} for host in state.hosts],
         **runs_document(runs),
     }

@@ -184,7 +184,8 @@ def _stepped(run: RunView, event: protocol.Step) -> RunView:
         step=event.step,
         loss=event.loss,
         losses=losses,
-        samples=run.samples + event.samples,
+        # A record that is read with few of its steps has a step for those that were left out before it.
+        samples=run.samples + event.samples * (max(1, event.step - run.step) if run.recent else 1),
         recent=(*run.recent[-(RECENT_STEPS - 1) :], event),
         detail="",
     )

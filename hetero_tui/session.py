@@ -15,13 +15,13 @@ from pathlib import Path
 
 from hetero_tui import deadlines, events
 from hetero_tui.errors import HeteroTuiError, HostError, OrderError, RunError, UsageError
-from hetero_tui.events import Level
+from hetero_tui.events import ClusterState, Level
 from hetero_tui.fleet.bring_up import UpReport
 from hetero_tui.fleet.install.sources import Sources
 from hetero_tui.fleet.live import LiveFleet, cancel
 from hetero_tui.fleet.probing import Probed
 from hetero_tui.fleet.survey import Surveyed, head_name
-from hetero_tui.fleet.teardown import preview
+from hetero_tui.fleet.teardown import announcement, preview
 from hetero_tui.installing import Installing
 from hetero_tui.intents import TeardownPreview, TeardownReport
 from hetero_tui.inventory import Inventory
@@ -32,7 +32,8 @@ from hetero_tui.runs.elsewhere import Elsewhere
 from hetero_tui.runs.history import history
 from hetero_tui.runs.launch import launch
 from hetero_tui.runs.listing import find_among, find_run, ignore, list_runs, live_run, stop_run
-from hetero_tui.runs.logs import Logged, logs_of
+from hetero_tui.runs.log_following import logs_of_run
+from hetero_tui.runs.logs import Logged
 from hetero_tui.runs.order import READY_JOBS, Order, archive_of, read_order
 from hetero_tui.runs.recovery import FleetRecovery
 from hetero_tui.state import initial
@@ -151,13 +152,18 @@ class Session(Installing):
         self._follow(run)
         return run
 
-    async def launch(self, order: Order) -> str:
-        """Start a run, bringing the cluster up first where it is down; the answer is its name."""
+    async def launch(
+        self, order: Order, sources: Sources | None = None, asks: Callable[[str], bool] | None = None
+    ) -> str:
+        """Start a run, bringing the cluster up first where it is down; the answer is its name.
+
+        What the job requires and hosts lack is installed from ``sources``, or else if ``asks`` agrees.
+        """
         async with self._exclusively("starting"), self._fleet.alone("train"):
             self._refuse_beside_live_run("train")
             archive = await archive_of(order, self.notice)
             fleet = self._fleet
-            await fleet.look()
+            await self._look(sources, order.job.requirements, asks)
             if head_name(fleet.surveyed) is None:
                 await fleet.bring_up()
             run, head = await launch(self.inventory, fleet.transports, fleet.surveyed, fleet.facts, order, archive)
@@ -209,11 +215,16 @@ class Session(Installing):
             self.emit(events.RunChanged(time=time.time(), run=run, job="", state=state, detail=error.cause))
             raise
 
-    async def history_of(self, run: str | None) -> tuple[protocol.RunSummary, tuple[protocol.Event, ...]]:
-        """A run (None: the newest) and its events up to now; RunError: it has none, or there is no such run."""
+    async def history_of(
+        self, run: str | None, most_steps: int | None = None
+    ) -> tuple[protocol.RunSummary, tuple[protocol.Event, ...]]:
+        """A run (None: the newest) and its events up to now, of its steps about ``most_steps`` (None: all).
+
+        Raises RunError where it has no event, or there is no such run.
+        """
         with self._working("reading events"):
             host, summary = await find_run(self.inventory.cluster, self._fleet.transports, run)
-            coming = history(self._fleet.transports[host], self.inventory.cluster, summary.id)
+            coming = history(self._fleet.transports[host], self.inventory.cluster, summary.id, most_steps)
             async with aclosing(coming) as found:
                 return summary, tuple([event async for event in found])
 
@@ -228,16 +239,9 @@ class Session(Installing):
     ) -> AsyncGenerator[Logged]:
         """What the processes of a run (None: the newest) logged and printed on all hosts, or on ``host``, by time.
 
-        Args:
-            run: which.
-            host: only this one's; empty: all hosts'.
-            follow: go on until the run ends.
-            failed: is told of each of those hosts that can't be asked.
-            broken: with ``follow``, is told of each whose connection broke; it is opened again.
-
-        Raises:
-            UsageError: the inventory has no such host.
-            RunError: there is no such run.
+        With ``follow`` it goes on until the run ends. ``failed`` is told of each of those hosts that can't be asked,
+        ``broken`` of each whose connection broke; it is opened again. Raises UsageError where the inventory has no such
+        host, RunError where there is no such run.
         """
         if host:
             self._refuse_unknown(host, step="logs")
@@ -245,12 +249,10 @@ class Session(Installing):
         for found in self.surveyed.values():
             if found.error is not None and host in ("", found.host):
                 failed(found.error)
-        head, summary = find_among(runs, run)
-        wanted = {host, *([head] if follow else [])} if host else self._fleet.answering.keys()
-        asked = {name: link for name, link in self._fleet.answering.items() if name in wanted}
-        coming = logs_of(asked, self.inventory.cluster, summary, head, follow=follow, failed=failed, broken=broken)
-        async with aclosing(coming) as lines:
-            async for entry in lines:
+        place, fleet = find_among(runs, run), self._fleet
+        coming = logs_of_run(fleet, place, self.status, host, follow=follow, failed=failed, broken=broken)
+        async with aclosing(coming) as entries:
+            async for entry in entries:
                 if host in ("", entry.host):
                     yield entry
 
@@ -269,9 +271,7 @@ class Session(Installing):
     async def drain(self, host: str) -> str:
         """Have ``host`` leave the run that is under way, after its step and with nothing lost; the run's name.
 
-        Raises:
-            UsageError: the inventory has no such host.
-            RunError: no run is under way.
+        Raises UsageError where the inventory has no such host, RunError where no run is under way.
         """
         self._refuse_unknown(host, step="drain")
         with self._working("draining"):
@@ -279,13 +279,19 @@ class Session(Installing):
             self.notice(Level.INFO, f"{host} leaves {run} after its step")
             return run
 
-    async def undrain(self, host: str) -> str:
-        """Have ``host`` take part again in the run that is under way; the run's name. Raises as :meth:`drain` does."""
-        self._refuse_unknown(host, step="undrain")
-        with self._working("undraining"):
+    async def bring_back(self, host: str) -> str:
+        """Have ``host`` take part again, at once: drained, paused after failures, or no longer in the cluster.
+
+        The answer is the run's name; raises as :meth:`drain` does.
+        """
+        self._refuse_unknown(host, step="bring back")
+        with self._working("bringing back"):
             fleet = self._fleet
             if host not in fleet.facts or host not in fleet.members:
                 await fleet.look_at(host)
+            if host not in fleet.members and head_name(fleet.surveyed) is not None:
+                await self._take_in(host)  # and with it into the run
+                return (await find_run(self.inventory.cluster, fleet.answering, None))[1].id
             run = await membership.undrain(self.inventory, fleet.transports, fleet.facts, fleet.surveyed, host)
             self.notice(Level.INFO, f"{host} takes part in {run} again as soon as its worker is started")
             return run
@@ -298,22 +304,25 @@ class Session(Installing):
                 await self._fleet.judge_idle()
             return await list_runs(self.inventory.cluster, self._fleet.answering, self._fleet.failed)
 
-    def accept_host_key(self, host: str) -> None:
-        """Trust the key that ``host`` offered; it is probed again by the next :meth:`probe`."""
-        if not self._fleet.transports[host].accept_offered_key():
-            raise UsageError(f"{host} has no key to accept", step="host key")
-
     def teardown_preview(self) -> TeardownPreview:
         """What :meth:`down` would do now."""
         return preview(self._state, {entry.host.name for entry in self._fleet.ledger.entries()})
 
     async def down(self, purge: bool = False) -> TeardownReport:
         """Stop everything on every host of inventory and ledger, and prove it; with ``purge`` environments go, too."""
-        async with self._exclusively("stopping"), self._fleet.alone("down"):
-            await self._recovery.close()
-            report = await self._fleet.tear_down(purge)
-            await self._see_the_run_end()
-            return report
+        before = self._state
+        self.notice(Level.INFO, announcement(self.teardown_preview()))
+        self.emit(events.ClusterChanged(time=time.time(), state=ClusterState.STOPPING))
+        try:
+            async with self._exclusively("stopping"), self._fleet.alone("down"):
+                await self._recovery.close()
+                report = await self._fleet.tear_down(purge)
+                await self._see_the_run_end()
+                return report
+        except BaseException:
+            was = events.ClusterChanged(time=time.time(), state=before.cluster_state, head=before.head)
+            self.emit(was)  # it did not come to it: another command holds the hosts
+            raise
 
     async def close(self) -> None:
         """Detach: connections close, whatever runs on the hosts goes on."""

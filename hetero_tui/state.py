@@ -5,8 +5,8 @@ Ages ("2 min ago") are not in it: they are computed when drawing, from the times
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from hetero_tui.events import ClusterState, HostState, Level
 from remote_agent.states import RunState
@@ -23,6 +23,9 @@ LOSS_POINTS = 2000
 
 COORDINATOR, WORKERS, MEASURING, FIRST_STEP = "coordinator", "workers", "devices and links", "first step"
 """Parts of a run's start, in their order."""
+
+CURVE_POINTS = 32
+"""Losses of a run's curve of one line."""
 
 FAULTS = 200
 """Faults of a run that are kept; the numbers go on."""
@@ -112,10 +115,6 @@ class Fault:
     tries: int = 0
 
 
-COORDINATOR, WORKERS, MEASURING, FIRST_STEP = "coordinator", "workers", "devices and links", "first step"
-"""Parts of a run's start, in their order."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Phase:
     """A part of a run's start; ``ended`` is None while it goes on."""
@@ -180,7 +179,8 @@ class RunView:
     def step_seconds(self) -> float | None:
         """Mean seconds of a recent step, from step event to step event where there are two."""
         if len(self.recent) > 1:
-            return (self.recent[-1].time - self.recent[0].time) / (len(self.recent) - 1)
+            first, last = self.recent[0], self.recent[-1]
+            return (last.time - first.time) / max(1, last.step - first.step)
         return self.recent[0].seconds if self.recent else None
 
     @property
@@ -236,9 +236,34 @@ class State:
     told: tuple[str, int] = ("", 0)  # of which run, and up to which of its events, the log has lines
     log: tuple[LogLine, ...] = ()
 
+    @property
+    def listed_runs(self) -> tuple[protocol.RunSummary, ...] | None:
+        """The runs as the hosts listed them, the one on the screen as it stands now; None: not asked for yet."""
+        shown, runs = self.run, self.runs
+        if shown is None or runs is None or not shown.step:
+            return runs
+        losses = shown.losses[:: max(1, len(shown.losses) // CURVE_POINTS)]
+        now: dict[str, Any] = {
+            "state": shown.state,
+            "step": shown.step,
+            "loss": shown.loss,
+            "started": shown.started,
+            "ended": shown.ended,
+            "curve": tuple(loss for _, loss in losses),
+            "iterations": shown.iterations,
+            "parameters": shown.parameters,
+        }
+        return tuple(replace(run, **now) if run.id == shown.run else run for run in runs)
+
     def host(self, name: str) -> HostView | None:
         """The host of that name, or None."""
         return next((host for host in self.hosts if host.name == name), None)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether no host could be asked, so that nothing is known of the cluster."""
+        away = (HostState.UNREACHABLE, HostState.REFUSED)
+        return bool(self.hosts) and all(host.state in away for host in self.hosts)
 
     @property
     def hosts_up(self) -> int:

@@ -16,7 +16,8 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from remote_agent import deadlines
@@ -24,18 +25,48 @@ from remote_agent.host import processes
 from remote_agent.protocol import FINAL_KINDS, FOLLOW_FILE_SHORTER, FOLLOW_NO_FILE, FOLLOW_PROCESS_GONE
 from remote_agent.stream import LineStream, StreamClosed
 
+LAST_STEPS = 50
+"""Steps at the end of a run that are never left out: what the speed and the times of a step are taken from."""
+
 _CHUNK = 1 << 20
+_LINES = 1000
+_HEAD = 100
+"""Bytes of a line in which its kind stands, after its number and its time."""
 
 
-def once(path: Path, offset: int) -> int:
-    """Print the lines that are there now, if the file is; returns the exit code."""
+def once(path: Path, offset: int, most_steps: int | None = None) -> int:
+    """Print the lines that are there now, if the file is; returns the exit code.
+
+    ``most_steps``: of the steps, print about so many, evenly spread, and the last ones; every other event is printed.
+    """
     if not path.is_file():
         return 0
     with path.open("rb") as file, contextlib.suppress(StreamClosed):
         file.seek(offset)
+        whole: Iterator[bytes] = (line for line in file if line.endswith(b"\n"))
+        if most_steps is not None:
+            steps = sum(is_step(line) for line in whole)
+            file.seek(offset)
+            whole = thinned((line for line in file if line.endswith(b"\n")), steps, most_steps)
         stream = LineStream()
-        stream.write([line for line in file if line.endswith(b"\n")])
+        while lines := list(islice(whole, _LINES)):
+            stream.write(lines)
     return 0
+
+
+def thinned(lines: Iterable[bytes], steps: int, most: int) -> Iterator[bytes]:
+    """The lines without most of the ``steps`` among them: the first, about ``most``, and the last ones stay."""
+    every = max(1, -(-steps // max(1, most)))
+    number = -1
+    for line in lines:
+        number += is_step(line)
+        if not is_step(line) or number % every == 0 or number >= steps - LAST_STEPS:
+            yield line
+
+
+def is_step(line: bytes) -> bool:
+    """Whether this line of a run's events, as :func:`~remote_agent.protocol.encode` writes them, is a step."""
+    return b'"kind":"step",' in line[:_HEAD]
 
 
 def follow(path: Path, offset: int, process: tuple[Path, str] | None = None) -> int:
@@ -112,12 +143,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--process-folder", type=processes.absolute_path)
     parser.add_argument("--process-name")
     parser.add_argument("--once", action="store_true", help="end when what is there is printed")
+    parser.add_argument("--most-steps", type=int, help="with --once: of the steps, about so many")
     options = parser.parse_args(arguments)
     if (options.process_folder is None) != (options.process_name is None):
         parser.error("--process-folder and --process-name go together")
     process = None if options.process_folder is None else (options.process_folder, options.process_name)
     try:
-        code = once(options.path, options.offset) if options.once else follow(options.path, options.offset, process)
+        code = (
+            once(options.path, options.offset, options.most_steps)
+            if options.once
+            else follow(options.path, options.offset, process)
+        )
     except OSError as error:
         print(f"{options.path}: {error.strerror}", file=sys.stderr)
         return 1

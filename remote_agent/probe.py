@@ -32,6 +32,7 @@ VERSION = 1
 OLDEST_PYTHON = (3, 8)
 PACKAGES = ("ray", "torch", "psutil", "safetensors", "numpy")
 PORTS = tuple(range(6389, 6399)) + tuple(range(8365, 8369))
+GPU_PARTS = ("NVIDIA GPUs", "AMD GPUs", "Intel GPUs", "Apple GPU")
 DEFAULT_DEADLINE_SECONDS = 8.0
 REPORT_SECONDS = 0.5
 """Kept back from the deadline to collect the parts and to print."""
@@ -375,6 +376,22 @@ def parse_rocm_smi(text: str) -> List[Facts]:
     return found
 
 
+def parse_xpu_dump(text: str) -> List[Facts]:
+    """``xpu-smi discovery --dump 1,2,4,8,16``: CSV with a head line, sizes such as ``32768.00 MiB``."""
+    found = []
+    for row in csv.DictReader(text.splitlines(), skipinitialspace=True):
+        index = to_int(row.get("Device ID"))
+        if index is None:
+            continue
+        size = re.match(r"([\d.]+) MiB$", (row.get("Memory Physical Size") or "").strip())
+        memory = to_int(size.group(1)) if size else None
+        uuid = known(row.get("SOC UUID") or row.get("UUID"))
+        driver = known(row.get("Driver Version"))
+        name = known(row.get("Device Name"))
+        found.append(accelerator("xpu", index, name, memory * MIB if memory else None, driver=driver, uuid=uuid))
+    return found
+
+
 def parse_system_profiler(text: str, memory: Optional[int]) -> List[Facts]:
     """``system_profiler SPDisplaysDataType -json``: Apple's own GPUs, which share ``memory`` with the processor."""
     document = json_in(text)
@@ -387,13 +404,24 @@ def parse_system_profiler(text: str, memory: Optional[int]) -> List[Facts]:
     return [accelerator("mps", index, name, memory) for index, name in enumerate(names)]
 
 
+def display_controllers(vendor: str, devices: str = "/sys/bus/pci/devices") -> List[str]:
+    """Addresses of a vendor's display controllers (PCI class 03) that are plugged in, driver or not."""
+    return [
+        os.path.basename(folder)
+        for folder in sorted(glob.glob(os.path.join(devices, "*")))
+        if (read_text(os.path.join(folder, "class")) or "").startswith("0x03")
+        and (read_text(os.path.join(folder, "vendor")) or "").strip() == vendor
+    ]
+
+
 def has_nvidia_card(devices: str = "/sys/bus/pci/devices") -> bool:
-    """Whether an NVIDIA display controller (PCI class 03, vendor 10de) is plugged in, driver or not."""
-    for folder in glob.glob(os.path.join(devices, "*")):
-        kind = read_text(os.path.join(folder, "class")) or ""
-        if kind.startswith("0x03") and (read_text(os.path.join(folder, "vendor")) or "").strip() == "0x10de":
-            return True
-    return False
+    """Whether an NVIDIA GPU is plugged in."""
+    return bool(display_controllers("0x10de", devices))
+
+
+def has_intel_card(devices: str = "/sys/bus/pci/devices") -> bool:
+    """Whether an Intel GPU is plugged in; the one that is part of the processor sits on the first bus."""
+    return any(":00:" not in address for address in display_controllers("0x8086", devices))
 
 
 def has_amd_card(drivers: str = "/sys/bus/pci/drivers/amdgpu") -> bool:
@@ -442,6 +470,15 @@ def read_amd(commands: Commands) -> List[Facts]:
         raise failure
     if has_amd_card():
         raise PartFailed("an AMD GPU is there, but ROCm is not: neither amd-smi nor rocm-smi was found")
+    return []
+
+
+def read_intel(commands: Commands) -> List[Facts]:
+    program = find_program("xpu-smi")
+    if program is not None:
+        return parse_xpu_dump(commands.run(program, "discovery", "--dump", "1,2,4,8,16"))
+    if has_intel_card():
+        raise PartFailed("an Intel GPU is there, but xpu-smi, which tells what it is, was not found")
     return []
 
 
@@ -549,12 +586,12 @@ def read_free_ports(_: Commands) -> List[int]:
 
 
 def parse_torch_version(text: str) -> Optional[str]:
-    """The kind of build that ``torch/version.py`` names: ``cpu``, ``cu126``, ``rocm6.2``; None when it names none."""
+    """The kind of build that ``torch/version.py`` names (``cpu``, ``cu126``, ``rocm6.2``, ``xpu``); None: none."""
     values = dict(re.findall(r"^(\w+)\s*(?::[^=]+)?=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE))
     if "__version__" not in values:
         return None
     local = values["__version__"].partition("+")[2]
-    if re.match(r"(cpu|cu\d+|rocm[\d.]+)$", local):
+    if re.match(r"(cpu|cu\d+|rocm[\d.]+|xpu)$", local):
         return str(local)
     if "cuda" in values:
         return "cu%s" % values["cuda"].replace(".", "")
@@ -662,6 +699,7 @@ def look(folder: str, deadline: float) -> Facts:
         "disk": lambda: read_disk(folder),
         "NVIDIA GPUs": lambda: read_nvidia(commands),
         "AMD GPUs": lambda: read_amd(commands),
+        "Intel GPUs": lambda: read_intel(commands),
         "Apple GPU": lambda: read_apple(commands),
         "addresses": lambda: read_addresses(commands),
         "free_ports": lambda: read_free_ports(commands),
@@ -707,7 +745,7 @@ def look(folder: str, deadline: float) -> Facts:
         "cpu": values.get("cpu", {"model": None, "physical": None, "logical": os.cpu_count(), "quota": None}),
         "memory": values.get("memory", {"total_bytes": None, "available_bytes": None}),
         "disk": values.get("disk", {"path": folder, "total_bytes": None, "free_bytes": None}),
-        "accelerators": [gpu for name in ("NVIDIA GPUs", "AMD GPUs", "Apple GPU") for gpu in values.get(name, [])],
+        "accelerators": [gpu for name in GPU_PARTS for gpu in values.get(name, [])],
         "addresses": values.get("addresses", []),
         "free_ports": values.get("free_ports", []),
         "machine": values.get("machine"),

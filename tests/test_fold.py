@@ -7,10 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hetero_tui import events, run_fold
+from hetero_tui.calls import call_for
 from hetero_tui.events import ClusterState, HostState, Level
 from hetero_tui.fold import apply
 from hetero_tui.narration import Narrator, Output
+from hetero_tui.reports import status_document
 from hetero_tui.state import LOG_LINES, LOSS_POINTS, RECENT_STEPS, RunView, State, initial
+from hetero_tui.ui.header import verdict
+from hetero_tui.ui.palette import DARK
 from remote_agent import protocol
 from remote_agent.states import RayState, RunState
 
@@ -474,3 +478,58 @@ def test_the_parts_of_a_start_are_known_with_their_times_until_the_first_step() 
     done = run_of(step(1, 4), start=state).run
     assert done is not None
     assert not done.is_starting
+
+
+def test_a_fault_that_no_event_gives_a_cost_has_that_of_the_gap_between_the_steps() -> None:
+    before = run_of(started(), plan(), step(1, 3), step(2, 4), step(3, 5), start=both_up())
+    late = run_of(replace(lost(6, "nas", "no answer"), time=104.0), replace(step(4, 7), time=108.5), start=before).run
+    prompt = run_of(replace(lost(6, "nas", "no answer"), time=103.5), step(4, 7), start=before).run
+    assert late is not None
+    assert prompt is not None
+    assert [fault.stall_s for fault in late.faults] == [4.5]
+    assert [fault.stall_s for fault in prompt.faults] == [None]
+
+
+def test_the_listed_runs_are_as_the_run_on_the_screen_stands_now() -> None:
+    listed = apply(both_up(), events.RunsListed(time=90.0, runs=()))
+    begun = apply(listed, events.RunChanged(time=95.0, run="text-1", job="text", state=RunState.STARTING))
+    assert [(run.id, run.state) for run in begun.listed_runs or ()] == [("text-1", RunState.STARTING)]
+    on = run_of(started(), plan(), step(1, 3, loss=2.0), start=begun)
+    assert [(run.state, run.step, run.loss, run.iterations) for run in on.listed_runs or ()] == [
+        (RunState.RUNNING, 1, 2.0, 100)
+    ]
+
+
+def test_a_cluster_none_of_whose_hosts_answers_is_not_called_down() -> None:
+    state = START
+    for host in ("mercer", "nas"):
+        assert not state.is_silent
+        state = apply(state, events.HostChanged(time=1.0, host=host, state=HostState.UNREACHABLE))
+    assert state.is_silent
+    assert status_document(state, ())["cluster"]["state"] == "unknown"
+    assert verdict(state, "", DARK).plain == "✕ none answers"
+
+
+def test_a_user_is_called_when_a_run_ends_and_when_a_host_refuses_and_for_nothing_else() -> None:
+    on = run_of(started(), plan(), step(1, 3), start=both_up())
+    failed = run_of(
+        protocol.RunFailed(seq=4, time=104.0, step=1, host="mercer", cause="out of memory", hint=""), start=on
+    )
+    assert call_for(on, failed) == (Level.BAD, "text-1 failed at step 1: out of memory")
+    assert call_for(failed, failed) is None
+    assert call_for(both_up(), failed) is None, "it was over when it was first seen"
+    assert call_for(both_up(), on) is None
+    seen = apply(on, events.HostChanged(time=1.0, host="nas", state=HostState.READY))
+    refused = apply(seen, events.HostChanged(time=2.0, host="nas", state=HostState.REFUSED, detail="its key CHANGED"))
+    assert call_for(seen, refused) == (Level.BAD, "nas needs a hand: its key CHANGED")
+
+
+def test_a_record_that_is_read_with_few_of_its_steps_gives_the_same_figures() -> None:
+    events_of = [started(), plan(), *(step(number, number + 2) for number in range(1, 1001))]
+    few = [event for event in events_of if not isinstance(event, protocol.Step) or event.step % 10 == 1]
+    whole, thin = run_of(*events_of).run, run_of(*few).run
+    assert whole is not None
+    assert thin is not None
+    assert (thin.samples, thin.step) == (991 * 64, 991)
+    assert (thin.step_seconds, whole.step_seconds) == (1.0, 1.0)
+    assert thin.losses[::10] == whole.losses[::100]

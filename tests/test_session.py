@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from hetero_tui import deadlines, events
-from hetero_tui.errors import RunError
+from hetero_tui.errors import ClusterError, RunError
 from hetero_tui.events import ClusterState
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.session import Session
@@ -44,6 +46,31 @@ async def test_an_operation_that_ends_before_a_stop_that_goes_on_leaves_the_sess
                 assert session.busy == "stopping", "the teardown is what no key may begin a second time"
             assert session.busy == "stopping the run"
         assert session.busy == ""
+
+
+async def test_a_teardown_shows_what_it_will_stop_at_once_and_takes_that_back_if_another_command_keeps_it_from_it(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = asyncio.Event()
+
+    @asynccontextmanager
+    async def alone(_: str) -> AsyncIterator[None]:
+        await held.wait()
+        raise ClusterError("`up` has been changing this cluster for 305 s", step="down")
+        yield
+
+    monkeypatch.setattr(session._fleet, "alone", alone)
+    session._fleet.ledger.intend(session.inventory.hosts[0], "node")
+    async with session, asyncio.timeout(20):
+        async with session._exclusively("asking"):
+            down = asyncio.create_task(session.down())
+            await asyncio.sleep(0)
+            assert (session.busy, session.state.cluster_state) == ("stopping", ClusterState.STOPPING)
+            assert any("what was started on laptop" in line.text for line in session.state.log)
+        held.set()
+        with pytest.raises(ClusterError):
+            await down
+        assert (session.busy, session.state.cluster_state) == ("", ClusterState.DOWN)
 
 
 async def test_a_host_that_is_back_after_a_down_from_elsewhere_starts_no_cluster(session: Session) -> None:

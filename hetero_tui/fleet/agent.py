@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import shlex
 import sys
 import tarfile
+import zlib
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -27,6 +29,8 @@ from hetero_tui.transport import Completed, Transport
 from remote_agent import protocol
 
 T = TypeVar("T")
+
+_OF_TRAINING = tuple(f"remote_agent/{name}/" for name in ("training", "models", "jobs", "planning"))
 
 WITHOUT_PYTHON_VARIABLES = "for name in $(env | sed -n 's/^\\(PYTHON[A-Z0-9_]*\\)=.*/\\1/p'); do unset \"$name\"; done;"
 """For a shell on a host: a PYTHONHOME or PYTHONPATH of the user's other programs breaks ours."""
@@ -103,6 +107,28 @@ def follow(
 ) -> AbstractAsyncContextManager[AsyncIterator[HostText]]:
     """Lines of a module of the agent as they come; see :meth:`Transport.stream`."""
     return transport.stream(words(cluster, module, *arguments), step=step, silence=deadlines.SILENCE)
+
+
+@asynccontextmanager
+async def follow_unsent(
+    transport: Transport, pythons: Sequence[str], module: str, *arguments: str, step: str
+) -> AsyncIterator[AsyncIterator[HostText]]:
+    """As :func:`follow`, on a host that has no agent: the sources go over stdin, and no file of ours is made there.
+
+    ``pythons`` are those that may run it, the best first; the exit status is :data:`NO_PYTHON` where there is none.
+    """
+    command = with_python(inline("host/unsent.py", f"remote_agent.{module}", *arguments), pythons)
+    async with transport.converse(command, step=step, silence=deadlines.SILENCE) as talk:
+        await talk.say(_stream_of_sources())
+        yield talk.lines
+
+
+@cache
+def _stream_of_sources() -> bytes:
+    """What :mod:`remote_agent.host.unsent` reads: all but what only training needs."""
+    texts = {name: data.decode() for name, data in _sources() if not name.startswith(_OF_TRAINING)}
+    packed = zlib.compress(json.dumps(texts).encode())
+    return b"%d\n%s" % (len(packed), packed)
 
 
 def answer(cls: type[T], host: str, done: Completed, *, step: str) -> T:

@@ -14,11 +14,12 @@ from hetero_tui import deadlines, events
 from hetero_tui.errors import HostError, HostKeyUnknown
 from hetero_tui.events import ClusterState, Emit, HostState
 from hetero_tui.facts import HostFacts
-from hetero_tui.fleet import telemetry
+from hetero_tui.fleet import agent, telemetry
 from hetero_tui.fleet.bring_up import UpReport, bring_up
 from hetero_tui.fleet.check import CheckReport, check
 from hetero_tui.fleet.exclusion import alone
 from hetero_tui.fleet.install.bootstrap import BootstrapReport, bootstrap
+from hetero_tui.fleet.install.requirements import Lack, lacking
 from hetero_tui.fleet.install.sources import Sources
 from hetero_tui.fleet.ledger import PURGE, Ledger
 from hetero_tui.fleet.preflight import judge_fleet
@@ -176,6 +177,14 @@ class LiveFleet:
             self.inventory, self.transports, self.probed, sources, extras, self.environments, self.emit, self.members
         )
 
+    async def lacking(self, requirements: Sequence[str]) -> tuple[Lack, ...]:
+        """The hosts that may train now and do not meet the requirements of a job."""
+        if not requirements:
+            return ()
+        judged = judge_fleet(self.inventory, self.facts, head_name(self.surveyed))
+        fit = {name: self.facts[name] for name, problems in judged.items() if not problems}
+        return await lacking(self.cluster, self.transports, fit, requirements)
+
     async def bring_up(self, only: str | None = None) -> None:
         """Start the cluster on every host that the last look found fit; or have ``only`` this one join it.
 
@@ -242,9 +251,16 @@ class LiveFleet:
     def _watch(self, name: str) -> None:
         known = self._watchers.get(name)
         if known is None or known.done():
+            host = self.inventory.host(name)
+            pythons = agent.python_candidates(self.cluster, host) if host is not None else ()
             self._watchers[name] = asyncio.create_task(
-                telemetry.watch(self.cluster, self.transports[name], self.emit), name=f"watch {name}"
+                telemetry.watch(self.cluster, self.transports[name], self.emit, pythons), name=f"watch {name}"
             )
+
+    def watch_answering(self) -> None:
+        """Watch every host that answered when it was last asked."""
+        for name in self.answering:
+            self._watch(name)
 
     async def stop_watching(self) -> None:
         """No host is watched from now on."""

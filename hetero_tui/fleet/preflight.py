@@ -166,8 +166,8 @@ def training_devices(host: Host, facts: HostFacts) -> tuple[str, ...]:
         return facts.devices
     chosen: list[str] = []
     for device in host.devices:
-        if device == "cuda":
-            chosen.extend(name for name in facts.devices if name.startswith("cuda:"))
+        if device in ("cuda", "xpu"):
+            chosen.extend(name for name in facts.devices if name.startswith(f"{device}:"))
         else:
             chosen.append(device)
     return tuple(dict.fromkeys(chosen))
@@ -176,8 +176,8 @@ def training_devices(host: Host, facts: HostFacts) -> tuple[str, ...]:
 def _has_device(facts: HostFacts, device: str) -> bool:
     if device == "cpu":
         return True
-    if device == "cuda":
-        return any(name.startswith("cuda:") for name in facts.devices)
+    if device in ("cuda", "xpu"):
+        return any(name.startswith(f"{device}:") for name in facts.devices)
     return device in facts.devices
 
 

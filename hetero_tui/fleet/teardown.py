@@ -62,9 +62,20 @@ def preview(state: State, touched: Collection[str]) -> TeardownPreview:
         saved = f"last checkpoint: step {run.checkpoint_step:,}" if run.checkpoint else "no checkpoint yet"
         live = f"{run.run} at step {run.step:,} ({saved})"
     with_ray = [host.name for host in state.hosts if host.state in _WITH_RAY]
-    stops = (f"Ray on {', '.join(with_ray)}",) if with_ray else ()
+    stops: tuple[str, ...] = ()
+    if with_ray:
+        stops = (f"Ray on {', '.join(with_ray)}",)
+    elif touched:
+        stops = (f"what was started on {', '.join(sorted(touched))}",)
     away = tuple(host.name for host in state.hosts if host.state is HostState.UNREACHABLE and host.name in touched)
     return TeardownPreview(cluster=state.cluster, running=live, stops=stops, unreachable=away)
+
+
+def announcement(preview: TeardownPreview) -> str:
+    """What is about to be stopped, as far as is known before any host is asked: one line for the log. Pure."""
+    known = [part for part in (preview.running, *preview.stops) if part]
+    what = "; ".join(known) or "nothing is known to run"
+    return f"tearing {preview.cluster} down: {what}; every host is looked at"
 
 
 async def tear_down(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 from hetero_tui import answers, deadlines, events
 from hetero_tui.errors import CommandFailed, HostError, HostKeyChanged, HostKeyUnknown
@@ -17,24 +18,23 @@ ROUND_TRIP_EVERY = 5.0
 """Seconds between two measurements of a link's round trip."""
 
 
-async def watch(cluster: str, transport: Transport, emit: Emit) -> None:
+async def watch(cluster: str, transport: Transport, emit: Emit, pythons: Sequence[str] = ()) -> None:
     """Follow one host until cancelled; a broken connection is reported once and mended with growing pauses.
 
-    A host without our agent is looked at every few seconds: another laptop may send it.
+    On a host without our agent one of ``pythons`` samples, from sources that leave no file there. Where none of them
+    can, the host is looked at every few seconds: another laptop may send the agent.
 
     Ends by itself when the host refuses our key or login: that needs a person.
     """
-    pauses, complained = deadlines.reconnect_pauses(), False
+    pauses, complained, is_sent = deadlines.reconnect_pauses(), False, True
+    arguments = ("sampling", "--folder", agent.home_folder(cluster))
     while True:
         try:
             await transport.connect()
-            async with agent.follow(
-                transport,
-                cluster,
-                "sampling",
-                "--folder",
-                agent.home_folder(cluster),
-                step=STEP,
+            async with (
+                agent.follow(transport, cluster, *arguments, step=STEP)
+                if is_sent
+                else agent.follow_unsent(transport, pythons, *arguments, step=STEP)
             ) as lines:
                 measured, round_trip = 0.0, None
                 async for line in lines:
@@ -58,7 +58,10 @@ async def watch(cluster: str, transport: Transport, emit: Emit) -> None:
             emit(events.HostLost(time=time.time(), host=transport.host, cause=error.cause, hint=error.hint))
             return
         except CommandFailed as error:
-            if error.exit_status == agent.NOT_THERE:  # nothing of ours is there, until some laptop starts the cluster
+            was_sent, is_sent = is_sent, not is_sent or (error.exit_status != agent.NOT_THERE or not pythons)
+            if was_sent and not is_sent:
+                continue
+            if error.exit_status == agent.NOT_THERE or not was_sent:  # until some laptop starts the cluster
                 await asyncio.sleep(deadlines.AGENT_LOOK)
                 continue
             # The agent is being replaced, or the node's environment is: the next attempt tells.

@@ -242,7 +242,8 @@ def _said(model: type[BaseModel], key: str, detail: Any) -> str:
         return f"{_short(detail['input'])} is out of range; it should be {limit}"
     if kind == "string_pattern_mismatch":
         if key == "devices":
-            return f"{_short(detail['input'])} is not a device; devices are cpu, mps, cuda, cuda:0, cuda:1, ..."
+            known = "devices are cpu, mps, cuda, cuda:0, cuda:1, ... and xpu likewise"
+            return f"{_short(detail['input'])} is not a device; {known}"
         return "a name has lower-case letters, digits and inner dashes, at most 40 of them"
     return f"{_EXPECTED.get(kind, 'has a wrong value')}, not {_short(detail['input'])}"
 

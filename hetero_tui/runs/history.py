@@ -13,8 +13,12 @@ from remote_agent import protocol
 STEP = "read events"
 
 
-async def history(transport: Transport, cluster: str, run: str) -> AsyncGenerator[protocol.Event]:
+async def history(
+    transport: Transport, cluster: str, run: str, most_steps: int | None = None
+) -> AsyncGenerator[protocol.Event]:
     """Yield them. Lines that can't be read and kinds that this version does not know are left out.
+
+    ``most_steps``: of its steps about so many, evenly spread, and the last ones; None: all.
 
     Raises:
         RunError: the host has none.
@@ -22,8 +26,9 @@ async def history(transport: Transport, cluster: str, run: str) -> AsyncGenerato
     """
     path = f"{agent.home_folder(cluster)}/runs/{run}/events.jsonl"
     found = False
+    few = () if most_steps is None else ("--most-steps", str(most_steps))
     try:
-        async with agent.follow(transport, cluster, "follow", path, "--once", step=STEP) as lines:
+        async with agent.follow(transport, cluster, "follow", path, "--once", *few, step=STEP) as lines:
             async for line in lines:
                 if not line.raw.startswith("{"):
                     continue  # a shell's banner

@@ -54,6 +54,7 @@ async def logs_of(
     follow: bool,
     failed: Callable[[HostError], None],
     broken: Callable[[HostError], None] = ignore,
+    places: dict[str, HostPlace] | None = None,
 ) -> AsyncGenerator[Logged]:
     """Yield what is there, by time; with ``follow`` then what comes, until the coordinator on ``head`` ends.
 
@@ -68,7 +69,9 @@ async def logs_of(
         follow: go on.
         failed: is told of each host that can't be asked, or can't any more; the others' lines come all the same.
         broken: is told of each host whose connection broke, and is tried again.
+        places: how far each host's lines were read by an earlier call, which do not come again; they are carried on.
     """
+    places = {} if places is None else places
     there: dict[str, _There] = {host: asyncio.Queue(_MAX_WAITING) for host in transports}
     live: _Live = asyncio.Queue(_MAX_WAITING)
     readers = {
@@ -77,6 +80,7 @@ async def logs_of(
                 _Source(transport, cluster, tuple(_arguments(summary, host == head, follow)), follow),
                 there[host],
                 live,
+                places.setdefault(host, HostPlace()),
                 failed,
                 broken,
             ),
@@ -129,7 +133,7 @@ class _Source:
         return agent.follow(self.transport, self.cluster, "logs", "--folder", folder, *self.arguments, step=STEP)
 
 
-class _Place:
+class HostPlace:
     """How far one host's lines were read: for each process, the last time and how many lines have it.
 
     A host that is asked again begins again. Each process's lines come in the order of their times, so that those which
@@ -163,12 +167,13 @@ async def _read(
     source: _Source,
     there: _There,
     live: _Live,
+    place: HostPlace,
     failed: Callable[[HostError], None],
     broken: Callable[[HostError], None],
 ) -> None:
     """Put a host's lines into ``there``, and once all that were there have come into ``live``."""
     into: asyncio.Queue[Any] = there
-    host, place, pauses, is_broken = source.transport.host, _Place(), deadlines.reconnect_pauses(), False
+    host, pauses, is_broken = source.transport.host, deadlines.reconnect_pauses(), False
     while True:
         place.begin()
         try:

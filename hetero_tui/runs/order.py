@@ -16,6 +16,7 @@ from pathlib import Path
 
 from hetero_tui.errors import OrderError
 from hetero_tui.events import Level
+from hetero_tui.fleet.install.lock import mistakes_in
 from hetero_tui.runs.code import Code, collect
 from hetero_tui.runs.outline import Outline, outline
 from remote_agent import settings as fields
@@ -31,10 +32,11 @@ FOR_SCRIPTS = ("num_gpu_workers", "num_cpu_workers")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to train: a ready job's name, or a file of the user's and the name in it."""
+    """What to train: a ready job's name, or a file of the user's and the name in it, and what that needs installed."""
 
     name: str
     file: Path | None = None
+    requirements: tuple[str, ...] = ()
 
     @property
     def reference(self) -> str:
@@ -141,9 +143,13 @@ def parse_job(text: str) -> Job:
         name = _checked(found, path, name) if name else _only_job(found, path)
     except OrderError as error:
         raise OrderError((*error.mistakes, *mistakes), hint=error.hint) from None
+    needed = found.requirements(name)
+    if needed is None:
+        mistakes.append(f"{path}: `requirements` of {name!r} is not a list of package names that the text shows")
+    mistakes += [f"{path}: requirements: {mistake}" for mistake in mistakes_in(needed or ())]
     if mistakes:
         raise OrderError(tuple(mistakes))
-    return Job(name, file)
+    return Job(name, file, needed or ())
 
 
 def _parsed(file: Path, path: str) -> ast.Module:

@@ -67,6 +67,31 @@ class Outline:
         """All names that may have been meant, those of modules that it imports left out."""
         return tuple(name for name, value in self.values.items() if value is not None and not name.startswith("_"))
 
+    def requirements(self, name: str) -> tuple[str, ...] | None:
+        """What the job of that name says it needs: ``requirements`` of its class, or else of the module.
+
+        None: it is there, and is no list of words that the text shows.
+        """
+        value = self.values.get(name)
+        made = self.values.get(_last_name(value.func)) if isinstance(value, ast.Call) else value
+        found: ast.AST | None = self.values.get("requirements")
+        while isinstance(made, ast.ClassDef):
+            own = [bound for statement in made.body for to, bound in _bindings(statement) if to == "requirements"]
+            if own:
+                found = own[-1]
+                break
+            bases = [self.values.get(base.id) for base in made.bases if isinstance(base, ast.Name)]
+            made = next((base for base in bases if isinstance(base, ast.ClassDef) and base is not made), None)
+        if found is None:
+            return ()
+        try:
+            words = ast.literal_eval(found) if isinstance(found, ast.expr) else None
+        except ValueError:
+            return None
+        if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
+            return None
+        return tuple(words)
+
     def _of_class(self, definition: ast.ClassDef, name: str) -> tuple[Verdict, str]:
         members, is_known = self._members(definition, frozenset())
         missing = [part for part in PARTS if part not in members]

@@ -18,7 +18,9 @@ from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
+from hetero_tui.calls import call_for
 from hetero_tui.errors import HeteroTuiError, InventoryError
+from hetero_tui.events import Level
 from hetero_tui.ui import outside
 from hetero_tui.ui.actions import Actions
 from hetero_tui.ui.keys import CHAOS, DEMO, EDIT, KEYS, QUIT, VIEWS, Key, remapped
@@ -37,7 +39,7 @@ FRAME_SECONDS = 0.5
 _STYLES: list[str | PurePath] = [Path(__file__).with_name("app.tcss")]
 if TYPE_CHECKING:
     from hetero_tui.intents import Intents
-    from hetero_tui.state import RunView
+    from hetero_tui.state import RunView, State
 
 
 class HeteroApp(Actions):
@@ -106,6 +108,8 @@ class HeteroApp(Actions):
         self._quit_key = quit_key
         self._chaos = chaos
         self._readonly = preferences.readonly
+        self._calls = preferences.bell
+        self._seen = self._intents.state
         self._keys = remapped(KEYS, preferences.codes)
         self._tutorial_keys = remapped((EDIT, DEMO), preferences.codes)
         self._more_keys: tuple[Key, ...] = () if chaos is None else (CHAOS,)
@@ -166,10 +170,18 @@ class HeteroApp(Actions):
 
     def _subscribe(self) -> None:
         self._unsubscribe()
-        self._unsubscribe = self._intents.subscribe(lambda _: self._mark_dirty())
+        self._seen = self._intents.state
+        self._unsubscribe = self._intents.subscribe(self._changed)
 
-    def _mark_dirty(self) -> None:
+    def _changed(self, state: State) -> None:
+        """Another state is drawn with the next frame; the user is called for what needs one."""
         self._dirty = True
+        before, self._seen = self._seen, state
+        call = call_for(before, state) if self._calls else None
+        if call is not None:
+            level, text = call
+            self.bell()
+            self.notify(text, severity="error" if level is Level.BAD else "information", markup=False)
 
     def _tick(self) -> None:
         """Draw if something happened or a second has passed: ages grow without an event."""
@@ -234,7 +246,7 @@ class HeteroApp(Actions):
         state = self._intents.state
         for host in state.hosts:
             yield SystemCommand(host.name, f"Machine, {host.state}", lambda name=host.name: self._show_host(name))
-        for run in reversed(state.runs or ()):
+        for run in reversed(state.listed_runs or ()):
             about = f"Run, {run.state} at step {run.step:,}"
             yield SystemCommand(
                 run.id, about, lambda name=run.id: self._operations.begin("read run", lambda: self._open_run(name))

@@ -73,6 +73,8 @@ def verdict(state: State, busy: str, palette: Palette) -> Text:
         return Text(f"{glyph} training {training}/{able}", style=colour)
     if all(host.state in (HostState.UNKNOWN, HostState.CONNECTING) for host in state.hosts):
         return Text("· not looked yet", style=palette.muted)
+    if state.is_silent:
+        return Text("✕ none answers", style=palette.bad)
     shown = look.CLUSTER[state.cluster_state]
     count = "" if state.cluster_state is ClusterState.DOWN else f" {state.hosts_up}/{len(state.hosts)}"
     return Text(f"{shown.glyph} {state.cluster_state}{count}", style=shown.colour(palette))

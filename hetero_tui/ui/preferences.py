@@ -5,6 +5,7 @@
     theme = "light"          # dark, light, ansi (the terminal's own 16 colours); auto
     ascii = true             # plots and signs from plain characters
     readonly = true          # no key changes anything on the machines
+    bell = false             # no bell and no notification when a run ends or something needs a hand
 
     [keys]
     teardown = "ctrl+t"      # an action of the help screen, and the key for it
@@ -21,7 +22,7 @@ from hetero_tui.ui.keys import DEMO, EDIT, KEYS, clashes, remapped
 
 THEMES = ("auto", "dark", "light", "ansi")
 
-_KNOWN = ("theme", "ascii", "readonly", "keys")
+_KNOWN = ("theme", "ascii", "readonly", "bell", "keys")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,7 @@ class Preferences:
     theme: str = "auto"
     ascii: bool = False
     readonly: bool = False
+    bell: bool = True
     codes: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -50,7 +52,7 @@ def read_preferences(document: Mapping[str, object], where: str) -> Preferences:
         mistakes.append(f"theme: {theme!r} is not one of {', '.join(THEMES)}")
     mistakes += [
         f"{name}: should be true or false, not {document[name]!r}"
-        for name in ("ascii", "readonly")
+        for name in ("ascii", "readonly", "bell")
         if not isinstance(document.get(name, False), bool)
     ]
     given = document.get("keys", {})
@@ -70,7 +72,11 @@ def read_preferences(document: Mapping[str, object], where: str) -> Preferences:
     if mistakes:
         raise UsageError(f"{where}: {'; '.join(mistakes)}", step="settings")
     return Preferences(
-        theme=str(theme), ascii=bool(document.get("ascii")), readonly=bool(document.get("readonly")), codes=codes
+        theme=str(theme),
+        ascii=bool(document.get("ascii")),
+        readonly=bool(document.get("readonly")),
+        bell=bool(document.get("bell", True)),
+        codes=codes,
     )
 
 

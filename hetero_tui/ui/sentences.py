@@ -14,6 +14,7 @@ from hetero_tui.state import IN_CLUSTER, LogLine, RunView, State
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui import look
 from hetero_tui.ui.details import wrapped
+from hetero_tui.ui.draw.phases import phase_words
 from hetero_tui.ui.header import ending
 from hetero_tui.ui.keys import RESUMABLE
 from hetero_tui.ui.palette import Palette
@@ -74,16 +75,9 @@ def outcome_line(run: RunView, width: int, palette: Palette) -> Text:
 def idle_lines(view: View, width: int, height: int) -> list[Text]:
     """What there is to do while no run is on, and the newest runs."""
     state, palette = view.state, view.palette
-    up = state.cluster_state in (ClusterState.UP, ClusterState.DEGRADED)
-    ready = sum(host.state in (*IN_CLUSTER, HostState.READY) for host in state.hosts)
-    count = f"{ready} of {fmt.plural(len(state.hosts), 'machine')} ready"
-    words = [("t", "train"), ("D", "tear the cluster down")] if up else [("u", "start the cluster"), ("t", "train")]
-    line = Text(f"{count}: ", style=palette.foreground)
-    for index, (key, word) in enumerate(words):
-        line.append(" · " if index else "", style=palette.muted)
-        line.append(key, style=f"bold {palette.accent}").append(f" {word}", style=palette.foreground)
-    lines = [line]
-    for run in reversed((state.runs or ())[-(height - 1) :]):
+    doing = phase_words(state, view.now) or (f"{view.busy} …" if view.busy else "")
+    lines = [Text(f"◔ {doing}", style=palette.foreground) if doing else _what_now(state, palette)]
+    for run in reversed((state.listed_runs or ())[-(height - 1) :]):
         shown = look.RUN[RunState(run.state)]
         said = Text(f"{shown.glyph} ", style=shown.colour(palette))
         when = "" if run.started is None else fmt.day(run.started, view.now, view.zone)
@@ -93,6 +87,19 @@ def idle_lines(view: View, width: int, height: int) -> list[Text]:
     for line in lines:
         line.truncate(width, overflow="ellipsis")
     return lines[:height]
+
+
+def _what_now(state: State, palette: Palette) -> Text:
+    up = state.cluster_state in (ClusterState.UP, ClusterState.DEGRADED)
+    ready = sum(host.state in (*IN_CLUSTER, HostState.READY) for host in state.hosts)
+    words = [("t", "train"), ("D", "tear the cluster down")] if up else [("u", "start the cluster"), ("t", "train")]
+    if not ready:
+        words = [("enter", "says why"), ("p", "look again")]
+    line = Text(f"{ready} of {fmt.plural(len(state.hosts), 'machine')} ready: ", style=palette.foreground)
+    for index, (key, word) in enumerate(words):
+        line.append(" · " if index else "", style=palette.muted)
+        line.append(key, style=f"bold {palette.accent}").append(f" {word}", style=palette.foreground)
+    return line
 
 
 def evaluation_words(run: RunView) -> str:

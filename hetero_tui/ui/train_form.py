@@ -107,7 +107,9 @@ def foot(state: State, job: str, given: Mapping[str, str]) -> str:
     """
     ready = sum(host.state in (*IN_CLUSTER, HostState.READY) for host in state.hosts)
     said = [f"{ready} of {fmt.plural(len(state.hosts), 'host')} ready"]
-    before = next((run for run in reversed(state.runs or ()) if run.job == job and run.step and run.parameters), None)
+    before = next(
+        (run for run in reversed(state.listed_runs or ()) if run.job == job and run.step and run.parameters), None
+    )
     if before is None:
         return ", ".join(said)
     steps = given.get("num_iterations", str(before.iterations))

@@ -11,7 +11,14 @@ import pytest
 
 from remote_agent import deadlines, follow, stream
 from remote_agent.host import process_table
-from remote_agent.protocol import FOLLOW_FILE_SHORTER, FOLLOW_NO_FILE, FOLLOW_PROCESS_GONE
+from remote_agent.protocol import (
+    FOLLOW_FILE_SHORTER,
+    FOLLOW_NO_FILE,
+    FOLLOW_PROCESS_GONE,
+    CheckpointSaved,
+    Step,
+    encode,
+)
 from remote_agent.stream import LineStream
 
 FINAL = json.dumps({"seq": 3, "time": 1.0, "kind": "run_finished"}).encode() + b"\n"
@@ -139,3 +146,21 @@ def test_a_file_that_is_not_there_has_nothing_to_be_read_once(agent_stream, tmp_
     process = agent_stream("follow", str(tmp_path / "output.jsonl"), "--once")
     assert process.stdout.read() == b""
     assert process.wait(30) == 0
+
+
+def test_of_a_long_record_few_steps_are_read_and_every_other_event(tmp_path, capfdbinary):
+    def step(number: int) -> str:
+        return encode(
+            Step(seq=number, time=1.0, step=number, loss=None, samples=1, seconds=1.0, bytes_pushed=0, bytes_pulled=0)
+        )
+
+    other = encode(CheckpointSaved(seq=9, time=1.0, step=5, path='"kind":"step",', host="a", size=1))
+    path = tmp_path / "events.jsonl"
+    path.write_text("\n".join([*map(step, range(1, 5001)), other, *map(step, range(5001, 10001)), "cut"]))
+    assert follow.once(path, 0, 100) == 0
+    lines = capfdbinary.readouterr().out.decode().splitlines()
+    steps = [json.loads(line)["step"] for line in lines if line != other]
+    assert lines.count(other) == 1
+    assert steps[:3] == [1, 101, 201]
+    assert steps[-follow.LAST_STEPS :] == list(range(10001 - follow.LAST_STEPS, 10001))
+    assert len(steps) == 100 + follow.LAST_STEPS

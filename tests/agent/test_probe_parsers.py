@@ -230,6 +230,7 @@ def test_addresses_from_ifconfig(text, expected):
         ("__version__ = '2.7.0'\ndebug = False\ncuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n", "cu128"),
         ("__version__ = '2.5.1+rocm6.2'\ncuda: Optional[str] = None\nhip = '6.2.41133-dd7f95766'\n", "rocm6.2"),
         ("__version__ = '2.5.1+gitabc'\nhip: Optional[str] = '6.2.41133'\n", "rocm6.2"),
+        ("__version__ = '2.13.0+xpu'\ncuda: Optional[str] = None\n", "xpu"),
         ("__version__ = '2.5.1'\ncuda = None\n", "cpu"),
         ("", None),
     ],
@@ -280,3 +281,26 @@ def test_a_card_without_its_driver_is_noticed_and_an_integrated_one_is_not_calle
     assert not probe.has_amd_card(str(tmp_path / "amdgpu"))
     memory.write_text("17163091968\n")
     assert probe.has_amd_card(str(tmp_path / "amdgpu"))
+
+
+def test_intel_gpus_from_xpu_smi_in_its_old_and_new_wording():
+    old = """Device ID,Device Name,UUID,Driver Version,Memory Physical Size
+0,"Intel(R) Graphics [0x56c0]","00000000-0000-0000-0000-020a00008086","16929133","14248.00 MiB"
+1,"Intel(R) Arc(TM) B580 Graphics","","unknown","unknown"
+"""
+    first, second = probe.parse_xpu_dump(old)
+    assert (first["kind"], first["index"], first["memory_bytes"]) == ("xpu", 0, 14248 * 2**20)
+    assert (first["driver"], first["uuid"]) == ("16929133", "00000000-0000-0000-0000-020a00008086")
+    assert (second["name"], second["memory_bytes"], second["driver"]) == ("Intel(R) Arc(TM) B580 Graphics", None, None)
+    new = old.replace("UUID", "SOC UUID")
+    assert probe.parse_xpu_dump(new)[0]["uuid"] == first["uuid"]
+    assert probe.parse_xpu_dump("No device discovered\n") == []
+
+
+def test_an_intel_card_is_told_from_the_gpu_in_a_processor(tmp_path):
+    for address in ("0000:00:02.0", "0000:03:00.0"):
+        assert not probe.has_intel_card(str(tmp_path))
+        (tmp_path / address).mkdir()
+        (tmp_path / address / "class").write_text("0x030000\n")
+        (tmp_path / address / "vendor").write_text("0x8086\n")
+    assert probe.has_intel_card(str(tmp_path))

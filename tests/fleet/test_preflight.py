@@ -145,3 +145,17 @@ def test_a_home_that_cannot_be_written_is_named(make_facts: Any) -> None:
     disk = {"path": "/home/me", "total_bytes": 9 << 30, "free_bytes": 8 << 30}
     (problem,) = judge(HOST, make_facts(disk=disk | {"unwritable": "the file system is read-only"}))
     assert problem.cause == "nothing can be written in /home/me: the file system is read-only"
+
+
+def test_intel_gpus_are_xpu_devices_and_beside_nvidias_the_build_decides(make_facts):
+    intel = [{"kind": "xpu", "index": index, "name": "Arc B580"} for index in (0, 1)]
+    assert make_facts(accelerators=intel, torch_build="xpu").devices == ("xpu:0", "xpu:1")
+    both = [{"kind": "cuda", "index": 0, "name": "TITAN X"}, *intel]
+    assert make_facts(accelerators=both, torch_build="xpu").devices == ("xpu:0", "xpu:1")
+    nvidia = make_facts(accelerators=both, torch_build="cu130")
+    assert nvidia.devices == ("cuda:0",)
+    assert "to use Intel's instead" in nvidia.notes[0]
+    assert training_devices(Host(name="a", address="b", devices=("xpu",)), make_facts(accelerators=intel)) == (
+        "xpu:0",
+        "xpu:1",
+    )

@@ -66,7 +66,7 @@ class Compute:
     """Computes slices, and takes its time for it."""
 
     scalars = types.SimpleNamespace(take=dict)
-    simulated = on_last = on_repeat = None
+    simulated = on_last = on_repeat = watch = None
 
     def __init__(self, factory: Any, model: nn.Module, host: Host) -> None:
         self._loss, self._model, self._host = factory.loss, model, host

@@ -9,11 +9,13 @@ from textual.widgets import Input
 
 from hetero_tui import events as ev
 from hetero_tui.errors import InventoryError, UsageError
-from hetero_tui.events import HostState
+from hetero_tui.events import ClusterState, HostState
 from hetero_tui.fold import apply
 from hetero_tui.launcher import changes_of
 from hetero_tui.ui.app import HeteroApp
+from hetero_tui.ui.draw.phases import phases_lines
 from hetero_tui.ui.keys import KEYS, RUNS, VIEWS, clashes, remapped
+from hetero_tui.ui.palette import DARK
 from hetero_tui.ui.plain import to_ascii
 from hetero_tui.ui.preferences import Preferences, read_preferences
 from hetero_tui.ui.screens.main import MainScreen
@@ -74,8 +76,22 @@ async def test_before_the_first_step_the_start_is_shown_part_by_part_with_its_se
             assert "✔ cluster              11 s" in said
             assert "✔ coordinator         6.0 s" in said
             assert "◔ workers              12 s" in said
-            assert "first step in about 3 s" in said
+            assert "first step in about 5 s" in said
         assert "starting: workers 12 s" in app.main.query_one("#status", Lines).text
+
+
+def test_what_takes_longer_than_usual_makes_the_time_to_the_first_step_longer(scenarios) -> None:
+    said = [phases_lines(scenarios.starting(), scenarios.NOW + later, 80, DARK)[-1].plain for later in (0.0, 60.0)]
+    assert [line.strip() for line in said] == ["first step in about 5 s", "first step in about 10 s"]
+
+
+async def test_while_the_cluster_starts_no_key_is_offered_that_would_be_refused(scenarios, open_app) -> None:
+    state = apply(scenarios.probed(), ev.ClusterChanged(time=scenarios.NOW - 7, state=ClusterState.STARTING))
+    app = open_app(state, session={"busy": "starting"})
+    async with app.run_test(size=(80, 24)):
+        said = app.main.query_one("#idle", Lines).text
+        assert "cluster 7 s: Ray starts on every machine" in said
+        assert "start the cluster" not in said
 
 
 async def test_the_plan_says_who_does_how_much_and_why(scenarios, open_app) -> None:
@@ -103,7 +119,7 @@ async def test_faults_are_rows_with_what_was_done_and_a_host_can_be_brought_back
         said = text_of(app)
         assert "share 22% → 13%" in said
         assert "12 samples went to mercer" in said
-        assert "2 faults · 0.9 s stalled (0.3%) · 0 samples lost · 1 host paused, next try in 12 s" in said
+        assert "2 faults · 0.9 s stalled (0.3%) · 1 host paused, next try in 12 s" in said
         await pilot.press("down", "b")
         await pilot.pause()
         await pilot.press("1", "home", "down", "b", "home", "d")

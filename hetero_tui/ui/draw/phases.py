@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.text import Text
 
 from hetero_tui.state import COORDINATOR, FIRST_STEP, MEASURING, WORKERS, Phase, State
@@ -52,14 +54,28 @@ def phases_lines(state: State, now: float, width: int, palette: Palette) -> list
             spent = fmt.duration(now - phase.began)
             lines.append(_line("◔", phase.name, spent, _WHAT[phase.name], palette.foreground, palette))
     lines += [_line("·", name, "", "", palette.muted, palette) for name in order if name not in done]
-    left = sum(_USUAL[name] for name in order if name not in done)
+    left = _pace(known, now) * sum(_USUAL[name] for name in order if name not in done)
     if known and known[-1].ended is None:
-        left += max(0.0, _USUAL[known[-1].name] - (now - known[-1].began))
+        left += max(0.0, _pace(known[:-1], now) * _USUAL[known[-1].name] - (now - known[-1].began))
     if order and left > 0:
         lines.append(Text(f"  first step in about {fmt.duration(max(1.0, left))}", style=palette.muted))
     for line in lines:
         line.truncate(width, overflow="ellipsis")
     return lines
+
+
+def _pace(known: Sequence[Phase], now: float) -> float:
+    """How much longer the parts take here than they usually do: at least 1."""
+    spent = sum((now if phase.ended is None else phase.ended) - phase.began for phase in known)
+    return max(1.0, spent / sum(_USUAL[phase.name] for phase in known)) if known else 1.0
+
+
+def phase_words(state: State, now: float) -> str:
+    """The part that is under way, in a few words; empty where none is."""
+    known = phases_of(state)
+    if not known or known[-1].ended is not None:
+        return ""
+    return f"{known[-1].name} {fmt.duration(now - known[-1].began)}: {_WHAT[known[-1].name]}"
 
 
 def _line(glyph: str, name: str, seconds: str, what: str, colour: str, palette: Palette) -> Text:

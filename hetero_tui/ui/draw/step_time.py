@@ -63,7 +63,7 @@ def _times(run: RunView, steps: Sequence[Sequence[WorkerStep]]) -> tuple[WorkerT
     for worker in run.workers:
         taken = by_worker.get(worker.worker)
         label = worker.host if hosts.count(worker.host) == 1 else f"{worker.host} {worker.device}"
-        word = _word_of(worker)
+        word = _word_of(worker, is_over=run.state.final)
         if not taken and not word:
             continue
         parts = _means(taken) if taken and not word else (0.0, 0.0, 0.0, 0.0)
@@ -72,9 +72,10 @@ def _times(run: RunView, steps: Sequence[Sequence[WorkerStep]]) -> tuple[WorkerT
     return tuple(times)
 
 
-def _word_of(worker: WorkerView) -> str:
+def _word_of(worker: WorkerView, *, is_over: bool) -> str:
     if not worker.alive:
-        return "drained" if worker.drained else "lost, comes back by itself"
+        lost = "was away at the end" if is_over else "lost, comes back by itself"
+        return "drained" if worker.drained else lost
     return "" if worker.samples else "too slow just now"
 
 

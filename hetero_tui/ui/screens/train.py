@@ -15,6 +15,7 @@ from textual.widgets import Button, Input, Static
 
 from hetero_tui.ui import train_form
 from hetero_tui.ui.details import wrapped
+from hetero_tui.ui.draw.phases import phase_words
 from hetero_tui.ui.screens.dialog import Dialog, button
 from hetero_tui.ui.view import View
 from hetero_tui.ui.widgets.lines import Lines
@@ -117,7 +118,7 @@ class TrainScreen(Dialog[None]):
         palette = view.palette
         red = [Text(part, style=palette.bad) for line in mistakes for part in wrapped(line, self.room)]
         self._update("#mistake", Text("\n").join(red[:4]))
-        foot = "being accepted …" if self._is_under_way else train_form.foot(view.state, job, given)
+        foot = under_way(view) if self._is_under_way else train_form.foot(view.state, job, given)
         self._update("#order-foot", Text(foot, style=palette.foreground))
 
     def _update(self, name: str, text: Text) -> None:
@@ -170,6 +171,11 @@ class TrainScreen(Dialog[None]):
         elif self.is_attached:
             self.draw(self.view())
             self._update("#mistake", Text(refusal, style=self.view().palette.bad))
+
+
+def under_way(view: View) -> str:
+    """How far an order is that was given: the cluster may have to be started for it."""
+    return f"◔ {phase_words(view.state, view.now) or 'the machines are looked at'}"
 
 
 def settings_lines(view: View, typed: str, width: int) -> list[Text]:

@@ -14,6 +14,13 @@ _EXAMPLE = (
 )
 
 
+def tutorial_title(view: View) -> str:
+    """Whether there is nothing yet, or something to mend: a mistake has its line of the file."""
+    return (
+        "The inventory has mistakes" if any(line.startswith("line ") for line in view.mistakes) else "No machines yet"
+    )
+
+
 def tutorial_lines(view: View, width: int) -> list[Text]:
     """The first steps, with the inventory's own path and what is wrong in it."""
     palette = view.palette

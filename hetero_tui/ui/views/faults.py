@@ -108,7 +108,7 @@ def foot(run: RunView | None, view: View, width: int, palette: Palette) -> list[
         return [Text("No fault so far.", style=palette.accent)]
     stalled, passed = run.stalled_seconds, run.seconds
     part = f" ({stalled / passed:.1%})" if passed else ""
-    said = f"{fmt.plural(run.faults[-1].number, 'fault')} · {fmt.seconds(stalled)} stalled{part} · 0 samples lost"
+    said = f"{fmt.plural(run.faults[-1].number, 'fault')} · {fmt.seconds(stalled)} stalled{part}"
     line = Text(said, style=palette.foreground)
     if run.state.final:
         return [line]

@@ -17,7 +17,7 @@ from hetero_tui.ui.draw.phases import is_starting, phases_lines
 from hetero_tui.ui.draw.step_time import WorkerTime, last_times, recent_times, step_time_lines, timeline_lines, verdict
 from hetero_tui.ui.opening import BUSY
 from hetero_tui.ui.palette import Palette
-from hetero_tui.ui.screens.tutorial import tutorial_lines
+from hetero_tui.ui.screens.tutorial import tutorial_lines, tutorial_title
 from hetero_tui.ui.sentences import evaluation_words, idle_lines, outcome_line
 from hetero_tui.ui.view import View
 from hetero_tui.ui.views.pane import INSIDE, Pane
@@ -63,7 +63,7 @@ class FleetPane(Pane):
         return events.text if events.has_focus else super().copied
 
     def on_mount(self) -> None:
-        for name, title in (("tutorial", "No machines yet"), ("events", "Events"), ("idle", "What now")):
+        for name, title in (("events", "Events"), ("idle", "What now")):
             self.query_one(f"#{name}").border_title = title
 
     def draw(self, view: View, width: int, height: int) -> None:
@@ -85,6 +85,7 @@ class FleetPane(Pane):
             arranged = replace(arranged, events=height - arranged.hosts if height - arranged.hosts > FRAME else 0)
         self._arrange(arranged, empty=empty)
         if empty:
+            self.titled("tutorial", tutorial_title(view))
             self.lines("tutorial").show(first_steps)
         else:
             self.table.draw(view, width - INSIDE if arranged.framed else width - 1)
@@ -127,7 +128,10 @@ class FleetPane(Pane):
             colour = palette.warning if conclusion.startswith("link") else palette.foreground
             self.titled("time", f"Where a step's time goes{steps}", Text(conclusion, style=colour))
             self.lines("time").show(step_time_lines(times, width, arranged.time - FRAME, palette))
-        if arranged.timeline and run.recent:
+        if arranged.timeline and not run.recent:
+            self.titled("timeline", "The last step from start to end")
+            self.lines("timeline").show(timeline_lines((), width, arranged.timeline - FRAME, palette))
+        elif arranged.timeline:
             last = run.recent[-1]
             moved = f"{fmt.size(last.bytes_pushed)} pushed, {fmt.size(last.bytes_pulled)} pulled"
             self.titled("timeline", f"Step {last.step:,} from start to end, {moved}")

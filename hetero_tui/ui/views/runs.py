@@ -76,7 +76,7 @@ class RunsPane(Pane):
         below = max(FRAME + 8, height // 2) if self.compared and height >= 18 else 0
         self.give_heights({"runs": height - below, "compared": below})
         inside = width - INSIDE - CURSOR
-        found = sorted(view.state.runs or (), key=lambda run: run.started or 0.0, reverse=True)
+        found = sorted(view.state.listed_runs or (), key=lambda run: run.started or 0.0, reverse=True)
         if self.table.sorted_by:
             found.sort(key=_ORDERS[self.table.sorted_by])
         entries = [

@@ -7,13 +7,14 @@ import math
 from collections.abc import Iterable
 
 from remote_agent.planning import shares
-from remote_agent.protocol import Rebalanced, WorkerSlow
+from remote_agent.protocol import Notice, Rebalanced, WorkerSlow
 from remote_agent.training.coordinator.members import WorkerHandle
 from remote_agent.training.coordinator.plan import balance, resting
 from remote_agent.training.coordinator.plan.resting import Rest
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.errors import TrainingError
 from remote_agent.training.shared import units
+from remote_agent.training.shared.messages import Reduced, StaleResult, StreamedResult
 
 LAST_HINT = "look at the host, then start the run again"
 
@@ -139,9 +140,13 @@ class ShareBalancer:
                     self.announce(step, f"{member.name} is tried again")
                     return
 
-    def reduced(self, step: int, member: WorkerHandle, at_most: int) -> None:
-        """A device's memory was full, and it takes ``at_most`` samples at a time: its share follows its speed."""
-        self.announce(step, f"{member.name}'s memory was full: it computes {at_most} samples at a time from now on")
+    def told(self, step: int, member: WorkerHandle, result: StreamedResult | StaleResult | Reduced) -> None:
+        """Write down what a worker says beside its result; where its memory was full, its share follows its speed."""
+        if result.at_most and member in self._session.members:
+            full = f"{member.name}'s memory was full: it computes {result.at_most} samples at a time from now on"
+            self.announce(step, full)
+        if result.notice:
+            self._session.journal.write(Notice, step=step, host=member.host, text=result.notice)
 
     def _fresh_cut(self) -> tuple[int, ...]:
         session = self._session

@@ -157,6 +157,7 @@ class StreamedResult:
         bytes_in: of weights.
         stamps: from the beginning until all weights were here.
         at_most: samples that the device computes at a time from now on, since its memory was full; 0: as before.
+        notice: what the user should know of the worker's loss; empty: nothing.
         scalars: the figures that the job's loss gave beside the loss.
     """
 
@@ -169,6 +170,7 @@ class StreamedResult:
     bytes_in: int
     stamps: Stamps
     at_most: int = 0
+    notice: str = ""
     scalars: Figures = field(default_factory=dict)
 
     @property
@@ -205,6 +207,7 @@ class StaleResult:
         bytes_in: received since then.
         stamps: from the beginning until all fresh weights were here.
         at_most: as in :class:`StreamedResult`.
+        notice: as in :class:`StreamedResult`.
         scalars: as in :class:`StreamedResult`.
     """
 
@@ -217,6 +220,7 @@ class StaleResult:
     bytes_in: int
     stamps: Stamps
     at_most: int = 0
+    notice: str = ""
     scalars: Figures = field(default_factory=dict)
 
 
@@ -372,6 +376,7 @@ class Reduced:
         stamps: of the call.
         norm: of the mean gradient, before it is clipped.
         at_most: as in :class:`StreamedResult`.
+        notice: as in :class:`StreamedResult`.
         scalars: the figures that the job's loss gave beside the loss, of this worker's slices.
     """
 
@@ -383,6 +388,7 @@ class Reduced:
     stamps: Stamps
     norm: float = 0.0
     at_most: int = 0
+    notice: str = ""
     scalars: Figures = field(default_factory=dict)
 
 

@@ -129,13 +129,14 @@ class Engine(ABC):
         return function()
 
     def answered(self, answer: Answer) -> Answer:
-        """``answer``, with what the loss gave beside the loss, and whether the device's memory was full meanwhile."""
+        """``answer``, with what the loss gave beside the loss, and what else the coordinator should know of it."""
         if isinstance(answer, ShardLinkDown):
             LOG.info("has no part in the step: %s", answer.cause)
         if not isinstance(answer, StreamedResult | StaleResult | Reduced):
             return answer
         compute = self.parts.compute
-        return dataclasses.replace(answer, at_most=compute.reduced(), scalars=compute.scalars.take())
+        notice = compute.watch.take_notice() if compute.watch is not None else ""
+        return dataclasses.replace(answer, at_most=compute.reduced(), scalars=compute.scalars.take(), notice=notice)
 
     # --- For checkpoints, and going on from one ----------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import deque
 from pathlib import Path
@@ -19,6 +20,7 @@ from remote_agent.training.coordinator.plan.placement import Placement
 from remote_agent.training.coordinator.plan.resting import MIN_REST_S, TRIAL_COST
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.coordinator.share_balancer import ShareBalancer
+from remote_agent.training.shared.messages import Reduced, Stamps
 
 NOTHING = cast("Any", None)
 BATCH = 64
@@ -191,3 +193,14 @@ def test_where_shares_are_to_stay_nobody_is_tried(tmp_path: Path, monkeypatch: p
     run = Steps(tmp_path, rebalance=False)
     run.make(2 * FIRST_REST)
     assert run.told() == []
+
+
+def test_what_a_worker_says_beside_its_result_is_written_down(tmp_path: Path) -> None:
+    run = Steps(tmp_path)
+    result = Reduced(step=3, samples=8, loss=0.0, computed=(), ready=0.0, stamps=Stamps(), notice="the loss drifts")
+    for at_most, notice in ((0, ""), (4, "the loss drifts")):
+        run.balancer.told(3, run.members[1], dataclasses.replace(result, at_most=at_most, notice=notice))
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [each["kind"] for each in events] == ["rebalanced", "notice"]
+    assert "hub/cpu's memory was full: it computes 4 samples at a time" in events[0]["reason"]
+    assert (events[1]["host"], events[1]["text"]) == ("hub", "the loss drifts")

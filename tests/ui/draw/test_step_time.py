@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hetero_tui.ui.draw.step_time import WorkerTime, last_times, recent_times, step_time_lines, timeline_lines, verdict
 from hetero_tui.ui.palette import DARK
+from remote_agent.states import RunState
 
 
 def time(label: str, *parts: float) -> WorkerTime:
@@ -20,6 +23,16 @@ def test_means_are_over_recent_steps_and_workers_that_are_gone_say_so(scenarios)
     steps = [part for step in run.recent for part in step.workers if part.host == "mercer"]
     assert abs(times[0].parts[0] - sum(part.compute_s for part in steps) / len(steps)) < 1e-9
     assert last_times(run)[0].parts[0] == run.recent[-1].workers[0].compute_s
+
+
+def test_of_a_run_that_is_over_no_worker_is_said_to_come_back(scenarios) -> None:
+    run = scenarios.training().run
+    worker = replace(run.workers[0], alive=False)
+    words = [
+        recent_times(replace(run, state=state, workers=(worker,)))[0].word
+        for state in (RunState.RUNNING, RunState.FINISHED)
+    ]
+    assert words == ["lost, comes back by itself", "was away at the end"]
 
 
 def test_two_devices_of_a_host_are_told_apart(scenarios) -> None:

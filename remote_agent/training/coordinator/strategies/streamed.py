@@ -108,8 +108,7 @@ class Streamed(Strategy):
         for part in current.parts:
             if isinstance(part.result, StreamedResult):
                 self._membership.worked(part.member)
-                if part.result.at_most and part.member in self._session.members:
-                    self._balancer.reduced(current.step, part.member, part.result.at_most)
+                self._balancer.told(current.step, part.member, part.result)
 
     def _new_balancer(self, session: Session) -> ShareBalancer:
         """Decides how much each worker gets."""

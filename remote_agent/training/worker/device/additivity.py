@@ -30,6 +30,7 @@ from remote_agent.training.worker.device import backend, held_values
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device.compute import SliceComputer, seed_everything
 from remote_agent.training.worker.device.untouched import modes_kept
+from remote_agent.training.worker.device.watching import STATE_HINT
 
 SAMPLES = 12
 """Samples that are compared in several ways, at most; together with the parts a few small forward passes."""
@@ -172,7 +173,7 @@ class Additivity:
             other = self._see(0, count, 1, data_seed=1)
         if not _is_same(one, other):
             as_mean, as_sum = self._on_average()
-            notes = ("the loss or the data is random: what the loss is a mean over was checked on average only",)
+            notes = (_RANDOM if _is_same(one, self._see(0, count, 1)) else _UNSTEADY,)
         together = one.unknown or ("" if as_mean or as_sum else _TOGETHER)
         return self._findings(as_mean, as_sum, together, state, hidden, notes)
 
@@ -338,12 +339,21 @@ class Additivity:
             for name, value in vars(module).items():
                 if not name.startswith("_"):  # parameters, buffers and submodules lie in such
                     found.update(held_values.values(f"{path or 'model'}.{name}", value))
+            if not type(module).__module__.startswith("torch."):
+                found.update(held_values.named_by(module.forward))
+        if callable(loss := getattr(self._owner, "loss", None)):
+            found.update(held_values.named_by(loss))
         return found
 
 
 _TOGETHER = (
     "the loss of a batch is not the mean of its parts' losses: it depends on which samples are together (contrastive?"
     " padded without a mask?), or it is a mean over something else than samples"
+)
+_RANDOM = "the loss or the data is random: what the loss is a mean over was checked on average only"
+_UNSTEADY = (
+    "the loss of the same samples differs from call to call with the same random numbers, and what it is a mean over"
+    f" was checked on average only: {STATE_HINT}"
 )
 _BACKWARD = (
     "the gradient of a batch is not the sum of its parts' gradients, though its loss is: backward depends on which"

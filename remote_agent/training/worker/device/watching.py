@@ -2,11 +2,14 @@
 
 The measurement (:mod:`.additivity`) sees some samples, and the first weights. Where padding is rare, or a term of the
 loss begins later, it sees nothing; the weights would be wrong without a word. So now and then a worker computes the
-loss of a slice once more, without backward: whole, and in two halves. What it finds ends the run.
+loss of a slice once more, without backward: whole, and in two halves. Where these differ it computes them some more
+times. A difference that is there each time ends the run. A loss that changes from one time to the next, though the
+model and the random numbers are the same, is told to the user: such state is another one on each worker.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -17,7 +20,9 @@ from remote_agent.training.errors import JobError
 from remote_agent.training.shared.findings import LATER_HINT
 from remote_agent.training.shared.messages import Slice
 from remote_agent.training.shared.slices import Indices
+from remote_agent.training.user_code import seeding
 from remote_agent.training.user_code.losses import PartLoss, mean_of
+from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device.untouched import untouched
 
 
@@ -41,6 +46,18 @@ FIRST, EVERY = 8, 50
 """Slices of a worker that are all looked at; from then on those whose number is a power of two, and each of so many.
 One takes two thirds of what computing the slice takes: in the long run a hundredth of the time."""
 
+DRAWS = 3
+"""Times that a loss is computed with other random numbers, where it is not what its halves say."""
+
+CERTAIN = 3.0
+"""A difference is no accident from this many times the range of what was computed several times."""
+
+STATE_HINT = (
+    "something outside of the model's state changes it (a counter? a generator of its own?), and each worker has its"
+    " own, so what is trained may not be what plain torch trains: keep such state in a buffer of the model"
+    " (register_buffer)"
+)
+
 
 def is_due(number: int) -> bool:
     """Whether a worker's slice number ``number``, from 1, is looked at."""
@@ -62,6 +79,13 @@ class LossWatch:
         self._tolerance, self._scale = tolerance, scale
         self._slices = 0
         self._ended = False
+        self._notice = ""
+        self._told = False
+
+    def take_notice(self) -> str:
+        """What the user should know of this worker's loss, once; empty: nothing."""
+        taken, self._notice = self._notice, ""
+        return taken
 
     def look(self, computer: Computes, at: str, own: Slice) -> None:
         """Look at a slice, which is called ``at`` in messages, if it is its turn.
@@ -73,33 +97,72 @@ class LossWatch:
         count = min(len(own.indices), computer.most or len(own.indices))
         if self._ended or count < 2 or not is_due(self._slices):
             return
-        try:
-            whole, parts = self._compared(computer, own, count)
-            if abs(whole - parts) <= self._tolerance * max(abs(whole), abs(parts), self._scale) + 1e-7:
-                return
-            again, _ = self._compared(computer, own, count)
-        except Exception:  # noqa: BLE001 - the slice itself was computed, and what it fails of tells nothing about it
-            self._ended = True
-            return
-        if again != whole:  # it is random after all
-            self._ended = True
-            return
         named = f"{count} samples ({', '.join(map(str, own.indices[:3].tolist()))} ...)"
-        kind = "sum" if computer.summed else "mean"
-        raise JobError(
-            f"{at}: the loss of {named} is {whole:.6g}, and the {kind} of its halves' losses {parts:.6g}: it"
-            " depends on which samples are together, or it is a mean over something else than samples (padding without"
-            " a mask? a mean over what counts?)",
-            hint=LATER_HINT,
-        )
+        try:
+            first = self._compared(computer, own, count)
+            if self._fits(first):
+                return
+            again = self._compared(computer, own, count)
+            drawn = [self._compared(computer, own, count, seed) for seed in range(DRAWS)]
+        except Exception as error:  # noqa: BLE001 - the slice itself was computed
+            self._ended = True
+            self._tell(f"the loss of {named} can't be computed a second time ({type(error).__name__}: {error})")
+            return
+        whole, parts = first
+        if self._differ([first, again, *drawn]):
+            kind = "sum" if computer.summed else "mean"
+            raise JobError(
+                f"{at}: the loss of {named} is {whole:.6g}, and the {kind} of its halves' losses {parts:.6g}: it"
+                " depends on which samples are together, or it is a mean over something else than samples (padding"
+                " without a mask? a mean over what counts?)",
+                hint=LATER_HINT,
+            )
+        changed = next(((a, b) for a, b in zip(first, again, strict=True) if not self._fits((a, b))), None)
+        if changed is not None:
+            self._ended = not any(self._fits(each) for each in (again, *drawn))
+            self._tell(f"the loss of {named} is {changed[0]:.6g}, and {changed[1]:.6g} the next time: {STATE_HINT}")
+        elif not self._evaluating:  # it became random: from now on it is compared without that
+            self._evaluating = True
+        elif not any(self._fits(each) for each in drawn):
+            self._ended = True
+            self._tell("the loss became random in evaluation mode, too")
 
-    def _compared(self, computer: Computes, own: Slice, count: int) -> tuple[float, float]:
-        """The loss of the first ``count`` samples of a slice, and the mean (or sum) of their halves' losses."""
+    def _tell(self, text: str) -> None:
+        if self._ended:
+            text += "; whether the loss of a slice is what its parts' losses say is not checked here any more"
+        if not self._told:
+            self._told, self._notice = True, text
+
+    def _fits(self, pair: tuple[float, float]) -> bool:
+        """Whether two losses are the same, as far as can be told."""
+        one, other = pair
+        if not (math.isfinite(one) and math.isfinite(other)):
+            return True
+        return abs(one - other) <= self._most(one, other)
+
+    def _most(self, *losses: float) -> float:
+        return self._tolerance * max(self._scale, *map(abs, losses)) + 1e-7
+
+    def _differ(self, seen: Sequence[tuple[float, float]]) -> bool:
+        """Whether losses of the whole and of its halves differ by more than either of them from time to time."""
+        wholes, parts = [whole for whole, _ in seen], [part for _, part in seen]
+        apart = max(min(wholes) - max(parts), min(parts) - max(wholes))
+        spread = max(max(wholes) - min(wholes), max(parts) - min(parts))
+        return apart > max(self._most(*wholes, *parts), CERTAIN * spread)
+
+    def _compared(self, computer: Computes, own: Slice, count: int, seed: int | None = None) -> tuple[float, float]:
+        """The loss of the first ``count`` samples of a slice, and the mean (or sum) of their halves' losses.
+
+        Each begins with the same random numbers: those that come next, or those of ``seed``.
+        """
         middle, found = count // 2, []
         for begin, end in ((0, count), (0, middle), (middle, count)):
             with untouched(self._model, computer.device, computer.changing):
                 if self._evaluating:
                     self._model.eval()
+                if seed is not None:
+                    seeding.seed_all(seed)
+                    devices.seed(computer.device, seed)
                 part = computer.probe(own.indices[begin:end], computer.seed, own.begin + begin)
                 found.append((float(part.value.detach()) * part.factor, part.weight, end - begin))
         if computer.summed:

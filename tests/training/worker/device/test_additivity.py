@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -177,6 +178,16 @@ def test_a_loss_that_is_random_in_evaluation_mode_too_is_compared_on_average() -
     assert found(lambda model, batch: len(batch[0]) * noisy(model, batch)).summed
 
 
+def test_a_loss_that_differs_with_the_same_random_numbers_is_told_from_one_that_is_random() -> None:
+    own = torch.Generator().manual_seed(1)
+
+    def noisy(model: nn.Module, batch: Any) -> Tensor:
+        return squared(model, [batch[0] + 0.1 * torch.randn(batch[0].shape, generator=own)])
+
+    [note] = found(noisy).notes
+    assert "something outside of the model's state changes it" in note
+
+
 @pytest.mark.parametrize("middle", [nn.Dropout(0.3), nn.BatchNorm1d(8)])
 def test_a_model_with_another_output_in_evaluation_mode_is_looked_at_in_training_mode(middle: nn.Module) -> None:
     class Auxiliary(nn.Module):
@@ -213,6 +224,24 @@ def test_a_teacher_that_follows_is_state_that_can_be_put_together_and_a_queue_is
     assert not found(squared, Seeing(lambda model, x: model.get_buffer("kept").add_(1), torch.zeros(()))).state
 
 
+IN_A_MODULE = """
+class State:
+    seen = 0.0
+    def __init__(self):
+        self.seen = 0.0
+
+STATE = State()
+
+def normalised(value):
+    STATE.seen = 0.9 * STATE.seen + 0.1 * float(value.detach())
+    return value / (STATE.seen + 1e-3)
+
+class Job:
+    def loss(self, model, batch):
+        return normalised(model(batch[0]).square().mean())
+"""
+
+
 def test_what_changes_with_every_call_outside_of_the_models_state_is_named() -> None:
     class Job:
         steps = 0
@@ -224,6 +253,19 @@ def test_what_changes_with_every_call_outside_of_the_models_state_is_named() -> 
     job = Job()
     job.steps = 5
     assert found(job.loss, owner=job).hidden == "self.steps"
+    calls, module = 0, types.ModuleType("job")
+
+    def counted(model: nn.Module, batch: Any) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return squared(model, batch)
+
+    class Counting:
+        loss = staticmethod(counted)
+
+    assert found(counted, owner=Counting()).hidden == "calls"
+    exec(IN_A_MODULE, vars(module))
+    assert found(module.Job().loss, owner=module.Job()).hidden == "STATE.seen"
     fixed = Job()
     fixed.steps = 3
     assert not found(squared, owner=fixed).hidden

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -104,6 +105,75 @@ def test_a_mean_over_samples_goes_on_and_nothing_of_it_shows(middle: list[nn.Mod
         assert torch.equal(ours.grad, theirs.grad)
     for ours, theirs in zip(models[0].buffers(), models[1].buffers(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+class Changing:
+    """A loss with state of its own, which shows from call number ``at`` on."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind, self.calls, self.at = kind, 0, 1_000_000
+        self.own = torch.Generator().manual_seed(1)
+
+    def __call__(self, model: nn.Module, batch: Any) -> Tensor:
+        self.calls += 1
+        factor = 1.0
+        if self.calls >= self.at:
+            noise = 0.3 * float(torch.rand((), generator=self.own))
+            factor = {"switch": 0.5, "counter": 1 + 0.001 * self.calls, "generator": 1 + noise}[self.kind]
+        return model(batch[0]).square().mean() * factor
+
+
+@pytest.mark.parametrize("kind", ["switch", "counter", "generator"])
+def test_state_outside_of_the_model_is_told_once_and_does_not_end_the_run(kind: str) -> None:
+    loss = Changing(kind)
+    computer = watched(loss, net())
+    loss.at = loss.calls + 3  # training, the whole, and then its first half
+    told = []
+    for step in range(1, 9):
+        computer(step, own(step % 4 * 10))
+        assert computer.watch is not None
+        told.append(computer.watch.take_notice())
+    assert "something outside of the model's state changes it" in told[0]
+    assert ("not checked here any more" in told[0]) is (kind != "switch")
+    assert not any(told[1:])
+
+
+def test_a_finding_is_not_taken_for_randomness_since_the_loss_drifts_or_rounds_differently() -> None:
+    calls = itertools.count()
+
+    def drifting(model: nn.Module, batch: Any) -> Tensor:
+        return masked(model, batch) * (1 + 1e-7 * next(calls))
+
+    computer = watched(drifting, net())
+    with pytest.raises(JobError, match="halves' losses"):
+        computer(1, own(PADDED))
+
+
+def test_dropout_that_begins_later_does_not_end_the_watch() -> None:
+    dropout = nn.Dropout(0.0)
+    computer = watched(masked, net(dropout))
+    dropout.p = 0.3
+    for step in range(1, 4):
+        computer(step, own(step % 4 * 10))
+    with pytest.raises(JobError, match="halves' losses"):
+        computer(4, own(PADDED))
+
+
+def test_that_a_loss_can_not_be_looked_at_any_more_is_told() -> None:
+    calls = itertools.count(1)
+
+    def once(model: nn.Module, batch: Any) -> Tensor:
+        if next(calls) > 30 and not model.training:
+            raise ValueError("no targets")
+        return model(batch[0]).square().mean()
+
+    computer = watched(once, net(nn.Dropout(0.3)))
+    calls = itertools.count(31)
+    computer(1, own(0))
+    assert computer.watch is not None
+    assert "can't be computed a second time (ValueError: no targets); whether" in computer.watch.take_notice()
+    computer(2, own(0))
+    assert not computer.watch.take_notice()
 
 
 def test_a_loss_that_becomes_small_or_random_later_is_no_reason_to_end() -> None:

@@ -1,0 +1,26 @@
+"""What is worth calling a user back to the terminal for: a run that ended, and what needs a person. Pure."""
+
+from __future__ import annotations
+
+from hetero_tui.events import HostState, Level
+from hetero_tui.state import State
+from remote_agent.states import RunState
+
+
+def call_for(before: State, after: State) -> tuple[Level, str] | None:
+    """What has happened between two states that a user who looks elsewhere should know, in a sentence; None: nothing.
+
+    A run whose end was not seen, such as one that was over when the app was opened, is no news.
+    """
+    was, run = before.run, after.run
+    if run is not None and was is not None and was.run == run.run and run.state.final and not was.state.final:
+        cause = f": {run.detail}" if run.detail else ""
+        if run.state in (RunState.FAILED, RunState.LOST):
+            return Level.BAD, f"{run.run} {run.state} at step {run.step:,}{cause}"
+        return Level.GOOD, f"{run.run} {run.state} at step {run.step:,}{cause}"
+    for host in after.hosts:
+        known = before.host(host.name)
+        was_well = known is not None and known.last_seen is not None and known.state is not HostState.REFUSED
+        if was_well and host.state is HostState.REFUSED:
+            return Level.BAD, f"{host.name} needs a hand: {host.detail}"
+    return None

@@ -1,0 +1,59 @@
+"""What a job requires: read off its file, asked of the Python that would train, and said where it is missing."""
+
+import ast
+import sys
+
+import pytest
+
+from hetero_tui.errors import ClusterError, OrderError
+from hetero_tui.fleet.install.requirements import Lack, lacking, refuse
+from hetero_tui.inventory import Host, Inventory
+from hetero_tui.runs.order import read_order
+from hetero_tui.runs.outline import outline
+from hetero_tui.transport import open_transport
+
+PARTS = "    def create_model(self): ...\n    def create_data(self): ...\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "needed"),
+    [
+        (f"class J:\n    requirements = ['einops', 'timm>=1']\n{PARTS}", ("einops", "timm>=1")),
+        (f"requirements = ('einops',)\nclass J:\n{PARTS}", ("einops",)),
+        (f"requirements = ['x']\nclass B:\n    requirements: list = ['y']\nclass J(B):\n{PARTS}", ("y",)),
+        (f"class K:\n    requirements = ['z']\n{PARTS}J = K()\n", ("z",)),
+        (f"class J:\n{PARTS}", ()),
+        (f"class J:\n    requirements = 'einops'\n{PARTS}", None),
+        (f"class J:\n    requirements = open('r').read().split()\n{PARTS}", None),
+    ],
+)
+def test_requirements_stand_in_the_jobs_class_or_its_file(text, needed):
+    assert outline(ast.parse(text)).requirements("J") == needed
+
+
+def test_an_order_has_them_and_each_that_is_none_is_a_mistake(tmp_path):
+    file = tmp_path / "job.py"
+    file.write_text(f"class J:\n    requirements = ['einops']\n{PARTS}")
+    assert read_order(str(file)).job.requirements == ("einops",)
+    file.write_text(f"class J:\n    requirements = ['-r evil.txt', 'a b']\n{PARTS}")
+    with pytest.raises(OrderError) as refused:
+        read_order(str(file))
+    assert ["-r evil.txt" in refused.value.mistakes[0], "'a b'" in refused.value.mistakes[1]] == [True, True]
+
+
+async def test_the_python_that_would_train_is_asked_and_nothing_is_installed(make_facts):
+    laptop = Host(name="laptop", connection="local")
+    transport = open_transport(laptop, Inventory(hosts=(laptop,)))
+    facts = make_facts(python={"version": "3.11.7", "executable": sys.executable})
+    wanted = ("numpy", "numpy<1", "no-such-package", "scikit_learn>=1")
+    (lack,) = await lacking("lab", {"laptop": transport}, {"laptop": facts}, wanted)
+    assert lack == Lack("laptop", ("numpy<1", "no-such-package"), sys.executable)
+
+
+def test_what_is_missing_is_said_and_where_it_is_not_ours_to_install():
+    refuse(())
+    with pytest.raises(ClusterError) as refused:
+        refuse((Lack("a", ("einops",)), Lack("b", ("einops",)), Lack("nas", ("timm>=1",), "/opt/python")))
+    assert "a, b: einops missing; nas: timm>=1 missing" in refused.value.cause
+    assert "`train --bootstrap` installs einops in hetero-tui's own" in refused.value.hint
+    assert "on nas: /opt/python -m pip install 'timm>=1'" in refused.value.hint
