@@ -17,6 +17,12 @@ COMPLETION = "_HETERO_TUI_COMPLETE"
 """Environment variable with which a shell asks what could come next; see `hetero-tui --show-completion`."""
 
 
+NAMED = ("-i", "--inventory")
+
+HAND_ON = ("run", "ray")
+"""Commands after which options are a script's, or Ray's."""
+
+
 def main() -> None:
     """The console script ``hetero-tui``."""
     for stream in (sys.stdout, sys.stderr):
@@ -44,16 +50,19 @@ def inventory_of(arguments: Sequence[str]) -> Path | None:
 def inventory_first(words: Sequence[str]) -> list[str]:
     """The same words with ``-i FILE`` at their beginning: those who add it to a line that is there add it at the end.
 
-    What follows ``--`` is left as it is.
+    What follows ``--`` is left as it is, and what follows a command whose words are another program's.
     """
     first: list[str] = []
     others = list(words)
-    end = others.index("--") if "--" in others else len(others)
+    command = next(
+        (at for at, word in enumerate(others) if word in HAND_ON and others[at - 1] not in NAMED), len(others)
+    )
+    end = min(others.index("--") if "--" in others else len(others), command)
     others, left = others[:end], others[end:]
     kept: list[str] = []
     while others:
         word = others.pop(0)
-        if word in ("-i", "--inventory"):
+        if word in NAMED:
             first += [word, *others[:1]]
             del others[:1]
         elif word.startswith("--inventory="):

@@ -46,6 +46,8 @@ ACTIONS = (
     Action(command="attach", why="the app follows a run that is under way by itself"),
     Action(command="report", why="a file for others"),
     Action(command="export", why="a file for other programs"),
+    Action(command="run", why="a script of the user's own; the app lists it among the runs"),
+    Action(command="ray", why="another program's command line"),
     Action(command="metrics", why="a service for another program"),
     Action(keys=("help", "command_palette", "detach", "colours"), why="of the app itself"),
     Action(keys=("filter", "sort", "copy", "save", "view", "mark", "compare"), why="chooses what is shown"),

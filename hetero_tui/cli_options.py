@@ -47,18 +47,36 @@ def jobs(incomplete: str) -> list[str]:
     return [job for job in (*READY_JOBS, *here) if job.startswith(incomplete)]
 
 
-def settings(incomplete: str) -> list[str]:
-    """The names of settings, with their ``=``."""
+def scripts(incomplete: str) -> list[str]:
+    """Python files here."""
+    return [str(path) for path in sorted(Path().glob("*.py")) if str(path).startswith(incomplete)]
+
+
+def settings(context: typer.Context, incomplete: str) -> list[str]:
+    """The names of settings, with their ``=``; those of the job itself first."""
+    from hetero_tui.errors import OrderError
+    from hetero_tui.runs.order import own_hints, parse_job
     from remote_agent.settings import names
 
-    return [f"{name}=" for name in names() if name.startswith(incomplete)]
+    try:
+        own = own_hints(parse_job(str(context.params.get("job") or "")))
+    except OrderError:
+        own = {}
+    return [f"{name}=" for name in (*own, *names()) if name.startswith(incomplete)]
 
 
 Host = Annotated[str, typer.Argument(help="A host of the inventory.", autocompletion=hosts)]
-Job = Annotated[str, typer.Argument(help="A ready job (digits, text) or path/to/file.py:Name.", autocompletion=jobs)]
+Job = Annotated[
+    str, typer.Argument(help="A ready job (digits, text, hf-lm) or path/to/file.py:Name.", autocompletion=jobs)
+]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Set a TrainingConfig field; repeatable.", autocompletion=settings),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Set a TrainingConfig field, or one of the job's own; repeatable.",
+        autocompletion=settings,
+    ),
 ]
 LogTo = Annotated[
     str | None,

@@ -13,11 +13,15 @@ from hetero_tui.cli_hosts import FromLaptop, Index, PythonMirror, TorchIndex, Wh
 from hetero_tui.cli_options import AcceptKeys, Host, Job, Json, LogTo, Plain, Run, Settings, With, hosts, with_log
 from hetero_tui.launcher import DONE, USAGE
 from hetero_tui.narration import Output
+from remote_agent import protocol
 
 if TYPE_CHECKING:  # asyncssh takes a while to import: `--help` does without
     from hetero_tui.session import Session
 
 commands = typer.Typer()
+
+FORMS = ("csv", "json", *protocol.WEIGHTS)
+"""What ``export`` writes."""
 
 
 @commands.command()
@@ -65,9 +69,12 @@ def attach(
     plain: Plain = False,
     accept: AcceptKeys = False,
 ) -> None:
-    """Follow a run from its first event."""
+    """Follow a run from its first event; of a script, its output from its first line."""
 
     async def work(session: Session, output: Output) -> int:
+        _, found = await session.find(run)
+        if found.script:
+            return await commanding.follow_script(session, output, found.id)
         return await commanding.follow(session, output, run)
 
     commanding.in_session(context, Output(as_json, plain), accept, work, record=True)
@@ -220,20 +227,38 @@ def report(
 def export(
     context: typer.Context,
     run: Run = None,
-    form: Annotated[str, typer.Option("--format", metavar="csv|json", help="A row a step, or all of it.")] = "csv",
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="|".join(FORMS),
+            help="Figures: a row a step, or all of it. Weights: of the newest checkpoint; hf: a folder for"
+            " from_pretrained, peft: the adapter alone, merged: with the adapter in it.",
+            autocompletion=lambda incomplete: [form for form in FORMS if form.startswith(incomplete)],
+        ),
+    ] = "csv",
     path: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it; stdout if not given.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="PATH", help="Where to; else stdout, and for weights the run's name."),
     ] = None,
+    as_json: Json = False,
     plain: Plain = False,
     accept: AcceptKeys = False,
 ) -> None:
-    """Write a run's figures for other programs: each step's loss, speed and times, and the evaluations."""
-    output = Output(plain=plain)
-    if form not in ("csv", "json"):
-        output.complain(f"hetero-tui: export: no format {form!r} -> --format csv or --format json")
+    """Write a run's figures or its weights for other programs."""
+    output = Output(as_json, plain)
+    if form not in FORMS:
+        output.complain(f"hetero-tui: export: no format {form!r} -> --format {', '.join(FORMS[:-1])} or {FORMS[-1]}")
         raise typer.Exit(USAGE)
 
     async def work(session: Session, output: Output) -> int:
+        if form in protocol.WEIGHTS:
+            name, place, step = await session.export(run, form, path)
+            if as_json:
+                output.document({"run": name, "file": str(place.resolve()), "step": step})
+            else:
+                output.data(f"{name}: {place} (step {step:,})")
+            return DONE
         from hetero_tui.reporting import table
 
         written = table.as_csv if form == "csv" else table.as_json

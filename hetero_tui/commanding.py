@@ -13,6 +13,8 @@ import typer
 from hetero_tui.errors import HeteroTuiError, HostError, HostKeyUnknown, UsageError
 from hetero_tui.launcher import DONE, FAILED, LEFT_BEHIND, PARTLY, run_to_end
 from hetero_tui.narration import Narrator, Output, StepPrinter, saying, waiting_for
+from remote_agent import protocol
+from remote_agent.states import RunState
 
 if TYPE_CHECKING:  # asyncssh takes a while to import: `--help` does without
     from hetero_tui.intents import TeardownReport
@@ -41,7 +43,6 @@ async def probe(session: Session, output: Output) -> None:
 async def follow(session: Session, output: Output, run: str | None, *, demo: bool = False) -> int:
     """Print a run's events until its last one; the exit code says how it ended. A ``demo`` leaves no checkpoint."""
     from hetero_tui import answers
-    from remote_agent import protocol
 
     printer = StepPrinter(output, demo=demo)
     last: protocol.Event | None = None
@@ -55,6 +56,25 @@ async def follow(session: Session, output: Output, run: str | None, *, demo: boo
     shown = session.state.run
     output.ring(f"{shown.run} {shown.state}" if shown is not None else "the run ended")
     return DONE if done else FAILED
+
+
+async def follow_script(session: Session, output: Output, run: str) -> int:
+    """Print what a script prints, until it ends; the exit code says how."""
+    from hetero_tui import reports
+    from hetero_tui.text import plain
+
+    head, _ = await session.find(run)
+    async for entry in session.logs_of(run, head, follow=True, failed=output.error):
+        if entry.line.process == protocol.SCRIPT:
+            print(reports.log_json(entry) if output.as_json else plain(entry.line.line), flush=True)
+    summary, happened = await session.history_of(run)
+    output.ring(f"{run} {summary.state}")
+    last = happened[-1]
+    if isinstance(last, protocol.RunFailed):
+        output.complain(f"hetero-tui: {last.host}: {last.cause}")
+    elif not summary.state.final or summary.state is RunState.LOST:
+        output.complain(f"hetero-tui: {head}: {run} ended without a last word")
+    return DONE if isinstance(last, protocol.RunFinished) else FAILED
 
 
 async def logs(

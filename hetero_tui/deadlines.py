@@ -37,11 +37,17 @@ NODE_STOP = 45.0
 RUN_START = 30.0
 """From the order to start a run until its events file exists."""
 
+EXPORT = 900.0
+"""Making files of a checkpoint on the head: a large model is read, changed and written."""
+
 MEASURE = 300.0
 """For a plan, until devices and links are measured: the first import of torch on slow disks takes most of it."""
 
 RUN_STOP = 60.0
 """From the order to stop a run until its last event: a step, and a checkpoint."""
+
+RAYS_COMMAND = 300.0
+"""A command of Ray's own that prints nothing for so long is given up: some wait for the head for a minute and more."""
 
 SILENCE = 20.0
 """A followed stream that sends neither data nor heartbeat for so long is broken and opened again."""

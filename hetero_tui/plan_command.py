@@ -13,6 +13,7 @@ from hetero_tui.launcher import DONE, FAILED
 from hetero_tui.narration import Output
 
 if TYPE_CHECKING:
+    from hetero_tui.runs.order import Order
     from hetero_tui.session import Session
     from remote_agent.planning.choice import Limits
     from remote_agent.planning.survey import Survey
@@ -47,7 +48,7 @@ def plan(
     commanding.checked(output, lambda: _check(allow))
     pairs = [*(settings or ()), *([f"allow={allow}"] if allow != "exact" else [])]
     order = commanding.checked(output, lambda: read_order(job, pairs, paths or ()))
-    limits = commanding.checked(output, lambda: _limits(order.settings))
+    limits = commanding.checked(output, lambda: _limits(order))
     changes = what_if or []
     if fleet is not None:
         described = commanding.checked(output, lambda: fleet_file.read(fleet))
@@ -71,19 +72,21 @@ def _check(allow: str) -> None:
         raise UsageError(f"--allow {allow}: valid: exact, inexact", step="plan")
 
 
-def _limits(settings: object) -> Limits:
+def _limits(order: Order) -> Limits:
     """What the settings leave open; a plan chooses the strategy unless one is named.
 
     Raises:
         UsageError: nothing is known of how long a step of the named one takes.
     """
     from hetero_tui.errors import UsageError
+    from hetero_tui.runs.order import own_hints
     from remote_agent.planning.limits import limits_of
     from remote_agent.planning.ways import PREDICTED
-    from remote_agent.settings import TrainingConfig
+    from remote_agent.settings import TrainingConfig, names
 
-    assert isinstance(settings, dict)
-    limits = limits_of(TrainingConfig.from_settings({"strategy": "auto", **settings}))
+    own = own_hints(order.job)
+    given = {name: value for name, value in order.settings.items() if not order.job.is_open or name in {*own, *names()}}
+    limits = limits_of(TrainingConfig.from_settings({"strategy": "auto", **given}, own=own))
     if limits.strategy and limits.strategy not in PREDICTED:
         raise UsageError(
             f"--set strategy={limits.strategy}: no prediction for it; there are those of {', '.join(PREDICTED)}",

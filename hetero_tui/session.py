@@ -22,20 +22,19 @@ from hetero_tui.fleet.live import LiveFleet, cancel
 from hetero_tui.fleet.probing import Probed
 from hetero_tui.fleet.survey import Surveyed, head_name
 from hetero_tui.fleet.teardown import announcement, preview
-from hetero_tui.installing import Installing
 from hetero_tui.intents import TeardownPreview, TeardownReport
 from hetero_tui.inventory import Inventory
 from hetero_tui.recording.recorder import Recorder
 from hetero_tui.runs import measured, membership
 from hetero_tui.runs.attending import attend
 from hetero_tui.runs.elsewhere import Elsewhere
-from hetero_tui.runs.history import history
 from hetero_tui.runs.launch import launch
 from hetero_tui.runs.listing import find_among, find_run, ignore, list_runs, live_run, stop_run
 from hetero_tui.runs.log_following import logs_of_run
 from hetero_tui.runs.logs import Logged
 from hetero_tui.runs.order import READY_JOBS, Order, archive_of, read_order
 from hetero_tui.runs.recovery import FleetRecovery
+from hetero_tui.scripting import Scripting
 from hetero_tui.state import initial
 from hetero_tui.text import HostText
 from remote_agent import protocol
@@ -43,7 +42,7 @@ from remote_agent.planning.survey import Survey
 from remote_agent.states import RunState
 
 
-class Session(Installing):
+class Session(Scripting):
     """One fleet, as long as it is looked at. Use as an async context manager, or call :meth:`close`."""
 
     def __init__(
@@ -155,20 +154,24 @@ class Session(Installing):
     async def launch(
         self, order: Order, sources: Sources | None = None, asks: Callable[[str], bool] | None = None
     ) -> str:
-        """Start a run, bringing the cluster up first where it is down; the answer is its name.
+        """Start a run or a script, bringing the cluster up first where it is down; the answer is its name.
 
         What the job requires and hosts lack is installed from ``sources``, or else if ``asks`` agrees.
         """
         async with self._exclusively("starting"), self._fleet.alone("train"):
-            self._refuse_beside_live_run("train")
+            if order.script is None:
+                self._refuse_beside_live_run("train")
             archive = await archive_of(order, self.notice)
             fleet = self._fleet
             await self._look(sources, order.job.requirements, asks)
             if head_name(fleet.surveyed) is None:
                 await fleet.bring_up()
             run, head = await launch(self.inventory, fleet.transports, fleet.surveyed, fleet.facts, order, archive)
-            self._run_is_on(head)
-            self.emit(events.RunChanged(time=time.time(), run=run, job=order.job.reference, state=RunState.STARTING))
+            if order.script is None:
+                self._run_is_on(head)
+                self.emit(
+                    events.RunChanged(time=time.time(), run=run, job=order.job.reference, state=RunState.STARTING)
+                )
             return run
 
     async def survey_of(self, order: Order, *, anew: bool = False) -> tuple[Survey, bool]:
@@ -214,19 +217,6 @@ class Session(Installing):
             state = RunState.STOPPED if self._is_stopping() else RunState.LOST
             self.emit(events.RunChanged(time=time.time(), run=run, job="", state=state, detail=error.cause))
             raise
-
-    async def history_of(
-        self, run: str | None, most_steps: int | None = None
-    ) -> tuple[protocol.RunSummary, tuple[protocol.Event, ...]]:
-        """A run (None: the newest) and its events up to now, of its steps about ``most_steps`` (None: all).
-
-        Raises RunError where it has no event, or there is no such run.
-        """
-        with self._working("reading events"):
-            host, summary = await find_run(self.inventory.cluster, self._fleet.transports, run)
-            coming = history(self._fleet.transports[host], self.inventory.cluster, summary.id, most_steps)
-            async with aclosing(coming) as found:
-                return summary, tuple([event async for event in found])
 
     async def logs_of(
         self,

@@ -56,6 +56,17 @@ class Choice:
         return (f"did you mean {close!r}? " if close else "") + "valid: " + ", ".join(self.words)
 
 
+@dataclass(frozen=True)
+class Required:
+    """A text that has to be given; ``what`` says what it is."""
+
+    what: str
+
+    def mistake(self, value: str) -> str:
+        """That it is missing; empty: it is there."""
+        return "" if value else f"has to be given: {self.what}"
+
+
 def nearest(name: str, valid: Collection[str]) -> str:
     """The one of ``valid`` that a misspelled ``name``, or its initials (``lr``), stands for; empty: none."""
     short = [known for known in valid if "".join(word[0] for word in known.split("_")) == name]
@@ -85,6 +96,8 @@ def convert(hint: Any, value: Any, *, parse: bool) -> Any:
         if value is None or (parse and isinstance(value, str) and value.strip().lower() in _NONE):
             return None
         hint = next(option for option in options if option is not type(None))
+    if hint not in _READERS:
+        raise ValueError("it is no bool, int, float or str, so it can't be set")
     plain = _READERS[hint](_plain(value), parse)
     for limit in limits:
         mistake = limit.mistake(plain)

@@ -44,6 +44,9 @@ FOLLOW_NO_FILE = 4
 FOLLOW_FILE_SHORTER = 5
 """Exit status of ``remote_agent.follow``: the file ends before the offset, so it is not the one read before."""
 
+WEIGHTS = ("safetensors", "pt", "hf", "peft", "merged")
+"""Formats of ``remote_agent.weights``."""
+
 RUN_NOT_RESUMABLE = 6
 """Exit status of ``remote_agent.runs --reopen``: the run can't go on; stderr says why."""
 
@@ -54,6 +57,9 @@ CONTROL_FILE = "control.jsonl"
 
 PROFILES = "profiles"
 """In the cluster's folder on the head: what was measured, a file for each job with its settings and devices."""
+
+SCRIPT = "script"
+"""Name of a script's process among those of a run; its output is in ``script.log`` of the run's folder."""
 
 JOB_ARCHIVE, JOB_CODE, JOB_LEFT = "job.zip", "code", "left.json"
 """In a run's folder: the user's files. In it, the folder of the files as they lay around the job; and a list of those
@@ -131,7 +137,8 @@ class RunSpec:
     of the same run, the one with the larger epoch tells how it stands. ``awaited`` is for the command that makes a run
     ready to go on: hosts that are not in the cluster now, whose devices the run keeps; they take part once they are
     back. ``profile`` names the file, in :data:`PROFILES` of the cluster's folder on the head, in which what is measured
-    of devices and links is kept for later plans; empty: it is not kept.
+    of devices and links is kept for later plans; empty: it is not kept. With ``script`` it is no training: ``job`` is a
+    Ray script's file in :data:`JOB_ARCHIVE`, and ``arguments`` are its own (:mod:`remote_agent.raw_ray`).
     """
 
     run: str
@@ -148,6 +155,8 @@ class RunSpec:
     epoch: int = 0
     awaited: tuple[str, ...] = ()
     profile: str = ""
+    script: bool = False
+    arguments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,6 +258,8 @@ class RunSummary:
     ``ended`` is the time of the last event of a run that is not under way. ``curve`` is a few of its losses, in their
     order, for a curve of one line; ``iterations`` and ``parameters`` are those of its start. ``step_s`` are the seconds
     of its later steps (the median of a few), ``predicted_s`` those that were foreseen; None: not known.
+    order, for a curve of one line; ``iterations`` and ``parameters`` are those of its start. ``script``: see
+    :class:`RunSpec`.
     """
 
     id: str
@@ -267,6 +278,7 @@ class RunSummary:
     parameters: int = 0
     step_s: float | None = None
     predicted_s: float | None = None
+    script: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,6 +286,14 @@ class RunList:
     """Answer of ``python -m remote_agent.runs``: the runs in one cluster's folder, oldest first."""
 
     runs: tuple[RunSummary, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """Answer of ``python -m remote_agent.weights``: the files that it made, with their bytes."""
+
+    files: dict[str, int]
+    step: int
 
 
 @dataclass(frozen=True, kw_only=True)

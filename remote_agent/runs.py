@@ -88,6 +88,7 @@ def summarize(folder: Path, spec: protocol.RunSpec, events: Path) -> protocol.Ru
         parameters=first.parameters if isinstance(first, protocol.RunStarted) else 0,
         step_s=statistics.median(event.seconds for event in later) if later else None,
         predicted_s=later[-1].predicted_s if later else None,
+        script=spec.script,
     )
 
 
@@ -149,7 +150,9 @@ def reopen(folder: Path, run: str, now: protocol.RunSpec, seen: Iterable[str] = 
     if summary.state is RunState.FINISHED:
         raise NotResumable(f"{run} is finished")
     if summary.checkpoint is None:
-        raise NotResumable(f"{run} has no checkpoint")
+        raise NotResumable(
+            f"{run} is a script, which has to be run again" if known.script else f"{run} has no checkpoint"
+        )
     try:
         found = reopening.reopen(events)
         if known.host != now.host and not found.ended:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
+from remote_agent import job_settings
 from remote_agent.errors import ConfigError
 from remote_agent.goals import GoalSetting
 from remote_agent.kinds import Choice, Range, convert, nearest
@@ -210,22 +211,29 @@ class TrainingConfig:
     num_cpu_workers: Annotated[int | None, Range(least=0)] = None
 
     @classmethod
-    def from_settings(cls, settings: Mapping[str, Any], defaults: TrainingConfig | None = None) -> TrainingConfig:
+    def from_settings(
+        cls,
+        settings: Mapping[str, Any],
+        defaults: TrainingConfig | None = None,
+        own: Mapping[str, Any] = types.MappingProxyType({}),
+    ) -> TrainingConfig:
         """A configuration from values that may all be strings, as ``--set key=value`` gives them.
 
         Args:
             settings: field name to value; fields that are not named keep those of ``defaults``.
             defaults: the job's own configuration.
+            own: hints of the job's own settings, by name; theirs among the values are checked, and left out.
 
         Raises:
             ConfigError: with every mistake: unknown names (and the nearest valid), wrong kinds, values out of range.
         """
         base = {field.name: getattr(defaults or cls(), field.name) for field in dataclasses.fields(cls)}
-        values, mistakes = _read(settings, parse=True)
+        values, mistakes = _read(settings, parse=True, own=own)
+        mistakes += job_settings.missing(own, settings)
         mistakes += _conflicts({**base, **values}, among=_right(settings, values))
         if mistakes:
             raise ConfigError(tuple(mistakes))
-        return cls(**(base | values))
+        return cls(**(base | {name: value for name, value in values.items() if name in base}))
 
 
 def names() -> tuple[str, ...]:
@@ -233,7 +241,13 @@ def names() -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(TrainingConfig))
 
 
-def check(settings: Mapping[str, Any], *, parse: bool = True) -> tuple[str, ...]:
+def check(
+    settings: Mapping[str, Any],
+    *,
+    parse: bool = True,
+    own: Mapping[str, Any] = types.MappingProxyType({}),
+    is_open: bool = False,
+) -> tuple[str, ...]:
     """Every mistake in some settings that shows without the job, whose own configuration has the rest.
 
     Settings that do not go together are among them where both are given here.
@@ -241,17 +255,28 @@ def check(settings: Mapping[str, Any], *, parse: bool = True) -> tuple[str, ...]
     Args:
         settings: field name to value.
         parse: values are texts, as ``--set key=value`` gives them; False: they are Python's.
+        own: hints of the job's own settings, by name.
+        is_open: the job may have more of its own, which only its host knows.
     """
-    values, mistakes = _read(settings, parse=parse)
+    values, mistakes = _read(settings, parse=parse, own=own, is_open=is_open)
+    mistakes += job_settings.missing(own, settings)
     return (*mistakes, *_conflicts({**_defaults(), **values}, among=values))
 
 
-def _read(settings: Mapping[str, Any], *, parse: bool) -> tuple[dict[str, Any], list[str]]:
+def _read(
+    settings: Mapping[str, Any],
+    *,
+    parse: bool,
+    own: Mapping[str, Any] = types.MappingProxyType({}),
+    is_open: bool = False,
+) -> tuple[dict[str, Any], list[str]]:
     """The settings that are of their kind and in their range, as plain values; a sentence for each of the others."""
-    hints = _hints()
+    hints = {**own, **_hints()}
     values: dict[str, Any] = {}
     mistakes: list[str] = []
     for name, value in settings.items():
+        if hints.get(name) is job_settings.ANY or (is_open and name not in hints):
+            continue
         if name not in hints:
             close = nearest(name, hints)
             advice = f"did you mean {close!r}?" if close else "valid: " + ", ".join(sorted(hints))

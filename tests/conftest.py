@@ -95,15 +95,25 @@ class CommandLine:
         self.inventory.write_text("cluster: {name: here}\nhosts:\n  laptop: {connection: local}\n")
 
     def __call__(self, *words: str, deadline: float = 120) -> subprocess.CompletedProcess[str]:
+        process = self.start(*words)
+        try:
+            output, errors = process.communicate(timeout=deadline)
+        except BaseException:
+            process.kill()
+            process.communicate()
+            raise
+        return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Its output and errors are pipes of text."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "XDG_"))}
-        return subprocess.run(
+        return subprocess.Popen(
             [sys.executable, "-m", "hetero_tui", "--inventory", str(self.inventory), *words],
             env=environment | {"HOME": str(self.home), "TERM": "xterm-256color"},
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=deadline,
-            check=False,
         )
 
 

@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,7 @@ from hetero_tui.__main__ import inventory_first
 from hetero_tui.fold import apply
 from hetero_tui.recording.recorder import Recorder
 from hetero_tui.state import initial
+from remote_agent import protocol
 
 
 def test_every_mistake_of_an_inventory_is_told_at_once_with_its_line(cli) -> None:
@@ -120,6 +123,9 @@ def test_a_recording_is_told_in_a_pipe_and_anything_else_is_refused(cli) -> None
         (["-i", "a.yaml", "up"], ["-i", "a.yaml", "up"]),
         (["up", "--", "-i", "b"], ["up", "--", "-i", "b"]),
         (["up", "-i"], ["-i", "up"]),
+        (["-i", "a", "run", "x.py", "-i", "b"], ["-i", "a", "run", "x.py", "-i", "b"]),
+        (["-i", "run", "ray", "list", "-i", "b"], ["-i", "run", "ray", "list", "-i", "b"]),
+        (["logs", "-i", "run"], ["-i", "run", "logs"]),
     ],
 )
 def test_the_inventory_may_be_named_anywhere(words: list[str], sorted_words: list[str]) -> None:
@@ -161,8 +167,50 @@ def test_a_shell_completes_commands_hosts_jobs_and_settings(cli, words: str, fou
     assert done.stdout.split() == [found]
 
 
+SCRIPT = """
+import sys, time
+import ray
+import helper
+
+@ray.remote
+def there():
+    import helper  # Ray brought it
+    return helper.number()
+
+ray.init(logging_level="ERROR")
+print(sys.argv[1:], ray.get(there.remote()))
+if "--wait" in sys.argv:
+    time.sleep(3600)
+sys.exit(3)
+"""
+
+
+def saved_run(place: Path) -> bytes:
+    """Make a run of ``digits`` in that folder with a checkpoint; what is in its file of weights."""
+    spec = protocol.RunSpec(
+        run="saved",
+        job="digits",
+        cluster="here",
+        host="laptop",
+        server_host="laptop",
+        ray_address="127.0.0.1:1",
+        node_address="127.0.0.1",
+        devices=(),
+    )
+    weights = bytes(range(256)) * 1000
+    (place / "checkpoints").mkdir(parents=True)
+    (place / "run.json").write_text(protocol.encode(spec))
+    (place / "checkpoints/step-00000007.safetensors").write_bytes(weights)
+    about = {"step": 7, "weights": "step-00000007.safetensors", "config": {"batch_size": 1, "seed": 0}}
+    (place / "checkpoints/step-00000007.json").write_text(json.dumps(about))
+    return weights
+
+
 @pytest.mark.ray
-def test_up_twice_status_and_down_on_this_computer(cli) -> None:
+def test_up_twice_status_scripts_and_down_on_this_computer(cli, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    (tmp_path / "helper.py").write_text("def number():\n    return 1\n")
     try:
         first = cli("up", "--json")
         assert first.returncode == 0, first.stderr
@@ -178,6 +226,28 @@ def test_up_twice_status_and_down_on_this_computer(cli) -> None:
         token = (cli.home / ".hetero-tui/here/token").read_text()
         everything = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
         assert token not in everything, "the secret is on no command line"
+        assert "Active:" in cli("ray", "status").stdout
+        said = cli("run", "--plain", str(script), "--json", "1")
+        assert (said.returncode, said.stdout) == (1, "['--json', '1'] 1\n"), said.stderr
+        assert "script.py ended with exit status 3" in said.stderr
+        with cli.start("run", str(script), "--wait") as waiting:
+            assert waiting.stdout.readline() == "['--wait'] 1\n", waiting.stderr.read()
+            (_, run) = json.loads(cli("runs", "--json").stdout)["runs"]
+            assert (run["job"], run["state"]) == ("script.py", "running")
+            assert cli("stop", run["id"]).returncode == 0
+            assert waiting.wait(60) == 0
+        assert cli("attach").stdout.startswith("['--wait'] 1\n")
+        shutil.rmtree(cli.home / ".local/state/hetero-tui/recordings")  # `attach` is recorded
+        weights = saved_run(cli.home / ".hetero-tui/here/runs/saved")
+        target = tmp_path / "out" / "saved.safetensors"
+        done = cli("export", "saved", "--format", "safetensors", "--output", str(target))
+        assert done.stdout == f"saved: {target} (step 7)\n", done.stderr
+        assert target.read_bytes() == weights
+        assert [path.name for path in target.parent.iterdir()] == [target.name]
+        done = cli("export", "saved", "--format", "peft")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "saved: this run trained no adapters -> " in done.stderr
+        shutil.rmtree(cli.home / ".hetero-tui/here/runs")  # with runs, `down` leaves their folders
     finally:
         down = cli("down", "--yes", "--json")
     assert down.returncode == 0, down.stderr

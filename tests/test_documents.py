@@ -11,6 +11,7 @@ import typer.core
 
 from hetero_tui.cli import application
 from hetero_tui.runs.order import parse_settings
+from remote_agent.job_settings import READY, of_class
 from remote_agent.settings import check
 
 ROOT = Path(__file__).parents[1]
@@ -53,7 +54,9 @@ def test_the_command_line_takes(command: str) -> None:
     parsed = group.commands[name].make_context(name, rest)
     values, wrong = parse_settings(parsed.params.get("settings") or ())
     assert not wrong
-    assert not check(values)
+    settings = READY.get(parsed.params.get("job", ""))
+    own = {setting.name: setting.hint for setting in of_class(settings)} if settings is not None else {}
+    assert not check(values, own=own)
 
 
 @pytest.mark.parametrize("command", [command for command in NAMED if command.startswith("make")])

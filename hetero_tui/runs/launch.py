@@ -67,7 +67,10 @@ async def launch(
     job = order.job
     run = f"{job.slug}-{secrets.token_hex(2)}"
     document = specification(inventory, members, facts, run, job.reference, order.settings)
-    document = dataclasses.replace(document, profile=profile_name(order, archive, document, facts))
+    if order.script is None:
+        document = dataclasses.replace(document, profile=profile_name(order, archive, document, facts))
+    else:
+        document = dataclasses.replace(document, script=True, arguments=order.script)
     head = document.host
     transport = transports[head]
     place = f"{agent.folder(inventory.cluster)}/runs/{run}"
@@ -76,7 +79,7 @@ async def launch(
         await transport.put(archive, f"{place}/{protocol.JOB_ARCHIVE}", step=STEP, deadline=deadline)
     written = protocol.encode(document).encode() + b"\n"
     await transport.put(written, f"{place}/run.json", step=STEP, deadline=deadlines.COMMAND)
-    await start_coordinator(transport, inventory.cluster, run)
+    await start_coordinator(transport, inventory.cluster, run, COORDINATOR if order.script is None else SCRIPT)
     return run, head
 
 
@@ -113,8 +116,12 @@ def specification(
     )
 
 
-async def start_coordinator(transport: Transport, cluster: str, run: str) -> None:
-    """Start the coordinator of a run whose files are on the host, apart from this laptop.
+COORDINATOR, SCRIPT = "remote_agent.coordinate", "remote_agent.raw_ray script"
+"""What carries out a run: the module, with the words before the run's folder."""
+
+
+async def start_coordinator(transport: Transport, cluster: str, run: str, module: str = COORDINATOR) -> None:
+    """Start what carries out a run whose files are on the host, apart from this laptop.
 
     Raises:
         CommandFailed: it did not start.
@@ -124,7 +131,7 @@ async def start_coordinator(transport: Transport, cluster: str, run: str) -> Non
     program = (
         'export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$PWD/token"; '
         "export RAY_USAGE_STATS_ENABLED=0 RAY_ENABLE_AUTO_CONNECT=0; "
-        'exec sh agent/run remote_agent.coordinate "$PWD/runs/$0"'
+        f'exec sh agent/run {module} "$PWD/runs/$0"'
     )
     home = agent.home_folder(cluster)
     done = await agent.call(

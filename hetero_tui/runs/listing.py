@@ -98,9 +98,9 @@ def find_among(found: tuple[tuple[str, protocol.RunSummary], ...], run: str | No
 
 
 async def live_run(cluster: str, transports: Mapping[str, Transport]) -> tuple[str, protocol.RunSummary] | None:
-    """The newest run that is under way, and the host where it is; None: none is."""
+    """The newest training run that is under way, and the host where it is; None: none is. Scripts are not meant."""
     runs = await list_runs(cluster, transports)
-    return next(((host, run) for host, run in reversed(runs) if not run.state.final), None)
+    return next(((host, run) for host, run in reversed(runs) if not (run.state.final or run.script)), None)
 
 
 async def stop_run(cluster: str, transport: Transport, run: str) -> None:

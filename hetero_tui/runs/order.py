@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hetero_tui.errors import OrderError
 from hetero_tui.events import Level
@@ -20,8 +21,9 @@ from hetero_tui.fleet.install.lock import mistakes_in
 from hetero_tui.runs.code import Code, collect
 from hetero_tui.runs.outline import Outline, outline
 from remote_agent import settings as fields
+from remote_agent.job_settings import READY, REQUIRED, OwnSetting, of_class
 
-READY_JOBS = ("digits", "text")
+READY_JOBS = ("digits", "text", "hf-lm")
 """The jobs that come with the agent."""
 
 HINT = f"a JOB is one of {', '.join(READY_JOBS)}, or path/to/file.py:Name"
@@ -32,16 +34,24 @@ FOR_SCRIPTS = ("num_gpu_workers", "num_cpu_workers")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to train: a ready job's name, or a file of the user's and the name in it, and what that needs installed."""
+    """What to train: a ready job's name, or a file of the user's and the name in it (empty: a script).
+
+    ``requirements`` are what that needs installed, ``own`` the job's own settings; ``is_open``: it may have others,
+    which only its host knows.
+    """
 
     name: str
     file: Path | None = None
     requirements: tuple[str, ...] = ()
+    own: tuple[OwnSetting, ...] = ()
+    is_open: bool = False
 
     @property
     def reference(self) -> str:
         """How the coordinator finds it: the ready job's name, or ``file.py:Name`` beside its ``run.json``."""
-        return self.name if self.file is None else f"{self.file.name}:{self.name}"
+        if self.file is None:
+            return self.name
+        return f"{self.file.name}:{self.name}" if self.name else self.file.name
 
     @property
     def slug(self) -> str:
@@ -52,11 +62,15 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A job, the settings that it is to be trained with, and the files that go with one of the user's own."""
+    """A job, the settings that it is to be trained with, and the files that go with one of the user's own.
+
+    ``script``: the arguments of a Ray script, which is run and not trained; None: it is a job.
+    """
 
     job: Job
     settings: Mapping[str, str] = field(default_factory=dict)
     code: Code | None = None
+    script: tuple[str, ...] | None = None
 
 
 def read_order(job: str, pairs: Sequence[str] | Mapping[str, str] = (), paths: Sequence[str] = ()) -> Order:
@@ -91,7 +105,7 @@ def read_order(job: str, pairs: Sequence[str] | Mapping[str, str] = (), paths: S
     if wrong:
         mistakes += [f"--set {pair!r} is not key=value" for pair in wrong]
         hints.append("for example --set num_iterations=50")
-    mistakes += [f"--set {mistake}" for mistake in fields.check(wanted)]
+    mistakes += [f"--set {mistake}" for mistake in fields.check(wanted, own=own_hints(found), is_open=found.is_open)]
     mistakes += [
         f"--set {name}={wanted[name]}: is for scripts; on the fleet `devices:` in the inventory says what trains"
         for name in FOR_SCRIPTS
@@ -116,7 +130,7 @@ def parse_job(text: str) -> Job:
             mistake in the settings that stand in it is named as well.
     """
     if text in READY_JOBS:
-        return Job(text)
+        return Job(text, None, REQUIRED.get(text, ()), of_class(READY[text]) if text in READY else ())
     path, colon, name = text.rpartition(":")
     if not colon:
         path, name = text, ""
@@ -132,7 +146,7 @@ def parse_job(text: str) -> Job:
     if not file.is_file():
         beside = [entry.name for entry in file.parent.glob("*.py")] if file.parent.is_dir() else []
         raise OrderError((f"no file {path}{_suggestion(file.name, beside)}",), hint=HINT)
-    tree = _parsed(file, path)
+    tree = parsed(file, path)
     found = outline(tree)
     mistakes = [
         f"{path}:{line}: TrainingConfig: {mistake}"
@@ -149,11 +163,17 @@ def parse_job(text: str) -> Job:
     mistakes += [f"{path}: requirements: {mistake}" for mistake in mistakes_in(needed or ())]
     if mistakes:
         raise OrderError(tuple(mistakes))
-    return Job(name, file, needed or ())
+    own, is_open = found.settings(name)
+    return Job(name, file, needed or (), own, is_open)
 
 
-def _parsed(file: Path, path: str) -> ast.Module:
-    """The file's syntax tree.
+def own_hints(job: Job) -> dict[str, Any]:
+    """What the job's own settings have to be, by name."""
+    return {setting.name: setting.hint for setting in job.own}
+
+
+def parsed(file: Path, path: str) -> ast.Module:
+    """The syntax tree of ``file``, which the user calls ``path``.
 
     Raises:
         OrderError: it can't be read, or is not Python.

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from remote_agent.job_settings import ANY, OwnSetting, described, written
+
 PARTS = ("create_model", "create_data")
 """Methods that a job has to have."""
 
@@ -62,6 +64,35 @@ class Outline:
         found = [name for name in self.values if not name.startswith("_") and self.verdict(name)[0] == "job"]
         made = {_last_name(value.func) for name in found if isinstance(value := self.values[name], ast.Call)}
         return tuple(name for name in found if name not in made)
+
+    def settings(self, name: str) -> tuple[tuple[OwnSetting, ...], bool]:
+        """The job's own settings as far as the text says, and whether it may have others."""
+        value = self.values.get(name)
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+            value = self.values.get(value.func.id)
+        if not isinstance(value, ast.ClassDef):
+            return (), self.verdict(name)[0] == "open"
+        body = {bound: made for statement in value.body for bound, made in _bindings(statement)}
+        if "settings" not in body:
+            members, is_known = self._members(value, frozenset())
+            return (), not is_known or "settings" in members
+        made = body["settings"]
+        called = _last_name(made.func) if isinstance(made, ast.Call) else ""
+        declared = body.get(called) or self.values.get(called)
+        if not isinstance(made, ast.Call) or not isinstance(declared, ast.ClassDef) or declared.bases:
+            return (), True
+        changed = {word.arg: word.value for word in made.keywords}
+        said = described(ast.get_docstring(declared) or "")
+        return tuple(
+            OwnSetting(
+                name=field.target.id,
+                hint=_HINTS.get(ast.unparse(field.annotation), ANY),
+                default=_default(changed.get(field.target.id, field.value)),
+                help=said.get(field.target.id, ""),
+            )
+            for field in declared.body
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        ), False
 
     def public(self) -> tuple[str, ...]:
         """All names that may have been meant, those of modules that it imports left out."""
@@ -120,6 +151,20 @@ class Outline:
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _last_name(node.value) == "self"
         }
         return members, is_known
+
+
+_HINTS: Mapping[str, Any] = {kind.__name__: kind for kind in (bool, int, float, str)}
+"""Kinds of settings that a text names; of others, such as ``Annotated[...]``, the host says what they may be."""
+
+
+def _default(value: ast.expr | None) -> str:
+    """As ``--set`` takes it; for what takes running, as it is in the text."""
+    if value is None:
+        return ""
+    try:
+        return written(ast.literal_eval(value))
+    except ValueError:
+        return ast.unparse(value)
 
 
 def outline(tree: ast.Module) -> Outline:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
-import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from hetero_tui.events import HostState
 from hetero_tui.state import IN_CLUSTER, State
 from hetero_tui.ui import format as fmt
 from remote_agent import protocol
+from remote_agent.job_settings import described, written
 from remote_agent.settings import TrainingConfig
 
 FOR_SCRIPTS = frozenset({"num_gpu_workers", "num_cpu_workers"})
@@ -45,11 +44,11 @@ class Setting:
 @cache
 def settings() -> tuple[Setting, ...]:
     """All settings that a run on the fleet can have, in their order."""
-    help_of = _help()
+    help_of = described(TrainingConfig.__doc__ or "")
     return tuple(
         Setting(
             name=field.name,
-            default=_written(field.default),
+            default=written(field.default),
             unit=next((unit for ending, unit in _UNITS.items() if field.name.endswith(ending)), ""),
             help=help_of.get(field.name, ""),
         )
@@ -58,19 +57,16 @@ def settings() -> tuple[Setting, ...]:
     )
 
 
-def _written(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def own_settings(job: str) -> tuple[Setting, ...]:
+    """Those of the job itself; none where it can't be read."""
+    from hetero_tui.errors import OrderError
+    from hetero_tui.runs.order import parse_job  # not for the first picture
 
-
-def _help() -> dict[str, str]:
-    """The sentence of each attribute in the class's docstring."""
-    text = inspect.cleandoc(TrainingConfig.__doc__ or "").partition("Attributes:\n")[2]
-    found: dict[str, str] = {}
-    for entry in re.split(r"\n(?=    \w+: )", f"\n{text}"):
-        name, colon, said = entry.strip().partition(": ")
-        if colon:
-            found[name] = " ".join(said.replace("``", "").split())
-    return found
+    try:
+        own = parse_job(job).own
+    except OrderError:
+        return ()
+    return tuple(Setting(name=each.name, default=each.default, unit="", help=each.help) for each in own)
 
 
 def parse_settings(text: str) -> tuple[dict[str, str], tuple[str, ...]]:

@@ -1,11 +1,11 @@
-"""Ready-made jobs on real data that needs no download; ``hetero-tui train NAME`` runs one."""
+"""Ready-made jobs that need no download; ``hetero-tui train NAME`` runs one."""
 
 from __future__ import annotations
 
 import difflib
 from typing import Any
 
-NAMES = ("digits", "text")
+NAMES = ("digits", "text", "hf-lm")
 
 
 def ready(name: str) -> Any:
@@ -24,6 +24,10 @@ def ready(name: str) -> Any:
         from remote_agent.jobs.text import Text
 
         return Text()
+    if name == "hf-lm":
+        from remote_agent.jobs.language_model import LanguageModelJob
+
+        return LanguageModelJob()
     nearest = difflib.get_close_matches(name, NAMES, n=1)
     advice = f"did you mean {nearest[0]!r}?" if nearest else f"ready jobs: {', '.join(NAMES)}; or give file.py:Name"
     raise JobError(f"there is no job {name!r}", hint=advice)

@@ -36,7 +36,7 @@ class LoraLinear(nn.Module):
 
     def __init__(self, base: nn.Linear | Nf4Linear, rank: int, alpha: float) -> None:
         super().__init__()
-        self.base, self._scale = base, alpha / rank
+        self.base, self.scale = base, alpha / rank
         self.lora_a = nn.Parameter(torch.empty(rank, base.in_features))
         self.lora_b = nn.Parameter(torch.zeros(base.out_features, rank))
         nn.init.kaiming_uniform_(self.lora_a, a=math.sqrt(5))
@@ -44,7 +44,7 @@ class LoraLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         given: Tensor = self.base(x)
         added = functional.linear(functional.linear(x.to(self.lora_a.dtype), self.lora_a), self.lora_b)
-        return given + self._scale * added.to(given.dtype)
+        return given + self.scale * added.to(given.dtype)
 
 
 def adapt(model: nn.Module, *, four_bits: bool, rank: int, alpha: float, targets: tuple[str, ...] = ()) -> nn.Module:
@@ -69,6 +69,9 @@ def adapt(model: nn.Module, *, four_bits: bool, rank: int, alpha: float, targets
             close = nearest(target, known)
             hint = f"did you mean {close}?" if close else f"there are {', '.join(known)}"
             raise CannotAdapt(f"lora_targets={target}: the model has no linear layer of that name", hint=hint)
+    if not targets and _HEADS.issuperset(known):
+        hint = "name layers with lora_targets, or train it with lora_rank=0"
+        raise CannotAdapt(f"a {type(model).__name__} has no linear layers but its output layer", hint=hint)
     tied = _tied(model)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
@@ -78,6 +81,28 @@ def adapt(model: nn.Module, *, four_bits: bool, rank: int, alpha: float, targets
         chosen = _last(name) in targets if targets else not is_head
         parent = model.get_submodule(name.rpartition(".")[0])
         setattr(parent, _last(name), LoraLinear(base, rank, alpha) if chosen else base)
+    return model
+
+
+def adapters_of(model: nn.Module) -> dict[str, LoraLinear]:
+    """The layers of ``model`` that have an adapter, by the names that they had before."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, LoraLinear)}
+
+
+@torch.no_grad()
+def merge(model: nn.Module) -> nn.Module:
+    """Plain linear layers in the place of frozen ones and their adapters, in place: they give what those gave."""
+    found = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, LoraLinear | Nf4Linear)]
+    inner = {id(layer.base) for _, layer in found if isinstance(layer, LoraLinear)}
+    for name, layer in found:
+        if id(layer) in inner:
+            continue
+        base = layer.base if isinstance(layer, LoraLinear) else layer
+        plain = base.dense() if isinstance(base, Nf4Linear) else base
+        if isinstance(layer, LoraLinear):
+            weight = plain.weight.float() + layer.scale * (layer.lora_b @ layer.lora_a).float()
+            plain.weight = nn.Parameter(weight.to(plain.weight.dtype))
+        setattr(model.get_submodule(name.rpartition(".")[0]), _last(name), plain)
     return model
 
 

@@ -103,3 +103,12 @@ class Nf4Linear(nn.Module):
         shape = torch.Size((self.out_features, self.in_features))
         result: Tensor = _Multiply.apply(x, self.codes, self.largest, shape)  # type: ignore[no-untyped-call]
         return result + self.bias.to(result.dtype) if self.has_bias else result
+
+    def dense(self) -> nn.Linear:
+        """A plain layer with the weight that this one has, in float32."""
+        plain = nn.Linear(self.in_features, self.out_features, bias=self.has_bias)
+        shape = torch.Size((self.out_features, self.in_features))
+        plain.weight = nn.Parameter(dequantize(self.codes, self.largest, shape, torch.float32))
+        if self.has_bias:
+            plain.bias = self.bias
+        return plain

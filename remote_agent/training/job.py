@@ -12,18 +12,22 @@ A job is any object (or class without arguments) with::
     create_callbacks() -> list                      # optional; see reporting.callbacks; on the coordinator's host
     metrics(model, batch) -> dict[str, float]       # optional; of a validation batch; default: val_loss (and accuracy)
     evaluate(model) -> dict[str, float]             # optional; on the coordinator's host when the run ends
+    save_beside(folder)                             # optional; writes what belongs to exported weights
     config: TrainingConfig                          # optional; the job's own defaults
+    settings: an object of a frozen dataclass       # optional; see remote_agent.job_settings
+    check(config)                                   # optional; raises what keeps it from training, before all else
 
 or a ``DistributedTrainer``, which brings its factory, its data and its configuration.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import linecache
 import pickle
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -34,8 +38,9 @@ from ray import cloudpickle
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from remote_agent import strategies
+from remote_agent import job_settings, strategies
 from remote_agent.models.adapters import adapt
+from remote_agent.settings import names
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import Interrupted, JobError
 from remote_agent.training.user_code import checks, importing, inert, job_code, losses, seeding
@@ -143,6 +148,40 @@ def load(name: str, folder: Path) -> Job:
         raise JobError(f"{path.name} has no {attribute!r}", hint=f"it defines: {', '.join(public)}")
     cloudpickle.register_pickle_by_value(module)
     return from_object(name, getattr(module, attribute))
+
+
+def configured(job: Job, given: Mapping[str, Any]) -> TrainingConfig:
+    """The configuration that ``--set`` makes of the job's; what is for the job's own ``settings`` is put there.
+
+    Raises:
+        ConfigError: with every mistake.
+        JobError: its ``settings`` are no dataclass, or are called as the engine's.
+    """
+    own = getattr(job.factory, "settings", None)
+    if own is None:
+        return TrainingConfig.from_settings(given, job.config)
+    if not dataclasses.is_dataclass(own) or isinstance(own, type):
+        hint = "make it an object of a frozen dataclass: settings = Mine()"
+        raise JobError(f"the job {job.name!r}: its settings are a {type(own).__name__}", hint=hint)
+    hints = {setting.name: setting.hint for setting in job_settings.of_class(type(own))}
+    both = sorted(hints.keys() & set(names()))
+    if both:
+        hint = "call it otherwise; config.NAME has the engine's"
+        raise JobError(f"the job {job.name!r}: its setting {both[0]!r} is called as one of the engine's", hint=hint)
+    config = TrainingConfig.from_settings(given, job.config, hints)
+    job.factory.settings = guard("filling the job's settings", job_settings.filled, own, given)
+    return config
+
+
+def check(job: Job, config: TrainingConfig) -> None:
+    """Have the job's own ``check(config)`` look for what it can't be trained with, on the coordinator's host.
+
+    Raises:
+        JobError: it found something.
+    """
+    own = getattr(job.factory, "check", None)
+    if callable(own):
+        guard("check", own, config)
 
 
 def dumps(factory: Any, by_value: bool = True) -> bytes:

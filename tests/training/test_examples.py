@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,17 @@ import torch
 from torch import Tensor
 
 from hetero_tui.runs.order import read_order
-from remote_agent.protocol import JOB_ARCHIVE
+from remote_agent.protocol import JOB_ARCHIVE, DeviceSpec, RunSpec, encode
+from remote_agent.runs import list_runs
 from remote_agent.training.checkpoint import checkpoint
+from tests.specs import node_spec
 from tests.training.conftest import Launch, Run
 from tests.training.loopback import ROOT, Cluster
 
 EXAMPLES = ROOT / "examples"
 SCRIPT_S = 120.0
+RAY_SCRIPTS_S = 240.0
+"""All of the documents' at once: Ray Train's processes load for half a minute on a busy computer."""
 
 
 def text(file: str) -> str:
@@ -135,3 +141,49 @@ def test_script_trains_on_a_cluster_that_runs_and_uses_the_result(cluster: Clust
     assert last < 0.4 * first
     assert error < 0.4, "1.0 is that of the mean"
     assert (tmp_path / re.findall(r"checkpoint (\S+)", done.stdout)[0]).is_file()
+
+
+@pytest.mark.ray
+def test_scripts_of_the_documents_find_the_cluster_and_its_devices(cluster: Cluster) -> None:
+    pytest.importorskip("pyarrow", reason="Ray Data needs pyarrow: pip install -e '.[data]'")
+    host, _, port = cluster.address.rpartition(":")
+    (cluster.folder / "node.json").write_text(
+        encode(replace(node_spec("a", "head"), node_address=host, head_address=host, gcs_port=int(port)))
+    )
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/raw-ray.md").read_text(encoding="utf-8"), re.DOTALL)
+    texts = {"where": blocks[0], "train": blocks[1], "data": blocks[2]}
+    started: dict[str, subprocess.Popen[bytes]] = {}
+    for name, written in texts.items():
+        place = cluster.folder / "runs" / name
+        place.mkdir(parents=True)
+        with zipfile.ZipFile(place / JOB_ARCHIVE, "w") as archive:
+            archive.writestr("code/script.py", written)
+        devices = tuple(DeviceSpec(host=each, device="cpu", name="test") for each in "abc")
+        spec = RunSpec(
+            run=name,
+            job="script.py",
+            cluster="test",
+            host="a",
+            server_host="a",
+            ray_address=cluster.address,
+            node_address=host,
+            devices=devices,
+            script=True,
+            arguments=("--lr", "1"),
+        )
+        (place / "run.json").write_text(encode(spec))
+        words = [sys.executable, "-m", "remote_agent.raw_ray", "script", str(place)]
+        started[name] = subprocess.Popen(words, env=cluster.environment, stdin=subprocess.DEVNULL)
+    try:
+        codes = {name: process.wait(RAY_SCRIPTS_S) for name, process in started.items()}
+    finally:
+        for process in started.values():
+            process.terminate()  # which ends its script, where one did not end
+            process.wait()
+    said = {name: (cluster.folder / "runs" / name / "script.log").read_text() for name in texts}
+    assert codes == dict.fromkeys(texts, 0), said
+    assert re.findall("cpu of (.*)", said["where"]) == ["a", "b", "c"]
+    assert "'workers': 3" in said["train"]
+    assert "Ray Data: 332833500" in said["data"]
+    summaries = {run.id: (run.state, run.script) for run in list_runs(cluster.folder).runs}
+    assert summaries == dict.fromkeys(texts, ("finished", True))

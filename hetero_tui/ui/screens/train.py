@@ -113,7 +113,7 @@ class TrainScreen(Dialog[None]):
         typed = text.rpartition(" ")[2].partition("=")[0]
         if known.display:
             room = (min(width, 116) - 55) if is_wide else min(width, 76) - 9
-            known.show(settings_lines(view, typed, max(20, room)))
+            known.show(settings_lines(view, job, typed, max(20, room)))
         mistakes, given = self._mistakes(job, text)
         palette = view.palette
         red = [Text(part, style=palette.bad) for line in mistakes for part in wrapped(line, self.room)]
@@ -178,10 +178,13 @@ def under_way(view: View) -> str:
     return f"◔ {phase_words(view.state, view.now) or 'the machines are looked at'}"
 
 
-def settings_lines(view: View, typed: str, width: int) -> list[Text]:
-    """The settings whose names begin as what is typed, all if none does; their help below where there is one only."""
+def settings_lines(view: View, job: str, typed: str, width: int) -> list[Text]:
+    """The settings whose names begin as what is typed, all if none does; their help below where there is one only.
+
+    The job's own come first.
+    """
     palette = view.palette
-    known = train_form.settings()
+    known = (*train_form.own_settings(job), *train_form.settings())
     found = [setting for setting in known if typed and setting.name.startswith(typed)] or list(known)
     label = max(len(setting.name) for setting in found)
     lines = []

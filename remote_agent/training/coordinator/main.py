@@ -110,7 +110,6 @@ def coordinate(folder: Path, stop: threading.Event) -> int:
 def _coordinate(folder: Path, stop: threading.Event) -> int:
     from remote_agent.strategies import spec_of
     from remote_agent.training import job
-    from remote_agent.training.config import TrainingConfig
     from remote_agent.training.coordinator import cluster, engine
     from remote_agent.training.coordinator.history import History
     from remote_agent.training.coordinator.journal import Journal
@@ -135,7 +134,8 @@ def _coordinate(folder: Path, stop: threading.Event) -> int:
         os.environ["RAY_ADDRESS"] = spec.ray_address  # for a job's file that connects to Ray by itself
         loaded = job.load(spec.job, folder)
         inert.from_now_on()
-        config = TrainingConfig.from_settings(spec.config, loaded.config)
+        config = job.configured(loaded, spec.config)
+        job.check(loaded, config)
         # Connecting puts Ray's own handlers in place: a signal waits until ours are back.
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:

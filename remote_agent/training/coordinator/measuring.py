@@ -15,7 +15,6 @@ from remote_agent import protocol
 from remote_agent.planning.survey import Survey
 from remote_agent.protocol import ProtocolError, RunSpec, decode
 from remote_agent.training import job
-from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import cluster, setup
 from remote_agent.training.coordinator.journal import Journal
 from remote_agent.training.coordinator.plan import profiles
@@ -46,7 +45,7 @@ def _survey(folder: Path) -> Survey:
     os.environ["RAY_ADDRESS"] = spec.ray_address
     loaded = job.load(spec.job, folder)
     inert.from_now_on()
-    config = TrainingConfig.from_settings(spec.config, loaded.config)
+    config = job.configured(loaded, spec.config)
     cluster.connect(spec.ray_address, spec.node_address)
     request = Request(
         run=spec.run,

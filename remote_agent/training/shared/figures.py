@@ -1,12 +1,14 @@
 """Figures that are made of parts: pairs (sum, weight) by name. Pure.
 
 The whole's figure is the sum of all sums over the sum of all weights; a plain number of a part stands for the mean over
-the part's samples. So what is a mean over samples, tokens or pixels is exact whatever the parts are.
+the part's samples. So what is a mean over samples, tokens or pixels is exact whatever the parts are. A perplexity is
+the exponential of a mean: figures whose names end so are summed as their logarithms.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping
 
 from torch import Tensor
@@ -15,6 +17,8 @@ from remote_agent.training.errors import JobError
 
 Figures = dict[str, tuple[float, float]]
 """(sum, weight) by name."""
+
+PERPLEXITY = "perplexity"
 
 _HINT = "return a dict of names to numbers: means over the batch's samples, or pairs (sum, weight)"
 
@@ -35,7 +39,10 @@ def _pair(source: str, name: str, value: object, samples: int) -> tuple[float, f
         if len(value) != 2:
             raise JobError(f"{source} gave {len(value)} values for {name!r}", hint=_HINT)
         return _number(source, name, value[0]), _number(source, name, value[1])
-    return _number(source, name, value) * samples, samples
+    number = _number(source, name, value)
+    if name.endswith(PERPLEXITY):
+        number = math.log(number) if number > 0 else math.nan
+    return number * samples, samples
 
 
 def _number(source: str, name: str, value: object) -> float:
@@ -53,7 +60,14 @@ def whole(batches: Iterable[Figures]) -> dict[str, float | None]:
     for figures in batches:
         for name, pair in figures.items():
             by_name.setdefault(name, []).append(pair)
-    return {name: _mean(pairs) for name, pairs in by_name.items()}
+    return {
+        name: _exponential(_mean(pairs)) if name.endswith(PERPLEXITY) else _mean(pairs)
+        for name, pairs in by_name.items()
+    }
+
+
+def _exponential(mean: float | None) -> float | None:
+    return math.exp(mean) if mean is not None and mean < math.log(sys.float_info.max) else None
 
 
 def _mean(pairs: list[tuple[float, float]]) -> float | None:

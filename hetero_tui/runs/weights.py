@@ -1,0 +1,61 @@
+"""A run's weights in the form of other programs: made on its head (:mod:`remote_agent.weights`), and brought here."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from pathlib import Path
+
+from hetero_tui import deadlines
+from hetero_tui.errors import CommandFailed, RunError, UsageError
+from hetero_tui.fleet import agent
+from hetero_tui.text import last_lines
+from hetero_tui.transport import Transport
+from remote_agent import protocol
+
+STEP = "export"
+
+SINGLE = ("safetensors", "pt")
+"""Formats of one file; the others are a folder."""
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+async def fetch_weights(transport: Transport, cluster: str, run: str, form: str, path: Path) -> int:
+    """Write the weights of a run's newest checkpoint to ``path``, a file or a folder; the checkpoint's step.
+
+    Raises:
+        RunError: the run has no checkpoint, or it can't have that form.
+        UsageError: ``path`` can't be written.
+        HostError: the head failed at it.
+    """
+    words = ("--folder", agent.home_folder(cluster), "--run", run, "--format", form)
+    done = await agent.call(transport, cluster, "weights", *words, step=STEP, deadline=deadlines.EXPORT)
+    if done is None or done.exit_status != 0:
+        said = last_lines(done.stderr, 1) if done is not None else "no agent there"
+        cause, _, hint = said.partition(" -> ")
+        raise RunError(f"{run}: {cause}", step=STEP, hint=hint)
+    found = agent.answer(protocol.Exported, transport.host, done, step=STEP)
+    for name, size in found.files.items():
+        if not _NAME.fullmatch(name):
+            raise agent.refused(transport.host, protocol.ProtocolError(f"{name!r} is no file name"), STEP)
+        target = path if form in SINGLE else path / name
+        draft = target.with_name(f".{target.name}.part")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with draft.open("wb") as file:
+                async with agent.follow(transport, cluster, "weights", *words, "--read", name, step=STEP) as lines:
+                    async for line in lines:
+                        file.write(base64.b64decode(line.raw, validate=True))
+            if draft.stat().st_size != size:
+                raise CommandFailed(transport.host, f"{name} came cut off", step=STEP, hint="export it again")
+            draft.replace(target)
+        except binascii.Error:
+            raise agent.refused(transport.host, protocol.ProtocolError(f"{name} is no base64"), STEP) from None
+        except OSError as error:
+            hint = "name another place with --output"
+            raise UsageError(f"{target} can't be written: {error.strerror}", step=STEP, hint=hint) from None
+        finally:
+            draft.unlink(missing_ok=True)
+    return found.step

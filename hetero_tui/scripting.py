@@ -1,0 +1,68 @@
+"""The part of a session that hands things on: the cluster to Ray itself, a run's events and weights to others."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from pathlib import Path
+
+from hetero_tui.errors import UsageError
+from hetero_tui.fleet.survey import head_name
+from hetero_tui.installing import Installing
+from hetero_tui.runs.history import history
+from hetero_tui.runs.listing import find_run
+from hetero_tui.runs.script import rays_output, refuse_ours
+from hetero_tui.runs.weights import SINGLE, fetch_weights
+from hetero_tui.text import HostText
+from remote_agent import protocol
+
+
+class Scripting(Installing):
+    """What concerns scripts, Ray's own command line, and what a run leaves."""
+
+    async def find(self, run: str | None) -> tuple[str, protocol.RunSummary]:
+        """The host and how it stands, of a run (None: the newest); RunError: there is no such run."""
+        with self._working("looking for the run"):
+            return await find_run(self._fleet.cluster, self._fleet.transports, run)
+
+    async def history_of(
+        self, run: str | None, most_steps: int | None = None
+    ) -> tuple[protocol.RunSummary, tuple[protocol.Event, ...]]:
+        """A run (None: the newest) and its events up to now, of its steps about ``most_steps`` (None: all).
+
+        Raises RunError where it has no event, or there is no such run.
+        """
+        with self._working("reading events"):
+            host, summary = await find_run(self._fleet.cluster, self._fleet.transports, run)
+            coming = history(self._fleet.transports[host], self._fleet.cluster, summary.id, most_steps)
+            async with aclosing(coming) as found:
+                return summary, tuple([event async for event in found])
+
+    async def export(self, run: str | None, form: str, path: Path | None) -> tuple[str, Path, int]:
+        """Bring a run's weights here, by default to a place with its name: the run, the place, the checkpoint's step.
+
+        Raises:
+            RunError: there is no such run, or it has no checkpoint that can have that form.
+        """
+        host, summary = await self.find(run)
+        place = path if path is not None else Path(f"{summary.id}{f'.{form}' if form in SINGLE else f'-{form}'}")
+        with self._working("exporting"):
+            transport = self._fleet.transports[host]
+            return summary.id, place, await fetch_weights(transport, self._fleet.cluster, summary.id, form, place)
+
+    async def rays_own(self, words: Sequence[str]) -> AsyncGenerator[HostText]:
+        """Lines of what Ray's own command line says on the head.
+
+        Raises:
+            UsageError: the cluster is down, or the command is not for a cluster of ours.
+            HostError: Ray says that it failed, or the head can't be asked.
+        """
+        refuse_ours(words)
+        async with self._exclusively("asking"):
+            await self._fleet.survey()
+        head = head_name(self._fleet.surveyed)
+        if head is None:
+            raise UsageError("the cluster is down", step="ray", hint="run `hetero-tui up` first")
+        async with aclosing(rays_output(self._fleet.transports[head], self._fleet.cluster, words)) as lines:
+            async for line in lines:
+                yield line

@@ -1,0 +1,119 @@
+"""Settings that a job has beside the engine's, filled by the same ``--set name=value``.
+
+A job declares them as a frozen dataclass whose fields are annotated as those of
+:class:`~remote_agent.settings.TrainingConfig` are, and has an object of it as ``settings``::
+
+    @dataclass(frozen=True)
+    class Mine:
+        depth: Annotated[int, Range(least=1)] = 4
+
+    class Job:
+        settings = Mine()
+
+        def create_model(self):
+            return model(self.settings.depth)
+
+Every field has a default; one that has to be given says so (:class:`~remote_agent.kinds.Required`). Without torch: the
+laptop checks those of ready jobs by their classes, here, and those of a file by its text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from remote_agent.kinds import Range, Required, convert
+
+ANY = object()
+"""The hint of a setting whose kind the laptop can't know: the host that imports the job decides."""
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """Of ``hf-lm``.
+
+    Attributes:
+        model: folder of a Hugging Face causal language model, on every host at this path; with its weights
+            (safetensors) it is tuned further, see ``from_scratch``.
+        data: a .jsonl or .txt file, or a folder of such files, on the head.
+        tokenizer: folder of the tokenizer; empty: the model's.
+        text_field: of a .jsonl line, what holds its text.
+        context: tokens of a sample; texts are put one after the other, with the end-of-text token between them.
+        validation_fraction: of the samples, kept for validation: the last ones.
+        from_scratch: begin with random weights, of the shapes that the model's config.json says.
+    """
+
+    model: Annotated[str, Required("a folder with config.json and weights")] = ""
+    data: Annotated[str, Required("a .jsonl or .txt file, or a folder of them")] = ""
+    tokenizer: str = ""
+    text_field: str = "text"
+    context: Annotated[int, Range(least=2)] = 512
+    validation_fraction: Annotated[float, Range(least=0, below=1)] = 0.05
+    from_scratch: bool = False
+
+
+READY: Mapping[str, type] = {"hf-lm": LanguageModel}
+"""Those of ready jobs."""
+
+REQUIRED: Mapping[str, tuple[str, ...]] = {"hf-lm": ("transformers>=5.23,<6",)}
+"""What ready jobs need installed on hosts beside the agent's packages."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnSetting:
+    """One setting of a job: its name, what it has to be, its default as it is written, and a line of help."""
+
+    name: str
+    hint: Any
+    default: str
+    help: str
+
+
+def of_class(settings: type) -> tuple[OwnSetting, ...]:
+    """The settings that a dataclass declares."""
+    hints, said = typing.get_type_hints(settings, include_extras=True), described(settings.__doc__ or "")
+    return tuple(
+        OwnSetting(
+            name=field.name, hint=hints[field.name], default=written(field.default), help=said.get(field.name, "")
+        )
+        for field in dataclasses.fields(settings)
+    )
+
+
+def written(value: object) -> str:
+    """A value as ``--set`` takes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def described(docstring: str) -> dict[str, str]:
+    """The sentences that a class's docstring has for each of its attributes."""
+    text = inspect.cleandoc(docstring).partition("Attributes:\n")[2]
+    found: dict[str, str] = {}
+    for entry in re.split(r"\n(?=    \w+: )", f"\n{text}"):
+        name, colon, said = entry.strip().partition(": ")
+        if colon:
+            found[name] = " ".join(said.replace("``", "").split())
+    return found
+
+
+def missing(own: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """A sentence for each setting that has to be given and is not; ``own``: their hints by name."""
+    return [
+        f"{name}: {limit.mistake('')}"
+        for name, hint in own.items()
+        for limit in typing.get_args(hint)
+        if isinstance(limit, Required) and name not in given
+    ]
+
+
+def filled(settings: Any, given: Mapping[str, Any]) -> Any:
+    """``settings`` with the values that are ``given`` for it, which were checked; texts are read."""
+    hints = typing.get_type_hints(type(settings), include_extras=True)
+    names = [field.name for field in dataclasses.fields(settings)]
+    values = {name: convert(hints[name], given[name], parse=True) for name in names if name in given}
+    return dataclasses.replace(settings, **values)

@@ -1,0 +1,254 @@
+"""``hf-lm``: a causal language model of Hugging Face's, from a folder, trained or tuned on text.
+
+::
+
+    hetero-tui train hf-lm --set model=~/models/tiny --set data=~/notes.jsonl --set lora_rank=16 --set quantize=nf4
+
+The model's folder lies on every host, at the same path; the text on the head alone: its tokens are handed to the
+workers. Texts are put one after the other, with the end-of-text token between them, and cut into samples of ``context``
+tokens, so that none is padding. It needs ``transformers`` on the hosts (the extra ``hf``); nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from remote_agent.job_settings import LanguageModel
+from remote_agent.models.adapters import CannotAdapt, adapt
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.errors import JobError
+
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+ENDINGS = (".jsonl", ".txt")
+_AT_ONCE = 256
+"""Texts that are tokenized at a time."""
+
+
+class LanguageModelJob:
+    """The job; see :mod:`remote_agent.training.job`."""
+
+    config = TrainingConfig(num_iterations=200, batch_size=16, learning_rate=2e-4, schedule="cosine", clip_norm=1.0)
+    settings = LanguageModel()
+
+    def check(self, config: TrainingConfig) -> None:
+        """Refuse a folder without weights, a tokenizer that does not fit, data without text, unknown targets."""
+        model = self._outline()
+        if config.lora_rank:
+            targets = tuple(each.strip() for each in config.lora_targets.split(",") if each.strip())
+            try:
+                adapt(model, four_bits=False, rank=config.lora_rank, alpha=config.lora_alpha, targets=targets)
+            except CannotAdapt as error:
+                raise JobError(error.cause, hint=error.hint) from error
+        self._tokenizer()
+        next(self._texts())
+
+    def create_model(self) -> nn.Module:
+        """The folder's model in float32: token numbers ``(n, t)`` to logits ``(n, t, vocabulary)``."""
+        transformers = _transformers()
+        folder = self._folder()
+        if self.settings.from_scratch:
+            made: nn.Module = transformers.AutoModelForCausalLM.from_config(self._config(), dtype=torch.float32)
+        else:
+            made = transformers.AutoModelForCausalLM.from_pretrained(
+                folder, dtype=torch.float32, local_files_only=True, use_safetensors=True
+            )
+        return made
+
+    def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+        """AdamW; weight decay for matrices only."""
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        matrices = [parameter for parameter in trained if parameter.dim() >= 2]
+        vectors = [parameter for parameter in trained if parameter.dim() < 2]
+        groups = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
+        return torch.optim.AdamW([group for group in groups if group["params"]], lr=config.learning_rate)
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """Mean cross entropy of the next token, in nats."""
+        inputs, targets = batch
+        logits: Tensor = model(input_ids=inputs, use_cache=False).logits
+        return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+    def metrics(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Mapping[str, Any]:
+        """Loss and perplexity on held-out samples."""
+        loss = self.loss(model, batch)
+        return {"val_loss": loss, "perplexity": loss.exp()}
+
+    def create_data(self) -> Samples:
+        """The samples to train on."""
+        samples, held_out = self._samples()
+        return Samples(samples.tokens, len(samples) - held_out, self.settings.context)
+
+    def create_validation_data(self) -> Samples | None:
+        """The last samples; None where none are kept."""
+        samples, held_out = self._samples()
+        context = self.settings.context
+        return Samples(samples.tokens[(len(samples) - held_out) * context :], held_out, context) if held_out else None
+
+    def save_beside(self, folder: Path) -> None:
+        """The tokenizer, beside exported weights."""
+        self._tokenizer().save_pretrained(folder)
+
+    # --- Inside ------------------------------------------------------------------------------------------------------
+
+    def _folder(self) -> Path:
+        folder = Path(self.settings.model).expanduser()
+        if not (folder / "config.json").is_file():
+            what = "no config.json" if folder.is_dir() else "not a folder on this host"
+            hint = "name a folder of a Hugging Face model that every host has at this path"
+            raise JobError(f"model={self.settings.model}: {what}", hint=hint)
+        if not self.settings.from_scratch and not any((folder / name).is_file() for name in WEIGHTS):
+            there = sorted(path.name for path in folder.glob("*.bin"))
+            cause = f"{there[0]} is no safetensors" if there else "there are no weights (model.safetensors)"
+            raise JobError(f"model={self.settings.model}: {cause}", hint="from_scratch=true begins with random weights")
+        return folder
+
+    def _config(self) -> Any:
+        try:
+            return _transformers().AutoConfig.from_pretrained(self._folder(), local_files_only=True)
+        except (OSError, ValueError, KeyError) as error:
+            raise JobError(f"model={self.settings.model}: {_first_line(error)}") from error
+
+    def _outline(self) -> nn.Module:
+        """The model without memory: its modules and shapes."""
+        config = self._config()
+        try:
+            with torch.device("meta"):
+                made: nn.Module = _transformers().AutoModelForCausalLM.from_config(config)
+        except (ValueError, KeyError) as error:
+            hint = "name a causal language model, such as Llama, Mistral, Qwen2, Gemma 2, GPT-NeoX or GPT-2"
+            raise JobError(f"model={self.settings.model}: {_first_line(error)}", hint=hint) from error
+        return made
+
+    def _tokenizer(self) -> Any:
+        named = self.settings.tokenizer or self.settings.model
+        which = f"tokenizer={named}" if self.settings.tokenizer else f"model={named}"
+        try:
+            tokenizer = _transformers().AutoTokenizer.from_pretrained(Path(named).expanduser(), local_files_only=True)
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            hint = "name its folder with tokenizer=FOLDER: it has tokenizer.json"
+            raise JobError(f"{which}: no tokenizer can be read there: {_first_line(error)}", hint=hint) from error
+        config = self._config()
+        known, ids = int(config.get_text_config().vocab_size), max(tokenizer.get_vocab().values(), default=-1)
+        if ids < 0:
+            raise JobError(f"{which}: its tokenizer has no tokens", hint="name one with tokenizer=FOLDER")
+        if ids >= known:
+            hint = "name the tokenizer that the model was trained with: tokenizer=FOLDER"
+            cause = f"its tokenizer does not fit the model: its numbers go up to {ids:,}, the model knows {known:,}"
+            raise JobError(f"{which}: {cause}", hint=hint)
+        return tokenizer
+
+    def _texts(self) -> Iterator[str]:
+        """The texts of the data, file by file.
+
+        Raises:
+            JobError: there is none, or a file can't be read.
+        """
+        place = Path(self.settings.data).expanduser()
+        files = sorted(path for path in place.rglob("*") if path.suffix in ENDINGS) if place.is_dir() else [place]
+        hint = "name a .jsonl or .txt file, or a folder of them, on the head"
+        if not place.exists():
+            raise JobError(f"data={self.settings.data}: not there", hint=hint)
+        if not files or files[0].suffix not in ENDINGS:
+            raise JobError(f"data={self.settings.data}: no {' or '.join(ENDINGS)} file", hint=hint)
+        found = False
+        for path in files:
+            for text in self._texts_of(path):
+                if text.strip():
+                    found = True
+                    yield text
+        if not found:
+            raise JobError(f"data={self.settings.data}: there is no text in it", hint=hint)
+
+    def _texts_of(self, path: Path) -> Iterator[str]:
+        wanted = self.settings.text_field
+        try:
+            if path.suffix == ".txt":
+                yield path.read_text(encoding="utf-8")
+                return
+            with path.open(encoding="utf-8") as lines:
+                for number, line in enumerate(lines, start=1):
+                    if not line.strip():
+                        continue
+                    entry = json.loads(line)
+                    if not isinstance(entry, dict) or not isinstance(entry.get(wanted), str):
+                        there = ", ".join(map(str, entry)) if isinstance(entry, dict) else f"a {type(entry).__name__}"
+                        hint = "say which field has the text with text_field=NAME"
+                        raise JobError(f"{path.name}, line {number}: no text in {wanted!r}; it has {there}", hint=hint)
+                    yield entry[wanted]
+        except json.JSONDecodeError as error:
+            raise JobError(f"{path.name}, line {number}: it is no JSON: {error.msg}") from error
+        except (OSError, UnicodeDecodeError) as error:
+            raise JobError(f"data: {path} can't be read: {error}", hint="it has to be text in UTF-8") from error
+
+    def _samples(self) -> tuple[Samples, int]:
+        """All samples, and how many of them are held out."""
+        tokenizer, context = self._tokenizer(), self.settings.context
+        tokens: list[int] = []
+        waiting: list[str] = []
+
+        def take() -> None:
+            for numbers in tokenizer(waiting, add_special_tokens=False)["input_ids"] if waiting else ():
+                tokens.extend(numbers)
+                if tokenizer.eos_token_id is not None:
+                    tokens.append(tokenizer.eos_token_id)
+            waiting.clear()
+
+        for text in self._texts():
+            waiting.append(text)
+            if len(waiting) >= _AT_ONCE:
+                take()
+        take()
+        samples = Samples(torch.tensor(tokens, dtype=torch.int32), max(0, len(tokens) - 1) // context, context)
+        held_out = min(round(len(samples) * self.settings.validation_fraction), len(samples) - 1)
+        if len(samples) < 1:
+            cause = f"its {len(tokens):,} tokens are fewer than one sample of {context} and the token after it"
+            raise JobError(f"data={self.settings.data}: {cause}", hint="give more text, or a smaller context")
+        return samples, held_out
+
+
+class Samples:
+    """Samples of ``context`` tokens, and of those one token on.
+
+    Args:
+        tokens: int32, all of them, one text after the other.
+        count: samples.
+        context: tokens of each.
+    """
+
+    def __init__(self, tokens: Tensor, count: int, context: int) -> None:
+        self.tokens, self._count, self._context = tokens[: count * context + 1].clone(), count, context
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        if not 0 <= index < self._count:
+            raise IndexError(index)
+        at = index * self._context
+        piece = self.tokens[at : at + self._context + 1].long()
+        return piece[:-1], piece[1:]
+
+
+def _transformers() -> Any:
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        import transformers
+    except ImportError as error:
+        hint = "install it on every host: `hetero-tui bootstrap --with transformers`, or pip install '.[node,hf]'"
+        raise JobError("this host has no transformers, which hf-lm needs", hint=hint) from error
+    transformers.utils.logging.disable_progress_bar()
+    return transformers
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

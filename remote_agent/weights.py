@@ -1,0 +1,157 @@
+"""The weights of a run's newest checkpoint in the form of other programs, and a file of them as lines of text.
+
+::
+
+    python -m remote_agent.weights --folder FOLDER --run RUN --format FORMAT    -> Exported, as one JSON line
+    python -m remote_agent.weights --folder FOLDER --run RUN --format FORMAT --read FILE    -> base64, line by line
+
+``safetensors`` is the checkpoint's own file, ``pt`` what ``torch.load`` reads. ``hf`` is a folder that
+``from_pretrained`` reads, ``peft`` an adapter for that library; ``merged`` is ``hf`` with the adapters added to the
+weights that they stand beside, which a four-bit base has as the run had them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import contextlib
+import io
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from remote_agent import protocol
+from remote_agent.errors import TrainingError
+from remote_agent.host.processes import absolute_path
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from remote_agent.training.checkpoint.checkpoint import Checkpoint
+    from remote_agent.training.config import TrainingConfig
+    from remote_agent.training.job import Job
+
+EXPORTS = "exports"
+"""In a run's folder."""
+
+_LINE = 48 * 1024
+"""Bytes of a file in a line."""
+
+
+def export(place: Path, form: str) -> protocol.Exported:
+    """Write the newest checkpoint of the run in ``place`` into its ``exports/FORM``.
+
+    Raises:
+        TrainingError: there is none, or it can't have that form.
+    """
+    from remote_agent.training.checkpoint import checkpoint
+
+    found = checkpoint.find(place)
+    into = place / EXPORTS / form
+    shutil.rmtree(into, ignore_errors=True)
+    into.mkdir(parents=True)
+    if form == "safetensors":
+        shutil.copyfile(found.path, into / f"{place.name}.safetensors")
+    elif form == "pt":
+        import torch
+
+        torch.save(found.weights(), into / f"{place.name}.pt")
+    else:
+        _of_model(place, found, form, into)
+    files = {path.name: path.stat().st_size for path in sorted(into.iterdir()) if path.is_file()}
+    return protocol.Exported(files=files, step=found.step)
+
+
+def _of_model(place: Path, found: Checkpoint, form: str, into: Path) -> None:
+    from remote_agent.models.adapters import merge
+    from remote_agent.training import job
+    from remote_agent.training.errors import JobError
+
+    spec = protocol.decode(protocol.RunSpec, (place / "run.json").read_text(encoding="utf-8"))
+    loaded = job.load(spec.job, place)
+    config = job.configured(loaded, spec.config)
+    if form == "hf" and config.lora_rank:
+        raise JobError("this run trained adapters", hint="export it with --format peft, or --format merged")
+    if form != "hf" and not config.lora_rank:
+        raise JobError("this run trained no adapters", hint="export it with --format hf, or --format safetensors")
+    model = job.create_model(loaded.factory, config.seed, config)
+    if form != "peft" and not hasattr(model, "save_pretrained"):
+        hint = "export it with --format safetensors, or --format pt"
+        raise JobError(f"a {type(model).__name__} is no model of Hugging Face's", hint=hint)
+    try:
+        model.load_state_dict(found.weights())
+    except RuntimeError as error:
+        raise JobError("the checkpoint does not fit the model that the job makes now", detail=str(error)) from error
+    if form == "peft":
+        _write_adapter(loaded, model, config, into)
+        return
+    made: Any = merge(model)
+    made.save_pretrained(into)
+    beside = getattr(loaded.factory, "save_beside", None)
+    if callable(beside):
+        job.guard("save_beside", beside, into)
+
+
+def _write_adapter(loaded: Job, model: nn.Module, config: TrainingConfig, into: Path) -> None:
+    """As peft's own ``save_pretrained`` writes it."""
+    from safetensors.torch import save_file
+
+    from remote_agent.models.adapters import adapters_of
+
+    layers = adapters_of(model)
+    tensors = {}
+    for name, layer in layers.items():
+        for part, tensor in (("lora_A", layer.lora_a), ("lora_B", layer.lora_b)):
+            tensors[f"base_model.model.{name}.{part}.weight"] = tensor.detach().contiguous()
+    save_file(tensors, into / "adapter_model.safetensors", metadata={"format": "pt"})
+    described = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM" if hasattr(model, "generate") else None,
+        "base_model_name_or_path": getattr(getattr(loaded.factory, "settings", None), "model", None),
+        "r": config.lora_rank,
+        "lora_alpha": config.lora_alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "inference_mode": True,
+        "target_modules": sorted(layers),
+    }
+    (into / "adapter_config.json").write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+
+
+def show(path: Path) -> None:
+    """Print a file as lines of base64."""
+    with path.open("rb") as file:
+        while piece := file.read(_LINE):
+            print(base64.b64encode(piece).decode())
+
+
+def main() -> int:
+    """The command line that the module's docstring shows; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="remote_agent.weights")
+    parser.add_argument("--folder", required=True, type=absolute_path)
+    parser.add_argument("--run", required=True)
+    parser.add_argument("--format", required=True, choices=protocol.WEIGHTS)
+    parser.add_argument("--read", metavar="FILE")
+    options = parser.parse_args()
+    place: Path = options.folder / "runs" / Path(options.run).name
+    if options.read is not None:
+        show(place / EXPORTS / options.format / Path(options.read).name)
+        return 0
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said):  # what the job's code prints
+            answer = export(place, options.format)
+    except TrainingError as error:
+        print(f"{error.cause} -> {error.hint}" if error.hint else error.cause, file=sys.stderr)
+        return 1
+    except (OSError, protocol.ProtocolError) as error:
+        print(f"it can't be written: {error}", file=sys.stderr)
+        return 1
+    print(protocol.encode(answer))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,199 @@
+"""`hf-lm`: a folder with a model and one with text, trained in this process and as a pipeline; mistakes before all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from remote_agent import jobs
+from remote_agent.training import job
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.data import datasets
+from remote_agent.training.data.order import SampleOrder
+from remote_agent.training.errors import JobError
+from remote_agent.training.job import Job
+from remote_agent.training.shared.figures import figures_of, whole
+
+tiny_models = pytest.importorskip("tests.jobs.tiny_models", reason="needs transformers: pip install -e '.[hf]'")
+from tests.training.pipelines import LocalPipeline, assert_close, plain  # noqa: E402
+
+CONTEXT = 8
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a model in ``llama`` and text in ``text.jsonl``."""
+    place = tmp_path_factory.mktemp("hf")
+    tiny_models.save(place / "llama")
+    lines = tiny_models.text(120).splitlines()
+    (place / "text.jsonl").write_text("".join(json.dumps({"text": line, "by": "me"}) + "\n" for line in lines))
+    (place / "text.txt").write_text("\n".join(lines))
+    return place
+
+
+Ordered = Callable[..., tuple[Job, TrainingConfig]]
+
+
+@pytest.fixture
+def ordered(folder: Path) -> Ordered:
+    """The job as the coordinator has it after ``--set``, checked."""
+
+    def make(**given: Any) -> tuple[Job, TrainingConfig]:
+        settings = {"model": folder / "llama", "data": folder / "text.jsonl", "context": CONTEXT, "batch_size": 8}
+        made = job.from_object("hf-lm", jobs.ready("hf-lm"))
+        config = job.configured(made, {name: str(value) for name, value in (settings | given).items()})
+        job.check(made, config)
+        return made, config
+
+    return make
+
+
+def trained(made: Job, config: TrainingConfig, steps: int) -> tuple[torch.nn.Module, list[float]]:
+    """The model after so many plain steps, and their losses."""
+    model = job.create_model(made.factory, config.seed, config)
+    optimizer = job.create_optimizer(made.factory, model, config)
+    samples = datasets.as_dataset(made.create_data())
+    order = SampleOrder(config.seed, len(samples), config.batch_size)
+    losses = []
+    for step in range(1, steps + 1):
+        loss = made.factory.loss(model, datasets.fetch(samples, order.step(step)))
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_([p for p in model.parameters() if p.requires_grad], config.clip_norm)
+        optimizer.step()
+        losses.append(loss.item())
+    return model, losses
+
+
+def test_text_is_packed_into_samples_of_which_the_last_are_held_out(ordered: Ordered) -> None:
+    made, _ = ordered(validation_fraction=0.25)
+    data, held_out = made.create_data(), made.create_validation()
+    tokens = 120 * 9  # eight words a line and the end of the text
+    assert len(data) + len(held_out) == (tokens - 1) // CONTEXT
+    assert len(held_out) == round(0.25 * (len(data) + len(held_out)))
+    inputs, targets = data[3]
+    assert inputs.shape == targets.shape == (CONTEXT,)
+    assert torch.equal(inputs[1:], targets[:-1])
+    whole = torch.cat([data.tokens[:-1], held_out.tokens])
+    assert (whole == 0).sum() == pytest.approx(tokens / 9, abs=1), "the end of each text is in it"
+    with pytest.raises(IndexError):
+        data[len(data)]
+
+
+def test_a_folder_of_files_and_plain_text_are_data_too(ordered: Ordered, folder: Path, tmp_path: Path) -> None:
+    plain = ordered(data=folder / "text.txt")[0].create_data()
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "b.txt").write_text((folder / "text.txt").read_text())
+    (tmp_path / "a.csv").write_text("no text")
+    assert torch.equal(ordered(data=tmp_path)[0].create_data().tokens, plain.tokens)
+
+
+def test_it_learns_and_says_its_perplexity(ordered: Ordered) -> None:
+    made, config = ordered(from_scratch="true", learning_rate=0.02)
+    model, losses = trained(made, config, 60)
+    assert losses[0] == pytest.approx(torch.tensor(tiny_models.VOCABULARY).log().item(), abs=0.5)
+    assert sum(losses[-5:]) / 5 < 1.5
+    held_out = made.create_validation()
+    batches = [
+        datasets.fetch(datasets.as_dataset(held_out), torch.arange(at, len(held_out), 2).numpy()) for at in (0, 1)
+    ]
+    with torch.no_grad():
+        figures = whole(figures_of(made.factory.metrics(model, batch), len(batch[0])) for batch in batches)
+    assert figures["perplexity"] == pytest.approx(torch.tensor(figures["val_loss"]).exp().item())
+
+
+def test_its_weights_are_the_folders(ordered: Ordered, folder: Path) -> None:
+    from safetensors.torch import load_file
+
+    made, config = ordered()
+    state = job.create_model(made.factory, 5, config).state_dict()
+    for name, tensor in load_file(folder / "llama/model.safetensors").items():
+        assert torch.equal(state[name], tensor)
+
+
+@pytest.mark.parametrize("given", [{}, {"lora_rank": 4, "lora_targets": "q_proj,up_proj", "quantize": "nf4"}])
+def test_stages_of_a_pipeline_give_the_weights_of_one_process(ordered: Ordered, given: dict[str, Any]) -> None:
+    made, config = ordered(**given, strategy="pipeline", micro_batch=2, schedule="constant", learning_rate=0.01)
+    with LocalPipeline(made.factory, config, (0, 1, 4)) as pipeline:
+        found = pipeline.train(3)
+    model = job.create_model(made.factory, config.seed, config)
+    expected = plain(made.factory, config, 3)
+    wanted = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    assert len(wanted) == (4 * 2 * 2 if given else 39)
+    assert_close({name: found[name] for name in wanted}, {name: expected[name] for name in wanted})
+
+
+def broken(folder: Path, name: str) -> Path:
+    """A copy of the model with something wrong."""
+    place = folder / name
+    if not place.exists():
+        tiny_models.save(place)
+        if name == "empty":
+            (place / "model.safetensors").unlink()
+        if name == "pickled":
+            (place / "model.safetensors").rename(place / "pytorch_model.bin")
+        if name == "large-tokenizer":
+            tiny_models.save_tokenizer(place, [*tiny_models.WORDS, *(f"w{n}" for n in range(40))])
+        if name == "no-tokenizer":
+            for path in place.glob("token*"):
+                path.unlink()
+    return place
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("empty", "there are no weights"),
+        ("pickled", "pytorch_model.bin is no safetensors"),
+        ("large-tokenizer", "its numbers go up to 57, the model knows 24"),
+        ("no-tokenizer", "no tokenizer can be read there"),
+        ("elsewhere", "not a folder on this host"),
+    ],
+)
+def test_a_folder_that_will_not_do_is_refused_before_anything_starts(
+    ordered: Ordered, folder: Path, model: str, said: str
+) -> None:
+    with pytest.raises(JobError) as caught:
+        ordered(model=broken(folder, model) if model != "elsewhere" else folder / model)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("empty.jsonl", "", "there is no text in it"),
+        ("blank.txt", " \n", "there is no text in it"),
+        ("other.jsonl", '{"body": "the cat"}\n', "line 1: no text in 'text'; it has body"),
+        ("list.jsonl", '["the cat"]\n', "it has a list"),
+        ("broken.jsonl", '\n{"text": \n', "line 2: it is no JSON"),
+        ("latin.txt", b"caf\xe9", "can't be read"),
+        ("table.csv", "text", "no .jsonl or .txt file"),
+        (None, "", "not there"),
+    ],
+)
+def test_data_without_text_is_refused(
+    ordered: Ordered, tmp_path: Path, name: str | None, content: str | bytes, said: str
+) -> None:
+    if name is not None:
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(JobError) as caught:
+        ordered(data=tmp_path / (name or "missing.jsonl"))
+    assert said in str(caught.value)
+
+
+def test_too_little_text_is_named(ordered: Ordered, tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text("the cat")
+    with pytest.raises(JobError, match="fewer than one sample of 8"):
+        ordered(data=tmp_path / "short.txt")[0].create_data()
+
+
+def test_unknown_targets_are_refused_with_the_nearest(ordered: Ordered) -> None:
+    with pytest.raises(JobError) as caught:
+        ordered(lora_rank=4, lora_targets="q_porj")
+    assert "did you mean q_proj?" in str(caught.value)

@@ -1,0 +1,122 @@
+"""What `export` makes is read by the libraries that it is for, and gives what the run's model gave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from remote_agent import jobs, protocol, weights
+from remote_agent.training import job
+from remote_agent.training.checkpoint import checkpoint
+from remote_agent.training.errors import JobError
+
+tiny_models = pytest.importorskip("tests.jobs.tiny_models", reason="needs transformers: pip install -e '.[hf]'")
+TOKENS = torch.arange(20)[None] % 17
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tiny_models.save(tmp_path_factory.mktemp("weights") / "llama", tie_word_embeddings=True)
+    (place.parent / "text.txt").write_text(tiny_models.text(40))
+    return place
+
+
+def run_of(folder: Path, model: Path, **given: Any) -> tuple[Path, torch.nn.Module]:
+    """A run's folder with a checkpoint of a model whose trained weights are random, and that model."""
+    place = folder / "hf-lm-1"
+    config = {"model": str(model), "data": str(model.parent / "text.txt"), **{k: str(v) for k, v in given.items()}}
+    spec = protocol.RunSpec(
+        run=place.name,
+        job="hf-lm",
+        cluster="here",
+        host="a",
+        ray_address="127.0.0.1:1",
+        node_address="127.0.0.1",
+        devices=(),
+        server_host="a",
+        config=config,
+    )
+    place.mkdir()
+    (place / "run.json").write_text(protocol.encode(spec))
+    made = job.from_object("hf-lm", jobs.ready("hf-lm"))
+    settings = job.configured(made, config)
+    trained = job.create_model(made.factory, settings.seed, settings)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in trained.parameters():
+            if parameter.requires_grad:
+                parameter.normal_(std=0.1)
+    about = {"position": 0, "seed": 0, "config": {"batch_size": 1, "seed": 0}}
+    checkpoint.save(place / "checkpoints", 7, trained, about)
+    return place, trained.eval()
+
+
+def logits(model: Any) -> Tensor:
+    with torch.no_grad():
+        found: Tensor = model.eval()(input_ids=TOKENS).logits
+        return found
+
+
+def test_trained_weights_come_back_bit_for_bit_in_every_form(tmp_path: Path, model: Path) -> None:
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    place, trained = run_of(tmp_path, model)
+    assert weights.export(place, "safetensors").step == 7
+    weights.export(place, "pt")
+    weights.export(place, "hf")
+    exports = place / "exports"
+    read = AutoModelForCausalLM.from_pretrained(exports / "hf")
+    for found in (
+        load_file(exports / "safetensors/hf-lm-1.safetensors"),
+        torch.load(exports / "pt/hf-lm-1.pt", weights_only=True),
+        read.state_dict(),
+    ):
+        assert found.keys() == trained.state_dict().keys()
+        assert all(torch.equal(found[name], tensor) for name, tensor in trained.state_dict().items())
+    assert torch.equal(logits(read), logits(trained))
+    assert AutoTokenizer.from_pretrained(exports / "hf")("the cat")["input_ids"] == [2, 4]
+
+
+@pytest.mark.parametrize("given", [{}, {"lora_targets": "q_proj,down_proj", "lora_alpha": 3}])
+def test_an_adapter_is_read_by_peft_and_merged_gives_the_same(
+    tmp_path: Path, model: Path, given: dict[str, Any]
+) -> None:
+    peft = pytest.importorskip("peft")
+    from transformers import AutoModelForCausalLM
+
+    place, trained = run_of(tmp_path, model, lora_rank=4, **given)
+    weights.export(place, "peft")
+    weights.export(place, "merged")
+    base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    assert (logits(base) - logits(trained)).abs().max() > 1e-3, "the adapter does something"
+    merged = AutoModelForCausalLM.from_pretrained(place / "exports/merged")
+    assert (logits(merged) - logits(trained)).abs().max() < 1e-5
+    adapted = peft.PeftModel.from_pretrained(base, place / "exports/peft")
+    assert (logits(adapted) - logits(trained)).abs().max() < 1e-5
+
+
+def test_merged_into_four_bits_gives_what_the_run_gave(tmp_path: Path, model: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    place, trained = run_of(tmp_path, model, lora_rank=4, quantize="nf4", lora_targets="v_proj")
+    weights.export(place, "merged")
+    merged = AutoModelForCausalLM.from_pretrained(place / "exports/merged")
+    assert (logits(merged) - logits(trained)).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("given", "form", "said"),
+    [({}, "peft", "trained no adapters"), ({}, "merged", "trained no adapters"), ({"lora_rank": 2}, "hf", "adapters")],
+)
+def test_a_form_that_the_run_can_not_have_is_refused(
+    tmp_path: Path, model: Path, given: dict[str, Any], form: str, said: str
+) -> None:
+    place, _ = run_of(tmp_path, model, **given)
+    with pytest.raises(JobError, match=said) as caught:
+        weights.export(place, form)
+    assert "--format" in caught.value.hint
