@@ -191,7 +191,7 @@ def runs(context: typer.Context, as_json: Json = False, plain: Plain = False, ac
         if as_json:
             output.document(reports.runs_document(found))
         else:
-            output.table(["RUN", "JOB", "STATE", "STEP", "LOSS", "STARTED"], reports.run_rows(found))
+            output.table(["RUN", "JOB", "STATE", "STEP", "LOSS", "A STEP TAKES", "STARTED"], reports.run_rows(found))
         failed = [entry.error for entry in session.surveyed.values() if entry.error is not None]
         for error in failed:
             output.error(error)

@@ -45,6 +45,7 @@ def plan(
     from hetero_tui.runs.order import read_order
 
     output = Output(as_json, plain)
+    commanding.checked(output, lambda: _check(allow))
     pairs = [*(settings or ()), *([f"allow={allow}"] if allow != "exact" else [])]
     order = commanding.checked(output, lambda: read_order(job, pairs, paths or ()))
     limits = commanding.checked(output, lambda: _limits(order))
@@ -64,15 +65,35 @@ def plan(
     commanding.in_session(context, output, accept, work)
 
 
+def _check(allow: str) -> None:
+    from hetero_tui.errors import UsageError
+
+    if allow not in ("exact", "inexact"):
+        raise UsageError(f"--allow {allow}: valid: exact, inexact", step="plan")
+
+
 def _limits(order: Order) -> Limits:
-    """What the settings leave open; a plan chooses the strategy unless one is named."""
+    """What the settings leave open; a plan chooses the strategy unless one is named.
+
+    Raises:
+        UsageError: nothing is known of how long a step of the named one takes.
+    """
+    from hetero_tui.errors import UsageError
     from hetero_tui.runs.order import own_hints
     from remote_agent.planning.limits import limits_of
+    from remote_agent.planning.ways import PREDICTED
     from remote_agent.settings import TrainingConfig, names
 
     own = own_hints(order.job)
     given = {name: value for name, value in order.settings.items() if not order.job.is_open or name in {*own, *names()}}
-    return limits_of(TrainingConfig.from_settings({"strategy": "auto", **given}, own=own))
+    limits = limits_of(TrainingConfig.from_settings({"strategy": "auto", **given}, own=own))
+    if limits.strategy and limits.strategy not in PREDICTED:
+        raise UsageError(
+            f"--set strategy={limits.strategy}: no prediction for it; there are those of {', '.join(PREDICTED)}",
+            step="plan",
+            hint="a pipeline's plan is made, and shown, when its run begins" if limits.strategy == "pipeline" else "",
+        )
+    return limits
 
 
 def _print(
@@ -96,9 +117,10 @@ def _print(
         return DONE
     output.table(plan_report.HOST_HEADINGS, plan_report.host_rows(survey, found))
     output.data("")
-    output.table(plan_report.WAY_HEADINGS, plan_report.way_rows(found))
+    output.table(plan_report.WAY_HEADINGS, plan_report.way_rows(found, all_ways=explain))
     output.data("")
     more = plan_report.explained(found.best) if explain else []
+    more += plan_report.measured_at(survey) if not measured else []
     for line in (*told, *(f"does not fit: {why}" for why in found.refused), *more, *plan_report.estimates(survey)):
         output.data(line)
     return DONE

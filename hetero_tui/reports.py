@@ -18,6 +18,7 @@ from hetero_tui.runs.logs import Logged
 from hetero_tui.state import State
 from hetero_tui.text import one_line, plain
 from remote_agent import protocol
+from remote_agent.planning.verdicts import seconds
 
 
 def probe_document(inventory: Inventory, probed: tuple[Probed, ...], head: str | None = None) -> dict[str, Any]:
@@ -111,10 +112,17 @@ def run_rows(runs: tuple[tuple[str, protocol.RunSummary], ...]) -> list[list[str
             run.state,
             f"{run.step:,}",
             "n/a" if run.loss is None else f"{run.loss:.4f}",
+            _step_time(run),
             "n/a" if run.started is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(run.started)),
         ]
         for _, run in runs
     ]
+
+
+def _step_time(run: protocol.RunSummary) -> str:
+    if run.step_s is None:
+        return "n/a"
+    return seconds(run.step_s) + (f" (planned {seconds(run.predicted_s)})" if run.predicted_s else "")
 
 
 def recording_document(begins: float, ends: float, state: State) -> dict[str, Any]:

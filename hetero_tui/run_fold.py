@@ -87,6 +87,10 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
             reason = f" ({event.reason})" if event.reason else ""
             shares = ", ".join(f"{share.host} {share.samples}" for share in event.shares)
             return replace(run, workers=_workers(run, event.shares)), Level.INFO, f"rebalanced{reason}: {shares}"
+        case protocol.Replanned():
+            plan = run.plan and replace(run.plan, predicted_step_s=event.predicted_step_s)
+            level = Level.WARNING if event.restarts else Level.INFO
+            return replace(run, plan=plan, replanned=event), level, f"step {event.step:,}: {event.reason}"
         case protocol.WorkerJoined():
             workers = _change_worker(run, event.worker, alive=True, drained=False, retry_at=None)
             return replace(run, workers=workers), Level.GOOD, _joined(event)

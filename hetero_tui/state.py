@@ -147,6 +147,7 @@ class RunView:
     faults: tuple[Fault, ...] = ()
     phases: tuple[Phase, ...] = ()
     plan: protocol.PlanMade | None = None
+    replanned: protocol.Replanned | None = None
     last_event: float | None = None
     away_seconds: float = 0.0
     checkpoint: str = ""

@@ -256,6 +256,8 @@ class RunSummary:
     ``host`` is the head that it was started on, which another machine's copy of it names as well;
     ``seq`` is the last event's number there, and ``checkpoint`` the step of the newest whole checkpoint (None: none).
     ``ended`` is the time of the last event of a run that is not under way. ``curve`` is a few of its losses, in their
+    order, for a curve of one line; ``iterations`` and ``parameters`` are those of its start. ``step_s`` are the seconds
+    of its later steps (the median of a few), ``predicted_s`` those that were foreseen; None: not known.
     order, for a curve of one line; ``iterations`` and ``parameters`` are those of its start. ``script``: see
     :class:`RunSpec`.
     """
@@ -274,6 +276,8 @@ class RunSummary:
     curve: tuple[float, ...] = ()
     iterations: int = 0
     parameters: int = 0
+    step_s: float | None = None
+    predicted_s: float | None = None
     script: bool = False
 
 
@@ -463,6 +467,26 @@ class Rebalanced(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Replanned(Event):
+    """Steps took longer, or shorter, than the plan had foreseen for a while: what is foreseen is corrected.
+
+    Attributes:
+        step: from which on.
+        predicted_step_s: what is foreseen now; where the run starts again, by the new plan.
+        ratios: measured over predicted seconds of the step's terms, before this correction.
+        restarts: another plan is better by now, and the run goes on with it, from a checkpoint of the step before.
+        reason: in words.
+    """
+
+    kind: ClassVar[str] = "replanned"
+    step: int
+    reason: str
+    predicted_step_s: float | None = None
+    ratios: dict[str, float] = field(default_factory=dict)
+    restarts: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkerStep:
     """One worker's part of a step: four times that add up to (about) the step's seconds."""
 
@@ -484,7 +508,7 @@ class Step(Event):
     ``learning_rate`` is that of the optimizer's first parameter group, ``gradient_norm`` that of the mean gradient,
     before it is clipped; None where the strategy does not know it. ``scalars`` are the job's own figures, which its
     loss returned beside the loss, over the step's samples. ``predicted_s`` is what the run's plan foresaw for
-    ``seconds``; None: nothing was, or the workers are others since.
+    ``seconds``, corrected as said by :class:`Replanned`; None: nothing was.
     """
 
     kind: ClassVar[str] = "step"
@@ -630,6 +654,7 @@ EVENTS: tuple[type[Event], ...] = (
     WorkerSlow,
     SliceReissued,
     Rebalanced,
+    Replanned,
     Step,
     Evaluated,
     CheckpointSaved,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import statistics
 import sys
 from collections.abc import Iterable
 from itertools import islice
@@ -68,6 +69,8 @@ def summarize(folder: Path, spec: protocol.RunSpec, events: Path) -> protocol.Ru
         case _:
             state = RunState.RUNNING if first is not None else RunState.STARTING
     started = None if first is None else first.time
+    sampled = sampled_steps(events)
+    later = sampled[len(sampled) // 2 :]
     return protocol.RunSummary(
         id=spec.run,
         job=spec.job,
@@ -80,16 +83,18 @@ def summarize(folder: Path, spec: protocol.RunSpec, events: Path) -> protocol.Ru
         seq=seq,
         checkpoint=newest_checkpoint(events.parent),
         ended=last[-1].time if last and state.final else None,
-        curve=sampled_losses(events),
+        curve=tuple(event.loss for event in sampled if event.loss is not None),
         iterations=first.iterations if isinstance(first, protocol.RunStarted) else 0,
         parameters=first.parameters if isinstance(first, protocol.RunStarted) else 0,
+        step_s=statistics.median(event.seconds for event in later) if later else None,
+        predicted_s=later[-1].predicted_s if later else None,
         script=spec.script,
     )
 
 
-def sampled_losses(events: Path, count: int = CURVE_POINTS) -> tuple[float, ...]:
-    """Losses from ``count`` places of the file, however long it is; fewer where a place has no step that has one."""
-    found: dict[int, float] = {}
+def sampled_steps(events: Path, count: int = CURVE_POINTS) -> tuple[protocol.Step, ...]:
+    """Steps from ``count`` places of the file, however long it is; fewer where a place has none."""
+    found: dict[int, protocol.Step] = {}
     try:
         size = events.stat().st_size
         with events.open("rb") as file:
@@ -97,11 +102,11 @@ def sampled_losses(events: Path, count: int = CURVE_POINTS) -> tuple[float, ...]
                 file.seek(size * index // count)
                 file.readline()  # the rest of the line that this place is in
                 event = _event(file.readline())
-                if isinstance(event, protocol.Step) and event.loss is not None:
-                    found[event.step] = event.loss
+                if isinstance(event, protocol.Step):
+                    found[event.step] = event
     except OSError:
         return ()
-    return tuple(loss for _, loss in sorted(found.items()))
+    return tuple(event for _, event in sorted(found.items()))
 
 
 def newest_checkpoint(place: Path) -> int | None:

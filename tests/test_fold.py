@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetero_tui import events
+from hetero_tui import events, run_fold
 from hetero_tui.calls import call_for
 from hetero_tui.events import ClusterState, HostState, Level
 from hetero_tui.fold import apply
 from hetero_tui.narration import Narrator, Output
 from hetero_tui.reports import status_document
-from hetero_tui.state import LOG_LINES, LOSS_POINTS, RECENT_STEPS, State, initial
+from hetero_tui.state import LOG_LINES, LOSS_POINTS, RECENT_STEPS, RunView, State, initial
 from hetero_tui.ui.header import verdict
 from hetero_tui.ui.palette import DARK
 from remote_agent import protocol
@@ -58,6 +58,17 @@ def both_up() -> State:
     for host in ("mercer", "nas"):
         state = apply(state, events.HostChanged(time=1.0, host=host, state=HostState.UP))
     return apply(state, events.ClusterChanged(time=1.0, state=ClusterState.UP, head="mercer"))
+
+
+def test_a_corrected_plan_foresees_what_steps_take_and_says_why() -> None:
+    plan = protocol.PlanMade(seq=1, time=1.0, strategy="sync", shares=(), predicted_step_s=1.0)
+    reason = "a step takes 2 s, 100% more than planned"
+    event = protocol.Replanned(seq=2, time=2.0, step=40, reason=reason, predicted_step_s=2.0)
+    run, _, _ = run_fold._fold_run(RunView(run="text-7f3", job="text"), plan)
+    run, level, line = run_fold._fold_run(run, event)
+    assert run.plan is not None
+    assert (run.plan.predicted_step_s, run.replanned) == (2.0, event)
+    assert (level, line) == (Level.INFO, f"step 40: {reason}")
 
 
 def test_what_is_known_of_a_hosts_node_stays_when_a_run_changes() -> None:

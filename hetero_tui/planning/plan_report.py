@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 from remote_agent.planning.choice import Choice
@@ -38,19 +39,40 @@ def _helps(choice: Choice, host: str) -> str:
     gain, inside = choice.gains.get(host), host in choice.best.way.hosts
     if gain is None:
         return ("needed" if host in choice.gains and len(choice.best.way.hosts) > 1 else "") if inside else "left out"
-    said = "does not fit" if gain <= -math.inf else f"{100 * gain:+.0f}%"
-    return said if inside else f"{said}: left out"
+    if inside:
+        return f"{100 * gain:+.0f}%"
+    said = "does not fit" if gain <= -math.inf else f"step {100 * (1 / (1 + gain) - 1):+.0f}%"
+    return f"{said}: left out"
 
 
-def way_rows(choice: Choice) -> list[list[str]]:
-    """A row for each way, the fastest first."""
-    rows = []
-    for each in choice.ways:
-        marked = "> " if each is choice.best else "  "
-        exact = "yes" if each.way.exact else "no"
-        step = seconds(each.seconds)
-        rows.append([marked + each.way.title, names(each.way.hosts), step, f"{each.speed:.4g}", exact, each.bound])
+def way_rows(choice: Choice, *, all_ways: bool = True) -> list[list[str]]:
+    """A row for each way, the fastest first, and one for the fastest host alone.
+
+    Args:
+        choice: what was found.
+        all_ways: not the fastest of each strategy only.
+    """
+    best, rows, told = choice.best, [], set[str]()
+    together = [each for each in choice.ways if len(each.way.hosts) > 1 or each is best]
+    alone = [choice.alone] if choice.alone is not None and len(best.way.hosts) > 1 else []
+    for each in sorted([*together, *alone], key=lambda each: -each.speed):
+        way = each.way
+        strategy = "alone" if len(way.hosts) == 1 else way.strategy
+        if not all_ways and strategy in told and each is not best:
+            continue
+        told.add(strategy)
+        title = ("> " if each is best else "  ") + ("alone" if len(way.hosts) == 1 else way.title)
+        exact = "yes" if way.exact or len(way.hosts) == 1 else "no"
+        rows.append([title, names(way.hosts), seconds(each.seconds), f"{each.speed:.4g}", exact, each.bound])
     return rows
+
+
+def measured_at(survey: Survey) -> list[str]:
+    """When devices and links were measured."""
+    if not survey.time:
+        return []
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(survey.time))
+    return [f"devices and links were measured {when}; --measure does it anew"]
 
 
 def explained(best: Prediction) -> list[str]:

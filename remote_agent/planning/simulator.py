@@ -32,6 +32,7 @@ from remote_agent.planning.ways import (
     COMPUTE,
     EXCHANGE,
     LOCAL,
+    OTHER,
     SSP,
     UPDATE,
     Prediction,
@@ -72,6 +73,8 @@ def predict(survey: Survey, way: Way, *, bound: bool = False) -> Prediction:
     terms = tuple(
         dataclasses.replace(term, seconds=term.seconds * survey.ratios.get(term.name, 1.0)) for term in found.terms
     )
+    if survey.other_s:
+        terms += (Term(name=OTHER, seconds=survey.other_s, source="steps of this job, measured: what is left of them"),)
     watts, hourly = sum(host.watts for host in survey.hosts), sum(host.price for host in survey.hosts)
     seconds = sum(term.seconds for term in terms)
     return dataclasses.replace(found, terms=terms, joules=watts * seconds, price=hourly * seconds / 3600)
@@ -99,7 +102,7 @@ def cut(survey: Survey, devices: _Devices) -> tuple[int, ...]:
 def _sync(survey: Survey, way: Way, devices: _Devices, *, bound: bool) -> Prediction:
     shares = cut(survey, devices)
     times = [device.profile.seconds(samples) for (_, device), samples in zip(devices, shares, strict=True)]
-    parts = sited(survey, way.codec, way.shards)
+    parts = _parts(survey, way)
     senders = [
         Sender(host=host.name, done=time, has_slice=samples > 0)
         for (host, _), time, samples in zip(devices, times, shares, strict=True)
@@ -211,7 +214,7 @@ def _local(survey: Survey, way: Way, devices: _Devices) -> Prediction:
     slices = [device.profile.seconds(batch) for _, device in devices]
     counts = local_counts(way.local_steps, slices)
     times = [count * (each + device.step_s) for count, each, (_, device) in zip(counts, slices, devices, strict=True)]
-    parts = sited(survey, way.codec, way.shards)
+    parts = _parts(survey, way)
     senders = [Sender(host=host.name, done=time, streams=False) for (host, _), time in zip(devices, times, strict=True)]
     compute = max(times)
     if way.overlap:
@@ -235,7 +238,7 @@ def _local(survey: Survey, way: Way, devices: _Devices) -> Prediction:
 def _stale(survey: Survey, way: Way, devices: _Devices) -> Prediction:
     shares = cut(survey, devices)
     times = [device.profile.seconds(samples) for (_, device), samples in zip(devices, shares, strict=True)]
-    parts = sited(survey, way.codec, way.shards)
+    parts = _parts(survey, way)
     taking = [number for number, samples in enumerate(shares) if samples]
     loads, rates = _loads(survey, way, devices, parts, taking)
     caps = [1 / (times[number] + survey.call_s) for number in taking]
@@ -282,6 +285,12 @@ def _loads(
 
 
 # --- What they have in common ----------------------------------------------------------------------------------------
+
+
+def _parts(survey: Survey, way: Way) -> dict[str, float]:
+    """The parts of the parameter server: those that the way gives, if its hosts are there."""
+    given = dict(way.parts)
+    return given if given and set(given) <= set(survey.names) else sited(survey, way.codec, way.shards)
 
 
 def _codec(survey: Survey, way: Way) -> str:

@@ -7,7 +7,7 @@ Units: seconds, bytes, samples, numbers (of the flat buffer of trained parameter
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from remote_agent.planning.device_profile import DeviceProfile
@@ -117,7 +117,8 @@ class Survey:
         call_s: of one call of an actor.
         codec_s: seconds to write and read one number, by codec.
         media: bytes/s of what several hosts share, by name.
-        ratios: measured over predicted seconds of each term, by name, as earlier runs of this job found them.
+        ratios: measured over predicted seconds of each term, by name, as steps of this job showed them.
+        other_s: seconds of a step that no term accounts for, as steps of this job showed them.
         time: when it was measured, since the epoch; 0: it was not.
     """
 
@@ -128,11 +129,30 @@ class Survey:
     codec_s: dict[str, float] = field(default_factory=dict)
     media: dict[str, float] = field(default_factory=dict)
     ratios: dict[str, float] = field(default_factory=dict)
+    other_s: float = 0.0
     time: float = 0.0
 
-    def of(self, names: Sequence[str]) -> Survey:
+    def of(self, names: Collection[str]) -> Survey:
         """The same with these hosts only."""
         return dataclasses.replace(self, hosts=tuple(host for host in self.hosts if host.name in names))
+
+    def now(self, profiles: Mapping[str, DeviceProfile], gone: Collection[str] = ()) -> Survey:
+        """The same with these devices as fast as they are now, and without those that are ``gone``.
+
+        Args:
+            profiles: of devices, by name.
+            gone: names of devices. A host stays without its devices: it may hold a shard.
+        """
+
+        def device(each: Device) -> Device:
+            now = profiles.get(each.name)
+            return each if now is None else dataclasses.replace(each, speed=now.speed, overhead_s=now.overhead_s)
+
+        hosts = tuple(
+            dataclasses.replace(host, devices=tuple(device(each) for each in host.devices if each.name not in gone))
+            for host in self.hosts
+        )
+        return dataclasses.replace(self, hosts=hosts)
 
     @property
     def names(self) -> tuple[str, ...]:

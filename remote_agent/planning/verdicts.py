@@ -10,7 +10,7 @@ from remote_agent.planning.choice import Choice, Limits
 from remote_agent.planning.simulator import predict
 from remote_agent.planning.sites import DoesNotFit
 from remote_agent.planning.survey import Survey
-from remote_agent.planning.ways import ALLREDUCE, COMPUTE, LOCAL, SYNC, Prediction, Way
+from remote_agent.planning.ways import ALLREDUCE, COMPUTE, EXCHANGE, LOCAL, SYNC, Prediction, Way
 
 SHARE_OF_SUM = 0.95
 """Of the summed speed that a number of local steps is proposed for."""
@@ -97,6 +97,12 @@ def _limit(survey: Survey, choice: Choice) -> Iterator[str]:
     if len(best.way.hosts) == 1:
         return
     exposed = best.seconds - best.term(COMPUTE)
+    is_link = best.term(EXCHANGE) >= 0.5 * exposed and best.link_s >= 0.5 * best.term(EXCHANGE)
+    if exposed >= 0.2 * best.seconds and not is_link:
+        longest = max((term for term in best.terms if term.name != COMPUTE), key=lambda term: term.seconds)
+        part = f"{seconds(longest.seconds)} of {seconds(best.seconds)}"
+        yield f"beside computing, most of a step is {longest.name}: {part}"
+        return
     if exposed < 0.2 * best.seconds or not best.link:
         yield f"{best.bound} is the limit"
         return

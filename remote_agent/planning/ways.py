@@ -11,7 +11,10 @@ SYNC, ALLREDUCE, SSP, ASYNC, LOCAL = "sync", "allreduce", "ssp", "async", "local
 EXACT = (SYNC, ALLREDUCE)
 """Strategies with the weights of one process, in fp32."""
 
-COMPUTE, EXCHANGE, UPDATE, CALLS = "compute", "exchange", "update", "calls"
+PREDICTED = (SYNC, ALLREDUCE, SSP, ASYNC, LOCAL)
+"""Strategies that there is a prediction for."""
+
+COMPUTE, EXCHANGE, UPDATE, CALLS, OTHER = "compute", "exchange", "update", "calls", "other"
 """Names of terms."""
 
 
@@ -27,6 +30,7 @@ class Way:
         local_steps: of the fastest device in a round of ``local_sgd``.
         local_batch: samples of one of them; 0: the batch over all devices.
         overlap: a round is exchanged while the next one is computed.
+        parts: of the parameter server, by host, where that is given; empty: as the product would site them.
     """
 
     strategy: str
@@ -36,6 +40,7 @@ class Way:
     local_steps: int = 20
     local_batch: int = 0
     overlap: bool = False
+    parts: tuple[tuple[str, float], ...] = ()
 
     @property
     def exact(self) -> bool:

@@ -41,6 +41,10 @@ class UsageChanged(JobError):
     """A parameter has a gradient in some steps only, unlike in the measurement: it can't be streamed."""
 
 
+class PlannedAnew(TrainingError):
+    """Another plan is better by now: the run is made ready again, and goes on from the checkpoint made just before."""
+
+
 class PlacementError(TrainingError):
     """A worker or the server can't be where it was asked to be."""
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
+from hetero_tui import reports
 from remote_agent import protocol, runs
 from remote_agent.protocol import Event, RunFailed, RunFinished, RunResumed, RunSpec, RunStarted, RunSummary, Step
 
@@ -99,6 +101,14 @@ def test_a_run_stands_where_its_last_events_say(
 def test_a_line_that_is_still_being_written_and_one_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
     found = summary(tmp_path, step(1, 1), rest='not json\n{"seq":3,"time":1.0,"kind":"st')
     assert (found.step, found.seq) == (1, 1)
+
+
+def test_a_run_says_what_its_later_steps_took_and_what_was_foreseen(tmp_path: Path) -> None:
+    steps = [dataclasses.replace(step(n, n), seconds=9.0 if n < 20 else 2.0, predicted_s=1.5) for n in range(1, 40)]
+    found = summary(tmp_path, *steps)
+    assert (found.step_s, found.predicted_s) == (2.0, 1.5)
+    assert reports.run_rows((("a", found),))[0][5] == "2 s (planned 1.5 s)"
+    assert summary(tmp_path, failed(1, 0)).step_s is None
 
 
 def test_of_a_long_run_only_as_many_events_are_decoded_as_it_takes(

@@ -53,6 +53,7 @@ class Host:
         name: of it.
         kernel: of the simulation.
         slowness: a slice takes so many times as long.
+        rate: bytes/s that its link carries in each direction; 0: any.
         is_cut: messages from and to it wait.
         node: Ray's node is there.
         tears: the process on it that next sends something to several others dies when some of it is sent.
@@ -63,6 +64,7 @@ class Host:
     name: str
     kernel: Kernel
     slowness: float = 1.0
+    rate: float = 0.0
     is_cut: bool = False
     node: bool = True
     tears: bool = False
@@ -71,6 +73,13 @@ class Host:
     ended: list[SimulatedActor] = field(default_factory=list)
     connections: set[Breakable] = field(default_factory=set)
     _cuts: int = 0
+    _free: dict[bool, float] = field(default_factory=dict)
+
+    def carry(self, size: float, at: float, *, out: bool) -> tuple[float, float]:
+        """From when to when its link carries so many bytes in a direction, from ``at`` on, one after the other."""
+        begins = max(at, self._free.get(out, 0.0))
+        self._free[out] = begins + (size / self.rate if self.rate else 0.0)
+        return begins, self._free[out]
 
     def message(self, arrives: Callable[[], None]) -> None:
         """Between this host and Ray's head: it arrives after a while, and not while the host is cut off."""
@@ -115,9 +124,12 @@ class Host:
                 self.kernel.after(self.kernel.random.uniform(*LATENCY_S), arrives)
 
 
-def between(here: Host, there: Host, arrives: Callable[[], None]) -> None:
-    """A message: it arrives after a while, and not while one of the two is cut off."""
-    kernel = here.kernel
+def between(here: Host, there: Host, arrives: Callable[[], None], size: float = 0.0) -> None:
+    """A message of so many bytes: it arrives after a while, and not while one of the two is cut off."""
+    kernel, carried = here.kernel, here.kernel.now
+    if size and (here.rate or there.rate):
+        begins, sent = here.carry(size, carried, out=True)
+        carried = max(sent, there.carry(size, begins, out=False)[1])
 
     def deliver() -> None:
         if here.is_cut:
@@ -127,7 +139,7 @@ def between(here: Host, there: Host, arrives: Callable[[], None]) -> None:
         else:
             arrives()
 
-    kernel.after(_SOONEST_S + _RANGE_S * kernel.random.random(), deliver)
+    kernel.at(carried + _SOONEST_S + _RANGE_S * kernel.random.random(), deliver)
 
 
 class Promise:
@@ -524,5 +536,5 @@ class Gloo:
 
         if actor is self._me:
             arrives()
-        else:  # over both hosts' links
-            between(self._me.host, actor.host, arrives)
+        else:  # over both hosts' links: as much as a ring has on each of them, 2 (m - 1) / m, to m - 1 others
+            between(self._me.host, actor.host, arrives, 2 / group.size * tensor.numel() * tensor.element_size())

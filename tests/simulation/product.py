@@ -40,7 +40,7 @@ from remote_agent.training.coordinator.strategies import allreduce
 from remote_agent.training.server import actor as server_actor
 from remote_agent.training.server import service
 from remote_agent.training.server.actor import ParameterServer
-from remote_agent.training.shared import dataplane, flat
+from remote_agent.training.shared import dataplane, flat, link_speed
 from remote_agent.training.shared.dataplane import OptimizerFacts, Usage
 from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.link_speed import LinkRates
@@ -164,7 +164,7 @@ class HostedWorker:
         del buffers, reference, watched
         self._config, model = config, self._factory.create_model()
         split = spec_of(config.strategy).split
-        if split and self._state:
+        if self._state:
             model.load_state_dict(self._state)
         parts = Parts(
             model=model,
@@ -263,10 +263,11 @@ def measured(candidates: Sequence[Any], *_: Any) -> Measurements:
     return Measurements((PROFILE,) * len(candidates), Usage(), Findings(), 1.0, PROFILE)
 
 
-def surveyed(hosts: Sequence[str], actors: Sequence[Any]) -> tuple[LinkRates, ...]:
+def surveyed(of: dict[str, Host], hosts: Sequence[str], actors: Sequence[Any]) -> tuple[LinkRates, ...]:
     """As ``survey`` has it."""
     del actors
-    return (LinkRates(up=1e8, down=1e8, memory=1 << 34, reachable=True),) * len(hosts)
+    rates = [of[name].rate or 1e8 for name in hosts]
+    return tuple(LinkRates(up=rate, down=rate, memory=1 << 34, reachable=True) for rate in rates)
 
 
 _decide = functools.cache(sharding.decide)
@@ -295,6 +296,7 @@ def node(host: Host) -> Node:
 def of_engine(kernel: Kernel, cluster: Cluster, head: Host, commands: list[RunCommand]) -> Iterator[None]:
     """What the engine's modules ask for, in the simulation's place."""
     network, wires = Network(kernel), Wires(kernel, cluster.hosts)
+    links = functools.partial(surveyed, cluster.hosts)
 
     def here() -> str:
         owner = kernel.current.owner
@@ -329,7 +331,8 @@ def of_engine(kernel: Kernel, cluster: Cluster, head: Host, commands: list[RunCo
         (placement, "here", lambda _: node(head)),
         (setup, "measure", measured),
         (joining, "measure", measured),
-        (siting, "survey", surveyed),
+        (siting, "survey", links),
+        (link_speed, "survey", links),
         (sharding, "decide", decided),
         (sharding, "chunk_numbers", lambda numel, shards: -(-numel // (2 * shards))),
         (crashes, "last_words_here", lambda _: None),

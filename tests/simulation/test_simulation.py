@@ -76,6 +76,26 @@ def test_a_worker_whose_start_fails_of_an_unexpected_error_is_tried_again(monkey
     assert len(calls) > 2, "it was tried again"
 
 
+def test_the_plan_follows_a_slower_device_and_a_link_that_carries_a_tenth_within_30_steps() -> None:
+    outcome = simulate(1, [Fault(40.0, "throttle", "b", 0.0), Fault(120.0, "narrow", "c", 0.0)], "auto")
+    assert outcome.wrong == "c takes no part at the end", said(outcome)
+
+    def steps_until(found: str, fault_s: float) -> int:
+        """Steps from a fault to the first event with these words."""
+        since = [event for event in outcome.events if float(event.split()[0]) > fault_s]
+        first = next(number for number, event in enumerate(since) if found in event)
+        return sum(" Step {" in event for event in since[:first])
+
+    assert steps_until("the devices' speeds changed", 40.0) <= 30
+    assert steps_until("b/cpu runs at 30% of its speed", 40.0) <= 30
+    left_out = "the link of c sends 0.0005 MB/s, 0.005 before and receives 0.0005 MB/s, 0.005 before; planned anew"
+    assert steps_until(left_out, 120.0) <= 30
+    foreseen, seconds = (f"'{name}': " for name in ("predicted_s", "seconds"))
+    last = [event for event in outcome.events if " Step {" in event][-1]
+    assert float(last.split(foreseen)[1].split("}")[0]) > 0
+    assert float(last.split(seconds)[1].split(",")[0]) < 2.6, "the steps after it are shorter than those before"
+
+
 # --- Bugs that it has found ------------------------------------------------------------------------------------------
 
 

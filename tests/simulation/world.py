@@ -107,7 +107,8 @@ class Terms(nn.Module):
 class Way:
     """A strategy with settings: what it computes in, and how alike sums are in that.
 
-    ``exact``: the weights are those of a plain loop, or of plain local steps; else each sample is tallied.
+    ``exact``: the weights are those of a plain loop, or of plain local steps; else each sample is tallied. ``rate`` is
+    that of all hosts' links in bytes/s; 0: any.
     """
 
     name: str
@@ -116,6 +117,7 @@ class Way:
     tolerance: float = 2e-5
     momentum: float = 0.0
     exact: bool = True
+    rate: float = 0.0
 
 
 WAYS = {
@@ -140,6 +142,9 @@ WAYS = {
         Way("async", {"strategy": "async"}, exact=False),
     )
 }
+
+AUTO = Way("auto", {"strategy": "auto"}, exact=False, rate=5e3)
+"""As the planner chooses; not among those that random faults come to."""
 
 
 def data() -> tuple[Tensor, Tensor]:
@@ -224,6 +229,8 @@ KINDS = {
     "drain": "the user drains it, and adds it again",
     "hang": "the same, and its worker stops for good while it is about to leave",
     "coordinator": "the coordinator ends, and another one begins",
+    "throttle": "it computes at 0.3 of its speed from then on",
+    "narrow": "its link carries a tenth from then on",
 }
 LASTING = ("freeze", "cut", "power", "slow", "drain", "hang")
 OF_FIRST = ("worker", "shard", "tear", "reset", "slow", "drain", "hang", "coordinator")
@@ -265,7 +272,7 @@ class World:
         self.kernel = kernel = Kernel(seed)
         self.way, self.faults = way, tuple(faults_of(seed) if faults is None else faults)
         shards = kernel.random.choice((1, 2, 2))
-        self.hosts = {name: Host(name, kernel) for name in HOSTS}
+        self.hosts = {name: Host(name, kernel, rate=way.rate) for name in HOSTS}
         self.head = self.hosts[HOSTS[0]]
         self.factory = Factory(way)
         self.cluster = Cluster(kernel, self.hosts, hosted(self.factory))
@@ -290,7 +297,7 @@ class World:
             slice_deadline_s=20,
             seed=SEED,
             stream="network",
-            shards=shards if spec_of(way.settings["strategy"]).servers else 0,
+            shards=shards if spec_of(way.settings["strategy"]).servers and way is not AUTO else 0,
             learning_rate=RATE,
             **way.settings,
         )
@@ -424,9 +431,8 @@ class World:
             case "reset":
                 host.reset()
                 host.lose_calls(0.3)
-            case "slow":
-                host.slowness = 4.0
-                kernel.after(fault.seconds, lambda: setattr(host, "slowness", 1.0))
+            case "slow" | "throttle" | "narrow":
+                self._weaken(host, fault)
             case "drain" | "hang":
                 if fault.kind == "hang":
                     kernel.after(kernel.random.uniform(0.0, STOPS_S), lambda: self._stop_worker(host))
@@ -438,6 +444,15 @@ class World:
                 if not self._ended.is_set():
                     kernel.kill(self.coordinator)
                     self._ended.set()
+
+    def _weaken(self, host: Host, fault: Fault) -> None:
+        if fault.kind == "narrow":
+            host.rate /= 10
+        elif fault.kind == "throttle":
+            host.slowness = 1 / 0.3
+        else:
+            host.slowness = 4.0
+            self.kernel.after(fault.seconds, lambda: setattr(host, "slowness", 1.0))
 
     @staticmethod
     def _workers(host: Host) -> list[SimulatedActor]:
@@ -467,7 +482,7 @@ class World:
         self.steps += 1
         is_well = session is not None and not session.away and {member.host for member in session.members} == set(HOSTS)
         is_over = kernel.now - BEGIN_S > self.last_fault_s
-        self._well = self._well + 1 if is_well and is_over else 0
+        self._well = self._well + 1 if is_well and is_over and self.way is not AUTO else 0
 
     def _over(self) -> bool:
         """Whether the run is to end: all is well again, or had the time for it."""
@@ -536,7 +551,7 @@ def many() -> Iterator[None]:
 
 def simulate(seed: int, faults: Sequence[Fault] | None = None, way: str = "allreduce") -> Outcome:
     """One schedule, checked."""
-    world = World(seed, WAYS[way], faults)
+    world = World(seed, AUTO if way == AUTO.name else WAYS[way], faults)
     wrong = ""
     with _installed(world):
         for fault in world.faults:

@@ -108,7 +108,7 @@ async def test_the_plan_says_who_does_how_much_and_why(scenarios, open_app) -> N
     app = open_app(scenarios.training())
     async with app.run_test(size=(200, 60)) as pilot:
         await pilot.press("3")
-        assert title_of(app, "plan") == "text-7f3: sync, a step predicted 250 ms, measured 270 ms"
+        assert title_of(app, "plan") == "text-7f3: sync, a step predicted 250 ms, measured 270 ms (+8%)"
         row = app.main.pane.table.rows.lines[0].plain.split()
         assert row[1:6] == ["mercer", "cuda:0", "46%", "64", "1,420/s"]
         assert "A step is link-bound: macbook" in text_of(app)

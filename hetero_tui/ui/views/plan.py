@@ -75,9 +75,10 @@ class PlanPane(Pane):
 
 def title_of(run: RunView, plan: protocol.PlanMade) -> str:
     """The strategy, and the predicted time of a step beside the measured one."""
-    predicted = fmt.milliseconds(plan.predicted_step_s)
-    measured = fmt.milliseconds(run.step_seconds)
-    return f"{run.run}: {plan.strategy}, a step predicted {predicted}, measured {measured}"
+    predicted, measured = plan.predicted_step_s, run.step_seconds
+    off = f" ({measured / predicted - 1:+.0%})" if predicted and measured else ""
+    times = f"a step predicted {fmt.milliseconds(predicted)}, measured {fmt.milliseconds(measured)}{off}"
+    return f"{run.run}: {plan.strategy}, {times}"
 
 
 def _none_yet(view: View) -> str:
@@ -121,8 +122,8 @@ def helps(plan: protocol.PlanMade, host: str) -> str:
     """What the plan says that a host does for the speed, in short."""
     for reason in plan.reasons:
         words = reason.removeprefix(f"{host} ")
-        if words != reason and words.startswith(("makes training ", "makes little", "is needed")):
-            return words.removeprefix("makes training ").removeprefix("makes ")
+        if words != reason and words.startswith(("adds ", "makes little", "is needed")):
+            return words.partition(":")[0].removeprefix("makes ")
     return ""
 
 
@@ -132,6 +133,9 @@ def reasons_lines(run: RunView, plan: protocol.PlanMade, width: int, palette: Pa
     bound = verdict(recent_times(run))
     if bound:
         lines.append(Text.assemble(("A step is ", palette.foreground), (bound, f"bold {palette.accent}")))
+    if run.replanned is not None:
+        said = f"step {run.replanned.step:,}: {run.replanned.reason}"
+        lines += [Text(part, style=palette.foreground) for part in wrapped(said, width)]
     step = plan.predicted_step_s
     if step is not None and len(plan.shares) > 1:
         said = (

@@ -26,6 +26,7 @@ from remote_agent.training.coordinator.setup import session_of
 from remote_agent.training.errors import (
     JobError,
     LostAtStart,
+    PlannedAnew,
     ServerGone,
     StageLost,
     TrainingError,
@@ -113,7 +114,7 @@ def _started(
         try:
             with session_of(request, journal, stopping, crashes, again=again) as (session, model):
                 return train(request, model, session, progress)
-        except (UsageChanged, WeightsGone, LostAtStart, *rpc.Lost) as error:
+        except (UsageChanged, WeightsGone, LostAtStart, PlannedAnew, *rpc.Lost) as error:
             request, again = starts.after(error, request, progress), True
 
 
@@ -155,6 +156,11 @@ class _Starts:
             if self._in_vain > at_most or onward is None or isinstance(blamed, JobError):
                 raise blamed from error
             self._furthest = max(self._furthest, progress.step)
+            self._tell_of_going_back(onward, error)
+        elif isinstance(error, PlannedAnew):
+            newest = restart.from_newest(request)
+            onward = restart.without_lost(newest, (), _living()) or newest
+            onward = dataclasses.replace(onward, replanned=request.replanned + 1)
             self._tell_of_going_back(onward, error)
         else:
             if progress.step:

@@ -21,6 +21,7 @@ from remote_agent.training.checkpoint.optimizer_state import Snapshot
 from remote_agent.training.checkpoint.saver import Saved, Saver, load_payload
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.evaluation.judge import Judge, Verdict
+from remote_agent.training.coordinator.plan_check import PlanCheck
 from remote_agent.training.coordinator.recovery import rollback
 from remote_agent.training.coordinator.recovery.backups import Copies
 from remote_agent.training.coordinator.recovery.checkpoint_timer import CheckpointTimer
@@ -91,14 +92,14 @@ def _train(
         Copies(session) as copies,
     ):
         judge.catch_up(session, request.folder)
-        restorer, timer = Restorer(request.host), CheckpointTimer(session, saver)
+        restorer, timer, checks = Restorer(request.host), CheckpointTimer(session, saver), PlanCheck(session)
         while True:
             try:
                 for report in spec_of(config.strategy).strategy()().steps(session):
                     slices.write(report.step, report.slices)
                     if report.step > last_reported(session):
                         rate = session.rates.at(report.step, session.watched) if session.rates is not None else None
-                        foreseen = session.predicted_s
+                        foreseen = checks.predicted_s(session)
                         journal.write(protocol.Step, **report.fields(), learning_rate=rate, predicted_s=foreseen)
                     takeover_file.keep(session)
                     samples += report.samples
@@ -117,6 +118,12 @@ def _train(
                         saved, stall_s = report.step, time.monotonic() - began
                     timer.after(session, report, stall_s)
                     _copy(session, copies, report, samples, snapshot)
+                    anew = checks.after(session, report, samples)
+                    if anew is not None:
+                        if saved != report.step:
+                            _save(request, model, session, saver, slices, report, samples)
+                        _announce(request, session, saver.finish)
+                        raise anew
                 assert last is not None, "a strategy makes at least one step"
                 progress.step = last.step
                 judged = judge.last(session, last.step, samples) if not asked() else Verdict()

@@ -32,6 +32,7 @@ class Request:
         logs: workers and servers write logs, in the run's folder on their hosts.
         profile: the file that what was measured is kept in, for later plans; None: it is not kept.
         commands: from where on the user's commands are for this run; None: those that come after its start.
+        replanned: how often it was made ready again for a better plan.
         lasting: server and workers outlive the coordinator, for a successor that takes them over (``takeover``).
     """
 
@@ -50,6 +51,7 @@ class Request:
     logs: bool = False
     profile: Path | None = None
     commands: int | None = None
+    replanned: int = 0
 
     @property
     def logged(self) -> str:

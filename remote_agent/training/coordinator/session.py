@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from remote_agent.goals import Watched
 from remote_agent.planning import shares
+from remote_agent.planning.choice import Limits
+from remote_agent.planning.survey import Survey
 from remote_agent.protocol import WorkerStep
 from remote_agent.training.checkpoint.optimizer_state import Shapes, Snapshot, TrainingState
 from remote_agent.training.config import TrainingConfig
@@ -44,11 +47,24 @@ class OpenStep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predicted:
-    """What the plan foresaw of a step: its seconds, with these workers."""
+class Foreseen:
+    """What the run was planned with, to be compared with its steps.
 
-    seconds: float
-    workers: frozenset[str]
+    Attributes:
+        survey: of all hosts, as measured before the run.
+        hosts: that were to take part.
+        limits: of the planner's choice.
+        pause_s: seconds that making the run ready took.
+        place: the file that what is known of the fleet is kept in; None: nowhere.
+        replanned: how often the run was made ready again for a better plan.
+    """
+
+    survey: Survey
+    hosts: tuple[str, ...]
+    limits: Limits
+    pause_s: float
+    place: Path | None = None
+    replanned: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +95,12 @@ class KeepSchedule:
     Attributes:
         copy_due: the shards' state is copied; ``recovery.backups`` says when.
         checkpoint_due: a checkpoint is made since it is time for that; ``recovery.checkpoint_timer`` says when.
+        check_due: the plan is compared with what is measured then; ``plan_check`` says when.
     """
 
     copy_due: int | None = None
     checkpoint_due: int | None = None
+    check_due: int | None = None
 
     def postpone(self, first: int, to: int) -> None:
         """What is due from step ``first`` on, and before ``to``, is due after ``to``."""
@@ -129,7 +147,7 @@ class Session:
         crashes: knows which of the user's calls killed workers.
         plateau: what is better, ``min`` or ``max``, to a scheduler that goes by it; empty: none does.
         rates: knows each step's learning rate.
-        predicted: a step with the workers of the run's beginning; None: not known.
+        foreseen: what the run was planned with; None: not known.
     """
 
     config: TrainingConfig
@@ -156,18 +174,12 @@ class Session:
     crashes: Crashes = field(default_factory=Crashes)
     plateau: str = ""
     rates: Rates | None = None
-    predicted: Predicted | None = None
+    foreseen: Foreseen | None = None
 
     @property
     def members(self) -> Sequence[WorkerHandle]:
         """The workers that take part."""
         return self.membership.members
-
-    @property
-    def predicted_s(self) -> float | None:
-        """Seconds of a step, as planned; None: the workers are others by now, or nothing was foreseen."""
-        names = {member.name for member in self.members}
-        return self.predicted.seconds if self.predicted is not None and names == self.predicted.workers else None
 
     @property
     def away(self) -> Sequence[Rejoining]:
@@ -198,7 +210,8 @@ class Session:
             begin: the position of its first sample.
             end: the position after its last one.
         """
-        return self.is_checkpoint(step) or step == self.keeping.copy_due or self.is_evaluated(step, begin, end)
+        due = (self.keeping.copy_due, self.keeping.check_due)
+        return self.is_checkpoint(step) or step in due or self.is_evaluated(step, begin, end)
 
     def is_evaluated(self, step: int, begin: int, end: int) -> bool:
         """Whether the weights after ``step`` are evaluated; for arguments as those of :meth:`saves`."""

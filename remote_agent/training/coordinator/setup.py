@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 from torch import nn
 
 from remote_agent import protocol
+from remote_agent.planning.limits import limits_of
 from remote_agent.planning.survey import Survey
 from remote_agent.protocol import CONTROL_FILE, DeviceSpec
 from remote_agent.strategies import AUTO, spec_of
@@ -16,7 +18,7 @@ from remote_agent.training import job
 from remote_agent.training.checkpoint.checkpoint import Checkpoint
 from remote_agent.training.checkpoint.optimizer_state import Resumption, TrainingState
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.coordinator import lazy, resuming, snapshots, sources, transfer, validation
+from remote_agent.training.coordinator import lazy, model_size, resuming, snapshots, sources, transfer, validation
 from remote_agent.training.coordinator.control import Control
 from remote_agent.training.coordinator.journal import Journal
 from remote_agent.training.coordinator.members import MembershipRecord, Rejoining, WorkerHandle
@@ -32,7 +34,7 @@ from remote_agent.training.coordinator.processes.crashes import Crashes
 from remote_agent.training.coordinator.processes.joining import Joining
 from remote_agent.training.coordinator.recovery import backups
 from remote_agent.training.coordinator.request import Request
-from remote_agent.training.coordinator.session import EvaluationRecord, Predicted, Session
+from remote_agent.training.coordinator.session import EvaluationRecord, Foreseen, Session
 from remote_agent.training.coordinator.sources import Source
 from remote_agent.training.coordinator.validation import Validation
 from remote_agent.training.data import datasets
@@ -63,6 +65,7 @@ class _Ready:
     measured: Measurements
     there: Surroundings
     planned: RunPlan
+    began: float
 
 
 def survey(request: Request, journal: Journal, crashes: Crashes) -> Survey:
@@ -77,7 +80,9 @@ def _ready(
     request: Request, journal: Journal, crashes: Crashes, *, again: bool, plans: bool = False
 ) -> Iterator[_Ready]:
     """Check, place, measure, plan."""
-    model = job.create_model(request.job.factory, request.config.seed, request.config)
+    began = time.monotonic()
+    with model_size.limited(request.host):
+        model = job.create_model(request.job.factory, request.config.seed, request.config)
     found = resuming.find(request.resume, request.folder)
     validated_on = validation.of_job(request, request.config)
     given = job.guard("create_data", request.job.create_data)
@@ -114,6 +119,7 @@ def _ready(
                 measured = measured.moving(flat.state(model))
             fleet = _fleet(request, model, servers, candidates, relative, plans=plans or config.strategy == AUTO)
             profile = Profile(
+                before=profiles.read(request.profile),
                 measured=measured,
                 optimizer=optimizer,
                 dtypes={name: str(each.dtype).removeprefix("torch.") for name, each in flat.trained(model).items()},
@@ -138,6 +144,7 @@ def _ready(
                 measured=measured,
                 there=fleet.there,
                 planned=planned,
+                began=began,
             )
 
 
@@ -209,10 +216,10 @@ def _opened(
         evaluations=EvaluationRecord(ready.found.watched if ready.found is not None else ()),
         plateau=optimizer.plateau,
         rates=rates_of(request.job.factory, model, config),
-        predicted=_predicted(config, planned.survey, members),
+        foreseen=_foreseen(request, planned, time.monotonic() - ready.began),
     )
     if not spec_of(config.strategy).split:  # else the plan is the cut, which comes with its first step
-        _plan(session, journal, request.host)
+        _plan(session, journal, request.host, planned.survey)
     with joining:
         yield session, model
 
@@ -330,19 +337,26 @@ def _only(
     return [candidates[number] for number in kept], measured.of(kept), there.of(hosts)
 
 
-def _predicted(config: TrainingConfig, survey: Survey | None, members: Sequence[WorkerHandle]) -> Predicted | None:
-    """What a step is to take, with the workers that it is planned for."""
-    foreseen = surveying.predicted(config, survey) if survey is not None else None
-    if foreseen is None:
+def _foreseen(request: Request, planned: RunPlan, pause_s: float) -> Foreseen | None:
+    """What the run is planned with; ``pause_s``: what it took to make it ready."""
+    if planned.whole is None:
         return None
-    return Predicted(seconds=foreseen.seconds, workers=frozenset(member.name for member in members))
+    return Foreseen(
+        survey=planned.whole,
+        hosts=planned.hosts or planned.whole.names,
+        limits=limits_of(request.config),
+        pause_s=pause_s,
+        place=request.profile,
+        replanned=request.replanned,
+    )
 
 
-def _plan(session: Session, journal: Journal, host: str) -> None:
-    """Write how the batch is cut and why; ``host`` is the coordinator's."""
+def _plan(session: Session, journal: Journal, host: str, planned: Survey | None) -> None:
+    """Write how the batch is cut and why; ``host`` is the coordinator's, ``planned`` what the plan was made of."""
     profiles = [member.track.current for member in session.members]
     first = run_plan.first_cut(session.config, profiles, session.least_slice)
-    cut, seconds = first.samples, session.predicted.seconds if session.predicted is not None else first.seconds
+    foreseen = surveying.predicted(session.config, planned) if planned is not None else None
+    cut, seconds = first.samples, foreseen.seconds if foreseen is not None else first.seconds
     reasons = [
         f"{member.name}: {samples} of {sum(cut)} samples, measured {profile.speed:.0f} samples/s"
         f" + {profile.overhead_s * 1e3:.1f} ms a step"

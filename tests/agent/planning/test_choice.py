@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from remote_agent.planning.channels import Channel
 from remote_agent.planning.choice import Limits, choose
 from remote_agent.planning.simulator import predict
 from remote_agent.planning.sites import DoesNotFit
@@ -119,9 +119,23 @@ def test_terms_are_corrected_by_what_earlier_runs_found() -> None:
     assert predict(slower, both).term("exchange") == pytest.approx(3 * predict(fleet, both).term("exchange"))
 
 
-def test_eight_hosts_are_planned_in_two_seconds_and_a_thousand_in_ten() -> None:
-    for count, most in ((8, 2.0), (1000, 10.0)):
+def test_planning_is_linear_in_hosts_and_of_eight_looks_at_few_transfers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted, as seconds depend on the machine: about 500,000 a second (``docs/figures.md`` has the seconds)."""
+    carried, carry = 0, Channel.carry
+
+    def counting(channel: Channel, amount: float, at: float) -> tuple[float, float]:
+        nonlocal carried
+        carried += 1
+        return carry(channel, amount, at)
+
+    monkeypatch.setattr(Channel, "carry", counting)
+
+    def work(count: int) -> int:
+        nonlocal carried
+        carried = 0
         hosts = [host(f"h{n}", 40 + n % 7 * 5) for n in range(count)]
-        began = time.process_time()
         choose(survey(hosts, 17 * MILLION, 48 * count, ready=BACKWARD))
-        assert time.process_time() - began < most
+        return carried
+
+    assert work(8) < 400_000
+    assert work(200) < 2.3 * work(100)

@@ -22,6 +22,16 @@ def place(folder: Path, name: str) -> Path | None:
     return folder.parent.parent / protocol.PROFILES / f"{Path(name).name}.json" if name else None
 
 
+def read(place: Path | None) -> Survey | None:
+    """What was kept there; None: nothing, or it can't be read."""
+    if place is None:
+        return None
+    try:
+        return protocol.decode(Survey, place.read_text())
+    except (OSError, UnicodeDecodeError, protocol.ProtocolError):
+        return None
+
+
 def keep(place: Path | None, survey: Survey) -> None:
     """Write it, unless there is no place; a full disk costs the file, not the run."""
     if place is None:

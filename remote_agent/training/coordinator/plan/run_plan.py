@@ -34,6 +34,7 @@ class Profile:
         dtypes: of the trained parameters, by name.
         max_batches: the most samples that the user lets each device take at a time; None: any.
         fleet: where the devices are; None: not known, and nothing is predicted.
+        before: what an earlier run of the job found on the same fleet; None: there was none.
     """
 
     measured: Measurements
@@ -41,6 +42,7 @@ class Profile:
     dtypes: Mapping[str, str]
     max_batches: Sequence[int | None]
     fleet: Fleet | None = None
+    before: Survey | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +144,8 @@ def _survey(config: TrainingConfig, profile: Profile) -> Survey | None:
         return None
     found = dataplane.obstacles(config.deterministic, profile.dtypes, profile.optimizer, profile.measured.usage)
     least = least_slice(profile.measured.usage.buffers)
-    return surveying.survey_of(profile.fleet, profile.measured, config, streamable=not found, least=least)
+    made = surveying.survey_of(profile.fleet, profile.measured, config, streamable=not found, least=least)
+    return surveying.with_ratios(made, profile.before) if profile.before is not None else made
 
 
 def first_cut(config: TrainingConfig, profiles: Sequence[DeviceProfile], least: int) -> FirstCut:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from remote_agent.planning.limits import limits_of
 from remote_agent.planning.simulator import predict
 from remote_agent.planning.sites import DoesNotFit
 from remote_agent.planning.survey import Device, Host, Survey, Work
-from remote_agent.planning.ways import Prediction, Way
+from remote_agent.planning.ways import COMPUTE, Prediction, Way
 from remote_agent.protocol import DeviceSpec
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.plan.measure import Measurements
@@ -115,6 +116,16 @@ def _host(fleet: Fleet, found: Measurements, name: str, mine: Sequence[int], com
         update_s=update * fleet.relative,
         computer=label,
     )
+
+
+def with_ratios(survey: Survey, before: Survey) -> Survey:
+    """With half of what an earlier run found its prediction to be off by, of the terms that are not measured anew.
+
+    By half (of the logarithm): what was off may have had a cause that is no more, and a way that is not taken any more
+    would never be seen to be better.
+    """
+    ratios = {name: math.sqrt(ratio) for name, ratio in before.ratios.items() if name != COMPUTE and ratio > 0}
+    return dataclasses.replace(survey, ratios=ratios, other_s=before.other_s / 2)
 
 
 # --- From settings to what the planner may choose, and back -----------------------------------------------------------

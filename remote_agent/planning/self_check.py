@@ -1,0 +1,183 @@
+"""A run's steps beside what its plan foresaw: how far off is it, by which term, and is another plan better now? Pure.
+
+A step shows two times: its own, and how long the device computed that took longest. So ``compute`` has a ratio of its
+own, and ``exchange``, ``update`` and ``calls`` have one together: that of all that is not computing. Where next to
+nothing was foreseen of that, there is nothing to multiply: what is left becomes a term by itself (``other``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from dataclasses import dataclass
+
+from remote_agent.planning.choice import Limits, choose
+from remote_agent.planning.simulator import predict
+from remote_agent.planning.sites import DoesNotFit
+from remote_agent.planning.survey import Survey
+from remote_agent.planning.verdicts import names, seconds
+from remote_agent.planning.ways import CALLS, COMPUTE, EXCHANGE, UPDATE, Prediction, Way
+
+OFF = 0.15
+"""A prediction that is off by more than this part ..."""
+
+STEPS = 20
+"""... for so many steps is corrected ..."""
+
+ODD_STEPS = 2
+"""... of which so many may be as predicted: a prediction that holds is off in a step now and then."""
+
+FIRST_STEPS = 3
+"""Steps at a plan's beginning that are not looked at: nothing was in flight before them, and shares settle."""
+
+GAIN = 0.05
+"""Another plan is taken if a step is shorter by more than this part ..."""
+
+WORTH = 2.0
+"""... and the run gains so many times what it costs to be made ready again."""
+
+LEAST_PART = 0.05
+"""A term of a smaller part of the step is not multiplied: what is left of the step has another cause."""
+
+SAID = 0.1
+"""A link whose speed has changed by more than this part is named."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A step as it was measured: its seconds, and those that the device computed that took longest."""
+
+    seconds: float
+    compute_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfCheck:
+    """What the last steps say about a prediction.
+
+    Attributes:
+        predicted: what was foreseen.
+        seen: the last steps, the newest last.
+        passed: steps since the prediction was made.
+    """
+
+    predicted: Prediction
+    seen: tuple[Seen, ...] = ()
+    passed: int = 0
+
+    def after(self, step: Seen) -> SelfCheck:
+        """With a further step."""
+        if self.passed < FIRST_STEPS:
+            return dataclasses.replace(self, passed=self.passed + 1)
+        return dataclasses.replace(self, seen=(*self.seen, step)[-STEPS:], passed=self.passed + 1)
+
+    @property
+    def median(self) -> Seen:
+        """Of the last steps; of each time by itself."""
+        return Seen(
+            seconds=statistics.median(step.seconds for step in self.seen),
+            compute_s=statistics.median(step.compute_s for step in self.seen),
+        )
+
+    @property
+    def is_off(self) -> bool:
+        """The last :data:`STEPS` steps took longer than foreseen, or all of them shorter, by more than :data:`OFF`."""
+        if len(self.seen) < STEPS:
+            return False
+        ratios = [step.seconds / self.predicted.seconds for step in self.seen]
+        return max(sum(each > 1 + OFF for each in ratios), sum(each < 1 - OFF for each in ratios)) >= STEPS - ODD_STEPS
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        """Measured over predicted seconds: of computing, and of the rest where enough of that was foreseen."""
+        found, (compute_s, rest_s) = self.median, apart(self.predicted)
+        ratios = {COMPUTE: found.compute_s / compute_s} if compute_s > 0 else {}
+        if rest_s > LEAST_PART * self.predicted.seconds:
+            ratios[EXCHANGE] = max(0.0, found.seconds - found.compute_s) / rest_s
+        return ratios
+
+
+def apart(predicted: Prediction) -> tuple[float, float]:
+    """Seconds of computing, and of all that is not."""
+    compute_s = predicted.term(COMPUTE)
+    return compute_s, predicted.seconds - compute_s
+
+
+def explains(predicted: Prediction, found: Seen) -> bool:
+    """Whether a prediction is right about these steps."""
+    return abs(found.seconds / predicted.seconds - 1) <= OFF
+
+
+def corrected(survey: Survey, way: Way, found: Seen) -> tuple[Survey, Prediction]:
+    """The survey with which a step of ``way`` is what was measured, and that step.
+
+    Raises:
+        DoesNotFit: the way does not, by what is known.
+    """
+    check = SelfCheck(predicted=predict(survey, way), seen=(found,))
+    ratios = dict(survey.ratios)
+    for name, ratio in check.ratios.items():
+        for each in (name,) if name == COMPUTE else (EXCHANGE, UPDATE, CALLS):
+            ratios[each] = ratios.get(each, 1.0) * ratio
+    survey = dataclasses.replace(survey, ratios=ratios)
+    if EXCHANGE not in check.ratios:
+        left = found.seconds - predict(dataclasses.replace(survey, other_s=0.0), way).seconds
+        survey = dataclasses.replace(survey, other_s=max(0.0, left))
+    return survey, predict(survey, way)
+
+
+def better(survey: Survey, now: Prediction, limits: Limits, samples_left: float, pause_s: float) -> Prediction | None:
+    """Another plan that is worth to be carried out; None: there is none.
+
+    Args:
+        survey: as all is now.
+        now: what a step takes now.
+        limits: of the choice.
+        samples_left: of the run.
+        pause_s: what it costs to make the run ready again.
+    """
+    try:
+        best = choose(survey, limits).best
+    except DoesNotFit:
+        return None
+    saved_s = samples_left / now.speed - samples_left / best.speed
+    return best if best.speed > (1 + GAIN) * now.speed and saved_s > WORTH * pause_s else None
+
+
+# --- In words --------------------------------------------------------------------------------------------------------
+
+
+def what_was_off(check: SelfCheck) -> str:
+    """``a step takes 1.4 s, 40% more than planned (computing 1.0 times, all else 3.1 times as long)``."""
+    found, planned = check.median, check.predicted.seconds
+    off = found.seconds / planned - 1
+    called = {COMPUTE: "computing", EXCHANGE: "all else"}
+    terms = ", ".join(f"{called[name]} {ratio:.2g} times" for name, ratio in check.ratios.items())
+    return (
+        f"a step takes {seconds(found.seconds)}, {abs(off):.0%} {'more' if off > 0 else 'less'} than planned"
+        f" ({terms} as long)"
+    )
+
+
+def what_changed(before: Survey, now: Survey) -> tuple[str, ...]:
+    """Devices and links that are faster or slower than they were."""
+    found, known = list[str](), {host.name: host for host in before.hosts}
+    speeds = {device.name: device.profile for host in before.hosts for device in host.devices}
+    for host in now.hosts:
+        for device in host.devices:
+            if device.name in speeds and abs(device.speed / speeds[device.name].speed - 1) > SAID:
+                found.append(f"{device.name} runs at {device.speed / speeds[device.name].speed:.0%} of its speed")
+        old = known.get(host.name)
+        pairs = (("sends", old.up, host.up), ("receives", old.down, host.down)) if old is not None else ()
+        changed = [
+            f"{verb} {new / 1e6:.3g} MB/s, {was / 1e6:.3g} before"
+            for verb, was, new in pairs
+            if was and new and abs(new / was - 1) > SAID
+        ]
+        found += [f"the link of {host.name} {' and '.join(changed)}"] if changed else []
+    return tuple(found)
+
+
+def what_is_better(best: Prediction) -> str:
+    """``planned anew: sync on a and b, 0.9 s a step``."""
+    return f"planned anew: {best.way.title} on {names(best.way.hosts)}, {seconds(best.seconds)} a step"

@@ -1,0 +1,198 @@
+"""Compares a run's steps with what its plan foresaw; where that is off, corrects it, and has the run planned anew.
+
+``planning.self_check`` decides. Shares follow devices by themselves (``share_balancer``). Links are measured again
+where the devices' speeds don't explain the difference: at the end of a step after which nothing is under way. A better
+plan (other hosts, shards elsewhere, another strategy if the user left it open) is carried out by the mechanism that
+follows a loss of all workers: a checkpoint, and the run is made ready again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Callable
+
+from remote_agent import protocol
+from remote_agent.planning import self_check
+from remote_agent.planning.self_check import Seen, SelfCheck
+from remote_agent.planning.simulator import predict
+from remote_agent.planning.sites import DoesNotFit
+from remote_agent.planning.survey import Host, Survey
+from remote_agent.planning.ways import Prediction, Way
+from remote_agent.strategies import spec_of
+from remote_agent.training.coordinator.plan import profiles, surveying
+from remote_agent.training.coordinator.session import Session, StepReport
+from remote_agent.training.errors import PlannedAnew, TrainingError
+from remote_agent.training.shared import link_speed
+
+LOG = logging.getLogger(__name__)
+
+MOST_MEASURING = 0.05
+"""Part of the run's time, of what is left and of what has passed, that links are measured in."""
+
+
+class PlanCheck:
+    """What a run's steps say about its plan.
+
+    Args:
+        session: the run's, before its first step.
+        clock: gives seconds.
+    """
+
+    def __init__(self, session: Session, clock: Callable[[], float] = time.monotonic) -> None:
+        self._foreseen = None if spec_of(session.config.strategy).split else session.foreseen
+        self._survey = self._foreseen.survey if self._foreseen is not None else None
+        self._check: SelfCheck | None = None
+        self._workers: frozenset[str] = frozenset()
+        self._clock, self._began = clock, clock()
+        self._measured_at: float | None = None
+
+    def predicted_s(self, session: Session) -> float | None:
+        """Seconds that are foreseen for a step with the present workers; None: nothing is."""
+        workers = frozenset(member.name for member in session.members)
+        if workers != self._workers:
+            self._workers, self._check = workers, None
+            found = self._predicted(session, self._survey) if self._survey is not None and workers else None
+            self._check = SelfCheck(predicted=found) if found is not None else None
+        return self._check.predicted.seconds if self._check is not None else None
+
+    def after(self, session: Session, report: StepReport, samples: int) -> PlannedAnew | None:
+        """A step was made.
+
+        Args:
+            session: the run's.
+            report: of the step.
+            samples: of the run, up to here.
+
+        Returns:
+            To be raised once the step is in a checkpoint; None: the run goes on as it does.
+        """
+        if self._check is None or not report.workers:
+            return None
+        self._check = self._check.after(_seen(session, report, self._check.predicted))
+        keeping = session.keeping
+        if keeping.check_due == report.step or (self._check.is_off and not spec_of(session.config.strategy).waits):
+            return self._look(session, report, samples) if self._check.is_off else None
+        if self._check.is_off and (keeping.check_due or 0) <= report.step:
+            keeping.check_due = session.soonest(report.step)  # after that step nothing is under way
+        return None
+
+    def _look(self, session: Session, report: StepReport, samples: int) -> PlannedAnew | None:
+        """The prediction is off, and nothing is under way: find out why, and correct it."""
+        assert self._foreseen is not None, "it was predicted"
+        assert self._survey is not None, "it was predicted"
+        assert self._check is not None, "it was predicted"
+        found, before = self._check.median, self._survey
+        now = before.now({member.name: member.track.current for member in session.members})
+        predicted = self._predicted(session, now)
+        left = _samples_left(session, report, samples)
+        left_s = left / report.samples * found.seconds
+        if predicted is None or not self_check.explains(predicted, found):
+            now = self._with_links(session, now, left_s)
+        way, part = self._present(session, now)
+        try:
+            part, predicted = self_check.corrected(part, way, found)
+        except DoesNotFit:
+            return None
+        now = dataclasses.replace(now, ratios=part.ratios, other_s=part.other_s)
+        best = self._better(session, now, predicted, left)
+        reasons = [self_check.what_was_off(self._check), *self_check.what_changed(before, now)]
+        reasons += [self_check.what_is_better(best)] if best is not None else []
+        reason = "; ".join(reasons)
+        session.journal.write(
+            protocol.Replanned,
+            step=report.step + 1,
+            reason=reason,
+            predicted_step_s=(best or predicted).seconds,
+            ratios=self._check.ratios,
+            restarts=best is not None,
+        )
+        profiles.keep(self._foreseen.place, now)
+        self._survey, self._check = now, SelfCheck(predicted=predicted)
+        return PlannedAnew(reason, hint="resume the run") if best is not None else None
+
+    def _better(self, session: Session, now: Survey, predicted: Prediction, left: float) -> Prediction | None:
+        """Another plan, if the run can be made ready again, and that was not done just now."""
+        foreseen = self._foreseen
+        assert foreseen is not None, "it was predicted"
+        is_soon = foreseen.replanned and self._clock() - self._began < foreseen.pause_s / MOST_MEASURING
+        can_restart = spec_of(session.config.strategy).batches  # where a round's optimizers would start afresh it can't
+        if is_soon or not can_restart or session.membership.draining or session.source.size is None:
+            return None
+        living = now.now({}, gone=self._gone(session, now))
+        living = living.of([host.name for host in living.hosts if host.devices])
+        return self_check.better(living, predicted, foreseen.limits, left, foreseen.pause_s)
+
+    def _with_links(self, session: Session, now: Survey, left_s: float) -> Survey:
+        """With links as they are now, where it takes little of the run's time to find out."""
+        actors = {server.host: server.actor for server in reversed(session.servers)}
+        actors |= {member.host: member.actor for member in reversed(session.members)}
+        places: dict[str, list[Host]] = {}
+        for host in now.hosts:
+            places.setdefault(host.computer or host.name, []).append(host)
+        asked = [host.name for hosts in places.values() for host in hosts[:1] if host.name in actors]
+        takes_s, clock_s = link_speed.survey_seconds(len(asked)), self._clock()
+        is_soon = self._measured_at is not None and clock_s - self._measured_at < takes_s / MOST_MEASURING
+        if len(asked) < 2 or not spec_of(session.config.strategy).waits or is_soon:
+            return now
+        if takes_s > MOST_MEASURING * left_s:
+            return now
+        self._measured_at = clock_s
+        try:
+            rates = link_speed.survey(asked, [actors[name] for name in asked])
+        except TrainingError as error:  # a worker was lost: the next step finds out
+            LOG.info("links were not measured: %s", error)
+            return now
+        found = dict(zip(asked, rates, strict=True))
+        first_of = {host.name: hosts[0].name for hosts in places.values() for host in hosts}
+        hosts = tuple(
+            host
+            if (rate := found.get(first_of[host.name])) is None
+            else dataclasses.replace(host, up=rate.up, down=rate.down, reachable=rate.reachable)
+            for host in now.hosts
+        )
+        return dataclasses.replace(now, hosts=hosts)
+
+    # --- What is now -------------------------------------------------------------------------------------------------
+
+    def _gone(self, session: Session, survey: Survey) -> frozenset[str]:
+        """Devices that were to take part, and don't."""
+        assert self._foreseen is not None, "it was predicted"
+        meant = {device.name for host in survey.of(self._foreseen.hosts).hosts for device in host.devices}
+        return frozenset(meant - {member.name for member in session.members})
+
+    def _present(self, session: Session, survey: Survey) -> tuple[Way, Survey]:
+        """The way that the run goes now, and the survey of those that take part in it."""
+        parts: dict[str, float] = {}
+        if session.stream is not None:
+            layout = session.stream.layout
+            for number, server in enumerate(session.servers):
+                parts[server.host] = parts.get(server.host, 0.0) + layout.shard_numel(number) / max(1, layout.numel)
+        hosts = {member.host for member in session.members} | set(parts)
+        part = survey.now({}, gone=self._gone(session, survey)).of(hosts)
+        way = surveying.way_of(session.config, part)
+        return dataclasses.replace(way, parts=tuple(parts.items())), part
+
+    def _predicted(self, session: Session, survey: Survey) -> Prediction | None:
+        way, part = self._present(session, survey)
+        try:
+            return predict(part, way)
+        except DoesNotFit:
+            return None
+
+
+def _samples_left(session: Session, report: StepReport, samples: int) -> float:
+    """Of the run, after this step."""
+    if session.order.limit is not None:
+        return max(0, session.order.limit - samples)
+    return max(0, session.config.num_iterations - report.step) * report.samples
+
+
+def _seen(session: Session, report: StepReport, predicted: Prediction) -> Seen:
+    """What the step shows; where no worker waits for others, it shows no more than its own time."""
+    compute_s = max(worker.compute_s for worker in report.workers)
+    if not spec_of(session.config.strategy).waits:
+        compute_s = self_check.apart(predicted)[0] / predicted.seconds * report.seconds
+    scale = predicted.samples / report.samples  # a shorter batch at an epoch's end
+    return Seen(seconds=report.seconds * scale, compute_s=compute_s * scale)

@@ -1,0 +1,98 @@
+"""What a run's steps say about its prediction."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from remote_agent.planning import self_check
+from remote_agent.planning.choice import Limits
+from remote_agent.planning.self_check import FIRST_STEPS, STEPS, Seen, SelfCheck
+from remote_agent.planning.simulator import predict
+from remote_agent.planning.survey import Survey
+from remote_agent.planning.ways import COMPUTE, EXCHANGE, Way
+from tests.agent.planning.fleets import LINK_10M, LINK_100M, host, survey
+
+FLEET = survey([host("a", 40, LINK_100M), host("b", 20, LINK_100M), host("c", 20, LINK_100M)])
+WAY = Way(strategy="sync", hosts=("a", "b", "c"))
+
+
+def after(fleet: Survey, compute: float, rest: float, steps: int) -> SelfCheck:
+    """The check after so many steps whose terms are so many times as long as foreseen."""
+    check = SelfCheck(predicted=predict(fleet, WAY))
+    compute_s, rest_s = self_check.apart(check.predicted)
+    step = Seen(seconds=compute * compute_s + rest * rest_s, compute_s=compute * compute_s)
+    for _ in range(FIRST_STEPS + steps):
+        check = check.after(step)
+    return check
+
+
+@pytest.mark.parametrize(("times", "is_off"), [(1.0, False), (1.1, False), (0.9, False), (1.2, True), (0.8, True)])
+def test_a_prediction_is_off_by_more_than_15_percent_for_20_steps(times: float, is_off: bool) -> None:
+    assert after(FLEET, times, times, STEPS).is_off is is_off
+    assert not after(FLEET, times, times, STEPS - 1).is_off
+
+
+def test_a_hiccup_now_and_then_is_no_reason() -> None:
+    check = after(FLEET, 1.0, 1.0, STEPS)
+    for number in range(STEPS):
+        check = check.after(Seen(seconds=check.predicted.seconds * (3 if number % 4 == 0 else 1), compute_s=1.0))
+        assert not check.is_off
+
+
+def test_each_term_has_its_ratio_and_the_corrected_step_is_the_measured_one() -> None:
+    check = after(FLEET, 1.5, 3.0, STEPS)
+    assert check.ratios == pytest.approx({COMPUTE: 1.5, EXCHANGE: 3.0})
+    fleet, predicted = self_check.corrected(FLEET, WAY, check.median)
+    assert predicted.seconds == pytest.approx(check.median.seconds)
+    assert predicted.term(COMPUTE) == pytest.approx(check.median.compute_s)
+    again = dataclasses.replace(check, predicted=predicted)
+    assert not again.is_off
+    assert self_check.corrected(fleet, WAY, check.median)[1].seconds == pytest.approx(check.median.seconds)
+
+
+def test_what_no_term_accounts_for_is_a_term_of_its_own() -> None:
+    fleet = survey([host("a", 40), host("b", 20)], parameters=1000)
+    way = Way(strategy="sync", hosts=("a", "b"))
+    before = predict(fleet, way)
+    found = Seen(seconds=before.seconds + 0.5, compute_s=before.term(COMPUTE))
+    fixed, predicted = self_check.corrected(fleet, way, found)
+    assert predicted.seconds == pytest.approx(found.seconds)
+    assert fixed.other_s == pytest.approx(0.5, rel=0.01)
+    alone = dataclasses.replace(way, hosts=("a",))
+    assert predict(fixed.of(("a",)), alone).seconds == pytest.approx(predict(fleet, alone).seconds + 0.5, rel=0.01)
+
+
+def test_a_better_plan_is_taken_where_it_gains_and_the_run_is_long_enough_to_be_made_ready_again() -> None:
+    slow = survey([host("a", 40, LINK_100M), host("b", 40, LINK_100M), host("c", 5, LINK_10M / 4)])
+    now = predict(slow, WAY)
+    best = self_check.better(slow, now, Limits(), samples_left=1e6, pause_s=30)
+    assert best is not None
+    assert "c" not in best.way.hosts
+    assert best.speed > 1.05 * now.speed
+    assert self_check.better(slow, now, Limits(), samples_left=2 * best.samples, pause_s=30) is None
+    assert self_check.better(FLEET, predict(FLEET, WAY), Limits(), samples_left=1e9, pause_s=0) is None
+
+
+def test_shards_that_lie_badly_are_seen_where_the_strategy_is_fixed() -> None:
+    cut = survey([host("a", 40, LINK_10M), host("b", 40), host("c", 40)])
+    now = predict(cut, dataclasses.replace(WAY, parts=(("a", 1.0),)))
+    best = self_check.better(cut, now, Limits(strategy="sync", all_hosts=True), samples_left=1e9, pause_s=1)
+    assert best is not None
+    assert best.way.hosts == ("a", "b", "c")
+    assert best.parts.get("a", 0.0) < 0.5
+
+
+def test_it_says_what_changed() -> None:
+    hosts = list(FLEET.hosts)
+    hosts[2] = dataclasses.replace(hosts[2], up=hosts[2].up / 10)
+    slowed = dataclasses.replace(hosts[1].devices[0].profile, speed=6.0)
+    now = dataclasses.replace(FLEET, hosts=tuple(hosts)).now({"b/0": slowed})
+    assert self_check.what_changed(FLEET, now) == (
+        "b/0 runs at 30% of its speed",
+        "the link of c sends 1.18 MB/s, 11.8 before",
+    )
+    assert self_check.what_was_off(after(FLEET, 1.5, 1.5, STEPS)).endswith(
+        "50% more than planned (computing 1.5 times, all else 1.5 times as long)"
+    )
