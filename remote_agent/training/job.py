@@ -43,6 +43,7 @@ from remote_agent.models.adapters import adapt
 from remote_agent.settings import names
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import Interrupted, JobError
+from remote_agent.training.shared import own_devices
 from remote_agent.training.user_code import checks, importing, inert, job_code, losses, seeding
 from remote_agent.training.user_code.user_errors import as_job_error as as_job_error
 from remote_agent.training.user_code.user_errors import is_users_own
@@ -187,7 +188,7 @@ def check(job: Job, config: TrainingConfig) -> None:
 def dumps(factory: Any, by_value: bool = True) -> bytes:
     """``factory`` as bytes; the user's own modules go along, and files of the job, as the workers have no copy of them.
 
-    So do the job's own strategies, and torch's default dtype as it is in this process.
+    So do the job's own strategies and kinds of devices, and torch's default dtype as it is in this process.
 
     Modules go with what they hold at this moment. Where one holds something that can't be sent, such as a lock, and
     with ``by_value=False``, the workers import all but the job's own from the files; what is pickled from then on, too.
@@ -204,7 +205,7 @@ def dumps(factory: Any, by_value: bool = True) -> bytes:
                 cloudpickle.register_pickle_by_value(own)
             elif own is not module and own.__name__ in cloudpickle.list_registry_pickle_by_value():
                 cloudpickle.unregister_pickle_by_value(own)
-        user_made = cloudpickle.dumps((strategies.own(), factory))
+        user_made = cloudpickle.dumps((strategies.own(), own_devices.KINDS, factory))
         return pickle.dumps((job_code.sent(), _sources(), torch.get_default_dtype(), user_made))
     except Exception as error:
         if by_value:
@@ -224,9 +225,10 @@ def loads(blob: bytes) -> Any:
     if sent is not None:
         inert.from_now_on()
         job_code.enter_there(sent)
-    own, factory = cloudpickle.loads(user_made)
+    own, kinds, factory = cloudpickle.loads(user_made)
     for spec in own:
         strategies.register(spec)
+    own_devices.KINDS.update(kinds)
     return factory
 
 

@@ -89,8 +89,8 @@ class Worker(LinkEnd):
         if config.deterministic:
             devices.be_deterministic()
         try:
-            self._device = devices.find(self._wanted)
             factory = job.guard("loading the job", job.loads, blob)
+            self._device = devices.find(self._wanted)  # it may be of a kind that the job brings
             model = job.create_model(factory, config.seed, config)
             checks.load(model, state)
             split = spec_of(config.strategy).split

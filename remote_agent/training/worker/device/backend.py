@@ -1,6 +1,7 @@
 """The kinds of devices, as one table: all that differs from one kind to the next.
 
-A further kind is one class here (and what finds it on a host: ``remote_agent.probe``). Kinds without a class of their
+A further kind is one class here (and what finds it on a host: ``remote_agent.probe``), or in a job's file, which
+:func:`register` makes known to all workers. Kinds without a class of their
 own, such as torch's ``meta``, are treated as the CPU is.
 """
 
@@ -16,12 +17,14 @@ import psutil
 import torch
 from torch import Tensor
 
+from remote_agent.training.shared import own_devices
+
 
 class Backend:
     """A kind of device; this one is the CPU.
 
     Attributes:
-        kind: as torch has it in ``torch.device.type``.
+        kind: as torch has it in ``torch.device.type``, or a whole device such as ``cpu:1`` that differs from its type.
         safe_part: part of the free memory that slices may fill. A host's memory has other users.
         has_fast_fp16: half precision is worth computing in.
         own_memory: it computes in memory of its own, from and to which tensors are copied.
@@ -203,9 +206,20 @@ BACKENDS: dict[str, Backend] = {backend.kind: backend for backend in (Cuda(), Xp
 """By kind; where any accelerator will do, the first that is there is taken."""
 
 
+def register(backend: Backend) -> None:
+    """Have one more, or another in the place of one: a job's file does so, and the workers get it with the job."""
+    own_devices.KINDS[backend.kind] = backend
+
+
+def kinds() -> dict[str, Backend]:
+    """All kinds by name, the job's own first."""
+    return {**own_devices.KINDS, **{kind: of for kind, of in BACKENDS.items() if kind not in own_devices.KINDS}}
+
+
 def of(device: torch.device) -> Backend:
     """The kind of ``device``."""
-    return BACKENDS.get(device.type, CPU)
+    there = kinds() if own_devices.KINDS else BACKENDS
+    return there.get(str(device)) or there.get(device.type, CPU)
 
 
 # --- The CPU's memory ------------------------------------------------------------------------------------------------

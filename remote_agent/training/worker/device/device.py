@@ -22,7 +22,7 @@ def find(name: str) -> torch.device:
     Raises:
         PlacementError: this machine has no such device.
     """
-    there = [each for kind in backend.BACKENDS.values() for each in kind.names()]
+    there = [each for kind in backend.kinds().values() for each in kind.names()]
     if name == ANY_GPU and len(there) > 1:
         name = there[0]
     name = next((each for each in there if each in (name, f"{name}:0")), name)

@@ -1,4 +1,4 @@
-"""A strategy and a codec that a job's file defines train on a real cluster, and nothing else knows of them."""
+"""A strategy, a codec and a kind of device that a job's file defines train on a real cluster: nothing else knows."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from remote_agent.settings import CODECS
 from remote_agent.strategies import SPECS
 from remote_agent.training.config import TrainingConfig
+from remote_agent.training.shared.own_devices import KINDS
 from tests.training import plain
 
 RELAY = '''
@@ -147,11 +148,49 @@ class Job:
 """
 
 
+TWIN = """
+import torch
+from torch import nn
+
+from remote_agent.training import TrainingConfig
+from remote_agent.training.worker.device import backend
+
+
+class Twin(backend.Backend):
+    kind = "cpu:1"
+
+    def has_bfloat16(self, device):
+        return False
+
+    def title(self, device):
+        return "the second processor"
+
+
+backend.register(Twin())
+
+
+class Job:
+    config = TrainingConfig(precision="bf16")
+
+    def create_model(self):
+        return nn.Sequential(nn.Linear(20, 16), nn.Tanh(), nn.Linear(16, 5))
+
+    def create_optimizer(self, model, config):
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def create_data(self):
+        generator = torch.Generator().manual_seed(5)
+        x = torch.randn(100, 20, generator=generator)
+        return x, (x[:, :5] + 0.3 * x[:, 5:10]).argmax(1)
+"""
+
+
 @pytest.fixture(autouse=True)
 def _forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a job's file registers in this process is gone after the test."""
     monkeypatch.delitem(SPECS, "relay", raising=False)
     monkeypatch.delitem(CODECS, "fp16", raising=False)
+    monkeypatch.delitem(KINDS, "cpu:1", raising=False)
 
 
 @pytest.mark.ray
@@ -172,4 +211,16 @@ def test_a_job_brings_a_strategy_of_its_own(launch: Any, tmp_path: Path) -> None
     assert run.of_kind("plan")[0]["strategy"] == "relay"
     assert len({step["workers"][0]["worker"] for step in run.of_kind("step")}) == 3
     expected = plain.train(plain.job_of(RELAY, tmp_path), TrainingConfig(**settings))
+    plain.assert_equal(plain.weights_of(run), expected)
+
+
+@pytest.mark.ray
+def test_a_job_brings_a_kind_of_device_of_its_own(launch: Any, tmp_path: Path) -> None:
+    settings = {"num_iterations": 6, "batch_size": 30, "seed": 3}
+    run = launch(TWIN, "ab", device="cpu:1", **settings)
+    assert run.finish() == (0, "")
+    assert {joined["device"] for joined in run.of_kind("worker_joined")} == {"cpu:1"}
+    reasons = " ".join(run.of_kind("plan")[0]["reasons"])
+    assert "computes in fp32: the second processor has no bf16" in reasons, "its own class is asked"
+    expected = plain.train(plain.job_of(TWIN, tmp_path), TrainingConfig(**settings))
     plain.assert_equal(plain.weights_of(run), expected)
