@@ -24,6 +24,7 @@ from hetero_tui.fleet.preflight import judge_fleet
 from hetero_tui.fleet.probing import Probed, state_after
 from hetero_tui.fleet.reach import measure
 from hetero_tui.fleet.survey import Surveyed, head_name, newest_epoch, running_head
+from hetero_tui.fleet.view import FleetView
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.planning.cluster import Candidate, ClusterPlan, PlannedNode, plan_cluster
 from hetero_tui.planning.reach import addresses_to_try, best_addresses, closed
@@ -45,14 +46,7 @@ class UpReport:
 
 
 async def bring_up(
-    inventory: Inventory,
-    transports: Mapping[str, Transport],
-    probed: tuple[Probed, ...],
-    surveyed: Mapping[str, Surveyed],
-    ledger: Ledger,
-    emit: Emit,
-    holders: frozenset[str] | None = None,
-    only: str | None = None,
+    fleet: FleetView, ledger: Ledger, emit: Emit, holders: frozenset[str] | None = None, only: str | None = None
 ) -> UpReport:
     """Start Ray on every host that was probed well and is fit; where a head runs, with ``only`` on that one alone.
 
@@ -65,14 +59,15 @@ async def bring_up(
         ClusterError: no cluster is possible: no fit host, no head, no port, a new head that did not start, or a running
             one that can't be asked for the cluster's secret.
     """
+    inventory, transports, surveyed = fleet.inventory, fleet.transports, fleet.surveyed
     running = running_head(surveyed) if holders is None else None
-    fit, failed = _fit(inventory, probed, head_name(surveyed) if running is not None else None, emit)
+    fit, failed = _fit(inventory, fleet.probed, head_name(surveyed) if running is not None else None, emit)
     candidates = {name: Candidate(host, facts, transports[name].address) for name, (host, facts) in fit.items()}
     if not candidates and failed:
         first = next(iter(failed.values()))
         raise ClusterError(f"no host can join; {first.host}: {first.cause}", step="plan cluster", hint=first.hint)
     head = _running_head_name(running, surveyed)
-    candidates, apart = await _reaching(inventory, transports, candidates, surveyed if running else {}, head, emit)
+    candidates, apart = await _reaching(fleet, candidates, is_running=running is not None, head=head, emit=emit)
     failed |= apart
     plan = plan_cluster(inventory, candidates, head=head, holders=holders)
     if running is not None:  # the head's address and ports stay as they are
@@ -104,7 +99,13 @@ async def bring_up(
     async with asyncio.TaskGroup() as group:
         starting = {
             node.host: group.create_task(
-                _start(inventory, candidates[node.host], node, plan, epoch, transports[node.host], token, emit)
+                _start(
+                    transports[node.host],
+                    candidates[node.host].facts.python.executable,
+                    _spec_of(inventory.cluster, candidates[node.host].host.role, node, plan, epoch),
+                    token,
+                    emit,
+                )
             )
             for node in nodes
         }
@@ -156,17 +157,13 @@ def _fit(
 
 
 async def _reaching(
-    inventory: Inventory,
-    transports: Mapping[str, Transport],
-    candidates: Mapping[str, Candidate],
-    surveyed: Mapping[str, Surveyed],
-    head: str | None,
-    emit: Emit,
+    fleet: FleetView, candidates: Mapping[str, Candidate], *, is_running: bool, head: str | None, emit: Emit
 ) -> tuple[dict[str, Candidate], dict[str, HostError]]:
     """The candidates that reach each other, known at addresses where they do, and the errors of the others.
 
-    Those that ``surveyed`` found in the cluster stay in it, and at their addresses.
+    Those that are in a cluster that runs stay in it, and at their addresses.
     """
+    surveyed = fleet.surveyed if is_running else {}
     specs = {name: found.node.spec for name, found in surveyed.items() if found.runs_ray and found.node is not None}
     members = {name: spec.node_address for name, spec in specs.items() if spec is not None}
     addresses = addresses_to_try(candidates)
@@ -174,9 +171,9 @@ async def _reaching(
     best: dict[str, str] = {}
     failed: dict[str, HostError] = {}
     if len(addresses) > 1 and addresses.keys() - members.keys():
-        measured = await measure(inventory, transports, addresses)
+        measured = await measure(fleet.inventory, fleet.transports, addresses)
         best = best_addresses(measured, addresses)
-        for host in closed(measured, best, {*members, head or inventory.head or ""}):
+        for host in closed(measured, best, {*members, head or fleet.inventory.head or ""}):
             failed[host.host] = RequirementMissing(host.host, host.cause, step="reach", hint=host.hint)
             emit(
                 events.HostChanged(
@@ -249,20 +246,8 @@ async def _token(cluster: str, ledger: Ledger, head: Transport, running: bool, *
     return token
 
 
-async def _start(
-    inventory: Inventory,
-    candidate: Candidate,
-    node: PlannedNode,
-    plan: ClusterPlan,
-    epoch: int,
-    transport: Transport,
-    token: str,
-    emit: Emit,
-) -> HostError | None:
-    cluster = inventory.cluster
-    began = time.time()
-    emit(events.HostChanged(time=began, host=node.host, state=HostState.STARTING, detail="Ray"))
-    spec = protocol.NodeSpec(
+def _spec_of(cluster: str, role: str, node: PlannedNode, plan: ClusterPlan, epoch: int) -> protocol.NodeSpec:
+    return protocol.NodeSpec(
         cluster=cluster,
         host=node.host,
         role="head" if node.host == plan.head else "worker",
@@ -271,25 +256,33 @@ async def _start(
         head_address=plan.head_address,
         gcs_port=plan.gcs_port,
         dashboard_port=plan.dashboard_port,
-        labels={"hetero-cluster": cluster, "hetero-role": candidate.host.role},
+        labels={"hetero-cluster": cluster, "hetero-role": role},
         resources={},
         cpus=node.cpus,
         epoch=epoch,
     )
+
+
+async def _start(
+    transport: Transport, python: str, spec: protocol.NodeSpec, token: str, emit: Emit
+) -> HostError | None:
+    cluster = spec.cluster
+    began = time.time()
+    emit(events.HostChanged(time=began, host=spec.host, state=HostState.STARTING, detail="Ray"))
     try:
-        await agent.ship(transport, cluster, candidate.facts.python.executable)
+        await agent.ship(transport, cluster, python)
         path = f"{agent.folder(cluster)}/token"
         await transport.put(token.encode(), path, step="send token", deadline=deadlines.COMMAND)
         report = await _node_start(transport, cluster, spec)
     except HostError as error:
         emit(
             events.HostChanged(
-                time=time.time(), host=node.host, state=state_after(error), detail=error.cause, hint=error.hint
+                time=time.time(), host=spec.host, state=state_after(error), detail=error.cause, hint=error.hint
             )
         )
         return error
     detail = "ran already" if report.already else f"joined in {time.time() - began:.1f} s"
-    emit(events.HostChanged(time=time.time(), host=node.host, state=HostState.UP, detail=detail))
+    emit(events.HostChanged(time=time.time(), host=spec.host, state=HostState.UP, detail=detail))
     return None
 
 

@@ -26,6 +26,7 @@ from hetero_tui.fleet.preflight import judge_fleet
 from hetero_tui.fleet.probing import Probed, probe_fleet, state_after
 from hetero_tui.fleet.survey import Surveyed, head_name, mark_replaced, survey
 from hetero_tui.fleet.teardown import purge_hosts, tear_down
+from hetero_tui.fleet.view import FleetView
 from hetero_tui.intents import TeardownReport
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.transport import Transport, open_transport
@@ -205,9 +206,8 @@ class LiveFleet:
         Raises:
             ClusterError: no cluster is possible.
         """
-        self.report = await bring_up(
-            self.inventory, self.transports, self.probed, self.surveyed, self.ledger, self.emit, only=only
-        )
+        view = FleetView(self.inventory, self.transports, self.probed, self.surveyed)
+        self.report = await bring_up(view, self.ledger, self.emit, only=only)
         joined = {name: self.transports[name] for name in self.report.joined}
         found = mark_replaced({**self.surveyed, **await survey(self.cluster, joined)})
         self.adopt(self.probed, found, self.report)

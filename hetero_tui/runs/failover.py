@@ -19,6 +19,7 @@ from hetero_tui.fleet.bring_up import UpReport, bring_up
 from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fleet.probing import Probed, probe_fleet, state_after
 from hetero_tui.fleet.survey import Surveyed, head_name, mark_replaced, newest_epoch, survey
+from hetero_tui.fleet.view import FleetView
 from hetero_tui.inventory import Inventory
 from hetero_tui.planning.failover import Verdict, holders, judge_head, others_began
 from hetero_tui.runs.listing import list_copies, list_runs
@@ -68,7 +69,7 @@ async def form_anew(
             step=STEP,
             hint="it can go on once the host that has them is back",
         )
-    report = await bring_up(inventory, transports, probed, surveyed, ledger, emit, holders=able)
+    report = await bring_up(FleetView(inventory, transports, probed, surveyed), ledger, emit, holders=able)
     joined = {name: transports[name] for name in report.joined}
     surveyed = mark_replaced({**surveyed, **await survey(cluster, joined)})
     head = head_name(surveyed)

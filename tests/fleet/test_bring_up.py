@@ -15,6 +15,7 @@ from hetero_tui.fleet.bring_up import UpReport, bring_up, is_new
 from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fleet.probing import Probed
 from hetero_tui.fleet.survey import Surveyed
+from hetero_tui.fleet.view import FleetView
 from hetero_tui.fold import apply
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.state import State, initial
@@ -87,7 +88,8 @@ class Fleet:
         self.state = apply(self.state, event)
 
     async def up(self) -> UpReport:
-        return await bring_up(self._inventory, self._transports, self._probed, self._surveyed, self._ledger, self._emit)
+        view = FleetView(self._inventory, self._transports, self._probed, self._surveyed)
+        return await bring_up(view, self._ledger, self._emit)
 
     def sampled(self, host: str) -> None:
         sample = protocol.HostSample(time=1.0, cpu_use=0.5, memory_used=1, memory_total=2, ray=RayState.RUNNING)
