@@ -22,7 +22,7 @@ def needs(name: str) -> list[str]:
 
 
 def test_the_lock_is_constraints_txt_and_has_all_that_a_host_needs_and_all_that_this_needs():
-    assert constraints() == (ROOT / "constraints.txt").read_text()
+    assert constraints() == (ROOT / "constraints.txt").read_text(), "cp constraints.txt hetero_tui/"
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert sorted(re.match(r"[\w-]+", line)[0] for line in extras["node"]) == sorted(NODE_PACKAGES)
     todo, known = [*NODE_PACKAGES, "uv"], set[str]()
