@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Iterator
 
 import psutil
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.nn.parameter import is_lazy
 
 from remote_agent.training.errors import JobError
 
@@ -22,14 +24,16 @@ def limited(host: str) -> Iterator[None]:
     Raises:
         JobError: its parameters take more than the memory that was free when the block began.
     """
-    free, taken = int(psutil.virtual_memory().available), 0
+    free, registered = int(psutil.virtual_memory().available), list[weakref.ref[nn.Parameter]]()
 
     def count(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
-        nonlocal taken
-        if parameter is None or parameter.device.type != "cpu":
-            return  # what is on the device "meta" takes nothing
-        taken += parameter.numel() * parameter.element_size()
-        if taken > free:
+        # What is on the device "meta" takes nothing, nor does a lazy one before its first batch.
+        if parameter is None or parameter.device.type != "cpu" or is_lazy(parameter):
+            return
+        registered.append(weakref.ref(parameter))
+        # Tied ones count once, and those that were thrown away not at all.
+        living = {each.data_ptr(): each.nbytes for ref in registered if (each := ref()) is not None}
+        if (taken := sum(living.values())) > free:
             raise JobError(
                 f"the model does not fit into {host}'s memory: its first {taken / 4e9:.1f} billion numbers take"
                 f" {taken / 1e9:.1f} GB, {free / 1e9:.1f} GB are free",
