@@ -93,8 +93,7 @@ class LiveFleet:
     async def look_at(self, name: str) -> None:
         """Probe this host alone, then ask it and all that answered last what of ours is there; hosts' states follow."""
         answering = {name, *self.answering}
-        fresh = await probe_fleet(self.inventory, {name: self.transports[name]}, self.emit)
-        self.probed = tuple({entry.host: entry for entry in (*self.probed, *fresh)}.values())
+        await self._probe_again({name: self.transports[name]})
         await self._survey_probed(answering)
 
     async def judge_idle(self) -> None:
@@ -102,9 +101,13 @@ class LiveFleet:
         idle = {name: self.transports[name] for name, found in self.surveyed.items() if not found.has_node}
         idle = {name: link for name, link in idle.items() if name in self.answering}
         if idle:
-            fresh = await probe_fleet(self.inventory, idle, self.emit)
-            self.probed = tuple({entry.host: entry for entry in (*self.probed, *fresh)}.values())
+            await self._probe_again(idle)
             self._judge()
+
+    async def _probe_again(self, hosts: Mapping[str, Transport]) -> None:
+        """Probe these; what the last look found of the others stays."""
+        fresh = await probe_fleet(self.inventory, hosts, self.emit)
+        self.probed = tuple({entry.host: entry for entry in (*self.probed, *fresh)}.values())
 
     async def _survey_probed(self, names: Collection[str]) -> None:
         await self.survey({*names} & self.facts.keys())
@@ -252,8 +255,7 @@ class LiveFleet:
         if back:
             waiting = {name: self.transports[name] for name in back}
             await purge_hosts(self.cluster, waiting, self.ledger, self.environments, self.emit)
-            fresh = await probe_fleet(self.inventory, waiting, self.emit)
-            self.probed = tuple({entry.host: entry for entry in (*self.probed, *fresh)}.values())
+            await self._probe_again(waiting)
 
     async def close(self) -> None:
         """Close the connections; whatever runs on the hosts goes on."""
