@@ -9,6 +9,7 @@
 PYTHONS := python3 python3.13 python3.12 python3.11
 TORCH_INDEX ?=
 PYTEST_ARGS ?=
+LANES ?= 2
 
 # The folders whose tests start no process and wait for no clock.
 CHECKED := $(addprefix tests/,fleet inventory planning test_architecture.py test_documents.py test_fold.py test_goals.py test_import_graph.py test_job_settings.py \
@@ -38,7 +39,7 @@ demo: .venv/for-use
 
 test: lint
 	@echo "== pytest"
-	@$(RUN)/python -m pytest --durations=15 $(PYTEST_ARGS)
+	@$(RUN)/python -m pytest -n $(LANES) --dist loadgroup --durations=15 $(PYTEST_ARGS)
 
 check: lint
 	@echo "== pytest, without Ray and without hosts"

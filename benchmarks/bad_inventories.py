@@ -1,10 +1,10 @@
-"""Mutated inventories: no traceback, each mistake with its line, and no comment lost by adding and removing hosts.
+"""Mutated inventories: no traceback, each mistake with its line, and no comment lost by changing hosts.
 
 ``python -m benchmarks.bad_inventories [--count 10000] [--seed 0]``
 
-A valid file is changed at random (characters, words, lines) and read. Where it is still valid, a host is added and the
-first one removed. The exit code is 1, and the seed is printed, where anything but a list of mistakes with their lines
-comes of it, or a comment is gone.
+A valid file is changed at random (characters, words, lines) and read. Where it is still valid, a host is added, and
+each is removed and changed. The exit code is 1, and the seed is printed, where anything but a list of mistakes with
+their lines comes of it, or a comment is gone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from hetero_tui.errors import InventoryError
-from hetero_tui.inventory.file import add_host, load, remove_host
+from hetero_tui.inventory import Inventory
+from hetero_tui.inventory.file import add_host, change_host, host_fields, load, remove_host
 
 FILES = (
     """# c1#
@@ -129,6 +130,20 @@ def wrong_with(text: str, folder: Path) -> str:
         after = path.read_bytes().decode()
         if lost := [comment for comment in comments if comment not in after]:
             return f"lost by remove {host.name}: {lost}\n{after}"
+    return _wrong_with_changing(text, path, inventory, comments)
+
+
+def _wrong_with_changing(text: str, path: Path, inventory: Inventory, comments: list[str]) -> str:
+    for host in inventory.hosts:
+        path.write_bytes(text.encode())
+        own = host_fields(path, host.name)
+        try:
+            change_host(path, host.name, {**{key: own[key] for key in own if key != "role"}, "cpus": 3})
+        except InventoryError as error:
+            return f"change {host.name}: {error}\n{text!r}"
+        after = path.read_bytes().decode()
+        if lost := [comment for comment in comments if comment not in after]:
+            return f"lost by change {host.name}: {lost}\n{after}"
     return ""
 
 

@@ -1,23 +1,29 @@
 """How right the planner is: predicted and measured step times, and what the chosen way costs beside the best one.
 
-``python -m benchmarks.planner [--rates 1000,100,10] [--speeds 1:1:1,1:0.4:0.2] [--models small,middle,large]``
+``python -m benchmarks.planner [--rates 1000,100,10] [--speeds 1:1:1,1:0.4:0.2] [--models small,middle,large]
+[--ways sync,allreduce,…] [--only '100/*/small/*'] [--results FILE] [--resume] [--table]``
 
-Root on Linux: the lab's hosts, links shaped by ``tc``, devices simulated by a sleep (``benchmarks.lab``). For each cell
-``hetero-tui plan --json`` predicts; then each way trains for a few seconds on all hosts, and ``sync`` on the fastest
-host alone; the median step of the run counts, without its first ones. *Regret* is how much slower the measured step of
-the chosen way is than that of the best way that was run.
+Root on Linux: the lab's hosts, links shaped by ``tc``, devices simulated by a sleep (``benchmarks.lab``). A cell is one
+way to train one model on one fleet: one run of some seconds, whose plan predicts what its steps then take; the median
+step counts, without the first ones. So both are from the same minute. What an earlier run has learned of the job is
+thrown away before. ``alone`` is ``sync`` on the fastest host; of each fleet and model ``hetero-tui plan`` is asked too,
+and what it chooses is run where no other way was the same. *Regret*: the step of the chosen way over that of the best
+exact way that was run. Cells are appended to the file one by one, so that a sweep can be broken off and taken up.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
+import dataclasses
+import fnmatch
+import json
+import os
 import statistics
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,32 +36,59 @@ JOBS = {
 }
 """Name on the command line: the job. 0.1, 3 and 17 million parameters."""
 
-WAYS = ("sync", "allreduce", "sync:codec=int8", "ssp", "async", "local_sgd:local_steps=10")
+WAYS = ("sync", "allreduce", "local_sgd:local_steps=10", "sync:codec=int8", "ssp", "async")
 """With all hosts."""
 
-ALONE = "alone"
+ALONE, PLAN, CHOSEN = "alone", "plan", "chosen"
+"""The fastest host; what ``plan`` says; and that, carried out."""
+
+EXACT = (ALONE, "sync", "allreduce", CHOSEN)
+
 SKIPPED = 3
 """First steps that do not count: a gradient is streamed from the second slice on, and shares settle."""
 
 START_S = 150.0
 """A run may take so long beside its steps."""
 
+FORGET = "rm -rf ~/.hetero-tui/*/profiles"
+
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """One way in one cell; seconds of a step of ``samples``, predicted by the run's plan, and measured."""
+class Cell:
+    """One way in one fleet; seconds of a step of ``samples``, predicted by the run's plan, and measured.
+
+    Attributes:
+        terms: of the prediction.
+        compute_s: measured: of the device that computed longest.
+        load: of this computer when the run ended, over one minute.
+        chosen: of a plan: strategy and hosts; how long it took, and a second one.
+    """
 
     rate_mbit: float
     speeds: str
     model: str
     way: str
-    hosts: int
-    samples: int
-    predicted_s: float
-    measured_s: float
-    steps: int
-    chosen: bool
+    hosts: int = 0
+    samples: int = 0
+    predicted_s: float = 0.0
+    measured_s: float = 0.0
+    steps: int = 0
+    terms: dict[str, float] = field(default_factory=dict)
+    compute_s: float = 0.0
+    load: float = 0.0
+    chosen: str = ""
+    plan_s: tuple[float, ...] = ()
     error: str = ""
+
+    @property
+    def fleet(self) -> tuple[float, str, str]:
+        """And the model."""
+        return self.rate_mbit, self.speeds, self.model
+
+    @property
+    def name(self) -> str:
+        """As ``--only`` is compared with."""
+        return f"{self.rate_mbit:g}/{self.speeds}/{self.model}/{self.way}"
 
     @property
     def off(self) -> float:
@@ -63,42 +96,45 @@ class Row:
         return self.predicted_s / self.measured_s - 1 if self.measured_s else float("nan")
 
 
-def cell(fleet: Fleet, rate: float, model: str, ways: Sequence[str], batch: int, seconds: float) -> Iterator[Row]:
-    """All ways of one model on one fleet that is up."""
+def measured(cell: Cell, fleet: Fleet, batch: int, seconds: float, hosts: Sequence[str]) -> Cell:
+    """The cell, after its run on these hosts; none: all of the fleet."""
     lab = fleet.lab
-    product = HeteroTui(lab.laptop, lab.inventory())
-    alone = HeteroTui(lab.laptop, lab.inventory(hosts=[lab.hosts[0].name]))
-    began = time.monotonic()
-    plan = product.document("plan", JOBS[model], *setting({"batch_size": batch}), deadline=START_S)
-    first_s, began = time.monotonic() - began, time.monotonic()
-    again = product.document("plan", JOBS[model], *setting({"batch_size": batch}), deadline=START_S)
-    print(f"  plan: {first_s:.1f} s, again {time.monotonic() - began:.1f} s (measured: {again['measured_now']})")
-    print("  " + "\n  ".join(plan["verdicts"]), flush=True)
-    best = plan["chosen"]
-    for way in (ALONE, *ways):
-        strategy, *pairs = ("sync" if way == ALONE else way).split(":")
-        settings = {"strategy": strategy, "batch_size": batch, "num_iterations": 100_000}
-        settings |= dict(pair.split("=") for pair in pairs)
-        taken = _train(alone if way == ALONE else product, JOBS[model], settings, seconds)
-        count = 1 if way == ALONE else len(fleet.speeds)
-        same = best["strategy"] == strategy and not pairs and count == len(best["hosts"])
-        solo = way == ALONE and len(best["hosts"]) == 1
-        yield Row(
-            rate_mbit=rate,
-            speeds=":".join(f"{speed:g}" for speed in fleet.speeds),
-            model=model,
-            way=way,
-            hosts=count,
-            chosen=solo or (way != ALONE and same),
-            **taken,
-        )
+    lab.hosts[0].exec(["sh", "-c", FORGET])
+    if cell.way == PLAN:
+        return _planned(cell, HeteroTui(lab.laptop, lab.inventory()), batch)
+    product = HeteroTui(lab.laptop, lab.inventory(hosts=list(hosts) or None))
+    strategy, *pairs = ("sync" if cell.way in (ALONE, CHOSEN) else cell.way).split(":")
+    settings = {"strategy": strategy, "batch_size": batch, "num_iterations": 100_000}
+    settings |= dict(pair.split("=") for pair in pairs)
+    found = _train(product, JOBS[cell.model], settings, seconds)
+    return dataclasses.replace(cell, hosts=len(hosts) or len(fleet.speeds), load=os.getloadavg()[0], **found)
+
+
+def _planned(cell: Cell, product: HeteroTui, batch: int) -> Cell:
+    times, plans = [], []
+    for _ in range(2):
+        began = time.monotonic()
+        plans.append(product.document("plan", JOBS[cell.model], *setting({"batch_size": batch}), deadline=START_S))
+        times.append(round(time.monotonic() - began, 1))
+    best = plans[0]["chosen"]
+    return dataclasses.replace(
+        cell,
+        chosen=f"{best['strategy']} on {','.join(best['hosts'])}",
+        predicted_s=best["step_s"],
+        samples=best["samples"],
+        hosts=len(best["hosts"]),
+        plan_s=tuple(times),
+        load=os.getloadavg()[0],
+        error="the second plan measured again" if plans[1]["measured_now"] else "",
+    )
 
 
 def _train(product: HeteroTui, job: str, settings: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """One run, stopped after so many seconds of steps."""
-    predicted, run, begun, error = 0.0, "", 0.0, ""
+    """One run, stopped after so many seconds of steps, or when its plan is corrected."""
+    plan: protocol.PlanMade | None = None
+    run, begun, error = "", 0.0, ""
     steps: list[protocol.Step] = []
-    stopped = False
+    corrected = stopped = False
     with product.start("train", job, "--json", *setting(settings)) as train:
         assert train.stdout is not None
         assert train.stderr is not None
@@ -112,10 +148,12 @@ def _train(product: HeteroTui, job: str, settings: dict[str, Any], seconds: floa
                 match protocol.decode_event(line):
                     case protocol.RunStarted(run=run):
                         pass
-                    case protocol.PlanMade(predicted_step_s=found):
-                        predicted = found or 0.0
+                    case protocol.PlanMade() as made:
+                        plan = plan or made
+                    case protocol.Replanned():
+                        corrected = True
                     case protocol.Step() as step:
-                        steps.append(step)
+                        steps += [step] if not corrected else []
                         begun = begun or time.monotonic()
                         if not stopped and time.monotonic() - begun > seconds and len(steps) > 2 * SKIPPED:
                             stopped = True
@@ -128,47 +166,167 @@ def _train(product: HeteroTui, job: str, settings: dict[str, Any], seconds: floa
     counted = steps[SKIPPED:]
     if not counted and not error:
         error = f"{len(steps)} steps: {last_line(''.join(told))}"
+    computing = [max(worker.compute_s for worker in step.workers) for step in counted if step.workers]
     return {
         "samples": steps[-1].samples if steps else 0,
-        "predicted_s": predicted,
+        "predicted_s": (plan.predicted_step_s or 0.0) if plan is not None else 0.0,
+        "terms": plan.terms if plan is not None else {},
         "measured_s": statistics.median(step.seconds for step in counted) if counted else 0.0,
+        "compute_s": statistics.median(computing) if computing else 0.0,
         "steps": len(steps),
         "error": error,
     }
 
 
-def line(row: Row) -> str:
-    """A row of the table."""
-    head = f"{row.rate_mbit:>5g} {row.speeds:>10} {row.model:>7} {row.way:>26}"
-    if row.error:
-        return f"{head} failed: {row.error}"
-    mark = " chosen" if row.chosen else ""
-    return f"{head} {row.predicted_s:>9.3f} {row.measured_s:>9.3f} {row.off:>+7.0%} {row.steps:>6}{mark}"
+# --- The sweep -------------------------------------------------------------------------------------------------------
 
 
-def summary(rows: Sequence[Row]) -> list[str]:
-    """Errors of the predictions, and the regret of each cell's choice among exact ways."""
-    good = [row for row in rows if not row.error and row.measured_s and row.predicted_s]
-    errors = sorted(abs(row.off) for row in good)
-    if not errors:
-        return ["nothing was measured"]
-    at = errors[min(len(errors) - 1, int(0.9 * len(errors)))]
-    found = [f"error of {len(errors)} predictions: median {statistics.median(errors):.0%}, p90 {at:.0%}"]
-    cells = dict.fromkeys((row.rate_mbit, row.speeds, row.model) for row in good)
-    for key in cells:
-        exact = [row for row in good if (row.rate_mbit, row.speeds, row.model) == key]
-        exact = [row for row in exact if row.way in (ALONE, "sync", "allreduce")]
-        chosen = [row for row in exact if row.chosen]
-        name = f"{key[0]:g} Mbit/s, {key[1]}, {key[2]}"
-        if chosen and len(exact) > 1:
-            best = min(exact, key=lambda row: row.measured_s / row.samples)
-            kept = best.measured_s / chosen[0].measured_s
-            found.append(
-                f"{key[0]:g} Mbit/s, {key[1]}, {key[2]}: chosen {chosen[0].way}, best {best.way}: {kept:.2f} of it"
+def sweep(options: argparse.Namespace, known: Sequence[Cell]) -> Iterator[Cell]:
+    """All cells that are asked for and not known, fleet by fleet."""
+    done = {cell.name for cell in known if not cell.error}
+    for rate in map(float, options.rates.split(",")):
+        for speeds in options.speeds.split(","):
+            cells = [
+                Cell(rate_mbit=rate, speeds=speeds, model=model, way=way)
+                for model in options.models.split(",")
+                for way in (PLAN, ALONE, *options.ways.split(","), CHOSEN)
+            ]
+            wanted = [cell for cell in cells if fnmatch.fnmatch(cell.name, options.only) and cell.name not in done]
+            if any(cell.way != CHOSEN for cell in wanted):
+                with open_fleet(rate, [float(speed) for speed in speeds.split(":")]) as fleet:
+                    yield from _on(fleet, wanted, options, known)
+
+
+def _on(fleet: Fleet, wanted: Sequence[Cell], options: argparse.Namespace, known: Sequence[Cell]) -> Iterator[Cell]:
+    product = HeteroTui(fleet.lab.laptop, fleet.lab.inventory())
+    up = product.run("up", "--json")
+    if up.returncode:
+        raise SystemExit(f"`up` gave exit code {up.returncode}: {last_line(up.stderr)}")
+    plans = {cell.fleet: cell for cell in known if cell.way == PLAN}
+    try:
+        for cell in wanted:
+            hosts: list[str] = [fleet.lab.hosts[0].name] if cell.way == ALONE else []
+            if cell.way == CHOSEN:
+                hosts = _chosen_hosts(plans.get(cell.fleet), len(fleet.speeds))
+                if not hosts:
+                    continue
+            found = measured(cell, fleet, options.batch, options.seconds, hosts)
+            if cell.way == PLAN:
+                plans[cell.fleet] = found
+            yield found
+    finally:
+        product.run("down", "--yes", "--json")
+
+
+def _chosen_hosts(plan: Cell | None, everything: int) -> list[str]:
+    """The hosts of a plan that no other cell runs; none: another one does."""
+    if plan is None or plan.hosts in (0, 1, everything):
+        return []
+    return plan.chosen.partition(" on ")[2].split(",")
+
+
+def read(path: Path) -> list[Cell]:
+    """What the file holds; of a cell that was run again the newest."""
+    if not path.exists():
+        return []
+    rows = [json.loads(text) for text in path.read_text().splitlines() if text.strip()]
+    cells = [Cell(**row | {"plan_s": tuple(row.get("plan_s", ()))}) for row in rows]
+    return list({cell.name: cell for cell in cells}.values())
+
+
+# --- Figures ---------------------------------------------------------------------------------------------------------
+
+
+def line(cell: Cell) -> str:
+    """While the sweep runs."""
+    if cell.way == PLAN and not cell.error:
+        return f"{cell.name}: {cell.chosen}, {cell.predicted_s:.3f} s a step; plans took {cell.plan_s} s"
+    if cell.error:
+        return f"{cell.name} failed: {cell.error}"
+    terms = ", ".join(f"{name} {1e3 * seconds:.1f}" for name, seconds in cell.terms.items())
+    return (
+        f"{cell.name}: predicted {1e3 * cell.predicted_s:.1f} ms ({terms}), measured {1e3 * cell.measured_s:.1f}"
+        f" (compute {1e3 * cell.compute_s:.1f}), {cell.off:+.0%}, {cell.steps} steps, load {cell.load:.1f}"
+    )
+
+
+def errors(cells: Sequence[Cell]) -> tuple[float, float, int]:
+    """Median and 90th percentile of the predictions' absolute errors, and of how many."""
+    found = sorted(abs(cell.off) for cell in cells if cell.way != PLAN and cell.measured_s and cell.predicted_s)
+    if not found:
+        return float("nan"), float("nan"), 0
+    return statistics.median(found), found[min(len(found) - 1, int(0.9 * len(found)))], len(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """What a plan chose in one fleet for one model, beside what was measured.
+
+    Attributes:
+        way: the cell that was chosen.
+        best: the exact way with the most samples a second.
+        kept: the chosen way's samples a second over the best's.
+        alone_is_best: one machine was measurably best.
+        said_alone: and that was chosen.
+    """
+
+    fleet: tuple[float, str, str]
+    way: str
+    best: str
+    kept: float
+    alone_is_best: bool
+    said_alone: bool
+
+
+def choices(cells: Sequence[Cell]) -> list[Kept]:
+    """Of each fleet and model whose plan and exact ways were run."""
+    found = []
+    for plan in (cell for cell in cells if cell.way == PLAN and cell.chosen):
+        ways = {cell.way: cell for cell in cells if cell.fleet == plan.fleet and cell.way in EXACT and cell.measured_s}
+        strategy, everything = plan.chosen.partition(" on ")[0], len(plan.speeds.split(":"))
+        way = ALONE if plan.hosts == 1 else strategy if plan.hosts == everything else CHOSEN
+        if way not in ways or len(ways) < 2:
+            continue
+        best = min(ways.values(), key=lambda cell: cell.measured_s / cell.samples)
+        kept = (best.measured_s / best.samples) / (ways[way].measured_s / ways[way].samples)
+        found.append(
+            Kept(
+                fleet=plan.fleet,
+                way=way,
+                best=best.way,
+                kept=kept,
+                alone_is_best=best.way == ALONE,
+                said_alone=way == ALONE,
             )
-        else:
-            found.append(f"{name}: what was chosen (some of the hosts) was not run")
+        )
     return found
+
+
+def table(cells: Sequence[Cell]) -> list[str]:
+    """For the documentation, as Markdown."""
+    rows = [
+        "| Mbit/s | speeds | model | way | predicted | measured | off | load |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for cell in sorted(cells, key=lambda cell: (-cell.rate_mbit, cell.speeds, cell.model)):
+        if cell.way == PLAN or not cell.measured_s:
+            continue
+        rows.append(
+            f"| {cell.rate_mbit:g} | {cell.speeds} | {cell.model} | `{cell.way}` | {1e3 * cell.predicted_s:.0f} ms"
+            f" | {1e3 * cell.measured_s:.0f} ms | {100 * cell.off:+.0f} % | {cell.load:.1f} |"
+        )
+    median, most, count = errors(cells)
+    rows += ["", f"{count} cells: median error {median:.0%}, 90 % of them within {most:.0%}.", ""]
+    rows += ["| fleet and model | chosen | best exact way measured | of its speed | one machine is best | said so |"]
+    rows += ["|---|---|---|---|---|---|"]
+    for each in choices(cells):
+        rate, speeds, model = each.fleet
+        yes = {True: "yes", False: "no"}
+        rows.append(
+            f"| {rate:g} Mbit/s, {speeds}, {model} | `{each.way}` | `{each.best}` | {each.kept:.2f}"
+            f" | {yes[each.alone_is_best]} | {yes[each.said_alone]} |"
+        )
+    return rows
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -178,39 +336,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--speeds", default="1:1:1,1:0.4:0.2,1:0.1:0.1", help="speeds of the hosts' devices")
     parser.add_argument("--models", default="small,middle,large", help="of 0.1, 3 and 17 million parameters")
     parser.add_argument("--ways", default=",".join(WAYS), help="strategy[:setting=value…] with commas between")
+    parser.add_argument("--only", default="*", metavar="PATTERN", help="cells RATE/SPEEDS/MODEL/WAY that match this")
     parser.add_argument("--batch", type=int, default=24, help="samples of a step (default: 24)")
-    parser.add_argument("--seconds", type=float, default=12.0, help="of steps of each run (default: 12)")
-    parser.add_argument("--csv", type=Path, help="write the rows to this file as they come")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of steps of each run (default: 8)")
+    parser.add_argument("--results", type=Path, default=Path("planner.jsonl"), help="a line for each cell")
+    parser.add_argument("--resume", action="store_true", help="leave out cells that the file has")
+    parser.add_argument("--table", action="store_true", help="run nothing, print what the file has as Markdown")
     options = parser.parse_args(arguments)
-    rows: list[Row] = []
-    print(f"{'Mbit/s':>5} {'speeds':>10} {'model':>7} {'way':>26}", end=" ")
-    print(f"{'predicted':>9} {'measured':>9} {'off':>7} {'steps':>6}")
-    for rate in map(float, options.rates.split(",")):
-        for speeds in options.speeds.split(","):
-            with open_fleet(rate, [float(speed) for speed in speeds.split(":")]) as fleet:
-                product = HeteroTui(fleet.lab.laptop, fleet.lab.inventory())
-                up = product.run("up", "--json")
-                if up.returncode:
-                    print(f"`up` gave exit code {up.returncode}: {last_line(up.stderr)}", file=sys.stderr)
-                    return 1
-                try:
-                    for model in options.models.split(","):
-                        for row in cell(fleet, rate, model, options.ways.split(","), options.batch, options.seconds):
-                            print(line(row), flush=True)
-                            rows.append(row)
-                            _write(options.csv, rows)
-                finally:
-                    product.run("down", "--yes", "--json")
-    print("\n".join(summary(rows)))
+    known = read(options.results) if options.resume or options.table else []
+    if not options.table:
+        for cell in sweep(options, known):
+            print(line(cell), flush=True)
+            with options.results.open("a") as file:
+                file.write(json.dumps(dataclasses.asdict(cell)) + "\n")
+        known = read(options.results)
+    print("\n".join(table(known)))
     return 0
-
-
-def _write(path: Path | None, rows: Sequence[Row]) -> None:
-    if path is not None:
-        with path.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow([*vars(rows[0]), "off"])
-            writer.writerows([*vars(row).values(), round(row.off, 4)] for row in rows)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What a step's exchange takes on slow links: ours with each codec, beside gloo's all-reduce and the wire's floor.
 
-``python -m benchmarks.wire [--rates 100,200] [--codecs fp32,bf16,int8] [--steps N] [--csv FILE]`` (root: it builds the
-lab)
+``python -m benchmarks.wire [--rates 100,200] [--codecs fp32,bf16,int8] [--tls] [--steps N] [--csv FILE]`` (root: it
+builds the lab). With ``--tls`` each codec is measured under TLS as well, as with ``security: tls`` in the inventory.
 
 Three hosts of the lab, a shard and a worker on each, in processes of their own; 16.9 million parameters, no compute. A
 link has the same rate in both directions. In one run on the same links: a plain TCP stream, which gives the rate B of
@@ -33,6 +33,8 @@ from typing import Any
 import torch
 import torch.distributed
 
+from hetero_tui.fleet import authority
+from remote_agent import tls
 from remote_agent.training.server.shard import Shard
 from remote_agent.training.server.shard_server import ShardServer
 from remote_agent.training.server.update import OptimizerUpdate
@@ -174,10 +176,15 @@ def role(words: Sequence[str]) -> None:
 class Process:
     """A process of this program in a host's network."""
 
-    def __init__(self, host: Host, name: str, **arguments: Any) -> None:
+    def __init__(self, host: Host, name: str, bundle: Path | None = None, **arguments: Any) -> None:
+        """``bundle`` is the host's certificate, where connections are encrypted."""
         command = [sys.executable, "-m", "benchmarks.wire", "--role", name, json.dumps(arguments)]
         self._popen = subprocess.Popen(
-            ["ip", "netns", "exec", host.namespace, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            ["ip", "netns", "exec", host.namespace, *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=dict(os.environ) | (tls.variables(bundle) if bundle is not None else {}),
         )
 
     def hear(self) -> dict[str, Any]:
@@ -242,8 +249,19 @@ def timed(workers: Sequence[Process], steps: int) -> tuple[float, float, float |
     return statistics.median(seconds), statistics.median(sent) / 1e6, statistics.median(push) or None
 
 
-def measure(lab: Lab, rate: float, names: Sequence[str], steps: int, *, gloo: bool) -> list[Row]:
-    """All rows of one link rate."""
+def certificates(lab: Lab) -> list[Path]:
+    """A file for each host, of one authority."""
+    signer = authority.create("benchmark")
+    files = [lab.folder / f"{host.name}.pem" for host in lab.hosts]
+    for file, host in zip(files, lab.hosts, strict=True):
+        file.write_text(authority.certificate(signer, host.name, [host.address]))
+    return files
+
+
+def measure(
+    lab: Lab, rate: float, names: Sequence[str], steps: int, *, gloo: bool, encrypted: bool = False
+) -> list[Row]:
+    """All rows of one link rate; with ``encrypted``, each codec under TLS too."""
     payload = payload_rate(lab)
     print(f"{rate:g} Mbit/s: one TCP stream carries {payload / 1e6:.2f} MB/s of payload", file=sys.stderr)
     share = 2 * (len(HOSTS) - 1) / len(HOSTS)
@@ -253,20 +271,22 @@ def measure(lab: Lab, rate: float, names: Sequence[str], steps: int, *, gloo: bo
         with processes(*ranks):
             step_s, megabytes, _ = timed(ranks, steps)
         rows.append(Row(rate, "gloo fp32", 4.0, step_s, share * 4 * PARAMETERS / payload, megabytes))
-    for name in names:
-        print(f"  {name}", file=sys.stderr)
-        shards = [
-            Process(host, "serve", number=n, address=host.address, codec=name) for n, host in enumerate(lab.hosts)
-        ]
+    unsecured: list[Path | None] = [None] * len(lab.hosts)
+    secured: list[Path | None] = [*certificates(lab)] if encrypted else []
+    for name, files in ((name, files) for name in names for files in (unsecured, secured) if files):
+        way = f"ours {name}{'' if files is unsecured else ' TLS'}"
+        print(f"  {way}", file=sys.stderr)
+        hosts = list(zip(range(len(lab.hosts)), lab.hosts, files, strict=True))
+        shards = [Process(host, "serve", file, number=n, address=host.address, codec=name) for n, host, file in hosts]
         with processes(*shards):
             addresses = [shard.hear()["address"] for shard in shards]
             workers = [
-                Process(host, "exchange", number=n, addresses=addresses, codec=name) for n, host in enumerate(lab.hosts)
+                Process(host, "exchange", file, number=n, addresses=addresses, codec=name) for n, host, file in hosts
             ]
             with processes(*workers):
                 step_s, megabytes, push_s = timed(workers, steps)
         size = wire_codecs.create(name).size(PARAMETERS) / PARAMETERS
-        rows.append(Row(rate, f"ours {name}", size, step_s, share * size * PARAMETERS / payload, megabytes, push_s))
+        rows.append(Row(rate, way, size, step_s, share * size * PARAMETERS / payload, megabytes, push_s))
     return rows
 
 
@@ -282,19 +302,21 @@ def main() -> None:
     parser.add_argument("--codecs", default="fp32,bf16,int8", help="which of fp32, bf16, int8, topk")
     parser.add_argument("--steps", type=int, default=3, help="steps whose median counts, after one that does not")
     parser.add_argument("--no-gloo", action="store_true", help="leave gloo out")
+    parser.add_argument("--tls", action="store_true", help="each codec under TLS as well")
     parser.add_argument("--csv", type=Path, help="write the rows there too")
     options = parser.parse_args()
     rows: list[Row] = []
     for rate in (float(word) for word in options.rates.split(",")):
         with Lab([HostSpec(name=name) for name in HOSTS], rate_mbit=rate) as lab:
-            rows += measure(lab, rate, options.codecs.split(","), options.steps, gloo=not options.no_gloo)
+            names = options.codecs.split(",")
+            rows += measure(lab, rate, names, options.steps, gloo=not options.no_gloo, encrypted=options.tls)
     setting = f"{len(HOSTS)} hosts on {os.cpu_count()} cores, TCP {_CONGESTION.read_text().strip()}"
     print(f"{PARAMETERS / 1e6:g}M parameters, {setting} (ours: cubic where root allows it)")
-    print("Mbit/s  way        bytes/number   step s  floor s  x floor  MB at device  push s  x gloo")
+    print("Mbit/s  way            bytes/number   step s  floor s  x floor  MB at device  push s  x gloo")
     for row in rows:
         gloo_s = next((one.step_s for one in rows if one.rate_mbit == row.rate_mbit and "gloo" in one.way), None)
         print(
-            f"{row.rate_mbit:6g}  {row.way:10} {row.bytes_a_number:12.3f} {row.step_s:8.2f} {row.floor_s:8.2f}"
+            f"{row.rate_mbit:6g}  {row.way:14} {row.bytes_a_number:12.3f} {row.step_s:8.2f} {row.floor_s:8.2f}"
             f" {row.over_floor:8.2f} {row.device_mbytes:13.1f} {row.push_s or 0:7.2f}"
             f" {row.step_s / gloo_s if gloo_s else float('nan'):7.2f}"
         )

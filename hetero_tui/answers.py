@@ -144,6 +144,8 @@ def _check(found: object) -> None:
     match found:
         case protocol.Event() | protocol.LogLine():
             check_time(found.time)
+            if isinstance(found, protocol.PlanMade):
+                _check_stages(found)
         case protocol.RunList():
             for run in found.runs:
                 _check_run(run)
@@ -155,6 +157,13 @@ def _check(found: object) -> None:
             for use in (found.cpu_use, *(device.use for device in found.devices)):
                 if use is not None and not 0 <= use <= 2:
                     raise ProtocolError(f"a use of {use:.3g} is no fraction")
+
+
+def _check_stages(plan: protocol.PlanMade) -> None:
+    firsts, lasts = [stage.first for stage in plan.stages], [stage.last for stage in plan.stages]
+    cut = firsts == [0, *lasts[:-1]] and all(first < last for first, last in zip(firsts, lasts, strict=True))
+    if plan.stages and not (cut and plan.micro_batches > 0):
+        raise ProtocolError("the stages of a plan are no cut of a model")
 
 
 def _check_ports(ports: tuple[int, ...], most: int) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
 
 from hetero_tui import deadlines, events
 from hetero_tui.errors import HostError, HostKeyChanged, HostKeyUnknown, RunError
 from hetero_tui.events import HostState, Level
+from hetero_tui.fleet.install.sources import Sources
 from hetero_tui.fleet.live import cancel
 from hetero_tui.fold import apply
 from hetero_tui.intents import LoggedLine, TeardownReport
+from hetero_tui.outcomes import BootstrapReport, CheckReport
 from hetero_tui.runs.listing import list_runs
 from hetero_tui.session import Session
 from hetero_tui.state import LOSS_POINTS, RunView, State
@@ -32,6 +34,14 @@ class AppSession(Session):
         await self._list_runs()
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask_again(), name="ask again")
+
+    async def install(self, extras: Sequence[str], *, from_laptop: bool) -> BootstrapReport:
+        """Give every host that lacks one an environment, from where the environment's variables say packages are."""
+        return await self.bootstrap(Sources.of_variables(from_laptop=from_laptop), extras)
+
+    async def look_for_problems(self, *, mends: bool) -> CheckReport:
+        """What :meth:`check` finds; ``mends``: environments of ours that do not work are made anew."""
+        return await self.check(Sources.of_variables() if mends else None)
 
     async def list_runs(self) -> None:
         """Ask every host that answers which runs it has."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hetero_tui import __version__, cli_hosts, cli_ray, cli_runs, commanding, plan_command
+from hetero_tui import __version__, cli_hosts, cli_ray, cli_runs, cli_sweep, cli_web, commanding, plan_command
 from hetero_tui.cli_hosts import FromLaptop, Index, PythonMirror, TorchIndex, Wheels
 from hetero_tui.cli_options import AcceptKeys, Job, Json, LogTo, Plain, Settings, With, with_log
 from hetero_tui.errors import UsageError
@@ -41,7 +41,9 @@ application = typer.Typer(
 )
 application.add_typer(cli_hosts.commands)
 application.add_typer(cli_runs.commands)
+application.add_typer(cli_sweep.commands)
 application.add_typer(cli_ray.commands)
+application.add_typer(cli_web.commands)
 
 
 @application.callback(invoke_without_command=True)

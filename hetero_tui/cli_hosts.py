@@ -16,8 +16,8 @@ from hetero_tui.launcher import DONE, run_to_end
 from hetero_tui.narration import Output
 
 if TYPE_CHECKING:  # asyncssh takes a while to import: `--help` does without
-    from hetero_tui.fleet.install.bootstrap import BootstrapReport
     from hetero_tui.fleet.install.sources import Sources
+    from hetero_tui.outcomes import BootstrapReport
     from hetero_tui.session import Session
 
 
@@ -162,29 +162,24 @@ def add(
     path: Path = context.obj
 
     async def whole() -> int:
-        from hetero_tui.inventory.adding import free_name, parse_target, ssh_config_hosts
+        from hetero_tui.inventory.adding import parse_target
+        from hetero_tui.machines import Machines
 
         if bool(target) == from_ssh_config:
             raise UsageError(
                 "name a machine, or pass --from-ssh-config", step="add", hint="hetero-tui add me@mercer.local"
             )
-        known = commanding.known_hosts(path)
-        taken = {host.name for host in known}
-        targets = [target]
-        if from_ssh_config:
-            addresses = {host.address for host in known}
-            targets = [alias for alias in ssh_config_hosts() if alias not in addresses]
+        machines = Machines(path, accept_new_host_keys=accept)
         added: list[str] = []
         failed: list[str] = []
-        for each in targets:
+        for each in machines.known_to_ssh() if from_ssh_config else [target]:
             fields = {**parse_target(each), **({"identity_file": identity_file} if identity_file else {})}
             fields |= {"proxy_jump": jump} if jump else {}
-            chosen = name if name and target else free_name(str(fields["address"]), taken)
+            chosen = name if name and target else machines.free_name(str(fields["address"]))
             if from_ssh_config and commanding.on_a_terminal(output) and not commanding.asks(f"Add {each} as {chosen}?"):
                 continue
-            error = await commanding.write_host(path, chosen, fields, output, accept=accept, unchecked=unchecked)
+            error = await commanding.write_host(machines, chosen, fields, output, unchecked=unchecked)
             (added if error is None else failed).append(chosen)
-            taken.add(chosen)
         if as_json:
             output.document({"added": added, "failed": failed, "inventory": str(path)})
         return commanding.exit_code(done=added or ([] if failed else ["nothing to add"]), failed=failed)
@@ -204,18 +199,15 @@ def remove(
     path: Path = context.obj
 
     async def whole() -> int:
-        from hetero_tui.fleet.ledger import Ledger
-        from hetero_tui.inventory.file import remove_host
+        from hetero_tui.machines import Machines
 
-        cluster = remove_host(path, host).cluster
-        kept = [host in {entry.host.name for entry in Ledger(cluster, name=name).entries()} for name in Ledger.NAMES]
+        taken = Machines(path).remove(host)
         if as_json:
-            output.document({"removed": host, "inventory": str(path), "carries": any(kept)})
+            output.document({"removed": host, "inventory": str(path), "carries": bool(taken.commands)})
         else:
             output.data(f"{host} is no longer in {path}")
-        for carries, command in zip(kept, ("hetero-tui down", "hetero-tui down --purge"), strict=True):
-            if carries:
-                output.say(f"something of ours may still be there: `{command}` takes it away, now as before")
+        for command in taken.commands:
+            output.say(f"something of ours may still be there: `{command}` takes it away, now as before")
         return DONE
 
     raise typer.Exit(run_to_end(whole, output.complain))

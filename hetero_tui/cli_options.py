@@ -69,6 +69,12 @@ Host = Annotated[str, typer.Argument(help="A host of the inventory.", autocomple
 Job = Annotated[
     str, typer.Argument(help="A ready job (digits, text, hf-lm) or path/to/file.py:Name.", autocompletion=jobs)
 ]
+JobOrNone = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="JOB", help="A ready job (digits, text, hf-lm) or path/to/file.py:Name.", autocompletion=jobs
+    ),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option(

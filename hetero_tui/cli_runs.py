@@ -10,7 +10,7 @@ import typer
 
 from hetero_tui import cli_hosts, commanding
 from hetero_tui.cli_hosts import FromLaptop, Index, PythonMirror, TorchIndex, Wheels
-from hetero_tui.cli_options import AcceptKeys, Host, Job, Json, LogTo, Plain, Run, Settings, With, hosts, with_log
+from hetero_tui.cli_options import AcceptKeys, Host, JobOrNone, Json, LogTo, Plain, Run, Settings, With, hosts, with_log
 from hetero_tui.launcher import DONE, USAGE
 from hetero_tui.narration import Output
 from remote_agent import protocol
@@ -27,9 +27,13 @@ FORMS = ("csv", "json", *protocol.WEIGHTS)
 @commands.command()
 def train(
     context: typer.Context,
-    job: Job,
+    job: JobOrNone = None,
     settings: Settings = None,
     paths: With = None,
+    sweep: Annotated[
+        str | None,
+        typer.Option("--from", metavar="SWEEP", help="Train its job with its best settings; --set counts more."),
+    ] = None,
     log_to: LogTo = None,
     bootstrap: Annotated[
         bool,
@@ -45,14 +49,23 @@ def train(
     accept: AcceptKeys = False,
 ) -> None:
     """Start a run and follow it. It lives on the head host: closing this does not end it."""
-    from hetero_tui.runs.order import read_order
+    from hetero_tui.runs.order import HINT, read_order
+    from hetero_tui.runs.sweep import order_from
 
     output = Output(as_json, plain)
     where = (from_laptop, wheels, index, torch_index, python_mirror)
     sources = commanding.checked(output, lambda: cli_hosts.sources(*where)) if bootstrap else None
-    order = commanding.checked(output, lambda: read_order(job, with_log(settings, log_to), paths or ()))
+    pairs = with_log(settings, log_to)
+    if job is None and sweep is None:
+        output.complain(f"hetero-tui: train: which job? -> {HINT}, or --from SWEEP")
+        raise typer.Exit(USAGE)
+    # With a sweep the job's settings are not known yet.
+    known = None if sweep else commanding.checked(output, lambda: read_order(job or "", pairs, paths or ()))
 
     async def work(session: Session, output: Output) -> int:
+        order = known or order_from(await session.sweep_result(sweep or ""), job, pairs, paths or ())
+        if known is None:
+            output.say(" ".join([order.job.reference, *(f"{name}={value}" for name, value in order.settings.items())]))
         asks = commanding.asks if commanding.on_a_terminal(output) else None
         run = await session.launch(order, sources, asks)
         output.say(f"{run} is on its way; see it again with `hetero-tui attach {run}`")
@@ -265,6 +278,27 @@ def export(
         return await commanding.write_out(session, output, run, path, None, written)
 
     commanding.in_session(context, output, accept, work, narrate=False)
+
+
+@commands.command()
+def serve(
+    context: typer.Context,
+    run: Run = None,
+    host: Annotated[str, typer.Option("--host", help="Where; its head if not given.", autocompletion=hosts)] = "",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="On this computer; 0: any that is free.")] = 0,
+    device: Annotated[
+        str, typer.Option("--device", metavar="cpu|cuda:0|mps", help="The host's best if not given.")
+    ] = "",
+    as_json: Json = False,
+    plain: Plain = False,
+    accept: AcceptKeys = False,
+) -> None:
+    """Serve a run's newest checkpoint over HTTP, to this computer alone and through SSH, until Ctrl-C."""
+
+    async def work(session: Session, output: Output) -> int:
+        return await commanding.serve(session, output, run, host, port, device)
+
+    commanding.in_session(context, Output(as_json, plain), accept, work, narrate=False)
 
 
 @commands.command()

@@ -18,7 +18,7 @@ from remote_agent.states import RunState
 
 if TYPE_CHECKING:  # asyncssh takes a while to import: `--help` does without
     from hetero_tui.intents import TeardownReport
-    from hetero_tui.inventory import Host
+    from hetero_tui.machines import Machines
     from hetero_tui.reporting.figures import Figures
     from hetero_tui.session import Session
 
@@ -144,6 +144,38 @@ async def metrics(session: Session, output: Output, port: int) -> int:
     return DONE
 
 
+async def serve(session: Session, output: Output, run: str | None, host: str, port: int, device: str) -> int:
+    """Serve a run's newest checkpoint until this is cancelled, or what serves it is gone."""
+    async with session.serve(run, host, port, device) as service:
+        about = service.serving
+        if output.as_json:
+            output.document(
+                {
+                    "run": service.run,
+                    "host": service.host,
+                    "device": about.device,
+                    "step": about.step,
+                    "url": service.url,
+                    "token": service.token,
+                    "paths": list(about.paths),
+                }
+            )
+            sys.stdout.flush()
+        else:
+            output.data(f"{service.run}, step {about.step:,}, on {about.device} of {service.host}")
+            asked = {"/predict": '{"inputs": [...]}', "/generate": '{"prompt": "...", "stream": true}'}
+            for path in about.paths:
+                words = (
+                    f"curl -H 'Authorization: Bearer {service.token}' {service.url}{path} -d '{asked.get(path, '')}'"
+                )
+                output.data(words)
+            sys.stdout.flush()
+        async for _ in service.lines:
+            pass
+        output.complain(f"hetero-tui: {service.host}: the server ended")
+        return FAILED
+
+
 def report_leftovers(output: Output, report: TeardownReport, clean: str) -> int:
     """Say what a teardown left behind, or ``clean`` when it left nothing; the exit code that follows from it."""
     for left in report.leftovers:
@@ -173,50 +205,23 @@ def on_a_terminal(output: Output) -> bool:
     return not output.as_json and not output.plain and sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def known_hosts(path: Path) -> tuple[Host, ...]:
-    """The hosts of an inventory; none where there is no such file yet."""
-    from hetero_tui.inventory.file import load
-
-    return load(path).hosts if path.exists() else ()
-
-
 async def write_host(
-    path: Path, name: str, fields: dict[str, object], output: Output, *, accept: bool, unchecked: bool
+    machines: Machines, name: str, fields: dict[str, object], output: Output, *, unchecked: bool
 ) -> HeteroTuiError | None:
     """Look at a machine and write it into the inventory; what kept it from being written, which is said."""
-    from hetero_tui.errors import PythonMissing
-    from hetero_tui.fleet.probing import probe_fleet
-    from hetero_tui.inventory.file import add_host, with_host
-    from hetero_tui.transport import open_transport
 
-    inventory = with_host(path, name, fields)[0]
-    host = inventory.host(name)
-    assert host is not None
-    transport = open_transport(host, inventory, accept_new_host_keys=accept)
-    try:
-        for _ in range(2):
-            (found,) = await probe_fleet(inventory, {name: transport}, lambda _: None)
-            key = found.error if isinstance(found.error, HostKeyUnknown) else None
-            if key is None or not on_a_terminal(output):
-                break
-            if not asks(f"{name} was never seen; its key is {key.fingerprint}. Trust it?"):
-                break
-            transport.accept_offered_key()
-    finally:
-        await transport.close()
-    if found.error is not None and not isinstance(found.error, PythonMissing) and not unchecked:
+    async def trusts(name: str, error: HostKeyUnknown) -> bool:
+        question = f"{name} was never seen; its key is {error.fingerprint}. Trust it?"
+        return on_a_terminal(output) and asks(question)
+
+    found = await machines.look(name, fields, trusts)
+    if found.error is not None and not found.can_be_used and not unchecked:
         output.error(found.error)
-        output.say(f"{name} was not written to {path}; --unchecked writes it all the same")
+        output.say(f"{name} was not written to {machines.path}; --unchecked writes it all the same")
         return found.error
-    add_host(path, name, fields)
-    what = "it does not answer now" if found.error is not None else ""
-    if found.facts is not None:
-        devices = ", ".join(found.facts.device_name(device) for device in found.facts.devices)
-        what = f"{found.facts.os.name}, {devices}, Python {found.facts.python.version}"
-    elif isinstance(found.error, PythonMissing):
-        what = "no Python yet: `hetero-tui bootstrap` brings one"
+    machines.write(name, fields)
     if not output.as_json:
-        output.data(f"{name} is in {path}: {what}")
+        output.data(f"{name} is in {machines.path}: {found.words}")
     return None
 
 

@@ -142,6 +142,7 @@ class HostFacts(_Facts):
     """All that the probe found out about one machine.
 
     ``machine`` is the same for two hosts of the inventory that are one machine, user and folder; None: unknown.
+    ``power`` is ``battery`` or ``mains``; None: unknown.
     ``clock_ahead`` is by how many seconds its clock is ahead of the laptop's (less than 0: behind), as far as it shows.
     """
 
@@ -163,6 +164,7 @@ class HostFacts(_Facts):
     environment_python: Path | None = None
     problems: Annotated[tuple[Line, ...], Field(max_length=100)] = ()
     machine: Line | None = None
+    power: Line | None = None
     clock_ahead: float = 0.0
 
     @property

@@ -225,6 +225,8 @@ def _part_in(run: RunView | None, host: str) -> tuple[HostState, str]:
     if any(worker.samples > 0 for worker in living):
         factor = next((worker.slow_factor for worker in living if worker.slow_factor is not None), None)
         return (HostState.TRAINING, "") if factor is None else (HostState.SLOW, f"×{factor:.1f}")
+    if living and run.stages:
+        return HostState.BENCHED, "holds no blocks of the model: a step is shorter without it"
     if living:
         return HostState.BENCHED, "too slow to help just now; tried again by itself"
     if not workers:
@@ -242,13 +244,14 @@ def _next_try(run: RunView | None, host: str) -> float | None:
 
 def _run_changed(state: State, event: events.RunChanged) -> State:
     run = state.run
+    goes_on = event.state in (RunState.STARTING, RunState.RUNNING)
     if run is None or run.run != event.run:
-        run = begun(event.run, event.job, event.time)
+        run = begun(event.run, event.job, event.time, _seq_of_ended(state, event.run) if goes_on else 0)
         state = _with_listed(replace(state, run=run), event)
-    elif run.state.final and event.state in (RunState.STARTING, RunState.RUNNING):
+    elif run.state.final and goes_on:
         if state.told[0] == run.run:  # its last event is taken back when it is resumed
             state = replace(state, told=(run.run, min(state.told[1], run.last_seq - 1)))
-        run = begun(event.run, event.job, event.time)  # its events come from the first
+        run = begun(event.run, event.job, event.time, run.last_seq)  # its events come from the first
     elif run.state.final:
         return state  # the run's own last word stands
     final = event.state.final
@@ -260,6 +263,11 @@ def _run_changed(state: State, event: events.RunChanged) -> State:
     word = f"is {event.state}" if not final or event.state is RunState.LOST else event.state.value
     state = _logged(state, event.time, level, f"{event.run} {word}{where}{detail}")
     return _mark_training_hosts(state)
+
+
+def _seq_of_ended(state: State, run: str) -> int:
+    """The number of the last event of a run that had ended when runs were listed; 0: it is not known as such."""
+    return next((each.seq for each in state.runs or () if each.id == run and each.state.final), 0)
 
 
 def _with_listed(state: State, event: events.RunChanged) -> State:

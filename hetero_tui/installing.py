@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from hetero_tui.errors import UsageError
-from hetero_tui.fleet.check import CheckReport
-from hetero_tui.fleet.findings import BOOTSTRAP
-from hetero_tui.fleet.install.bootstrap import BootstrapReport
 from hetero_tui.fleet.install.requirements import refuse, words
 from hetero_tui.fleet.install.sources import Sources
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.fleet.survey import head_name
 from hetero_tui.keeper import Keeper
+from hetero_tui.outcomes import BootstrapReport, CheckReport
 
 
 class Installing(Keeper):
@@ -34,10 +32,9 @@ class Installing(Keeper):
         async with self._exclusively("checking"):
             await self._fleet.look()
             report = await self._fleet.check()
-            broken = frozenset(finding.host for finding in report.findings if finding.mend == BOOTSTRAP)
-            if sources is not None and broken:
+            if sources is not None and report.broken:
                 async with self._fleet.alone("check"):
-                    await self._fleet.bootstrap(sources, (), broken)
+                    await self._fleet.bootstrap(sources, (), report.broken)
                 await self._fleet.look()
                 report = await self._fleet.check()
             return report

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 from hetero_tui.state import RunView, State
 
 if TYPE_CHECKING:
+    from hetero_tui.outcomes import BootstrapReport, CheckReport
     from remote_agent import protocol
 
 
@@ -85,6 +86,12 @@ class Intents(Protocol):
     async def up(self) -> None:
         """Start the cluster on every fit host. Starting what runs changes nothing."""
 
+    async def install(self, extras: Sequence[str], *, from_laptop: bool) -> BootstrapReport:
+        """Give every host that lacks one an environment with ``extras`` besides; the state tells how it goes on."""
+
+    async def look_for_problems(self, *, mends: bool) -> CheckReport:
+        """Look for all that may keep hosts from training well; ``mends``: environments of ours that do not work."""
+
     def mistakes_in(self, job: str, settings: Mapping[str, str], paths: Sequence[str] = ()) -> tuple[str, ...]:
         """What is wrong with an order for :meth:`train`, as far as it shows before anything starts."""
 
@@ -144,6 +151,12 @@ class Refusing(ABC):
         self._refuse()
 
     async def up(self) -> None:
+        self._refuse()
+
+    async def install(self, extras: Sequence[str], *, from_laptop: bool) -> BootstrapReport:
+        self._refuse()
+
+    async def look_for_problems(self, *, mends: bool) -> CheckReport:
         self._refuse()
 
     def mistakes_in(self, job: str, settings: Mapping[str, str], paths: Sequence[str] = ()) -> tuple[str, ...]:

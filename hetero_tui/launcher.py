@@ -14,6 +14,7 @@ from hetero_tui.errors import HeteroTuiError, UsageError
 
 if TYPE_CHECKING:
     from hetero_tui.app_session import AppSession
+    from hetero_tui.machines import Machines
     from hetero_tui.recording.replay import Replay
     from hetero_tui.ui.preferences import Preferences
 
@@ -50,6 +51,11 @@ def open_app(path: Path, *, accept_new_host_keys: bool = False, readonly: bool =
         opened[-1].record()
         return opened[-1]
 
+    def machines() -> Machines:
+        from hetero_tui.machines import Machines
+
+        return Machines(path, accept_new_host_keys=accept_new_host_keys)
+
     async def whole() -> int:
         from hetero_tui.ui.app import HeteroApp
 
@@ -57,6 +63,7 @@ def open_app(path: Path, *, accept_new_host_keys: bool = False, readonly: bool =
             open_session,
             changes=lambda: changes_of(path),
             inventory_path=str(path),
+            machines=machines,
             preferences=read_settings(readonly=readonly),
         )
         try:
@@ -128,7 +135,9 @@ def open_replay(replay: Replay) -> int:
 
 
 def on_a_terminal() -> bool:
-    """Whether the app can be drawn and has keys; Textual draws on stderr."""
+    """Whether the app can be drawn and has keys; Textual draws on stderr, or as ``hetero-tui web`` tells it."""
+    if "TEXTUAL_DRIVER" in os.environ:
+        return True
     return os.environ.get("TERM") != "dumb" and all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 

@@ -14,6 +14,7 @@ from hetero_tui.narration import Output
 
 if TYPE_CHECKING:
     from hetero_tui.runs.order import Order
+    from hetero_tui.runs.racing import By
     from hetero_tui.session import Session
     from remote_agent.planning.choice import Limits
     from remote_agent.planning.survey import Survey
@@ -36,6 +37,10 @@ def plan(
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Each term of the step's time, and its source.")] = False,
     measure: Annotated[bool, typer.Option("--measure", help="Measure anew, even if nothing has changed.")] = False,
+    race: Annotated[
+        bool, typer.Option("--race", help="Train the two best ways for 20 s each, and compare what they did.")
+    ] = False,
+    by: Annotated[str, typer.Option("--by", help="What a race is won by: speed, or loss (fall a second).")] = "speed",
     as_json: Json = False,
     plain: Plain = False,
     accept: AcceptKeys = False,
@@ -45,7 +50,7 @@ def plan(
     from hetero_tui.runs.order import read_order
 
     output = Output(as_json, plain)
-    commanding.checked(output, lambda: _check(allow))
+    commanding.checked(output, lambda: _check(allow, by, race=race, imagined=bool(what_if or fleet)))
     pairs = [*(settings or ()), *([f"allow={allow}"] if allow != "exact" else [])]
     order = commanding.checked(output, lambda: read_order(job, pairs, paths or ()))
     limits = commanding.checked(output, lambda: _limits(order))
@@ -60,16 +65,49 @@ def plan(
 
     async def work(session: Session, output: Output) -> int:
         survey, measured = await session.survey_of(order, anew=measure)
+        if race:
+            return await _race(session, output, order, survey, limits, "loss" if by == "loss" else "speed")
         return _print(output, survey, limits, changes, explain=explain, measured=measured)
 
     commanding.in_session(context, output, accept, work)
 
 
-def _check(allow: str) -> None:
+def _check(allow: str, by: str, *, race: bool, imagined: bool) -> None:
+    """Raises UsageError with every mistake."""
     from hetero_tui.errors import UsageError
 
-    if allow not in ("exact", "inexact"):
-        raise UsageError(f"--allow {allow}: valid: exact, inexact", step="plan")
+    mistakes = [f"--allow {allow}: valid: exact, inexact"] if allow not in ("exact", "inexact") else []
+    mistakes += [f"--by {by}: valid: speed, loss"] if by not in ("speed", "loss") else []
+    mistakes += ["--by is for --race"] if by != "speed" and not race else []
+    mistakes += ["--race trains on the machines that are there, not on those of --what-if or --fleet"] * (
+        race and imagined
+    )
+    if mistakes:
+        raise UsageError("; ".join(mistakes), step="plan")
+
+
+async def _race(session: Session, output: Output, order: Order, survey: Survey, limits: Limits, by: By) -> int:
+    from hetero_tui.runs import racing
+    from remote_agent.planning.choice import choose
+    from remote_agent.planning.sites import DoesNotFit
+
+    try:
+        choice = choose(survey, limits)
+    except DoesNotFit as error:
+        return _does_not_fit(output, error)
+    found = await racing.race(session, order, choice, session.notice)
+    if output.as_json:
+        output.document(racing.document(found, by))
+    else:
+        output.table(racing.HEADINGS, racing.rows(found))
+        for line in racing.verdict(found, by):
+            output.data(line)
+    return FAILED if any(each.error for each in found) else DONE
+
+
+def _does_not_fit(output: Output, error: Exception) -> int:
+    output.complain(f"hetero-tui: plan: the job does not fit: {error} -> a smaller batch or model, or more memory")
+    return FAILED
 
 
 def _limits(order: Order) -> Limits:
@@ -109,8 +147,7 @@ def _print(
     try:
         found = choose(survey, limits)
     except DoesNotFit as error:
-        output.complain(f"hetero-tui: plan: the job does not fit: {error} -> a smaller batch or model, or more memory")
-        return FAILED
+        return _does_not_fit(output, error)
     told = verdicts(survey, found, limits)
     if output.as_json:
         output.document(plan_report.document(survey, found, told, measured=measured))

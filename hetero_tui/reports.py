@@ -29,6 +29,7 @@ def probe_document(inventory: Inventory, probed: tuple[Probed, ...], head: str |
             {
                 "name": entry.host,
                 "status": entry.status,
+                "seconds": round(entry.seconds, 1),
                 "facts": None if entry.facts is None else entry.facts.model_dump(mode="json"),
                 "notes": [] if entry.facts is None else list(entry.facts.notes),
                 "problems": [{"cause": problem.cause, "hint": problem.hint} for problem in judged.get(entry.host, ())],

@@ -23,9 +23,9 @@ from remote_agent import protocol
 from remote_agent.states import RunState
 
 
-def begun(run: str, job: str, time: float) -> RunView:
-    """A run of which only that it was started is known."""
-    return RunView(run=run, job=job, started=time, phases=(Phase(name=COORDINATOR, began=time),))
+def begun(run: str, job: str, time: float, history: int = 0) -> RunView:
+    """A run of which only that it was started is known, or resumed after its event number ``history``."""
+    return RunView(run=run, job=job, started=time, phases=(Phase(name=COORDINATOR, began=time),), history=history)
 
 
 def fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]:
@@ -38,7 +38,13 @@ def fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]:
 
 
 def _phases(run: RunView, event: protocol.Event) -> tuple[Phase, ...]:
-    """How far the start is. The first step ends it, and a new start after a resume begins it again."""
+    """How far the start is. The first step ends it, and a new start after a resume begins it again.
+
+    A run that is being resumed is read from its first event: those from before tell nothing of how far it is now. Its
+    last word was taken back, and has its number to the one that says that it goes on.
+    """
+    if event.seq < run.history or (event.seq == run.history and not isinstance(event, protocol.RunResumed)):
+        return run.phases
     match event:
         case protocol.RunStarted():
             return _next(run.phases, WORKERS, event.time)
@@ -81,6 +87,8 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
         case protocol.PlanMade():
             iterations = event.iterations or run.iterations
             run = replace(run, workers=_workers(run, event.shares), detail="", iterations=iterations, plan=event)
+            if event.stages:
+                return replace(run, workers=_staged(run.workers, event)), Level.INFO, _cut(event)
             shares = ", ".join(f"{share.host} {share.samples}" for share in event.shares)
             return run, Level.INFO, f"samples of a step, by measured speed: {shares}"
         case protocol.Rebalanced():
@@ -209,6 +217,19 @@ def _workers(run: RunView, shares: Iterable[protocol.Share]) -> tuple[WorkerView
             slow_factor=known.slow_factor if known else None,
         )
     return tuple(workers.values())
+
+
+def _staged(workers: tuple[WorkerView, ...], plan: protocol.PlanMade) -> tuple[WorkerView, ...]:
+    """Each with its part of the model's blocks: all stages see all samples."""
+    blocks = {stage.worker: stage.last - stage.first for stage in plan.stages}
+    total = sum(blocks.values()) or 1
+    return tuple(replace(worker, fraction=blocks.get(worker.worker, 0) / total) for worker in workers)
+
+
+def _cut(plan: protocol.PlanMade) -> str:
+    hosts = {share.worker: share.host for share in plan.shares}
+    parts = [f"{hosts.get(stage.worker, stage.worker)} {stage.first + 1}-{stage.last}" for stage in plan.stages]
+    return f"blocks of the model, by measured speed: {', '.join(parts)}"
 
 
 def _change_worker(run: RunView, name: str, **changes: object) -> tuple[WorkerView, ...]:

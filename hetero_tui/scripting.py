@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 from hetero_tui.errors import UsageError
@@ -12,6 +12,8 @@ from hetero_tui.installing import Installing
 from hetero_tui.runs.history import history
 from hetero_tui.runs.listing import find_run
 from hetero_tui.runs.script import rays_output, refuse_ours
+from hetero_tui.runs.serving import Service, place_of, serving
+from hetero_tui.runs.sweep import result_of
 from hetero_tui.runs.weights import SINGLE, fetch_weights
 from hetero_tui.text import HostText
 from remote_agent import protocol
@@ -50,6 +52,26 @@ class Scripting(Installing):
             transport = self._fleet.transports[host]
             return summary.id, place, await fetch_weights(transport, self._fleet.cluster, summary.id, form, place)
 
+    async def sweep_result(self, run: str) -> protocol.SweepResult:
+        """How a sweep went; RunError: there is none of that name, or it has no result yet."""
+        host, summary = await self.find(run)
+        with self._working("reading the sweep"):
+            return await result_of(self._fleet.transports[host], self._fleet.cluster, summary.id)
+
+    @asynccontextmanager
+    async def serve(self, run: str | None, host: str, port: int, device: str) -> AsyncIterator[Service]:
+        """A run's (None: the newest) newest checkpoint behind HTTP, on ``host`` (empty: its head), while this is open.
+
+        Raises RunError, UsageError and HostError as :mod:`hetero_tui.runs.serving` says.
+        """
+        fleet = self._fleet
+        if host:
+            self._refuse_unknown(host, step="serve")
+        with self._working("serving"):
+            name, place = await place_of(fleet.cluster, dict(fleet.transports), run, host)
+        async with serving(fleet.transports[place], fleet.cluster, name, port=port, device=device) as service:
+            yield service
+
     async def rays_own(self, words: Sequence[str]) -> AsyncGenerator[HostText]:
         """Lines of what Ray's own command line says on the head.
 
@@ -66,3 +88,8 @@ class Scripting(Installing):
         async with aclosing(rays_output(self._fleet.transports[head], self._fleet.cluster, words)) as lines:
             async for line in lines:
                 yield line
+
+    def _refuse_unknown(self, host: str, *, step: str) -> None:
+        if self._fleet.inventory.host(host) is None:
+            known = ", ".join(entry.name for entry in self._fleet.inventory.hosts)
+            raise UsageError(f"no host {host!r} in the inventory", step=step, hint=f"hosts: {known}")

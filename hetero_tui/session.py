@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
 
 from hetero_tui import deadlines, events
-from hetero_tui.errors import HeteroTuiError, HostError, OrderError, RunError, UsageError
+from hetero_tui.errors import HeteroTuiError, HostError, OrderError, RunError
 from hetero_tui.events import ClusterState, Level
 from hetero_tui.fleet.bring_up import UpReport
 from hetero_tui.fleet.install.sources import Sources
@@ -159,7 +159,7 @@ class Session(Scripting):
         What the job requires and hosts lack is installed from ``sources``, or else if ``asks`` agrees.
         """
         async with self._exclusively("starting"), self._fleet.alone("train"):
-            if order.script is None:
+            if order.script is None or order.search is not None:
                 self._refuse_beside_live_run("train")
             archive = await archive_of(order, self.notice)
             fleet = self._fleet
@@ -195,7 +195,7 @@ class Session(Scripting):
         self._follow(run)
         return run
 
-    async def events_of(self, run: str | None) -> AsyncIterator[tuple[HostText, protocol.Event]]:
+    async def events_of(self, run: str | None) -> AsyncGenerator[tuple[HostText, protocol.Event]]:
         """(line as written, event) of a run from seq 1 to its end; None is the newest run. Each is folded as well.
 
         Raises:
@@ -322,11 +322,6 @@ class Session(Scripting):
             self._recorder.close()
 
     # --- Inside ------------------------------------------------------------------------------------------------------
-
-    def _refuse_unknown(self, host: str, *, step: str) -> None:
-        if self.inventory.host(host) is None:
-            known = ", ".join(entry.name for entry in self.inventory.hosts)
-            raise UsageError(f"no host {host!r} in the inventory", step=step, hint=f"hosts: {known}")
 
     def _run_is_on(self, host: str) -> None:
         self._run_host = host

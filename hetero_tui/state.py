@@ -68,7 +68,10 @@ class HostView:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerView:
-    """One worker of the run and its share of each step now; ``fraction`` is that share of the batch, 0..1."""
+    """One worker of the run and its share of each step now; ``fraction`` is that share of the batch, 0..1.
+
+    Of a model that is cut by its layers it is the worker's part of the blocks.
+    """
 
     worker: str
     host: str
@@ -141,6 +144,7 @@ class RunView:
     loss: float | None = None
     samples: int = 0
     last_seq: int = 0
+    history: int = 0  # the number of its last event before it was resumed; 0: it was not, since it is followed
     losses: tuple[tuple[int, float], ...] = ()
     workers: tuple[WorkerView, ...] = ()
     recent: tuple[protocol.Step, ...] = ()
@@ -163,6 +167,11 @@ class RunView:
         if self.started is None or last is None:
             return None
         return max(0.0, last - self.started - self.away_seconds)
+
+    @property
+    def stages(self) -> tuple[protocol.Stage, ...]:
+        """The parts of a model that is cut by its layers, in their order; none of any other."""
+        return self.plan.stages if self.plan is not None else ()
 
     @property
     def is_starting(self) -> bool:

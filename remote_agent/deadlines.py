@@ -70,6 +70,12 @@ JOIN_SECONDS = 60.0
 LOCK_SECONDS = HEAD_REACHABLE_SECONDS + JOIN_SECONDS + LAUNCH_SECONDS
 """How long ``start`` and ``stop`` wait for another one on this machine. A waiting ``stop`` ends a ``start`` at once."""
 
+DELAY_SECONDS = 1.0
+"""A round trip to the head that takes longer is not shown: the host's samples wait for it."""
+
+DELAY_EVERY_SECONDS = 5.0
+"""Between two measurements of it."""
+
 FILE_APPEARS_SECONDS = 30.0
 """How long ``follow`` waits for its file to be created."""
 
@@ -81,3 +87,16 @@ HEARTBEAT_SECONDS = 5.0
 
 VENDOR_COMMAND_SECONDS = 2.0
 """A vendor's program that reads live use."""
+
+REQUEST_SECONDS = 60.0
+"""A client of ``serve`` that is silent for so long has gone."""
+
+SWEEP_POLL_SECONDS = 0.25
+"""Between two looks of a sweep at the figures of its trials; a trial's end is seen at once."""
+
+SEAT_PAUSE_SECONDS = 10.0
+"""A device whose trial was lost with its host gets the next one so much later; it doubles with each that is lost, up to
+:data:`SEAT_LONGEST_SECONDS`."""
+
+SEAT_LONGEST_SECONDS = 300.0
+"""Longest pause of such a device."""

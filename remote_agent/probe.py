@@ -45,6 +45,9 @@ EXTRA_PATH = ("/usr/local/bin", "/usr/bin", "/usr/sbin", "/sbin", "/opt/rocm/bin
 DISCRETE_MEMORY = 2 * 1024 * MIB
 """An AMD GPU with less memory of its own is part of the processor and rarely meant for training."""
 
+LEAST_FILES = 1000
+"""That can still be made where the agent, Ray's logs and a run's files go."""
+
 UNKNOWN = ("", "n/a", "[n/a]", "not supported", "[not supported]", "[unknown error]", "unknown", "none")
 
 Facts = Dict[str, Any]
@@ -650,8 +653,11 @@ def unwritable(path: str) -> str:
         return "the home folder %s is not there" % home
     if not os.path.isdir(path):
         return "it is no folder"
-    if os.statvfs(path).f_flag & os.ST_RDONLY:
+    place = os.statvfs(path)
+    if place.f_flag & os.ST_RDONLY:
         return "the file system is read-only"
+    if place.f_files and place.f_favail < LEAST_FILES:  # f_files is 0 where the file system does not count them
+        return "the file system has room for %d more files (inodes) only" % place.f_favail
     return "" if os.access(path, os.W_OK | os.X_OK) else "it belongs to another user"
 
 
@@ -690,6 +696,18 @@ def simulated_speed() -> Optional[float]:
         return None
 
 
+def power_state(commands: Commands, supplies: str = "/sys/class/power_supply") -> Optional[str]:
+    """``battery`` or ``mains``: a laptop computes at another speed on its battery; None: unknown."""
+    if MACOS:
+        text = commands.run("pmset", "-g", "batt")
+        return ("battery" if "'Battery Power'" in text else "mains") if text else None
+    try:
+        states = [read_text(os.path.join(supplies, name, "status")) or "" for name in os.listdir(supplies)]
+    except OSError:
+        return None
+    return "battery" if "Discharging" in [state.strip() for state in states] else "mains"
+
+
 def look(folder: str, deadline: float) -> Facts:
     """All facts about this machine, within ``deadline`` seconds."""
     commands = Commands(max(0.5, deadline - REPORT_SECONDS))
@@ -705,6 +723,7 @@ def look(folder: str, deadline: float) -> Facts:
         "free_ports": lambda: read_free_ports(commands),
         "python": lambda: read_python(folder),
         "machine": lambda: machine_identity(folder),
+        "power": lambda: power_state(commands),
     }
     values: Dict[str, Any] = {}
     problems: Dict[str, str] = {}
@@ -749,6 +768,7 @@ def look(folder: str, deadline: float) -> Facts:
         "addresses": values.get("addresses", []),
         "free_ports": values.get("free_ports", []),
         "machine": values.get("machine"),
+        "power": values.get("power"),
         "clock": time.time(),
         "simulated_speed": simulated_speed(),
         "problems": [problems[name] for name in parts if name in problems],

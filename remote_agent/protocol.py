@@ -1,6 +1,7 @@
 """The wire between a laptop and its machines: frozen values, one JSON document a line, and a version.
 
-Both sides import this file, and nothing else of each other but what has no imports of its own (`states`, `settings`).
+Both sides import this file, and nothing else of each other but what has no imports of its own (`states`, `settings`,
+`search`).
 A reader ignores fields that it does not know (fields may be added, none is renamed) and an event kind that it does not
 know is skipped, so that an older laptop can follow a newer run. What arrives is data from another machine: a value of
 the wrong type is a :class:`ProtocolError`, never an attribute error three layers up.
@@ -22,6 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar, get_args, get_origin
 
+from remote_agent.search import Search
 from remote_agent.states import ControlCommand, RayState, RunState
 
 CLUSTER_MARK = "HETERO_TUI_CLUSTER"
@@ -57,6 +59,9 @@ CONTROL_FILE = "control.jsonl"
 
 PROFILES = "profiles"
 """In the cluster's folder on the head: what was measured, a file for each job with its settings and devices."""
+
+MEASURING = "measuring: "
+"""What a line begins with in which the measurement for a plan says how far it is."""
 
 SCRIPT = "script"
 """Name of a script's process among those of a run; its output is in ``script.log`` of the run's folder."""
@@ -99,6 +104,7 @@ class NodeSpec:
     ``gcs_port`` are the head's, on every host. ``cpus`` is how many CPU slots Ray may hand out; None means all.
     ``epoch`` tells clusters of this name apart that were formed one after the other: the larger is the newer. It is
     the time at which it was formed, so that a cluster whose head was lost is older than the one that took its place.
+    ``encrypted``: all connections between machines are under TLS.
     """
 
     cluster: str
@@ -113,6 +119,7 @@ class NodeSpec:
     resources: dict[str, float]
     cpus: int | None = None
     epoch: int = 0
+    encrypted: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +145,8 @@ class RunSpec:
     ready to go on: hosts that are not in the cluster now, whose devices the run keeps; they take part once they are
     back. ``profile`` names the file, in :data:`PROFILES` of the cluster's folder on the head, in which what is measured
     of devices and links is kept for later plans; empty: it is not kept. With ``script`` it is no training: ``job`` is a
-    Ray script's file in :data:`JOB_ARCHIVE`, and ``arguments`` are its own (:mod:`remote_agent.raw_ray`).
+    Ray script's file in :data:`JOB_ARCHIVE`, and ``arguments`` are its own (:mod:`remote_agent.raw_ray`). With
+    ``search`` as well it is a sweep: ``job`` is what its trials train (:mod:`remote_agent.sweep`).
     """
 
     run: str
@@ -157,6 +165,7 @@ class RunSpec:
     profile: str = ""
     script: bool = False
     arguments: tuple[str, ...] = ()
+    search: Search | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,6 +306,48 @@ class Exported:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Trial:
+    """How a trial of a sweep went: ``settings`` are its own; ``figure`` is the sweep's metric after ``steps`` steps.
+
+    ``cause`` says why it failed; empty: it did not. ``stopped``: it was stopped early, as others were better.
+    """
+
+    number: int
+    settings: dict[str, str]
+    host: str = ""
+    device: str = ""
+    steps: int = 0
+    figure: float | None = None
+    stopped: bool = False
+    cause: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepResult:
+    """Answer of ``python -m remote_agent.sweep --result``: the trials of a sweep so far, from best to worst.
+
+    ``config`` holds what all of them have. ``finished``: all of them ended.
+    """
+
+    run: str
+    job: str
+    metric: str
+    config: dict[str, Any]
+    trials: tuple[Trial, ...]
+    finished: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serving:
+    """What ``python -m remote_agent.serve`` says once it answers: its port on loopback, and what can be asked there."""
+
+    port: int
+    step: int
+    device: str
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class LogLine:
     """A line of ``python -m remote_agent.logs``: what a process of a host logged or printed, and when.
 
@@ -343,7 +394,10 @@ class DeviceSample:
 
 @dataclass(frozen=True, kw_only=True)
 class HostSample:
-    """Live use of one host, about once a second; ``run`` is the run that has its coordinator there, if any."""
+    """Live use of one host, about once a second; ``run`` is the run that has its coordinator there, if any.
+
+    ``head_delay_s`` is a round trip from this host to the cluster's head; None there, and where it is not known.
+    """
 
     time: float
     cpu_use: float | None
@@ -354,6 +408,7 @@ class HostSample:
     bytes_sent_per_s: float | None = None
     bytes_received_per_s: float | None = None
     run: str = ""
+    head_delay_s: float | None = None
 
 
 # --- Events of a run -------------------------------------------------------------------------------------------------
@@ -396,10 +451,27 @@ class Share:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A worker's part of a model that is cut by its layers: blocks ``first`` to before ``last``, from 0.
+
+    ``seconds`` is what they take for one micro-batch, forward and backward, and ``memory`` the bytes that they need.
+    """
+
+    worker: str
+    first: int
+    last: int
+    seconds: float
+    memory: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlanMade(Event):
     """How the batch is cut after the devices were measured, and why.
 
-    ``iterations`` is the last step, which can follow from how fast the devices are; 0: as it was said before.
+    ``iterations`` is the last step, which can follow from how fast the devices are; 0: as it was said before. Where the
+    model is cut instead, ``stages`` are its parts in their order, and a step is ``micro_batches``, of which
+    ``in_flight`` are on their way at once. ``terms`` are the parts of ``predicted_step_s`` by name, in seconds; empty:
+    it is of computing alone.
     """
 
     kind: ClassVar[str] = "plan"
@@ -408,6 +480,10 @@ class PlanMade(Event):
     predicted_step_s: float | None = None
     reasons: tuple[str, ...] = ()
     iterations: int = 0
+    terms: dict[str, float] = field(default_factory=dict)
+    stages: tuple[Stage, ...] = ()
+    micro_batches: int = 0
+    in_flight: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -488,7 +564,11 @@ class Replanned(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerStep:
-    """One worker's part of a step: four times that add up to (about) the step's seconds."""
+    """One worker's part of a step: four times that add up to (about) the step's seconds.
+
+    Of a stage of a pipeline push and pull are the times in which it could not compute, while something was being sent
+    to other stages or received from them.
+    """
 
     worker: str
     host: str

@@ -56,7 +56,8 @@ def environment(folder: Path, base: Mapping[str, str]) -> dict[str, str]:
         raise NoCluster("the cluster is not up on this machine")
     address = protocol.join_address(spec.head_address, spec.gcs_port)
     own = {"RAY_ADDRESS": address, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
-    return ray_command.environment(base, layout.token_path(folder)) | own
+    bundle = layout.tls_path(folder) if spec.encrypted else None
+    return ray_command.environment(base, layout.token_path(folder), bundle) | own
 
 
 def scripts_environment(spec: RunSpec, place: Path, base: Mapping[str, str]) -> dict[str, str]:
@@ -116,7 +117,7 @@ def run_script(place: Path) -> int:
     spec = decode(RunSpec, (place / "run.json").read_text(encoding="utf-8"))
     journal, child = place / "events.jsonl", _Child()
     about: dict[str, Any] = {"run": spec.run, "job": spec.job, "host": spec.host}
-    _write(journal, RunStarted(seq=1, time=time.time(), **about, iterations=0, batch_size=0, parameters=0))
+    append_event(journal, RunStarted(seq=1, time=time.time(), **about, iterations=0, batch_size=0, parameters=0))
     code = 1
     try:
         with zipfile.ZipFile(place / protocol.JOB_ARCHIVE) as files:
@@ -129,11 +130,12 @@ def run_script(place: Path) -> int:
         cause = f"{spec.job} could not be started: {error}"
     if child.stopped or code == 0:
         figures: dict[str, Any] = {"steps": 0, "samples": 0, "final_loss": None, "samples_per_second": 0.0}
-        _write(journal, RunFinished(seq=2, time=time.time(), **figures, checkpoint="", stopped=child.stopped))
+        append_event(journal, RunFinished(seq=2, time=time.time(), **figures, checkpoint="", stopped=child.stopped))
         return 0
     detail = _last_lines(place / OUTPUT)
     hint = f"`hetero-tui logs {spec.run}` has all of its output"
-    _write(journal, RunFailed(seq=2, time=time.time(), step=0, host=spec.host, cause=cause, hint=hint, detail=detail))
+    failed = RunFailed(seq=2, time=time.time(), step=0, host=spec.host, cause=cause, hint=hint, detail=detail)
+    append_event(journal, failed)
     return 1
 
 
@@ -145,7 +147,8 @@ def _last_lines(path: Path) -> str:
         return ""
 
 
-def _write(path: Path, event: Event) -> None:
+def append_event(path: Path, event: Event) -> None:
+    """Write one event into a run's ``events.jsonl``."""
     with path.open("a", encoding="utf-8") as file:
         file.write(encode(event) + "\n")
 

@@ -150,8 +150,9 @@ def reopen(folder: Path, run: str, now: protocol.RunSpec, seen: Iterable[str] = 
     if summary.state is RunState.FINISHED:
         raise NotResumable(f"{run} is finished")
     if summary.checkpoint is None:
+        kind = "script" if known.search is None else "sweep"
         raise NotResumable(
-            f"{run} is a script, which has to be run again" if known.script else f"{run} has no checkpoint"
+            f"{run} is a {kind}, which has to be run again" if known.script else f"{run} has no checkpoint"
         )
     try:
         found = reopening.reopen(events)

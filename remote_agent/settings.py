@@ -271,26 +271,27 @@ def _read(
     is_open: bool = False,
 ) -> tuple[dict[str, Any], list[str]]:
     """The settings that are of their kind and in their range, as plain values; a sentence for each of the others."""
-    hints = {**own, **_hints()}
+    known = {**own, **hints()}
     values: dict[str, Any] = {}
     mistakes: list[str] = []
     for name, value in settings.items():
-        if hints.get(name) is job_settings.ANY or (is_open and name not in hints):
+        if known.get(name) is job_settings.ANY or (is_open and name not in known):
             continue
-        if name not in hints:
-            close = nearest(name, hints)
-            advice = f"did you mean {close!r}?" if close else "valid: " + ", ".join(sorted(hints))
+        if name not in known:
+            close = nearest(name, known)
+            advice = f"did you mean {close!r}?" if close else "valid: " + ", ".join(sorted(known))
             mistakes.append(f"{name}: no such setting; {advice}")
             continue
         try:
-            values[name] = convert(hints[name], value, parse=parse)
+            values[name] = convert(known[name], value, parse=parse)
         except ValueError as error:
             mistakes.append(f"{name}={value if parse else repr(value)}: {error}")
     return values, mistakes
 
 
 @cache
-def _hints() -> dict[str, Any]:
+def hints() -> Mapping[str, Any]:
+    """Each setting's annotation: its kind and range."""
     return typing.get_type_hints(TrainingConfig, include_extras=True)
 
 
@@ -301,7 +302,7 @@ def _defaults() -> Mapping[str, Any]:
 
 def _right(given: Collection[str], values: Collection[str]) -> set[str]:
     """The settings that were not ``given`` a wrong value: ``values`` are those that were given a right one."""
-    return {name for name in _hints() if name in values or name not in given}
+    return {name for name in hints() if name in values or name not in given}
 
 
 def _conflicts(values: Mapping[str, Any], among: Collection[str]) -> list[str]:

@@ -64,26 +64,53 @@ def export(place: Path, form: str) -> protocol.Exported:
     return protocol.Exported(files=files, step=found.step)
 
 
+def model_of(place: Path) -> tuple[Checkpoint, Job, TrainingConfig, nn.Module]:
+    """The newest checkpoint of the run in ``place``, and the model of its job with these weights, on the CPU.
+
+    Raises:
+        TrainingError: there is none, or the model can't be made or does not fit.
+    """
+    from remote_agent.training.checkpoint import checkpoint
+
+    found = checkpoint.find(place)
+    loaded, config = _job_of(place)
+    return found, loaded, config, _filled(loaded, config, found)
+
+
+def _job_of(place: Path) -> tuple[Job, TrainingConfig]:
+    from remote_agent.training import job
+
+    spec = protocol.decode(protocol.RunSpec, (place / "run.json").read_text(encoding="utf-8"))
+    loaded = job.load(spec.job, place)
+    return loaded, job.configured(loaded, spec.config)
+
+
+def _filled(loaded: Job, config: TrainingConfig, found: Checkpoint) -> nn.Module:
+    from remote_agent.training import job
+    from remote_agent.training.errors import JobError
+
+    model = job.create_model(loaded.factory, config.seed, config)
+    try:
+        model.load_state_dict(found.weights())
+    except RuntimeError as error:
+        raise JobError("the checkpoint does not fit the model that the job makes now", detail=str(error)) from error
+    return model
+
+
 def _of_model(place: Path, found: Checkpoint, form: str, into: Path) -> None:
     from remote_agent.models.adapters import merge
     from remote_agent.training import job
     from remote_agent.training.errors import JobError
 
-    spec = protocol.decode(protocol.RunSpec, (place / "run.json").read_text(encoding="utf-8"))
-    loaded = job.load(spec.job, place)
-    config = job.configured(loaded, spec.config)
+    loaded, config = _job_of(place)
     if form == "hf" and config.lora_rank:
         raise JobError("this run trained adapters", hint="export it with --format peft, or --format merged")
     if form != "hf" and not config.lora_rank:
         raise JobError("this run trained no adapters", hint="export it with --format hf, or --format safetensors")
-    model = job.create_model(loaded.factory, config.seed, config)
+    model = _filled(loaded, config, found)
     if form != "peft" and not hasattr(model, "save_pretrained"):
         hint = "export it with --format safetensors, or --format pt"
         raise JobError(f"a {type(model).__name__} is no model of Hugging Face's", hint=hint)
-    try:
-        model.load_state_dict(found.weights())
-    except RuntimeError as error:
-        raise JobError("the checkpoint does not fit the model that the job makes now", detail=str(error)) from error
     if form == "peft":
         _write_adapter(loaded, model, config, into)
         return

@@ -28,6 +28,27 @@ hypothesis.settings.register_profile("search", max_examples=5000, deadline=None,
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
+ONE_AT_A_TIME = {
+    "test_cli.py",
+    "test_demo.py",
+    "test_readme.py",
+    "agent/test_probe.py",
+    "agent/host/test_node.py",
+    "demo/test_chaos.py",
+    "runs/test_logs.py",
+    "runs/test_own_job.py",
+}
+"""Files whose tests look at what all of this computer shares: the ports of a cluster, the demo's folders in /tmp."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With `-n` the tests of a file run in one process, one after another: they share clusters and labs."""
+    for item in items:
+        file = item.path.relative_to(Path(__file__).parent).as_posix()
+        item.add_marker(pytest.mark.xdist_group("this computer" if file in ONE_AT_A_TIME else file))
+
+
 def pytest_configure() -> None:
     """SIGTERM ends the tests as Ctrl-C does: clusters and labs are taken down, and nothing goes on without them."""
 

@@ -148,6 +148,13 @@ def test_what_the_probe_could_not_read_is_no_reason_to_refuse_the_machine() -> N
     assert facts.addresses[0].network.num_addresses == 1
 
 
+def cut_at(*bounds: tuple[int, int], micro_batches: int = 8) -> protocol.PlanMade:
+    stages = tuple(protocol.Stage(worker="a", first=first, last=last, seconds=0, memory=0) for first, last in bounds)
+    return protocol.PlanMade(
+        seq=1, time=1, strategy="pipeline", shares=(), stages=stages, micro_batches=micro_batches, in_flight=1
+    )
+
+
 @pytest.mark.parametrize(
     ("cls", "found", "says"),
     [
@@ -157,6 +164,9 @@ def test_what_the_probe_could_not_read_is_no_reason_to_refuse_the_machine() -> N
         (protocol.NodeReport, replace(NODE, spec=replace(SPEC, head_address="mercer")), "address"),
         (protocol.NodeReport, replace(NODE, spec=replace(SPEC, gcs_port=0)), "port"),
         (protocol.NodeReport, replace(NODE, spec=replace(SPEC, epoch=2**62)), "future"),
+        (protocol.PlanMade, cut_at((0, 3), (4, 6)), "no cut of a model"),
+        (protocol.PlanMade, cut_at((0, 0)), "no cut of a model"),
+        (protocol.PlanMade, cut_at((0, 3), micro_batches=0), "no cut of a model"),
         (protocol.LogLine, protocol.LogLine(time=-1.0, process="", line=""), "not a time"),
     ],
 )

@@ -80,3 +80,12 @@ def test_the_benchmark_has_these_options(command: str) -> None:
 def test_python_in_the_documents_is_python(path: Path) -> None:
     for block in _blocks(path.read_text(encoding="utf-8"), "python"):
         ast.parse(block)
+
+
+def test_the_files_that_contributing_names_are_there() -> None:
+    files = [f"/{path.relative_to(ROOT)}" for path in ROOT.rglob("*.py") if ".venv" not in path.parts]
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w/]+\.py|[\w/]+/)`", text))
+    assert len(named) > 60
+    found = {name for name in named if any(f"/{name}" in file for file in files)}
+    assert named - found == set()

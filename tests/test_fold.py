@@ -12,7 +12,7 @@ from hetero_tui.events import ClusterState, HostState, Level
 from hetero_tui.fold import apply
 from hetero_tui.narration import Narrator, Output
 from hetero_tui.reports import status_document
-from hetero_tui.state import LOG_LINES, LOSS_POINTS, RECENT_STEPS, RunView, State, initial
+from hetero_tui.state import COORDINATOR, LOG_LINES, LOSS_POINTS, RECENT_STEPS, RunView, State, initial
 from hetero_tui.ui.header import verdict
 from hetero_tui.ui.palette import DARK
 from remote_agent import protocol
@@ -97,6 +97,25 @@ def test_hosts_that_have_samples_are_training_and_stop_when_the_run_ends() -> No
     assert [host.state for host in state.hosts] == [HostState.UP, HostState.UP]
     assert state.run is not None
     assert state.run.state is RunState.FINISHED
+
+
+def test_a_model_that_is_cut_is_shared_by_blocks_and_who_holds_none_is_not_called_slow() -> None:
+    stages = tuple(
+        protocol.Stage(worker=f"{host}/cpu", first=first, last=last, seconds=0.01, memory=1)
+        for host, first, last in (("nas", 0, 3), ("mercer", 3, 4))
+    )
+    cut = replace(plan(), strategy="pipeline", stages=stages, micro_batches=8, in_flight=3)
+    state = run_of(started(), cut, step(1, 3), start=both_up())
+    assert state.run is not None
+    assert [worker.fraction for worker in state.run.workers] == [0.25, 0.75]
+    assert any(line.text == "blocks of the model, by measured speed: nas 1-3, mercer 4-4" for line in state.log)
+    alone = replace(cut, shares=(share("mercer", 64), share("nas", 0)), stages=(replace(stages[1], first=0, last=4),))
+    host = run_of(started(), alone, step(1, 3), start=both_up()).host("nas")
+    assert host is not None
+    assert (host.state, host.detail) == (
+        HostState.BENCHED,
+        "holds no blocks of the model: a step is shorter without it",
+    )
 
 
 def test_a_lost_worker_is_marked_on_the_curve_and_its_host_no_longer_trains() -> None:
@@ -238,8 +257,12 @@ def test_a_run_that_failed_and_is_resumed_is_shown_from_its_first_event() -> Non
     failed = protocol.RunFailed(seq=3, time=2.0, step=7, host="nas", cause="the power went")
     state = run_of(started(), step(1, seq=2), failed)
     state = apply(state, events.RunChanged(time=3.0, run="text-1", job="text", state=RunState.STARTING))
+    state = run_of(started(), plan(2), step(1, seq=2), start=state)
+    assert state.run is not None
+    assert state.run.is_starting, "its coordinator has not said that it goes on: steps of before are no news"
+    assert state.run.phases[-1].name == COORDINATOR
     resumed = protocol.RunResumed(seq=3, time=4.0, step=1, host="nas", checkpoint="c")
-    state = run_of(started(), step(1, seq=2), resumed, step(2, seq=4), start=state)
+    state = run_of(resumed, step(2, seq=4), start=state)
     assert state.run is not None
     assert (state.run.state, state.run.step) == (RunState.RUNNING, 2)
 

@@ -1,6 +1,6 @@
-"""Start the cluster: every fit host gets the agent, the token and a Ray node, all at once; what runs is left alone.
+"""Start the cluster: every fit host gets the agent, its secrets and a Ray node, all at once; what runs is left alone.
 
-The order on each host is: ledger, agent, token, node. A crash between any two of them leaves a ledger entry, so that
+The order on each host is: ledger, agent, secrets, node. A crash between any two of them leaves a ledger entry, so that
 ``down`` knows where to look and the next ``up`` does the rest.
 """
 
@@ -10,7 +10,7 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from hetero_tui import deadlines, events
@@ -23,7 +23,7 @@ from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fleet.preflight import judge_fleet
 from hetero_tui.fleet.probing import Probed, state_after
 from hetero_tui.fleet.reach import measure
-from hetero_tui.fleet.survey import Surveyed, head_name, newest_epoch, running_head
+from hetero_tui.fleet.survey import Surveyed, head_name, newest_epoch, refuse_other_security, running_head
 from hetero_tui.fleet.view import FleetView
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.planning.cluster import Candidate, ClusterPlan, PlannedNode, plan_cluster
@@ -57,10 +57,12 @@ async def bring_up(
 
     Raises:
         ClusterError: no cluster is possible: no fit host, no head, no port, a new head that did not start, or a running
-            one that can't be asked for the cluster's secret.
+            one that can't be asked for the cluster's secret, or that has another ``security`` than the inventory.
     """
     inventory, transports, surveyed = fleet.inventory, fleet.transports, fleet.surveyed
     running = running_head(surveyed) if holders is None else None
+    if running is not None:
+        refuse_other_security(running, encrypted=inventory.encrypted)
     fit, failed = _fit(inventory, fleet.probed, head_name(surveyed) if running is not None else None, emit)
     candidates = {name: Candidate(host, facts, transports[name].address) for name, (host, facts) in fit.items()}
     if not candidates and failed:
@@ -87,13 +89,15 @@ async def bring_up(
         emit(events.ClusterChanged(time=time.time(), state=ClusterState.DEGRADED, head=plan.head))
         cause = f"the running cluster's head, {plan.head}, can't be asked for its secret, so no host joins"
         raise ClusterError(f"{cause}: {silent.cause}", step=STEP, hint=silent.hint) from silent
+    members = None if running is None else {name for name, found in surveyed.items() if found.runs_ray}
+    secrets_of = _secrets(inventory, ledger, token, members)
     for node in nodes:
         ledger.intend(candidates[node.host].host, "node")
     if running is None or not all(node.host in surveyed and surveyed[node.host].runs_ray for node in plan.nodes):
         emit(events.ClusterChanged(time=time.time(), state=ClusterState.STARTING, head=plan.head))
         for reason in plan.reasons:
             emit(events.Notice(time=time.time(), level=events.Level.INFO, text=reason))
-    if running is None and (warning := of_network([plan.head_address])):
+    if running is None and (warning := of_network([plan.head_address], encrypted=inventory.encrypted)):
         emit(events.Notice(time=time.time(), level=events.Level.INFO, text=warning))
     epoch = running.epoch if running is not None else max(newest_epoch(surveyed) + 1, int(time.time()))
     async with asyncio.TaskGroup() as group:
@@ -102,8 +106,8 @@ async def bring_up(
                 _start(
                     transports[node.host],
                     candidates[node.host].facts.python.executable,
-                    _spec_of(inventory.cluster, candidates[node.host].host.role, node, plan, epoch),
-                    token,
+                    _spec_of(inventory, candidates[node.host].host.role, node, plan, epoch),
+                    secrets_of(node),
                     emit,
                 )
             )
@@ -246,7 +250,33 @@ async def _token(cluster: str, ledger: Ledger, head: Transport, running: bool, *
     return token
 
 
-def _spec_of(cluster: str, role: str, node: PlannedNode, plan: ClusterPlan, epoch: int) -> protocol.NodeSpec:
+def _secrets(
+    inventory: Inventory, ledger: Ledger, token: str, members: Collection[str] | None
+) -> Callable[[PlannedNode], Mapping[str, str]]:
+    """What a node is given, by the file's name.
+
+    ``members`` of a running cluster (None: none runs) have their certificates. Its authority may be another computer's:
+    a node that needs a certificate then says so.
+    """
+    authority = None
+    if inventory.encrypted:
+        from hetero_tui.fleet import authority as of_cluster  # takes a moment to load
+
+        authority = ledger.authority()
+        if authority is None and members is None:
+            authority = of_cluster.create(inventory.cluster)
+            ledger.keep_authority(authority)
+
+    def secrets_of(node: PlannedNode) -> Mapping[str, str]:
+        if authority is None or node.host in (members or ()):
+            return {"token": token}
+        return {"token": token, "tls.pem": of_cluster.certificate(authority, node.host, [node.address])}
+
+    return secrets_of
+
+
+def _spec_of(inventory: Inventory, role: str, node: PlannedNode, plan: ClusterPlan, epoch: int) -> protocol.NodeSpec:
+    cluster = inventory.cluster
     return protocol.NodeSpec(
         cluster=cluster,
         host=node.host,
@@ -260,19 +290,21 @@ def _spec_of(cluster: str, role: str, node: PlannedNode, plan: ClusterPlan, epoc
         resources={},
         cpus=node.cpus,
         epoch=epoch,
+        encrypted=inventory.encrypted,
     )
 
 
 async def _start(
-    transport: Transport, python: str, spec: protocol.NodeSpec, token: str, emit: Emit
+    transport: Transport, python: str, spec: protocol.NodeSpec, given: Mapping[str, str], emit: Emit
 ) -> HostError | None:
     cluster = spec.cluster
     began = time.time()
     emit(events.HostChanged(time=began, host=spec.host, state=HostState.STARTING, detail="Ray"))
     try:
         await agent.ship(transport, cluster, python)
-        path = f"{agent.folder(cluster)}/token"
-        await transport.put(token.encode(), path, step="send token", deadline=deadlines.COMMAND)
+        for name, text in given.items():
+            path = f"{agent.folder(cluster)}/{name}"
+            await transport.put(text.encode(), path, step=f"send {name}", deadline=deadlines.COMMAND)
         report = await _node_start(transport, cluster, spec)
     except HostError as error:
         emit(

@@ -10,18 +10,19 @@ import asyncio
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hetero_tui import deadlines
 from hetero_tui.errors import ClusterError, HostError
 from hetero_tui.facts import HostFacts
 from hetero_tui.fleet import findings
-from hetero_tui.fleet.findings import Finding, Surroundings
+from hetero_tui.fleet.findings import Surroundings
 from hetero_tui.fleet.install.verification import verify
 from hetero_tui.fleet.preflight import judge_fleet
 from hetero_tui.fleet.probing import Probed
 from hetero_tui.fleet.reach import measure
 from hetero_tui.inventory import Host, Inventory
+from hetero_tui.outcomes import BAD, Checked, CheckReport, Finding
 from hetero_tui.planning.cluster import Candidate, plan_cluster
 from hetero_tui.planning.reach import addresses_to_try, best_addresses, closed
 from hetero_tui.transport import Transport
@@ -40,31 +41,6 @@ fi
 cat /sys/class/power_supply/*/status 2>/dev/null | grep -q '^Discharging' && echo "ht:battery 1"
 exit 0
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """One host: how it stands. ``address`` is where the others would know it; ``round_trip`` is in seconds."""
-
-    name: str
-    address: str = ""
-    devices: tuple[str, ...] = ()
-    round_trip: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CheckReport:
-    """What was looked at, and all that was found; ``network`` is what to say of the one that the hosts are in."""
-
-    hosts: tuple[Checked, ...]
-    findings: tuple[Finding, ...] = ()
-    head: str = ""
-    network: str = ""
-
-    @property
-    def bad(self) -> tuple[str, ...]:
-        """The hosts that can't take part."""
-        return findings.bad_hosts(self.findings, {host.name: host for host in self.hosts})
 
 
 async def check(
@@ -94,7 +70,7 @@ async def check(
     between, addresses, chosen = await _between(inventory, transports, candidates, head, members)
     found += between
     whole = tuple(replace(one, address=addresses.get(name, "")) for name, one in checked.items())
-    network = findings.of_network(one.address for one in whole if one.address)
+    network = findings.of_network((one.address for one in whole if one.address), encrypted=inventory.encrypted)
     order = {host.name: number for number, host in enumerate(inventory.hosts)}
     return CheckReport(
         whole, tuple(sorted(found, key=lambda finding: order.get(finding.host, len(order)))), chosen, network
@@ -148,13 +124,11 @@ async def _between(
         best = best_addresses(measured, addresses)
         for shut in closed(measured, best, {*members, head or inventory.head or ""}):
             why = "Ray and training connect every host to every other"
-            found.append(Finding(shut.host, findings.BAD, shut.cause, why, shut.hint))
+            found.append(Finding(shut.host, BAD, shut.cause, why, shut.hint))
         candidates = {name: replace(one, measured=best.get(name)) for name, one in candidates.items()}
     try:
         plan = plan_cluster(inventory, candidates, head=head)
     except ClusterError as error:
-        found.append(
-            Finding(head or inventory.head or "", findings.BAD, error.cause, "no cluster is possible", error.hint)
-        )
+        found.append(Finding(head or inventory.head or "", BAD, error.cause, "no cluster is possible", error.hint))
         return found, {}, ""
     return found, {node.host: node.address for node in plan.nodes}, plan.head

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hetero_tui.errors import HostError
@@ -11,18 +11,15 @@ from hetero_tui.facts import HostFacts
 from hetero_tui.fleet.install.verification import Verification
 from hetero_tui.fleet.preflight import NEEDED_PACKAGES, Problem, training_devices
 from hetero_tui.inventory import Host
+from hetero_tui.outcomes import BAD, FIX, WARNING, Finding
 from hetero_tui.planning.builds import torch_build
-
-BAD, WARNING = "bad", "warning"
-BOOTSTRAP = "`hetero-tui check --fix`"
-"""What mends an environment of ours."""
 
 MOST_CLOCK_SKEW = 30.0
 """Seconds that a machine's clock may be off: event logs of several hosts are ordered by it."""
 
 TRUSTED_ONLY = (
-    "for trusted networks only, or over a VPN: who can reach these hosts' ports can end the cluster, though not get"
-    " into it (a bug of Ray 2.60)"
+    "for trusted networks only, or with `security: tls`, or over a VPN: who can reach these hosts' ports can end the"
+    " cluster, though not get into it (a bug of Ray 2.60)"
 )
 FEWEST_FILES = 4096
 """Files that a process may have open: Ray's take one for each of its connections."""
@@ -30,17 +27,6 @@ FEWEST_FILES = 4096
 _ROOM = {"cpu": 4, "mps": 3}
 _ROOM_OF_OTHERS = 16
 """GB that an environment takes while it is made: its packages, fetched and unpacked; CUDA's and ROCm's are large."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What was found on ``host``, why it matters, and what mends it; a ``bad`` one keeps the host out."""
-
-    host: str
-    level: str
-    what: str
-    why: str
-    mend: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +39,9 @@ class Surroundings:
     on_battery: bool = False
 
 
-def of_network(addresses: Iterable[str]) -> str:
-    """What to say of the network that hosts with these addresses are in; nothing where it is one computer's own."""
-    return "" if all(ipaddress.ip_address(each).is_loopback for each in addresses) else TRUSTED_ONLY
+def of_network(addresses: Iterable[str], *, encrypted: bool) -> str:
+    """What to say of the network that hosts with these addresses are in; nothing under TLS, or on one computer."""
+    return "" if encrypted or all(ipaddress.ip_address(each).is_loopback for each in addresses) else TRUSTED_ONLY
 
 
 def of_error(error: HostError) -> Finding:
@@ -77,7 +63,7 @@ def of_facts(host: Host, facts: HostFacts) -> tuple[Finding, ...]:
         for problem in facts.problems
     ]
     build = torch_build(facts, host.devices)
-    bootstrap = BOOTSTRAP if host.python is None else f"install torch's build {build.name} in its `python:`"
+    bootstrap = FIX if host.python is None else f"install torch's build {build.name} in its `python:`"
     has = facts.torch_build or ""
     if build.concern:
         found.append(
@@ -131,12 +117,6 @@ def of_surroundings(host: str, facts: HostFacts, around: Surroundings) -> tuple[
 def of_trial(host: Host, facts: HostFacts, shown: Verification) -> tuple[Finding, ...]:
     """What became of the trial of a machine's devices."""
     wanted = [device for device in training_devices(host, facts) if not torch_build(facts, host.devices).concern]
-    mend = BOOTSTRAP if host.python is None else f"mend the packages of {facts.python.executable}"
+    mend = FIX if host.python is None else f"mend the packages of {facts.python.executable}"
     why = "training there would fail with it"
     return tuple(Finding(host.name, BAD, problem, why, mend) for problem in shown.problems(wanted))
-
-
-def bad_hosts(findings: tuple[Finding, ...], hosts: Mapping[str, object]) -> tuple[str, ...]:
-    """The hosts that something bad was found on."""
-    bad = {finding.host for finding in findings if finding.level == BAD}
-    return tuple(name for name in hosts if name in bad)

@@ -22,6 +22,8 @@ from pydantic import ValidationError
 from hetero_tui.errors import ClusterError
 from hetero_tui.inventory import Host
 
+_TOKEN, _AUTHORITY = "token", "authority.pem"
+
 PURGE = "purge"
 """Kind of an entry: what is on that host is to be removed, which was away then."""
 
@@ -86,25 +88,43 @@ class Ledger:
 
     def token(self) -> str | None:
         """The cluster's secret as this laptop knows it, or None."""
+        return self._kept(_TOKEN)
+
+    def keep_token(self, token: str) -> None:
+        """Keep the cluster's secret, readable by this user alone; another one's authority is forgotten."""
+        with self._explained():
+            if token != self.token():
+                (self.folder / _AUTHORITY).unlink(missing_ok=True)
+        self._keep(_TOKEN, token)
+
+    def authority(self) -> str | None:
+        """The authority (:mod:`~hetero_tui.fleet.authority`) of the cluster with that token, or None."""
+        return self._kept(_AUTHORITY)
+
+    def keep_authority(self, authority: str) -> None:
+        """Keep it, readable by this user alone."""
+        self._keep(_AUTHORITY, authority)
+
+    def _kept(self, name: str) -> str | None:
         try:
-            return (self.folder / "token").read_text(encoding="ascii") or None
+            return (self.folder / name).read_text(encoding="ascii") or None
         except FileNotFoundError:
             return None
 
-    def keep_token(self, token: str) -> None:
-        """Keep the cluster's secret, readable by this user alone."""
+    def _keep(self, name: str, text: str) -> None:
         with self._explained():
             self._make_folder()
-            path = self.folder / "token"
+            path = self.folder / name
             temporary = path.with_suffix(".new")
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(descriptor, "w", encoding="ascii") as file:
-                file.write(token)
+                file.write(text)
             temporary.replace(path)
 
     def forget_token(self) -> None:
-        """Remove the secret; the next cluster gets a new one."""
-        (self.folder / "token").unlink(missing_ok=True)
+        """Remove the secret and the authority; the next cluster gets new ones."""
+        for name in (_TOKEN, _AUTHORITY):
+            (self.folder / name).unlink(missing_ok=True)
         self._remove_empty_folder()
 
     def _remove_empty_folder(self) -> None:

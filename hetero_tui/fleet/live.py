@@ -16,9 +16,9 @@ from hetero_tui.events import ClusterState, Emit, HostState
 from hetero_tui.facts import HostFacts
 from hetero_tui.fleet import agent, telemetry
 from hetero_tui.fleet.bring_up import UpReport, bring_up
-from hetero_tui.fleet.check import CheckReport, check
+from hetero_tui.fleet.check import check
 from hetero_tui.fleet.exclusion import alone
-from hetero_tui.fleet.install.bootstrap import BootstrapReport, bootstrap
+from hetero_tui.fleet.install.bootstrap import bootstrap
 from hetero_tui.fleet.install.requirements import Lack, lacking
 from hetero_tui.fleet.install.sources import Sources
 from hetero_tui.fleet.ledger import PURGE, Ledger
@@ -29,6 +29,7 @@ from hetero_tui.fleet.teardown import purge_hosts, tear_down
 from hetero_tui.fleet.view import FleetView
 from hetero_tui.intents import TeardownReport
 from hetero_tui.inventory import Host, Inventory
+from hetero_tui.outcomes import BootstrapReport, CheckReport
 from hetero_tui.transport import Transport, open_transport
 
 

@@ -100,7 +100,7 @@ def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:
         problems.append(
             Problem(
                 f"nothing can be written in {facts.disk.path}: {facts.disk.unwritable}",
-                "give this user the right to write in its home folder there",
+                "see there that it is a folder, on a disk with room, in which this user may make files",
             )
         )
     if facts.disk.free_bytes is not None and facts.disk.free_bytes < MIN_FREE_DISK:

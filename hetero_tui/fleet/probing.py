@@ -17,6 +17,7 @@ from hetero_tui.errors import (
     HostKeyChanged,
     HostKeyUnknown,
     PythonMissing,
+    RequirementMissing,
     Unreachable,
 )
 from hetero_tui.events import Emit, HostState
@@ -28,15 +29,19 @@ from hetero_tui.transport import Transport
 from remote_agent.protocol import ProtocolError
 
 STEP = "probe"
+_SHELLS_PREFIX = re.compile(r"^\S+: (?:line )?\d+: exec: ")
+"""What a host's shell puts before its word on a Python that can't be run: a name and a line of our own script."""
+_WSL_HINT = "install WSL2 and an SSH server in it, and name its address and port in the inventory"
 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """The outcome for one host: facts, or the error."""
+    """The outcome for one host: facts, or the error, and the seconds until it was known."""
 
     host: str
     facts: HostFacts | None = None
     error: HostError | None = None
+    seconds: float = 0.0
 
     @property
     def status(self) -> str:
@@ -54,6 +59,7 @@ async def probe_fleet(inventory: Inventory, transports: Mapping[str, Transport],
 
 async def _probe(cluster: str, host: Host, transport: Transport, emit: Emit) -> Probed:
     emit(events.HostChanged(time=time.time(), host=host.name, state=HostState.CONNECTING))
+    began = time.monotonic()
     try:
         async with asyncio.timeout(deadlines.PROBE):
             await transport.connect()
@@ -69,7 +75,7 @@ async def _probe(cluster: str, host: Host, transport: Transport, emit: Emit) -> 
         error = raised
     else:
         emit(events.HostProbed(time=time.time(), host=host.name, facts=facts))
-        return Probed(host.name, facts=facts)
+        return Probed(host.name, facts=facts, seconds=time.monotonic() - began)
     if isinstance(error, HostKeyUnknown):
         emit(events.HostKeyOffered(time=time.time(), host=host.name, fingerprint=error.fingerprint))
     emit(
@@ -77,7 +83,7 @@ async def _probe(cluster: str, host: Host, transport: Transport, emit: Emit) -> 
             time=time.time(), host=host.name, state=state_after(error), detail=error.cause, hint=error.hint
         )
     )
-    return Probed(host.name, error=error)
+    return Probed(host.name, error=error, seconds=time.monotonic() - began)
 
 
 async def probe_host(cluster: str, host: Host, transport: Transport) -> HostFacts:
@@ -107,6 +113,8 @@ async def probe_host(cluster: str, host: Host, transport: Transport) -> HostFact
     line = done.stdout.last('{"probe":')
     if line is None:
         tail = last_lines(done.stderr) or last_lines(done.stdout)
+        if is_windows(done.stderr.raw) or is_windows(done.stdout.raw):
+            raise RequirementMissing(host.name, "it runs Windows, which Ray can't train on", step=STEP, hint=_WSL_HINT)
         version = await _version(transport, candidates)
         if re.match(r"Python (2|3\.[0-7])\b", version):
             raise PythonMissing(
@@ -119,7 +127,7 @@ async def probe_host(cluster: str, host: Host, transport: Transport) -> HostFact
         ended = f"its Python was ended by signal {-status}" if status < 0 else f"the probe ended with status {status}"
         raise CommandFailed(
             host.name,
-            last_lines(tail, 1) or f"{ended} and no answer",
+            _SHELLS_PREFIX.sub("", last_lines(tail, 1)) or f"{ended} and no answer",
             step=STEP,
             hint=f"try `python3 --version` there; used: {', '.join(candidates)}",
             output=tail,
@@ -131,6 +139,16 @@ async def probe_host(cluster: str, host: Host, transport: Transport) -> HostFact
     # It was read between the two moments: only what lies outside them is the clock's fault.
     ahead = max(0.0, facts.clock - time.time()) or min(0.0, facts.clock - began)
     return facts.model_copy(update={"clock_ahead": round(ahead, 1)})
+
+
+def is_windows(said: str) -> bool:
+    """Whether that is how cmd.exe or PowerShell, which OpenSSH for Windows starts, refuse a POSIX shell's command.
+
+    https://learn.microsoft.com/windows-server/administration/openssh/openssh-server-configuration
+    """
+    return (
+        re.search(r"is not recognized as (an internal or external command|(the|a) name of a cmdlet)", said) is not None
+    )
 
 
 async def _version(transport: Transport, candidates: list[str]) -> str:

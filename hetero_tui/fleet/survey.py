@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from hetero_tui.errors import HostError
+from hetero_tui.errors import ClusterError, HostError
 from hetero_tui.events import HostState
 from hetero_tui.fleet import agent
 from hetero_tui.transport import Transport
@@ -108,6 +108,21 @@ def head_name(found: Mapping[str, Surveyed]) -> str | None:
         if entry.runs_ray and entry.node and entry.node.spec and entry.node.spec.role == "head":
             return name
     return None
+
+
+def refuse_other_security(running: protocol.NodeSpec, *, encrypted: bool) -> None:
+    """A cluster that runs is encrypted, or is not, as its inventory wanted it when it was formed.
+
+    Raises:
+        ClusterError: the inventory wants the other now.
+    """
+    if running.encrypted != encrypted:
+        now, wanted = ("with", "token") if running.encrypted else ("without", "tls")
+        raise ClusterError(
+            f"the cluster runs {now} TLS, and the inventory says `security: {wanted}`",
+            step="security",
+            hint="run `hetero-tui down`, then `hetero-tui up`",
+        )
 
 
 def is_taken_down(found: Mapping[str, Surveyed]) -> bool:

@@ -1,10 +1,11 @@
 """Stop everything of ours on every host, and prove that nothing is left.
 
-Which hosts: those of the inventory and those that the ledger still names. On each: runs, then Ray, then whatever else
-carries our mark (the agent does that, by PID, start time and mark); then the agent itself goes. Runs with their
-checkpoints stay, and where there are runs the agent's files do, so that they can be listed and read while the cluster
-is down; environments stay too, unless they are to be purged. A host that can't be reached keeps its ledger entry and is
-cleaned at the next ``down``.
+Which hosts: those of the inventory and those that the ledger still names. First the runs end, wherever they are: a
+coordinator whose workers end before it does takes them for lost, and writes that into its run. Then, on all hosts at
+once, Ray and whatever else carries our mark (the agent does that, by PID, start time and mark), and the agent itself.
+Runs with their checkpoints stay, and where there are runs the agent's files do, so that they can be listed and read
+while the cluster is down; environments stay too, unless they are to be purged. A host that can't be reached keeps its
+ledger entry and is cleaned at the next ``down``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from hetero_tui import deadlines, events
@@ -93,10 +95,11 @@ async def tear_down(
     emit(events.ClusterChanged(time=time.time(), state=ClusterState.STOPPING))
     nodes = {entry.host.name for entry in ledger.entries()}
     equipped = {entry.host.name for entry in environments.entries()} & {*purge}
+    ended = await asyncio.gather(*(_end_runs(cluster, transport) for transport in transports.values()))
     reports = await asyncio.gather(
         *(
-            _tear_down(cluster, transport, transport.host in nodes | equipped, transport.host in purge, emit)
-            for transport in transports.values()
+            _tear_down(cluster, transport, runs, transport.host in nodes | equipped, transport.host in purge, emit)
+            for transport, runs in zip(transports.values(), ended, strict=True)
         )
     )
     for name, report in zip(transports, reports, strict=True):
@@ -119,7 +122,7 @@ async def purge_hosts(
 ) -> None:
     """Take everything of ours, environments too, off these hosts, as far as they answer."""
     reports = await asyncio.gather(
-        *(_tear_down(cluster, transport, True, True, emit) for transport in transports.values())
+        *(_tear_down(cluster, transport, (), True, True, emit) for transport in transports.values())
     )
     for name, report in zip(transports, reports, strict=True):
         if not report.leftovers:
@@ -129,11 +132,37 @@ async def purge_hosts(
             emit(events.Notice(time=time.time(), level=events.Level.GOOD, text=text, host=name))
 
 
-async def _tear_down(cluster: str, transport: Transport, touched: bool, purge: bool, emit: Emit) -> TeardownReport:
-    name = transport.host
+async def _end_runs(cluster: str, transport: Transport) -> tuple[Removed, ...] | HostError:
+    """What ended; or why this host can't be asked, which it need not be a second time."""
     try:
         await transport.connect()
+    except HostError as error:
+        return error
+    arguments = ("host.node", "stop-runs", "--folder", agent.home_folder(cluster))
+    with suppress(HostError):  # it may be an older agent's, or break just now: what follows ends them too, or says why
+        done = await agent.call(transport, cluster, *arguments, step=STEP, deadline=deadlines.NODE_STOP)
+        if done is not None:
+            report = agent.answer(protocol.StopReport, transport.host, done, step=STEP)
+            return tuple(Removed(host=transport.host, kind="process", detail=name) for name in report.stopped)
+    return ()
+
+
+async def _tear_down(
+    cluster: str,
+    transport: Transport,
+    runs: tuple[Removed, ...] | HostError,
+    touched: bool,
+    purge: bool,
+    emit: Emit,
+) -> TeardownReport:
+    """Clean one host, where ``runs`` have ended already."""
+    name = transport.host
+    try:
+        if isinstance(runs, HostError):
+            raise runs
+        await transport.connect()
         report = await _clean(cluster, transport, emit)
+        report = replace(report, removed=(*runs, *report.removed))
         if purge and not report.leftovers:
             report = replace(report, removed=(*report.removed, *await _purge(cluster, transport)))
     except HostError as error:
@@ -192,7 +221,7 @@ async def _clean(cluster: str, transport: Transport, emit: Emit) -> TeardownRepo
     # Environment and runs (with their logs) stay, and beside runs the agent, which is what reads them. Ray's log went
     # stale with it, and empty folders do not stay.
     script = (
-        'cd "$0" || exit 0; rm -rf agent.new.* agent.old.* agent.lock token token.* processes logs || exit 1\n'
+        'cd "$0" || exit 0; rm -rf agent.new.* agent.old.* agent.lock token token.* tls.pem* processes logs || exit 1\n'
         f"rmdir runs 2>/dev/null; if [ -e runs ]; then exit {_AGENT_NOT_REMOVED}; fi\n"
         f"if [ -e agent ]; then status=0; else status={_AGENT_NOT_REMOVED}; fi; rm -rf agent || exit 1\n"
         'cd && rmdir "$0" 2>/dev/null; rmdir .hetero-tui 2>/dev/null; exit $status\n'

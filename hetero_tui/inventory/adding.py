@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from hetero_tui.errors import UsageError
@@ -33,6 +33,13 @@ def parse_target(text: str) -> dict[str, object]:
     if port is not None:
         fields["port"] = port
     return fields
+
+
+def target_of(fields: Mapping[str, object]) -> str:
+    """The other way: ``[user@]host[:port]`` of a host's fields."""
+    address, user, port = str(fields.get("address", "")), fields.get("user"), fields.get("port")
+    shown = f"[{address}]" if ":" in address else address
+    return f"{f'{user}@' if user else ''}{shown}{f':{port}' if port else ''}"
 
 
 def free_name(address: str, taken: Collection[str]) -> str:

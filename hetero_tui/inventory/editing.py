@@ -51,7 +51,47 @@ def without_host(text: str, name: str) -> str:
     entry = next((pair for pair in hosts.value if pair[0].value == name), None) if hosts is not None else None
     if hosts is None or entry is None:
         raise KeyError(name)
-    if hosts.flow_style:
+    return _without(text, hosts, entry)
+
+
+def with_fields(text: str, name: str, fields: Mapping[str, object]) -> str:
+    """The text of a valid inventory with these fields of one host set, or taken out where they are None.
+
+    What a host has so far stays where it stands, with its comments. Raises KeyError where there is no such host.
+    """
+    for key in sorted(fields, key=lambda key: fields[key] is None):  # set first: a host is never empty
+        text = _with_field(text, name, key, fields[key])
+    return text
+
+
+def _with_field(text: str, name: str, key: str, value: object) -> str:
+    hosts = _value(YAML(typ="safe", pure=True).compose(text), "hosts")
+    entry = next((pair for pair in hosts.value if pair[0].value == name), None) if hosts is not None else None
+    if entry is None:
+        raise KeyError(name)
+    named, host = entry
+    item = _flow({key: value})
+    if not isinstance(host, MappingNode):  # nothing but the defaults so far: no value, or a written null
+        place = text.index(":", named.end_mark.index) + 1
+        end = max(place, host.end_mark.index) if host.start_mark.index < host.end_mark.index else place
+        return text if value is None else f"{text[:place]} {item}{text[end:]}"
+    pair = next((pair for pair in host.value if pair[0].value == key), None)
+    if value is None:
+        return text if pair is None else _without(text, host, pair)
+    if pair is not None:
+        start, end = pair[0].start_mark.index, pair[1].end_mark.index
+        if pair[1].start_mark.index == pair[1].end_mark.index:  # no value so far
+            end = text.index(":", pair[0].end_mark.index) + 1
+        return f"{text[:start]}{item[1:-1]}{text[end:]}"
+    if host.flow_style:
+        return _within(text, host, item[1:-1])
+    indent = " " * int(host.value[-1][0].start_mark.column)
+    return _with_lines(text, _last_line(host) + 1, f"{indent}{item[1:-1]}")
+
+
+def _without(text: str, mapping: MappingNode, entry: Any) -> str:
+    """Without one ``key: value`` of a mapping; what stood in comments at it becomes lines of their own."""
+    if mapping.flow_style:
         return _without_item(text, entry)
     first, last = entry[0].start_mark.line, _last_line(entry[1])
     lines = text.splitlines(keepends=True)
@@ -69,7 +109,7 @@ def _flow(fields: Mapping[str, object]) -> str:
     """A mapping as YAML writes it on one line, each value quoted where it has to be."""
     yaml = YAML()
     yaml.width = 4096
-    mapping = CommentedMap(fields)
+    mapping = CommentedMap({key: [*value] if isinstance(value, tuple) else value for key, value in fields.items()})
     mapping.fa.set_flow_style()
     buffer = io.StringIO()
     yaml.dump(mapping, buffer)
@@ -93,8 +133,10 @@ def _with_lines(text: str, before: int, *lines: str) -> str:
 def _within(text: str, mapping: MappingNode, item: str) -> str:
     """With one more item in a flow mapping: behind the last, or behind the brace that opens it."""
     if mapping.value:
-        place = mapping.value[-1][1].end_mark.index
-        return f"{text[:place]}, {item}{text[place:]}"
+        key, last = mapping.value[-1]
+        is_empty = last.start_mark.index == last.end_mark.index
+        place = text.index(":", key.end_mark.index) + 1 if is_empty else last.end_mark.index
+        return f"{text[:place]}{' ' if is_empty else ''}, {item}{text[place:]}"
     place = mapping.start_mark.index + 1
     return text[:place] + item + text[place:]
 

@@ -76,8 +76,7 @@ def remove_host(path: Path, name: str) -> Inventory:
     text = _text(path)
     existing = _read(text, path)
     if existing.host(name) is None:
-        known = ", ".join(host.name for host in existing.hosts) or "none"
-        raise InventoryError(str(path), (f"hosts.{name}: is not there; hosts are: {known}",))
+        raise _unknown(path, name, existing)
     named = [
         ("cluster.head", existing.head),
         *((f"hosts.{one.name}.proxy_jump", one.proxy_jump) for one in existing.hosts),
@@ -90,6 +89,64 @@ def remove_host(path: Path, name: str) -> Inventory:
     inventory = _checked(changed, path, f"{name} can't be removed from {path}")
     _replace(path, changed)
     return inventory
+
+
+def host_fields(path: Path, name: str) -> dict[str, object]:
+    """The fields that the file gives a host itself, without ``defaults``.
+
+    Raises:
+        InventoryError: the file has mistakes, or no such host.
+    """
+    text = _text(path)
+    existing = _read(text, path)
+    if existing.host(name) is None:
+        raise _unknown(path, name, existing)
+    return _own_fields(text, name)
+
+
+def with_changed(path: Path, name: str, fields: MappingType[str, object]) -> tuple[Inventory, str]:
+    """The inventory, and its text, in which a host has exactly these fields beside ``defaults``; nothing is written.
+
+    Comments and everything else stay. Raises InventoryError as :func:`remove_host` does, and where the file is written
+    in a way that can't be changed without changing more.
+    """
+    refused = f"{name} can't be changed in {path}"
+    before = host_fields(path, name)
+    text = _text(path)
+    inventory = _read(text, path)
+    changes = {key: fields.get(key) for key in {**before, **fields} if fields.get(key) != before.get(key)}
+    changed = editing.with_fields(text, name, changes)
+    after = _checked(changed, path, refused)
+    others = [host for host in inventory.hosts if host.name != name]
+    kept = after.model_copy(update={"hosts": inventory.hosts}) == inventory
+    if (
+        not kept
+        or [host for host in after.hosts if host.name != name] != others
+        or _own_fields(changed, name) != fields
+    ):
+        raise InventoryError(str(path), (f"hosts.{name}: is written in an unusual way; change it there",), refused)
+    return after, changed
+
+
+def change_host(path: Path, name: str, fields: MappingType[str, object]) -> Inventory:
+    """Give a host exactly these fields beside ``defaults``, as :func:`with_changed` would; raises as that does."""
+    inventory, text = with_changed(path, name, fields)
+    _replace(path, text)
+    return inventory
+
+
+def _own_fields(text: str, name: str) -> dict[str, object]:
+    mistakes = Mistakes()
+    root = parse(text, mistakes)
+    top = _fields(root, "", None, mistakes) if root is not None else {}
+    hosts = _fields(top["hosts"], "hosts", None, mistakes) if "hosts" in top else {}
+    own = _fields(hosts[name], name, None, mistakes) if name in hosts else {}
+    return {key: _unwrapped(value) for key, value in own.items() if _unwrapped(value) is not None}
+
+
+def _unknown(path: Path, name: str, existing: Inventory) -> InventoryError:
+    known = ", ".join(host.name for host in existing.hosts) or "none"
+    return InventoryError(str(path), (f"hosts.{name}: is not there; hosts are: {known}",))
 
 
 def _checked(text: str, path: Path, refused: str) -> Inventory:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")]
 """A host's or cluster's name: part of folder names and of Ray labels, so lower case, digits and inner dashes."""
@@ -34,6 +34,10 @@ def _address(value: str) -> str:
         raise ValueError("an address has no blanks")
     if "@" in value:
         raise ValueError("the address holds a user; write it as `user: ...`")
+    if "://" in value:
+        raise ValueError("an address is no URL: write the host's name or IP address alone")
+    if "[" in value:
+        raise ValueError("write an IPv6 address without brackets, and a port as `port: ...`")
     if value.count(":") == 1:
         raise ValueError("the address holds a port; write it as `port: ...`")
     return value
@@ -50,16 +54,6 @@ def _devices(value: tuple[str, ...]) -> tuple[str, ...]:
         raise ValueError("the list is empty; `role: server` is for a host that does not train")
     if len(set(value)) != len(value):
         raise ValueError("a device is named twice")
-    return value
-
-
-def _security(value: object) -> object:
-    """Refuse ``tls``: who asks for it must not train in the clear and believe otherwise."""
-    if value == "tls":
-        raise ValueError(
-            "'tls' is not built yet: a token keeps others out of the cluster, but what the machines send each other is"
-            " not encrypted. Use 'token', and on a network that you do not trust a VPN (WireGuard) between the machines"
-        )
     return value
 
 
@@ -101,8 +95,15 @@ class Inventory(_Model):
 
     cluster: Name = "hetero"
     head: str | None = None
-    security: Annotated[Literal["token"], BeforeValidator(_security)] = "token"
+    security: Literal["token", "tls"] = Field(
+        default="token", description="tls: what the hosts send each other is encrypted."
+    )
     hosts: tuple[Host, ...] = ()
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether what the hosts send each other has to be under TLS."""
+        return self.security == "tls"
 
     def host(self, name: str) -> Host | None:
         """The host of that name, or None."""

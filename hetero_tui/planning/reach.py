@@ -14,8 +14,8 @@ _SHOWN = 2  # of the hosts that a host does not reach, in its one line
 _COMMANDS = {
     "ufw": "ufw allow from {source}",
     "firewall-cmd": "firewall-cmd --zone=trusted --add-source={source}",
-    "nft": "nft insert rule inet filter input ip saddr {source} accept",
-    "iptables": "iptables -I INPUT -s {source} -j ACCEPT",
+    "nft": "nft insert rule inet filter input ip{version} saddr {source} accept",
+    "iptables": "ip{version}tables -I INPUT -s {source} -j ACCEPT",
 }
 
 
@@ -137,7 +137,7 @@ def _explain(
     if len(causes) > _SHOWN:
         causes = [*causes[:_SHOWN], f"and {len(causes) - _SHOWN} more such"]
     commands = [
-        f"on {target} `sudo {command.format(source=addresses[source])}`"
+        f"on {target} `sudo {command.format(source=addresses[source], version='6' * (':' in addresses[source]))}`"
         for source, target in concerned
         if (command := _COMMANDS.get(measured.firewalls.get(target, ""))) is not None
     ]

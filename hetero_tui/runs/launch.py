@@ -11,7 +11,7 @@ from hetero_tui.errors import CommandFailed, RunError
 from hetero_tui.facts import HostFacts
 from hetero_tui.fleet import agent
 from hetero_tui.fleet.preflight import training_devices
-from hetero_tui.fleet.survey import Surveyed, head_name, running_head
+from hetero_tui.fleet.survey import Surveyed, head_name, refuse_other_security, running_head
 from hetero_tui.inventory import Inventory
 from hetero_tui.runs.order import Order
 from hetero_tui.runs.profile_names import profile_name
@@ -65,12 +65,15 @@ async def launch(
         HostError: the head failed at it.
     """
     job = order.job
-    run = f"{job.slug}-{secrets.token_hex(2)}"
+    run = f"{'sweep-' if order.search is not None else ''}{job.slug}-{secrets.token_hex(2)}"
     document = specification(inventory, members, facts, run, job.reference, order.settings)
+    if order.hosts:
+        devices = tuple(device for device in document.devices if device.host in order.hosts)
+        document = dataclasses.replace(document, devices=devices)
     if order.script is None:
         document = dataclasses.replace(document, profile=profile_name(order, archive, document, facts))
     else:
-        document = dataclasses.replace(document, script=True, arguments=order.script)
+        document = dataclasses.replace(document, script=True, arguments=order.script, search=order.search)
     head = document.host
     transport = transports[head]
     place = f"{agent.folder(inventory.cluster)}/runs/{run}"
@@ -79,7 +82,8 @@ async def launch(
         await transport.put(archive, f"{place}/{protocol.JOB_ARCHIVE}", step=STEP, deadline=deadline)
     written = protocol.encode(document).encode() + b"\n"
     await transport.put(written, f"{place}/run.json", step=STEP, deadline=deadlines.COMMAND)
-    await start_coordinator(transport, inventory.cluster, run, COORDINATOR if order.script is None else SCRIPT)
+    module = SWEEP if order.search is not None else COORDINATOR if order.script is None else SCRIPT
+    await start_coordinator(transport, inventory.cluster, run, module)
     return run, head
 
 
@@ -94,12 +98,20 @@ def specification(
     """A run on the cluster as it is now.
 
     Raises:
-        RunError: no cluster runs, or it has no device that trains.
+        RunError: no cluster runs, it has no device that trains, or the strategy can't be encrypted as it has to be.
+        ClusterError: the inventory wants another ``security`` than the cluster was formed with.
     """
     head, spec = head_name(members), running_head(members)
     if head is None or spec is None:
         raise RunError("the cluster is down", step=STEP, hint="run `hetero-tui up` first")
+    refuse_other_security(spec, encrypted=inventory.encrypted)
     devices = plan_devices(inventory, facts, members)
+    if spec.encrypted and settings.get("strategy") == "allreduce" and len({each.host for each in devices}) > 1:
+        raise RunError(
+            "strategy=allreduce would send gradients in clear between hosts, and the inventory says `security: tls`",
+            step=STEP,
+            hint="leave strategy=allreduce out (torch's gloo has no TLS), or train on one host",
+        )
     running = {name for name, found in members.items() if found.runs_ray}
     servers = [host.name for host in inventory.hosts if host.role == "server" and host.name in running]
     return protocol.RunSpec(
@@ -116,7 +128,16 @@ def specification(
     )
 
 
-COORDINATOR, SCRIPT = "remote_agent.coordinate", "remote_agent.raw_ray script"
+ENVIRONMENT = (
+    'export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$PWD/token" RAY_USAGE_STATS_ENABLED=0 RAY_ENABLE_AUTO_CONNECT=0; '
+    'if [ -e tls.pem ]; then tls="$PWD/tls.pem"; export RAY_USE_TLS=1 '
+    'RAY_TLS_SERVER_CERT="$tls" RAY_TLS_SERVER_KEY="$tls" RAY_TLS_CA_CERT="$tls"; fi'
+)
+"""A coordinator's, as a shell in the cluster's folder sets it. Secrets go by file, never by a command line.
+
+One that is disconnected from the cluster must not have Ray start one of its own."""
+
+COORDINATOR, SCRIPT, SWEEP = "remote_agent.coordinate", "remote_agent.raw_ray script", "remote_agent.sweep"
 """What carries out a run: the module, with the words before the run's folder."""
 
 
@@ -126,13 +147,8 @@ async def start_coordinator(transport: Transport, cluster: str, run: str, module
     Raises:
         CommandFailed: it did not start.
     """
-    # The agent starts programs in the cluster's folder; the secret goes by file, never by a command line. A coordinator
-    # that is disconnected from the cluster must not have Ray start one of its own.
-    program = (
-        'export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$PWD/token"; '
-        "export RAY_USAGE_STATS_ENABLED=0 RAY_ENABLE_AUTO_CONNECT=0; "
-        f'exec sh agent/run {module} "$PWD/runs/$0"'
-    )
+    # The agent starts programs in the cluster's folder.
+    program = f'{ENVIRONMENT}; exec sh agent/run {module} "$PWD/runs/$0"'
     home = agent.home_folder(cluster)
     done = await agent.call(
         transport,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
+import time
 from collections.abc import Callable
 
 from hetero_tui import answers, deadlines
@@ -13,14 +14,14 @@ from hetero_tui.fleet import agent
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.fleet.survey import head_name
 from hetero_tui.inventory import Inventory
-from hetero_tui.runs.launch import specification
+from hetero_tui.runs.launch import ENVIRONMENT, specification
 from hetero_tui.runs.listing import live_run
 from hetero_tui.runs.order import Order, archive_of
 from hetero_tui.runs.profile_names import profile_name
 from hetero_tui.text import HostText, last_lines
 from hetero_tui.transport import Transport
 from remote_agent import protocol
-from remote_agent.planning.survey import Survey
+from remote_agent.planning.survey import MAX_AGE_DAYS, Survey
 
 STEP = "plan"
 
@@ -38,8 +39,14 @@ async def kept(transport: Transport, cluster: str, name: str) -> Survey | None:
         return None
 
 
-async def measure(inventory: Inventory, transport: Transport, spec: protocol.RunSpec, archive: bytes | None) -> Survey:
-    """Measure now: the workers start on all hosts, and end.
+async def measure(
+    inventory: Inventory,
+    transport: Transport,
+    spec: protocol.RunSpec,
+    archive: bytes | None,
+    notice: Callable[[Level, str], None],
+) -> Survey:
+    """Measure now: the workers start on all hosts, and end. ``notice`` is told how far it is.
 
     Raises:
         HostError: the head failed at it, or the job can't be trained.
@@ -52,28 +59,37 @@ async def measure(inventory: Inventory, transport: Transport, spec: protocol.Run
     await transport.put(written, f"{place}/run.json", step=STEP, deadline=deadlines.COMMAND)
     # The coordinator's environment, as for a run; what was measured is printed, and the folder has no further use.
     program = (
-        'cd "$0" || exit 1; export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$PWD/token"; '
-        "export RAY_USAGE_STATS_ENABLED=0 RAY_ENABLE_AUTO_CONNECT=0; "
+        f'cd "$0" || exit 1; {ENVIRONMENT}; '
         'sh agent/run remote_agent.training.coordinator.measuring "$PWD/plans/$1"; '
         'status=$?; rm -rf "$PWD/plans/$1"; exit $status'
     )
-    done = await transport.run(
-        ["sh", "-c", program, agent.folder(inventory.cluster), name], step=STEP, deadline=deadlines.MEASURE
-    )
-    line = done.stdout.last("{")
-    if done.exit_status != 0 or line is None:
-        detail = last_lines(done.stderr)
-        raise CommandFailed(
-            transport.host,
-            f"devices and links could not be measured: {last_lines(detail, 1) or 'it printed nothing'}",
-            step=STEP,
-            hint="`hetero-tui train` writes the same to the run's log",
-            output=detail,
-        )
+    last: HostText | None = None
     try:
-        return answers.value(Survey, HostText(line))
+        command = ["sh", "-c", program, agent.folder(inventory.cluster), name]
+        async with transport.stream(command, step=STEP, silence=deadlines.MEASURE, stdin=b"") as lines:
+            async for line in lines:
+                if line.raw.startswith(protocol.MEASURING):
+                    notice(Level.INFO, last_lines(line.raw.removeprefix(protocol.MEASURING), 1))
+                elif line.raw.startswith("{"):
+                    last = line
+    except CommandFailed as error:
+        raise _failed(transport.host, error.output) from None
+    if last is None:
+        raise _failed(transport.host, "")
+    try:
+        return answers.value(Survey, last)
     except protocol.ProtocolError as error:
         raise agent.refused(transport.host, error, STEP) from None
+
+
+def _failed(host: str, output: str) -> CommandFailed:
+    return CommandFailed(
+        host,
+        f"devices and links could not be measured: {last_lines(output, 1) or 'it printed nothing'}",
+        step=STEP,
+        hint="`hetero-tui train` writes the same to the run's log",
+        output=output,
+    )
 
 
 async def survey_of(
@@ -96,9 +112,14 @@ async def survey_of(
     spec = dataclasses.replace(spec, profile=profile_name(order, archive, spec, fleet.facts))
     head = fleet.transports[spec.host]
     found = None if anew else await kept(head, fleet.cluster, spec.profile)
-    if found is not None:
+    is_old = found is not None and found.is_old(time.time())
+    if found is not None and not is_old:
         return found, False
     if await live_run(inventory.cluster, fleet.answering) is not None:
+        if found is not None:
+            notice(Level.WARNING, "what was measured is old, and a run is under way: plan again after it")
+            return found, False
         raise UsageError("a run is under way, and its devices can't be measured", step=STEP, hint="stop it first")
-    notice(Level.INFO, "measuring devices and links on the job's own model ...")
-    return await measure(inventory, head, spec, archive), True
+    again = f"what was measured is older than {MAX_AGE_DAYS} days: " if is_old else ""
+    notice(Level.INFO, f"{again}measuring devices and links on the job's own model ...")
+    return await measure(inventory, head, spec, archive, notice), True

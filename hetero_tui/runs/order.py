@@ -22,6 +22,7 @@ from hetero_tui.runs.code import Code, collect
 from hetero_tui.runs.outline import Outline, outline
 from remote_agent import settings as fields
 from remote_agent.job_settings import READY, REQUIRED, OwnSetting, of_class
+from remote_agent.search import Search
 
 READY_JOBS = ("digits", "text", "hf-lm")
 """The jobs that come with the agent."""
@@ -64,13 +65,16 @@ class Job:
 class Order:
     """A job, the settings that it is to be trained with, and the files that go with one of the user's own.
 
-    ``script``: the arguments of a Ray script, which is run and not trained; None: it is a job.
+    ``script``: the arguments of a Ray script, which is run and not trained; None: it is a job. With ``search`` it is a
+    sweep of the job, which is carried out as a script is. ``hosts``: those whose devices train; empty: all.
     """
 
     job: Job
     settings: Mapping[str, str] = field(default_factory=dict)
     code: Code | None = None
     script: tuple[str, ...] | None = None
+    hosts: tuple[str, ...] = ()
+    search: Search | None = None
 
 
 def read_order(job: str, pairs: Sequence[str] | Mapping[str, str] = (), paths: Sequence[str] = ()) -> Order:

@@ -20,18 +20,28 @@ OF_NO_MATTER = frozenset(
 )
 """Settings that change nothing of what is measured."""
 
+MEASURED = 2
+"""What is measured: another number, and what an earlier version has kept is not found."""
+
 
 def profile_name(order: Order, archive: bytes | None, spec: protocol.RunSpec, facts: Mapping[str, HostFacts]) -> str:
-    """Names what is measured of an order: its code, the settings that matter, devices, and versions on their hosts."""
+    """Names what is measured of an order: its code, the settings that matter, and the hosts.
+
+    Of these their devices, versions, and whether they run on their batteries.
+    """
     settings = {name: value for name, value in order.settings.items() if name not in OF_NO_MATTER}
     hosts = sorted({device.host for device in spec.devices})
     about = (
+        MEASURED,
         order.job.reference,
         hashlib.sha256(archive or b"").hexdigest(),
         settings,
         sorted((device.host, device.device, device.name, device.max_batch or 0) for device in spec.devices),
         spec.server_host,
-        [(host, facts[host].python.version, sorted(_versions(facts[host]).items())) for host in hosts],
+        [
+            (host, facts[host].python.version, sorted(_versions(facts[host]).items()), facts[host].power == "battery")
+            for host in hosts
+        ],
         spec.epoch,
     )
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]

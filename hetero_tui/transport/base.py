@@ -73,6 +73,12 @@ class Transport(Protocol):
     ) -> AbstractAsyncContextManager[Conversation]:
         """A command whose stdin is written to while its lines come; leaving the context ends it. As :meth:`stream`."""
 
+    def forward(self, port: int, local: int = 0) -> AbstractAsyncContextManager[int]:
+        """Reach ``port`` of the host's loopback at a port of this computer's loopback: ``local``, or with 0 any.
+
+        Leaving the context closes it. Raises UsageError where ``local`` is taken, HostError.
+        """
+
     async def put(self, data: bytes, path: str, *, step: str, deadline: float, mode: int = 0o600) -> None:
         """Write a file on the host, whole or not at all (temporary name, then rename); parents are made 0700."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import asyncssh
 
 from hetero_tui import deadlines
-from hetero_tui.errors import HostError, Unreachable
+from hetero_tui.errors import HostError, Unreachable, UsageError
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.transport import failures
 from hetero_tui.transport.commands import CommandTransport
@@ -92,6 +92,23 @@ class SshTransport(CommandTransport):
             yield running
         finally:
             await running.end()
+
+    @asynccontextmanager
+    async def forward(self, port: int, local: int = 0) -> AsyncIterator[int]:
+        """A port of this computer's loopback that leads to ``port`` of the host's, through SSH."""
+        dialled = await self._connected()
+        try:
+            listener = await dialled.connection.forward_local_port("127.0.0.1", local, "127.0.0.1", port)
+        except OSError as error:
+            cause = f"port {local} of this computer can't be had: {error.strerror}"
+            raise UsageError(cause, step="forward", hint="choose another with --port") from None
+        except SSH_ERRORS as error:
+            raise failures.explain(error, replace(dialled.place, step="forward")) from None
+        try:
+            yield listener.get_port()
+        finally:
+            listener.close()
+            await listener.wait_closed()
 
     async def round_trip(self) -> float:
         """Seconds until a line comes back from a ``cat`` on the host that is kept open for this."""

@@ -104,7 +104,7 @@ class SshCommand:
         status = self._process.returncode
         if status is None:
             raise failures.lost(self._place)
-        if self._stderr.lacks_mark and status >= 0:
+        if self._stderr.lacks_mark and self._stdout.pid is None and status >= 0:
             said = [HostText(each.decode("utf-8", "replace")) for each in (self._said, self._said_on_stderr)]
             shown = last_lines(said[0], 1, 120) or last_lines(said[1], 1, 120)
             raise failures.foreign_answer(self._place, status, shown)
@@ -119,10 +119,11 @@ class SshCommand:
             with contextlib.suppress(TimeoutError, HostError, *SSH_ERRORS):
                 async with asyncio.timeout(2 * deadlines.COMMAND_END):
                     self._process.terminate()
-                    while self._stderr.waits:
+                    while self._stderr.waits and self._stdout.pid is None:
                         await self.read_stderr()  # the shell may be slow to start: what starts late is ended too
-                    if self._stderr.pid is not None:
-                        line = shlex.join(("exec", "sh", "-c", _END, "sh", str(self._stderr.pid)))
+                    pid = self._stderr.pid or self._stdout.pid  # a start-up file may have closed either
+                    if pid is not None:
+                        line = shlex.join(("exec", "sh", "-c", _END, "sh", str(pid)))
                         killer = await self._session(line)
                     await self._process.wait_closed()
                     if killer is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from textual.app import App
 from textual.widgets import Input
@@ -12,15 +12,17 @@ from hetero_tui.errors import HeteroTuiError
 from hetero_tui.state import RunView
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui import guards, outside
-from hetero_tui.ui.keys import FAULTS, FLEET, LOGS, RUN, RUNS, Key
+from hetero_tui.ui.keys import ASKING, FAULTS, FLEET, LOGS, RUN, RUNS, Key
 from hetero_tui.ui.operations import Operations
 from hetero_tui.ui.screens.main import MainScreen
 from hetero_tui.ui.view import View
 from hetero_tui.ui.views.pane import Pane
 
 if TYPE_CHECKING:
-    from hetero_tui.intents import Intents, TeardownReport
+    from hetero_tui.intents import Intents
     from hetero_tui.ui.screens.train import TrainOrder
+
+T = TypeVar("T")
 
 
 class Actions(App[None]):
@@ -45,6 +47,8 @@ class Actions(App[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """A key does what it says in the views that it is for, and nothing where something is typed."""
+        if action in ASKING and (self.screen is not self.main or isinstance(self.focused, Input)):
+            return False
         key = next((key for key in self._keys if key.action == action), None)
         if key is not None and self.screen is self.main and self.main.number not in key.views:
             return False
@@ -268,20 +272,25 @@ class Actions(App[None]):
         self.push_screen(dialog)
 
     async def _tear_down(self, dialog: Any) -> None:
-        report: TeardownReport | None = None
+        report = await self._reported(dialog, self._intents.down)
+        if dialog not in self.screen_stack:
+            left = len(report.leftovers)
+            things = "1 thing is" if left == 1 else f"{left} things are"
+            self._say(f"Torn down, but {things} left: see hetero-tui down." if left else "Torn down: nothing is left.")
+
+    async def _reported(self, dialog: Any, work: Callable[[], Awaitable[T]]) -> T:
+        """What the work hands back; the dialog that began it shows that, or why there is none, while it is open."""
+        report: T | None = None
         failure = ""
         try:
-            report = await self._intents.down()
+            report = await work()
         except HeteroTuiError as error:
             failure = str(error)
             raise
         finally:
             if dialog in self.screen_stack:
                 dialog.finish(report, failure)
-        if dialog not in self.screen_stack:
-            left = len(report.leftovers)
-            things = "1 thing is" if left == 1 else f"{left} things are"
-            self._say(f"Torn down, but {things} left: see hetero-tui down." if left else "Torn down: nothing is left.")
+        return report
 
     # --- Of one view --------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ on start and when the inventory's file changes. What the keys do is in :mod:`het
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -21,9 +22,8 @@ from textual.screen import Screen
 from hetero_tui.calls import call_for
 from hetero_tui.errors import HeteroTuiError, InventoryError
 from hetero_tui.events import Level
-from hetero_tui.ui import outside
-from hetero_tui.ui.actions import Actions
-from hetero_tui.ui.keys import CHAOS, DEMO, EDIT, KEYS, QUIT, VIEWS, Key, remapped
+from hetero_tui.ui.keys import ADD, ASKING, CHAOS, DEMO, EDIT, KEYS, QUIT, VIEWS, Key, remapped
+from hetero_tui.ui.machine_actions import MachineActions
 from hetero_tui.ui.opening import Opening
 from hetero_tui.ui.operations import Operations
 from hetero_tui.ui.palette import PALETTES, preferred
@@ -39,10 +39,11 @@ FRAME_SECONDS = 0.5
 _STYLES: list[str | PurePath] = [Path(__file__).with_name("app.tcss")]
 if TYPE_CHECKING:
     from hetero_tui.intents import Intents
+    from hetero_tui.machines import Machines
     from hetero_tui.state import RunView, State
 
 
-class HeteroApp(Actions):
+class HeteroApp(MachineActions):
     """The screens over a live session.
 
     Args:
@@ -61,6 +62,7 @@ class HeteroApp(Actions):
         changes: Yields after each change of the inventory's file, whose path ``inventory_path`` is; the session is
             then opened anew.
         inventory_path: Of the inventory's file, for people and their editor.
+        machines: That file, for the forms; without it they are refused.
         preferences: The user's settings.
         now: The clock, in seconds since the epoch.
         zone: The time zone of the times that are shown; None is the computer's own.
@@ -87,6 +89,7 @@ class HeteroApp(Actions):
         chaos: Callable[[], Awaitable[None]] | None = None,
         changes: Callable[[], AsyncIterator[None]] | None = None,
         inventory_path: str = "",
+        machines: Callable[[], Machines] | None = None,
         preferences: Preferences | None = None,
         now: Callable[[], float] = time.time,
         zone: tzinfo | None = None,
@@ -103,6 +106,7 @@ class HeteroApp(Actions):
         self._mistakes: tuple[str, ...] = ()
         self._changes = changes
         self._inventory_path = inventory_path
+        self._machines = machines
         self._on_start = on_start
         self._order = (job, dict(settings or {}), tuple(paths))
         self._quit_key = quit_key
@@ -111,11 +115,11 @@ class HeteroApp(Actions):
         self._calls = preferences.bell
         self._seen = self._intents.state
         self._keys = remapped(KEYS, preferences.codes)
-        self._tutorial_keys = remapped((EDIT, DEMO), preferences.codes)
+        self._tutorial_keys = remapped((ADD, EDIT, DEMO), preferences.codes)
         self._more_keys: tuple[Key, ...] = () if chaos is None else (CHAOS,)
         for key in (*self._keys, *self._more_keys):
-            self.bind(key.code, key.action, description=key.help, show=False)
-        self.bind(self._tutorial_keys[0].code, "edit", show=False)
+            asks = key.action in ASKING
+            self._bindings.bind(key.code, key.action, description=key.help, show=False, priority=asks)
         self._now = now
         self._zone = zone
         self._opened: RunView | None = None
@@ -193,6 +197,8 @@ class HeteroApp(Actions):
     def redraw(self) -> None:
         """Draw what changed, ages included. A mistake of ours in drawing is shown and logged; the app goes on."""
         self._dirty = False
+        if self._exit:
+            return  # the screens are being taken away
         try:
             view = self.view()
             for screen in self.screen_stack:
@@ -202,8 +208,11 @@ class HeteroApp(Actions):
             self._operations.report_bug("drawing", mistake)
 
     async def on_event(self, event: events.Event) -> None:
+        """A key that no widget took comes back, and does what it is for: it is drawn at once, but not twice."""
+        is_back = isinstance(event, events.Key) and event.is_forwarded
+        self._dirty = self._dirty or is_back
         await super().on_event(event)
-        if isinstance(event, events.Key):
+        if is_back and self._dirty:
             self.call_later(self.redraw)
 
     # --- Leaving, colours, the palette --------------------------------------------------------------------------------
@@ -228,16 +237,6 @@ class HeteroApp(Actions):
         """Leave for the demo, which the caller starts."""
         self.wants_demo = True
         self.exit()
-
-    def action_edit(self) -> None:
-        """Open the inventory in the user's editor."""
-        path = self.view().inventory_path
-        if not path:
-            self._say("This fleet has no inventory file to edit.")
-            return
-        error = outside.run(self, [*outside.editor(), path])
-        if error:
-            self._say(f"The editor could not be run ({error}); set EDITOR.")
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """The command palette's entries: views, hosts, runs, our keys by name, and the other colours."""
@@ -319,12 +318,23 @@ class HeteroApp(Actions):
         self.exit(return_code=error.exit_code if isinstance(error, HeteroTuiError) else 1)
         return False
 
+    async def _idle(self) -> None:
+        """Wait until no operation is under way: the session tells of each end."""
+        told = asyncio.Event()
+        unsubscribe = self._intents.subscribe(lambda _: told.set())
+        try:
+            while self._intents.busy:
+                told.clear()
+                await told.wait()
+        finally:
+            unsubscribe()
+
     async def _follow_changes(self, changes: Callable[[], AsyncIterator[None]]) -> None:
         """Apply each change of the inventory's file: a fleet with mistakes does not replace one without."""
         async for _ in changes():
             if self._intents.busy and not isinstance(self._intents, Opening):
-                self._say("The inventory has changed; it is read once this is done. Save it again then.")
-                continue
+                self._say("The inventory has changed; it is read once this is done.")
+                await self._idle()
             had = bool(self._intents.state.hosts)
             if not await self._open_anew():
                 if had:

@@ -127,7 +127,7 @@ def _all_words(host: HostView, now: float) -> tuple[str, ...]:
         case HostState.DRAINED:
             return f"{word} (b brings it back)", f"{word} (b)"
         case HostState.BENCHED:
-            return f"{word}: too slow just now", word
+            return (f"{word}: no blocks" if "blocks" in host.detail else f"{word}: too slow just now", word)
         case HostState.SLOW:
             return (f"{word} {host.detail}".rstrip(),)
         case _ if host.state in _TRANSIENT and host.since is not None:
@@ -181,7 +181,7 @@ def _cell(column: Column, host: HostView, run: RunView | None, now: float, palet
             share = None if away else share_of(host, run)
             return Text("-" if share is None else fmt.percent(share), style=palette.muted if share is None else figures)
         case col.RAY:
-            return _ray(host, figures, palette)
+            return Text("-", style=palette.muted) if away else _ray(host, figures, palette)
         case _:
             return Text(fmt.ago(None if host.last_seen is None else now - host.last_seen), style=palette.muted)
 
@@ -225,9 +225,9 @@ def _link(host: HostView, style: str, away: bool, palette: Palette) -> Text:
     rates = [] if sample is None else [sample.bytes_sent_per_s, sample.bytes_received_per_s]
     known = [rate for rate in rates if rate is not None]
     rate = fmt.link_rate(max(known)) if known else ""
-    if host.round_trip_s is None and not rate:
+    delay = fmt.milliseconds(sample.head_delay_s) if sample is not None and sample.head_delay_s is not None else ""
+    if not delay and not rate:
         return Text(fmt.UNKNOWN, style=palette.muted)
-    delay = fmt.milliseconds(host.round_trip_s) if host.round_trip_s is not None else ""
     return Text(f"{delay:>7}{rate:>10}", style=style)
 
 

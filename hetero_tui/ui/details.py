@@ -30,8 +30,13 @@ def host_details(host: HostView, run: RunView | None, now: float) -> Pairs:
     pairs.extend(_use(host, now))
     share = share_of(host, run)
     if share is not None and run is not None:
-        samples = sum(worker.samples for worker in run.workers if worker.host == host.name and worker.alive)
-        pairs.append(("share", f"{fmt.percent(share).strip()}, {samples:,} of {run.batch_size:,} samples of a step"))
+        mine = {worker.worker: worker for worker in run.workers if worker.host == host.name and worker.alive}
+        samples = sum(worker.samples for worker in mine.values())
+        held = [f"{stage.first + 1} to {stage.last}" for stage in run.stages if stage.worker in mine]
+        what = f"{samples:,} of {run.batch_size:,} samples of a step"
+        if run.stages:
+            what = f"blocks {' and '.join(held)} of {run.stages[-1].last}" if held else "no blocks"
+        pairs.append(("share", f"{fmt.percent(share).strip()}, {what}"))
     if host.facts is None:
         return [*pairs, ("facts", "not probed yet: press p")]
     return [*pairs, *_facts(host.facts)]
@@ -54,7 +59,10 @@ def _use(host: HostView, now: float) -> Pairs:
         pairs.append(("sensors", ", ".join([*hot, *watts])))
     pairs.append(("Ray", {"none": "not started"}.get(sample.ray, sample.ray)))
     traffic = f"{fmt.link_rate(sample.bytes_sent_per_s)} out, {fmt.link_rate(sample.bytes_received_per_s)} in"
-    pairs.append(("link", f"{fmt.milliseconds(host.round_trip_s)}, {traffic}"))
+    pairs.append(("link", traffic))
+    trips = [(sample.head_delay_s, "to the head"), (host.round_trip_s, "to this computer")]
+    known = [f"{fmt.milliseconds(seconds)} {where}" for seconds, where in trips if seconds is not None]
+    pairs.append(("round trip", ", ".join(known) or fmt.UNKNOWN))
     return pairs
 
 

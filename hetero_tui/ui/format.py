@@ -134,9 +134,11 @@ def short_device(name: str) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """``1 host``, ``3 hosts``, ``2 processes``."""
+    """``1 host``, ``3 hosts``, ``2 processes``, ``8 micro-batches``."""
     if count == 1:
         return f"1 {noun}"
     return (
-        f"{count:,} {noun[:-1]}ies" if noun.endswith("y") else f"{count:,} {noun}{'es' if noun.endswith('s') else 's'}"
+        f"{count:,} {noun[:-1]}ies"
+        if noun.endswith("y")
+        else f"{count:,} {noun}{'es' if noun.endswith(('s', 'ch')) else 's'}"
     )

@@ -8,6 +8,7 @@ from hetero_tui.ui.opening import BUSY
 from remote_agent.states import RunState
 
 PROBE, UP, TRAIN, STOP, RESUME, DOWN, KEY = "probe", "up", "train", "stop", "resume", "down", "key"
+INSTALL, CHECK = "install", "check"
 
 
 def refusal(action: str, state: State, busy: str, run: str | None = None) -> str | None:

@@ -114,6 +114,50 @@ KEYS = (
         views=_in(FLEET),
     ),
     Key(
+        key="c",
+        code="c",
+        action="check",
+        word="check",
+        help="Look for all that may keep the machines from training well, and how to mend it",
+        views=_in(FLEET),
+    ),
+    Key(
+        key="i",
+        code="i",
+        action="install",
+        word="install",
+        help="Install what is missing on the machines; asks first",
+        changes=True,
+        views=_in(FLEET),
+    ),
+    Key(
+        key="a",
+        code="a",
+        action="add",
+        word="add",
+        help="Add a machine, or those of ~/.ssh/config, to the inventory",
+        changes=True,
+        views=_in(FLEET),
+    ),
+    Key(
+        key="e",
+        code="e",
+        action="edit",
+        word="edit",
+        help="Change the marked machine in the inventory, or open that in your editor",
+        changes=True,
+        views=_in(FLEET),
+    ),
+    Key(
+        key="R",
+        code="R",
+        action="remove",
+        word="remove",
+        help="Take the marked machine out of the inventory; asks first",
+        changes=True,
+        views=_in(FLEET),
+    ),
+    Key(
         key="l",
         code="l",
         action="logs",
@@ -173,6 +217,7 @@ QUIT_FOR_GOOD = Key(
 )
 CHAOS = Key(key="x", code="x", action="chaos", word="chaos", help="The demo's own: break a machine every few seconds")
 
+ADD = Key(key="a", code="a", action="add", word="add", help="Add a machine in a form, or those of ~/.ssh/config")
 EDIT = Key(key="e", code="e", action="edit", word="edit", help="Open the inventory in your editor ($EDITOR)")
 DEMO = Key(key="d", code="d", action="demo", word="demo", help="See it work on this computer, with nothing to set up")
 
@@ -190,6 +235,12 @@ _NAMES = {
     "minus": "-",
     "plus": "+",
 }
+
+
+ASKING = frozenset(
+    {"help", "train", "stop", "teardown", "filter", "command_palette", "add", "edit", "remove", "check", "install"}
+)
+"""Actions after which what is typed is for what they opened: they are carried out before the next key is looked at."""
 
 
 def remapped(keys: Sequence[Key], codes: Mapping[str, str]) -> tuple[Key, ...]:
@@ -246,7 +297,8 @@ def _wanted_in(view: int, state: State) -> list[str]:
         offered = any(host.offered_key is not None for host in state.hosts)
         gone = (HostState.DRAINED, HostState.PAUSED, HostState.BENCHED)
         back = any(host.state in gone for host in state.hosts)
-        return (["key"] if offered else []) + (["bring_back"] if back else [])
+        unfit = any(host.state is HostState.UNFIT for host in state.hosts)
+        return (["key"] if offered else []) + (["bring_back"] if back else []) + (["install"] if unfit else [])
     if view == FAULTS:
         waits = state.run is not None and bool(state.run.paused_hosts)
         return (["bring_back"] if waits else []) + ["logs"]
@@ -275,4 +327,5 @@ def _wanted_anywhere(state: State, busy: str) -> list[str]:
     if live:
         wanted.append("drain")
     wanted.extend(["filter", "command_palette", "teardown", "logs", "shell", "sort", "copy"])
+    wanted.extend(["check", "add", "edit", "install", "remove"])
     return wanted

@@ -21,6 +21,11 @@ def token_path(folder: Path) -> Path:
     return folder / "token"
 
 
+def tls_path(folder: Path) -> Path:
+    """This machine's private key, its certificate and the authority's, written by the laptop; with TLS only."""
+    return folder / "tls.pem"
+
+
 def log_path(folder: Path) -> Path:
     """The log of this machine's ``ray start``."""
     return folder / "logs" / "ray.log"

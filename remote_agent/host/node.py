@@ -6,6 +6,7 @@ On the command line (one JSON line on stdout, exit code 0 or 1)::
     python -m remote_agent.host.node status --folder F                -> NodeReport
     python -m remote_agent.host.node head --folder F                  -> HeadReport
     python -m remote_agent.host.node stop --folder F [--run-grace S]  -> StopReport; 1 when something is left
+    python -m remote_agent.host.node stop-runs --folder F [--run-grace S]    -> StopReport; only the runs
 
 Each can be killed at any moment: the next one goes on from what lies on disk (the processes' records and ``node.json``,
 both written before what they describe) and from the mark that every process of ours carries. ``start`` leaves a node
@@ -29,7 +30,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from remote_agent import deadlines, protocol
+from remote_agent import deadlines, protocol, tls
 from remote_agent.host import layout, processes, ray_command, ray_node, supervision, supervisor, teardown
 from remote_agent.host.ray_node import NodeError
 from remote_agent.protocol import (
@@ -72,7 +73,9 @@ def start(spec: NodeSpec) -> NodeReport:
 
 
 def _start(folder: Path, spec: NodeSpec) -> NodeReport:
-    ray_node.check_token(folder)
+    ray_node.check_secrets(folder, spec)
+    if not spec.encrypted:
+        layout.tls_path(folder).unlink(missing_ok=True)  # of an earlier cluster: its being there says how to connect
     pause = partial(_pause, folder)
     record = processes.read_record(folder, layout.RAY)
     watched = processes.find_named(folder, layout.SUPERVISOR) is not None
@@ -166,6 +169,11 @@ def _await_head(spec: NodeSpec, pause: ray_node.Pause) -> None:
     ends = time.monotonic() + deadlines.HEAD_REACHABLE_SECONDS
     where = protocol.join_address(spec.head_address, spec.gcs_port)
     while silence := ray_node.head_silence(spec):
+        if silence.startswith(tls.DISTRUST):
+            raise NodeError(
+                f"the head at {where} and this machine: {silence}",
+                "run `up` on the computer that formed the cluster, or `down`, then `up`: all get fitting certificates",
+            )
         if time.monotonic() >= ends:
             seconds = f"{deadlines.HEAD_REACHABLE_SECONDS:.0f} s"
             raise NodeError(
@@ -246,12 +254,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m remote_agent.host.node", description="This machine's Ray node.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("start")
-    for name in ("status", "head", "stop"):
+    ends = {"stop": teardown.stop, "stop-runs": teardown.stop_runs}
+    for name in ("status", "head", *ends):
         commands.add_parser(name).add_argument("--folder", required=True, type=processes.absolute_path)
-    commands.choices["stop"].add_argument("--run-grace", type=float, default=deadlines.RUN_STOP_SECONDS)
+    for name in ends:
+        commands.choices[name].add_argument("--run-grace", type=float, default=deadlines.RUN_STOP_SECONDS)
     options = parser.parse_args(arguments)
-    if options.command == "stop":
-        stopped = teardown.stop(options.folder, options.run_grace)
+    if options.command in ends:
+        stopped = ends[options.command](options.folder, options.run_grace)
         print(encode(stopped), flush=True)
         return 1 if stopped.leftovers else 0
     if options.command == "head":

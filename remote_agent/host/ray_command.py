@@ -25,7 +25,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from remote_agent import protocol
+from remote_agent import protocol, tls
 from remote_agent.host.processes import AGENT_PATH
 from remote_agent.protocol import HOST_LABEL, SIMULATED_SPEED, NodeSpec
 
@@ -67,9 +67,14 @@ def arguments(spec: NodeSpec, ray_folder: Path, object_store: int, *, dashboard:
     return argv
 
 
-def environment(base: Mapping[str, str], token: Path) -> dict[str, str]:
-    """Ray's environment: the user's own without anything that would steer Ray or Python elsewhere, and our settings."""
+def environment(base: Mapping[str, str], token: Path, bundle: Path | None = None) -> dict[str, str]:
+    """Ray's environment: the user's own without anything that would steer Ray or Python elsewhere, and our settings.
+
+    ``bundle`` is the file with this machine's certificate, where connections are encrypted.
+    """
     kept = {key: value for key, value in base.items() if not key.startswith(("RAY_", "PYTHON"))}
+    if bundle is not None:
+        kept |= tls.variables(bundle)
     return kept | {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token),
@@ -176,6 +181,10 @@ ENVIRONMENT_HINT = "look at the machine's environment (docs/hosts.md), then run 
 
 _HINTS = (
     (
+        r"CERTIFICATE_VERIFY_FAILED|SSL_ERROR_SSL|Ssl handshake failed|TSI_PROTOCOL_FAILURE",
+        "the head does not accept this machine's certificate, or has none: run `down`, then `up`; look at both clocks",
+    ),
+    (
         r"AuthenticationError|InvalidAuthToken|Unauthenticated",
         "the head refused this machine's token: run `down`, then `up`, so that all machines get the same one",
     ),
@@ -190,6 +199,10 @@ _HINTS = (
     (
         r"Failed to connect to GCS|Failed to get cluster ID|Timed out while waiting|Deadline Exceeded|UNAVAILABLE",
         "the head does not answer: see that its Ray runs (`status`) and that no firewall stands between the two",
+    ),
+    (
+        r"No node info found for head node",
+        "the head was not ready in time, as on a machine that has other work: run `up` again",
     ),
     (r"No space left on device|Disk quota exceeded", "free some disk space on this machine"),
     (
@@ -206,15 +219,22 @@ _FRAME = re.compile(r"""^(?:\[[^\]]*\] )*(?:\*\*\* |@ |PC: @|File "|\^+$|~*\^+~*
 """A line of a stack trace, of Python's or of C++'s, which says nothing to people."""
 
 _LOG_PREFIX = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+\s+(?:[A-Z]+ \S+ -- )?")
+_PROGRESS = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+\s+INFO ")
 _CAUSE_LENGTH = 200
+_KILLED_EARLY = (
+    "Ray was killed while it started, by someone or for lack of memory",
+    "see how much memory is free on this machine (Ray needs about 0.5 GB), then run `up` again; logs/ray.log says more",
+)
 
 
 def explain(log: str) -> tuple[str, str]:
     """(cause, hint) from the log of a ``ray start`` that failed: its last error line, and what to do about it."""
     errors = [_LOG_PREFIX.sub("", line).strip() for line in _ERROR_LINE.findall(log)]
-    lines = [_LOG_PREFIX.sub("", line).strip() for line in log.splitlines()]
+    lines = [_LOG_PREFIX.sub("", line).strip() for line in log.splitlines() if _PROGRESS.match(line) is None]
     said = [line for line in errors if _says(line)] or [line for line in lines if _says(line)]
-    cause = said[-1] if said else "Ray ended without a word"
+    if not said:
+        return _KILLED_EARLY
+    cause = said[-1]
     if len(cause) > _CAUSE_LENGTH:
         cause = cause[:_CAUSE_LENGTH].rpartition(" ")[0] + " ..."
     hint = next((hint for pattern, hint in _HINTS if re.search(pattern, log)), "the log says more: logs/ray.log")

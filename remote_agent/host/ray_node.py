@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from remote_agent import deadlines, probe
+from remote_agent import deadlines, probe, tls
 from remote_agent.host import layout, process_table, processes, ray_command
 from remote_agent.protocol import NodeSpec, ProcessRecord
 
@@ -34,10 +34,10 @@ def launch(folder: Path, spec: NodeSpec) -> ProcessRecord:
     """Start Ray as ``spec`` says, recorded and marked; the log of the start before is kept as ``ray.previous.log``.
 
     Raises:
-        NodeError: the token is missing, or open to other users.
+        NodeError: the token or the certificate is missing, or open to other users.
         LaunchError, OSError: the program or its folder can't be used.
     """
-    token = check_token(folder)
+    token, bundle = check_secrets(folder, spec)
     log = layout.log_path(folder)
     if log.exists():
         log.replace(log.with_name("ray.previous.log"))
@@ -46,36 +46,50 @@ def launch(folder: Path, spec: NodeSpec) -> ProcessRecord:
     # Ray numbers its sockets where old ones lie, and the longer names may no longer fit into a socket's path.
     for sockets in ray_folder.glob("session_*/sockets"):
         shutil.rmtree(sockets, ignore_errors=True)
-    argv = ray_command.arguments(spec, ray_folder, _object_store(), dashboard=ray_command.dashboard_installed())
-    return processes.launch(folder, layout.RAY, argv, log, ray_command.environment(os.environ, token))
+    # The dashboard's parts speak plain HTTP to each other, over the network too.
+    dashboard = ray_command.dashboard_installed() and not spec.encrypted
+    argv = ray_command.arguments(spec, ray_folder, _object_store(), dashboard=dashboard)
+    return processes.launch(folder, layout.RAY, argv, log, ray_command.environment(os.environ, token, bundle))
 
 
-def check_token(folder: Path) -> Path:
-    """The cluster's token, which the laptop wrote; only this user may be able to read it.
+def check_secrets(folder: Path, spec: NodeSpec) -> tuple[Path, Path | None]:
+    """The cluster's token and, where ``spec`` wants connections encrypted, the file with this machine's certificate.
+
+    The laptop wrote them; only this user may be able to read them.
 
     Raises:
-        NodeError: it is not there, or other users may read it.
+        NodeError: one is not there, or other users may read it.
     """
-    token = layout.token_path(folder)
+    token, bundle = layout.token_path(folder), layout.tls_path(folder)
+    _check_secret(token, "the cluster's token", "run `up` again: it sends the token first")
+    if not spec.encrypted:
+        return token, None
+    hint = "run `up` on the computer that formed the cluster, which keeps its authority; or `down`, then `up`"
+    _check_secret(bundle, "this machine's certificate", hint)
+    return token, bundle
+
+
+def _check_secret(path: Path, what: str, missing: str) -> None:
     try:
-        status = token.lstat()
-        text = token.read_text().strip()
+        status = path.lstat()
+        text = path.read_text().strip()
     except (OSError, UnicodeDecodeError):
         text = ""
     if not text:
-        raise NodeError(f"the cluster's token is missing ({token})", "run `up` again: it sends the token first")
-    if status.st_uid != os.getuid() or status.st_mode & 0o077 or token.is_symlink():
+        raise NodeError(f"{what} is missing ({path})", missing)
+    if status.st_uid != os.getuid() or status.st_mode & 0o077 or path.is_symlink():
         raise NodeError(
-            f"the cluster's token may be read by other users ({token} has mode {status.st_mode & 0o777:04o})",
-            "run `down`, then `up`: that makes a new token which only you may read",
+            f"{what} may be read by other users ({path} has mode {status.st_mode & 0o777:04o})",
+            "run `down`, then `up`: that makes a new one which only you may read",
         )
-    return token
 
 
 def head_silence(spec: NodeSpec) -> str:
     """Why the head's port does not answer this machine now; empty when it does."""
     try:
-        socket.create_connection((spec.head_address, spec.gcs_port), deadlines.CONNECT_SECONDS).close()
+        with socket.create_connection((spec.head_address, spec.gcs_port), deadlines.CONNECT_SECONDS) as sock:
+            if spec.encrypted:
+                tls.meet(sock, layout.tls_path(processes.absolute_path(spec.folder)), spec.head_address)
     except TimeoutError:
         return "no answer"
     except OSError as error:

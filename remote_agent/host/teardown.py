@@ -8,6 +8,7 @@ from pathlib import Path
 
 from remote_agent import deadlines
 from remote_agent.host import layout, processes, ray_command, supervision, supervisor
+from remote_agent.host.process_table import Process
 from remote_agent.protocol import Leftover, StopReport
 
 
@@ -27,11 +28,32 @@ def stop(folder: Path, run_grace: float = deadlines.RUN_STOP_SECONDS) -> StopRep
         return StopReport(leftovers=(Leftover(kind="process", detail=str(error)),))
 
 
+def stop_runs(folder: Path, run_grace: float = deadlines.RUN_STOP_SECONDS) -> StopReport:
+    """End the runs alone, as the beginning of a stop: their last word is written while their cluster is whole.
+
+    From now on this machine says that it is being taken down: nobody who follows such a run lets it go on.
+    """
+    if not folder.is_dir():
+        return StopReport()
+    layout.stop_flag(folder).touch(mode=0o600)
+    return _stop_runs(folder, run_grace)
+
+
+def _stop_runs(folder: Path, run_grace: float) -> StopReport:
+    runs = {name: process for name, process in _alive(folder).items() if name.startswith(layout.RUN_PREFIX)}
+    left = processes.stop_processes(folder, runs.values(), run_grace)
+    ended = tuple(name for name, process in runs.items() if process not in left)
+    return StopReport(stopped=ended, leftovers=tuple(processes.leftover(process) for process in left))
+
+
+def _alive(folder: Path) -> dict[str, Process]:
+    found = {name: processes.find_named(folder, name) for name in processes.recorded_names(folder)}
+    return {name: process for name, process in found.items() if process is not None}
+
+
 def _stop(folder: Path, run_grace: float) -> StopReport:
-    alive = {name: processes.find_named(folder, name) for name in processes.recorded_names(folder)}
-    runs = {name: process for name, process in alive.items() if process and name.startswith(layout.RUN_PREFIX)}
-    others = {name: process for name, process in alive.items() if process and name not in runs}
-    processes.stop_processes(folder, runs.values(), run_grace)
+    runs = _stop_runs(folder, run_grace).stopped
+    others = _alive(folder)
     supervisor.stop(folder)
     processes.stop_processes(folder, others.values(), deadlines.STOP_SECONDS)
     strays, leftovers = _stop_strays(folder)
@@ -61,7 +83,12 @@ def _with_removals(report: StopReport, folder: Path) -> StopReport:
             leftovers.append(Leftover(kind="folder", detail=f"{path} could not be removed"))
         else:
             removed.append(str(path))
-    for path in (layout.token_path(folder), layout.spec_path(folder), supervision.path(folder)):
+    for path in (
+        layout.token_path(folder),
+        layout.tls_path(folder),
+        layout.spec_path(folder),
+        supervision.path(folder),
+    ):
         if path.exists() or path.is_symlink():
             path.unlink(missing_ok=True)
             removed.append(str(path))

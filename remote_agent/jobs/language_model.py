@@ -37,6 +37,7 @@ class LanguageModelJob:
 
     config = TrainingConfig(num_iterations=200, batch_size=16, learning_rate=2e-4, schedule="cosine", clip_norm=1.0)
     settings = LanguageModel()
+    _read: Any = None  # the tokenizer
 
     def check(self, config: TrainingConfig) -> None:
         """Refuse a folder without weights, a tokenizer that does not fit, data without text, unknown targets."""
@@ -92,6 +93,24 @@ class LanguageModelJob:
         context = self.settings.context
         return Samples(samples.tokens[(len(samples) - held_out) * context :], held_out, context) if held_out else None
 
+    def tokens_of(self, text: str) -> list[int]:
+        """The tokens of a prompt, for ``hetero-tui serve``."""
+        return list(self._tokenizer()(text)["input_ids"])
+
+    def text_of(self, tokens: list[int]) -> str:
+        """The text of tokens."""
+        return str(self._tokenizer().decode(tokens, skip_special_tokens=True))
+
+    @property
+    def end_token(self) -> int | None:
+        """After which a text ends; None: there is none."""
+        end = self._tokenizer().eos_token_id
+        return None if end is None else int(end)
+
+    def context_length(self, model: nn.Module) -> int:
+        """The most tokens that the model looks at."""
+        return int(getattr(self._config().get_text_config(), "max_position_embeddings", self.settings.context))
+
     def save_beside(self, folder: Path) -> None:
         """The tokenizer, beside exported weights."""
         self._tokenizer().save_pretrained(folder)
@@ -128,6 +147,11 @@ class LanguageModelJob:
         return made
 
     def _tokenizer(self) -> Any:
+        if self._read is None:
+            self._read = self._read_tokenizer()
+        return self._read
+
+    def _read_tokenizer(self) -> Any:
         named = self.settings.tokenizer or self.settings.model
         which = f"tokenizer={named}" if self.settings.tokenizer else f"model={named}"
         try:

@@ -51,6 +51,18 @@ class Text:
         """Mean cross entropy of the next byte, in nats."""
         return next_byte_loss(model, batch)
 
+    def tokens_of(self, text: str) -> list[int]:
+        """Its bytes, for ``hetero-tui serve``."""
+        return list(text.encode())
+
+    def text_of(self, tokens: list[int]) -> str:
+        """The text of these bytes."""
+        return bytes(tokens).decode(errors="replace")
+
+    def context_length(self, model: nn.Module) -> int:
+        """The most bytes that the model looks at."""
+        return CONTEXT
+
     def create_data(self) -> Windows:
         """The training text, in windows."""
         text = corpus()

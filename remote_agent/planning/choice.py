@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from remote_agent.planning.simulator import predict
 from remote_agent.planning.sites import DoesNotFit
-from remote_agent.planning.survey import Survey
+from remote_agent.planning.survey import LOSSY, Survey
 from remote_agent.planning.ways import ALLREDUCE, ASYNC, EXACT, LOCAL, SSP, SYNC, Prediction, Way
 
 MARGIN = 0.03
@@ -28,9 +28,6 @@ MAX_SUBSETS = 8
 
 LOCAL_STEPS = (10, 20, 50)
 """Lengths of a round of ``local_sgd`` that are tried where the user fixed none."""
-
-LOSSY = ("bf16", "int8")
-"""Codecs that are tried where the user allows inexact ways and fixed none; ``topk`` has to be asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,9 @@
 """A run's steps beside what its plan foresaw: how far off is it, by which term, and is another plan better now? Pure.
 
 A step shows two times: its own, and how long the device computed that took longest. So ``compute`` has a ratio of its
-own, and ``exchange``, ``update`` and ``calls`` have one together: that of all that is not computing. Where next to
-nothing was foreseen of that, there is nothing to multiply: what is left becomes a term by itself (``other``).
+own, and ``exchange``, ``handling``, ``update`` and ``calls`` have one together: that of all that is not computing.
+Where next to nothing was foreseen of that, there is nothing to multiply: what is left becomes a term by itself
+(``other``).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from remote_agent.planning.simulator import predict
 from remote_agent.planning.sites import DoesNotFit
 from remote_agent.planning.survey import Survey
 from remote_agent.planning.verdicts import names, seconds
-from remote_agent.planning.ways import CALLS, COMPUTE, EXCHANGE, UPDATE, Prediction, Way
+from remote_agent.planning.ways import CALLS, COMPUTE, EXCHANGE, HANDLING, UPDATE, Prediction, Way
 
 OFF = 0.15
 """A prediction that is off by more than this part ..."""
@@ -117,7 +118,7 @@ def corrected(survey: Survey, way: Way, found: Seen) -> tuple[Survey, Prediction
     check = SelfCheck(predicted=predict(survey, way), seen=(found,))
     ratios = dict(survey.ratios)
     for name, ratio in check.ratios.items():
-        for each in (name,) if name == COMPUTE else (EXCHANGE, UPDATE, CALLS):
+        for each in (name,) if name == COMPUTE else (EXCHANGE, HANDLING, UPDATE, CALLS):
             ratios[each] = ratios.get(each, 1.0) * ratio
     survey = dataclasses.replace(survey, ratios=ratios)
     if EXCHANGE not in check.ratios:

@@ -9,6 +9,7 @@ A device with ``o >= T`` is left out: by the time it has started, the others are
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 
@@ -129,18 +130,20 @@ def spread(shares: Sequence[int], profiles: Sequence[DeviceProfile]) -> float:
 def fit(points: Sequence[tuple[int, float]], max_batch: int | None = None) -> DeviceProfile:
     """The profile that fits measured ``(samples, seconds)`` points best (least squares of ``t = o + b / s``).
 
-    The smallest time at each size counts: whatever disturbs a measurement makes it longer, never shorter. Where noise
-    gives a line without a slope or with a negative fixed cost, the line from the origin to the largest size is taken.
+    The median time at each size counts (the lower one of two): a hiccup makes a measurement longer and is none of the
+    device's, while other work that stays is met by the steps, too. Where noise gives a line without a slope or with a
+    negative fixed cost, the line from the origin to the largest size is taken.
 
     Raises:
         ValueError: there is no point with a positive size and time.
     """
-    best: dict[int, float] = {}
+    measured: dict[int, list[float]] = {}
     for samples, seconds in points:
         if samples > 0 and seconds > 0:
-            best[samples] = min(seconds, best.get(samples, math.inf))
-    if not best:
+            measured.setdefault(samples, []).append(seconds)
+    if not measured:
         raise ValueError("no measurement")
+    best = {samples: statistics.median_low(times) for samples, times in measured.items()}
     largest = max(best)
     mean_b, mean_t = sum(best) / len(best), sum(best.values()) / len(best)
     variance = sum((b - mean_b) ** 2 for b in best)

@@ -6,6 +6,8 @@ A step is a sum of terms, each with its source (:class:`Term`):
 - ``exchange``: what of the exchange is not hidden behind computing, from a simulation of the links (``exchange``) for
   ``sync`` and ``local_sgd``; ``2 (m - 1) / m`` of the gradient over the slowest link for ``allreduce`` (Patarasuk and
   Yuan, 2009);
+- ``handling``: what chunks take of processors and threads on their way, which a link's speed does not show: by an
+  exchange of each host with itself;
 - ``update``: the optimizer's step, where nothing hides it;
 - ``calls``: of actors, where a step waits for them.
 
@@ -31,6 +33,7 @@ from remote_agent.planning.ways import (
     CALLS,
     COMPUTE,
     EXCHANGE,
+    HANDLING,
     LOCAL,
     OTHER,
     SSP,
@@ -40,11 +43,19 @@ from remote_agent.planning.ways import (
     Way,
 )
 
+HANDLED = "chunks through threads and processors, by an exchange of a host with itself, measured"
+
 STEPS = 3
 """Steps that are simulated one after the other: the first is longer, as all workers begin it at once."""
 
 MAX_SIMULATED = 24
 """Up to so many workers the exchange is simulated chunk by chunk; of more, its bound is taken."""
+
+RING_OPERATIONS = 2
+"""Reductions of a step with ``allreduce`` that nothing hides: of the gradient, and of what its samples weigh."""
+
+RING_TOUCHES = 2
+"""Times that a number is handled there, beside being sent: packed and unpacked, and summed."""
 
 COPIES_ON_DEVICE = 5
 """A device's memory over its parameters' bytes, without activations: weights, new ones, gradients, and what is sent."""
@@ -109,10 +120,13 @@ def _sync(survey: Survey, way: Way, devices: _Devices, *, bound: bool) -> Predic
     ]
     compute = max(times)
     seconds, exchanged = _exchanged(survey, way, parts, senders, bound=bound)
-    update = max(0.0, min(seconds - compute, exchanged.update_s))
+    rest = max(0.0, seconds - compute)
+    update = min(rest, exchanged.update_s)
+    handling = min(rest - update, exchanged.handling_s + _turn(survey))
     terms = (
         Term(name=COMPUTE, seconds=compute, source="the slowest device's slice, measured"),
-        Term(name=EXCHANGE, seconds=max(0.0, seconds - compute - update), source="links as measured, simulated"),
+        Term(name=EXCHANGE, seconds=rest - update - handling, source="links as measured, simulated"),
+        Term(name=HANDLING, seconds=handling, source=HANDLED),
         Term(name=UPDATE, seconds=update, source="the optimizer's step on the shards, measured"),
         Term(name=CALLS, seconds=survey.call_s, source="one call of an actor, measured"),
     )
@@ -133,7 +147,9 @@ def _exchanged(
         begins = exchanged.ends
         ends.append(max(exchanged.ends))
     one = {name: seconds / STEPS for name, seconds in exchanged.busy.items()}
-    done = dataclasses.replace(exchanged, busy=one, update_s=exchanged.update_s / STEPS)
+    done = dataclasses.replace(
+        exchanged, busy=one, update_s=exchanged.update_s / STEPS, handling_s=exchanged.handling_s / STEPS
+    )
     return (ends[-1] - ends[0]) / (STEPS - 1), done
 
 
@@ -161,8 +177,16 @@ def _busiest(
     compute = max(sender.done for sender in senders)
     first = min((sender.done * _first(survey, sender) for sender in senders if sender.has_slice), default=0.0)
     first = first if after else 0.0
-    seconds = max(compute, first + max(busy.values(), default=0.0), first + update_s)
-    return seconds, Exchanged(ends=(seconds,) * len(senders), busy=busy, update_s=update_s)
+    touch = {host.name: host.touch_s for host in survey.hosts}
+    handling_s = everyone[0] * max(part * work.parameters * touch[name] for name, part in parts.items())
+    seconds = max(compute, first + max(busy.values(), default=0.0), first + update_s, first + handling_s)
+    seconds += _turn(survey) if after else 0.0
+    return seconds, Exchanged(ends=(seconds,) * len(senders), busy=busy, update_s=update_s, handling_s=handling_s)
+
+
+def _turn(survey: Survey) -> float:
+    """Seconds of a small chunk there and back between threads of a host, at most."""
+    return max((host.turn_s for host in survey.hosts), default=0.0)
 
 
 def _first(survey: Survey, sender: Sender) -> float:
@@ -177,6 +201,8 @@ def _by_host(senders: Sequence[Sender], *, taking: bool) -> dict[str, int]:
 
 
 def _allreduce(survey: Survey, way: Way, devices: _Devices) -> Prediction:
+    if survey.work.encrypted and len({host.name for host, _ in devices}) > 1:
+        raise DoesNotFit("allreduce can't encrypt what goes between hosts, as `security: tls` wants it")
     shares = cut(survey, devices)
     times = [device.profile.seconds(samples) for (_, device), samples in zip(devices, shares, strict=True)]
     members, amount = len(devices), 4 * survey.work.parameters
@@ -189,12 +215,16 @@ def _allreduce(survey: Survey, way: Way, devices: _Devices) -> Prediction:
             for channel in (*network.out[host.name], *network.into[host.name]):
                 channel.carry(each, 0.0)
         busy = {channel.name: channel.busy for channel in network.all}
-    latency = max((host.latency_s for host in survey.hosts), default=0.0) * 2 * (members - 1)
-    ring = max(busy.values(), default=0.0) + (latency if len(apart) > 1 else 0.0)
+    latency = max((host.latency_s for host in survey.hosts), default=0.0) if len(apart) > 1 else 0.0
+    half_turns = RING_OPERATIONS * 2 * (members - 1)
+    ring = max(busy.values(), default=0.0) + half_turns * latency / 2
+    touch = max(host.touch_s for host, _ in devices) * survey.work.parameters
+    handling = half_turns * _turn(survey) / 2 + (RING_TOUCHES * touch if members > 1 else 0.0)
     step = max(device.step_s for _, device in devices)
     terms = (
         Term(name=COMPUTE, seconds=max(times), source="the slowest device's slice, measured"),
         Term(name=EXCHANGE, seconds=ring, source="2 (m - 1) / m of the gradient over the slowest link"),
+        Term(name=HANDLING, seconds=handling, source=HANDLED),
         Term(name=UPDATE, seconds=step, source="the job's optimizer on the slowest device, measured"),
         Term(name=CALLS, seconds=2 * survey.call_s, source="two calls of an actor, measured"),
     )
@@ -223,9 +253,12 @@ def _local(survey: Survey, way: Way, devices: _Devices) -> Prediction:
         seconds = max(compute, alone)
     else:
         seconds, exchanged = _exchanged(survey, way, parts, senders)
+    rest = max(0.0, seconds - compute)
+    handling = min(rest, exchanged.handling_s + _turn(survey))
     terms = (
         Term(name=COMPUTE, seconds=compute, source="local steps of the device that ends last, measured"),
-        Term(name=EXCHANGE, seconds=max(0.0, seconds - compute), source="links as measured, simulated"),
+        Term(name=EXCHANGE, seconds=rest - handling, source="links as measured, simulated"),
+        Term(name=HANDLING, seconds=handling, source=HANDLED),
         Term(name=CALLS, seconds=survey.call_s, source="one call of an actor, measured"),
     )
     shares = [count * batch for count in counts]
@@ -241,7 +274,7 @@ def _stale(survey: Survey, way: Way, devices: _Devices) -> Prediction:
     parts = _parts(survey, way)
     taking = [number for number, samples in enumerate(shares) if samples]
     loads, rates = _loads(survey, way, devices, parts, taking)
-    caps = [1 / (times[number] + survey.call_s) for number in taking]
+    caps = [1 / (times[number] + survey.call_s + _turn(survey)) for number in taking]
     pace = fair_rates(caps, loads, rates)
     if way.strategy == SSP:
         pace = [min(pace)] * len(pace)
@@ -266,6 +299,7 @@ def _loads(
     """What one slice of each worker asks of each channel, and the channels' rates."""
     network, work = Network(survey), survey.work
     update = {host.name: host.update_s for host in survey.hosts}
+    touch = {host.name: host.touch_s for host in survey.hosts}
     out = wire_bytes(way.codec, work.parameters, work.topk_fraction)
     back = wire_bytes("bf16" if way.codec != "fp32" else "fp32", work.parameters)
     loads: dict[str, list[float]] = {}
@@ -274,7 +308,7 @@ def _loads(
         host = devices[number][0].name
         asked: list[tuple[str, float, float]] = []
         for owner, part in parts.items():
-            asked.append((f"the update on {owner}", 1.0, part * work.parameters * update[owner]))
+            asked.append((f"the update on {owner}", 1.0, part * work.parameters * (update[owner] + touch[owner])))
             if network.are_apart(host, owner):
                 asked += [(each.name, each.rate, out * part) for each in (*network.out[host], *network.into[owner])]
                 asked += [(each.name, each.rate, back * part) for each in (*network.out[owner], *network.into[host])]

@@ -12,6 +12,11 @@ from dataclasses import dataclass, field
 
 from remote_agent.planning.device_profile import DeviceProfile
 
+MAX_AGE_DAYS = 14
+"""What was measured longer ago is measured anew: links, drivers and other work on a host change unseen."""
+
+DAY_S = 86400.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
@@ -58,6 +63,8 @@ class Host:
         medium: what it shares with others, such as one Wi-Fi; see :attr:`Survey.media`.
         latency_s: of a small message there and back.
         update_s: of the optimizer's step for one number, on its processor.
+        turn_s: of a small chunk there and back between two threads of the host, over TCP.
+        touch_s: of each number of a chunk beside that, on its processor: summed, and copied.
         memory: bytes that are free for a shard; None: not known.
         reachable: all others can connect to it; if not, it holds no shard.
         computer: hosts of one computer have no network between them; empty: not known.
@@ -73,6 +80,8 @@ class Host:
     medium: str = ""
     latency_s: float = 0.0
     update_s: float = 0.0
+    turn_s: float = 0.0
+    touch_s: float = 0.0
     memory: int | None = None
     reachable: bool = True
     computer: str = ""
@@ -94,6 +103,7 @@ class Work:
         clipped: the norm over all gradients is known before any weights are new.
         unit: samples that stay together; 0: any.
         topk_fraction: of the codec ``topk``.
+        encrypted: what goes from host to host has to be, which ``allreduce`` can't do.
     """
 
     parameters: int
@@ -104,6 +114,7 @@ class Work:
     clipped: bool = False
     unit: int = 0
     topk_fraction: float = 0.01
+    encrypted: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +165,10 @@ class Survey:
         )
         return dataclasses.replace(self, hosts=hosts)
 
+    def is_old(self, now: float) -> bool:
+        """Whether it was measured too long before ``now`` (seconds since the epoch), or after it by another clock."""
+        return not -DAY_S < now - self.time < MAX_AGE_DAYS * DAY_S
+
     @property
     def names(self) -> tuple[str, ...]:
         """Of all hosts."""
@@ -161,6 +176,10 @@ class Survey:
 
 
 BYTES_A_NUMBER = {"fp32": 4.0, "bf16": 2.0, "int8": 1 + 4 / 512}
+"""Of each codec that a plan may choose; ``topk`` and a job's own have to be asked for."""
+
+LOSSY = tuple(codec for codec in BYTES_A_NUMBER if codec != "fp32")
+"""Codecs that are measured, and tried where the user allows inexact ways and fixed none."""
 
 
 def wire_bytes(codec: str, numbers: int, topk_fraction: float = 0.01) -> int:

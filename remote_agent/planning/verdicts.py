@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from remote_agent.planning.choice import Choice, Limits
 from remote_agent.planning.simulator import predict
 from remote_agent.planning.sites import DoesNotFit
-from remote_agent.planning.survey import Survey
+from remote_agent.planning.survey import LOSSY, Survey
 from remote_agent.planning.ways import ALLREDUCE, COMPUTE, EXCHANGE, LOCAL, SYNC, Prediction, Way
 
 SHARE_OF_SUM = 0.95
@@ -107,7 +107,7 @@ def _limit(survey: Survey, choice: Choice) -> Iterator[str]:
         yield f"{best.bound} is the limit"
         return
     words = [f"{best.link} limits: {seconds(best.link_s)} of {seconds(best.seconds)}"]
-    for codec in ("bf16", "int8"):
+    for codec in LOSSY:
         strategy = SYNC if best.way.strategy == ALLREDUCE else best.way.strategy
         shorter = _try(survey, dataclasses.replace(best.way, strategy=strategy, codec=codec))
         if (

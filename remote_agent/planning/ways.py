@@ -14,7 +14,8 @@ EXACT = (SYNC, ALLREDUCE)
 PREDICTED = (SYNC, ALLREDUCE, SSP, ASYNC, LOCAL)
 """Strategies that there is a prediction for."""
 
-COMPUTE, EXCHANGE, UPDATE, CALLS, OTHER = "compute", "exchange", "update", "calls", "other"
+COMPUTE, EXCHANGE, HANDLING, UPDATE, CALLS = "compute", "exchange", "handling", "update", "calls"
+OTHER = "other"
 """Names of terms."""
 
 

@@ -12,6 +12,7 @@ from remote_agent import probe
 from remote_agent.host import layout, node, processes, ray_command
 from remote_agent.protocol import DeviceSample, HostSample
 from remote_agent.sampling import amd, apple, nvidia
+from remote_agent.sampling.link import HeadLink
 from remote_agent.sampling.own_use import OwnUse
 
 
@@ -27,6 +28,7 @@ class HostSampler:
         # torch would call it by the name of an NVIDIA one.
         self._read_gpus = amd.read if (torch_build or "").startswith("rocm") else nvidia.read
         self._cpu_name = str(probe.read_cpu(probe.Commands(1.0))["model"])
+        self._head = HeadLink(folder)
         self._at: float | None = None
         self._traffic: tuple[int, int] | None = None
 
@@ -61,6 +63,7 @@ class HostSampler:
             bytes_sent_per_s=sent,
             bytes_received_per_s=received,
             run=_live_run(self._folder),
+            head_delay_s=self._head.read(),
         )
 
     def _rates(self, elapsed: float) -> tuple[float | None, float | None]:

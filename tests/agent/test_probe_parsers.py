@@ -29,6 +29,14 @@ def test_memory_that_nvidia_does_not_tell_is_unknown_and_not_zero(missing):
     assert gpu["name"] == "NVIDIA GB10"
 
 
+def test_a_jetsons_gpu_has_no_memory_of_its_own_and_no_uuid():
+    """JetPack 6: https://forums.developer.nvidia.com (nvidia-smi shows ``Orin (nvgpu)`` and N/A for all else)."""
+    (gpu,) = probe.parse_nvidia_query("0, Orin (nvgpu), [N/A], 540.4.0, [N/A], 8.7\n")
+    assert (gpu["name"], gpu["driver"], gpu["capability"]) == ("Orin (nvgpu)", "540.4.0", "8.7")
+    assert gpu["memory_bytes"] is None
+    assert probe.with_instances([gpu], {}) == [gpu]
+
+
 @pytest.mark.parametrize("text", ["", "\n", "No devices were found\n", "garbage", "a, b, c, d, e\n", "\x00\xff"])
 def test_nvidia_output_without_gpus_has_none(text):
     assert probe.parse_nvidia_query(text) == []

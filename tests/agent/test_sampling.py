@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from remote_agent import probe
-from remote_agent.protocol import SIMULATED_SPEED, DeviceSample, HostSample, decode
+from remote_agent.host import layout
+from remote_agent.protocol import SIMULATED_SPEED, DeviceSample, HostSample, NodeSpec, decode, encode
 from remote_agent.sampling import amd, apple, nvidia
+from remote_agent.sampling.link import HeadLink
 
 IOREG = """+-o AGXAcceleratorG14X  <class AGXAcceleratorG14X, id 0x100000450, registered, matched, active>
     {
@@ -126,3 +130,19 @@ def test_apples_gpu_is_read_from_ioreg_and_unknown_output_gives_none_and_not_zer
     assert (sample.device, sample.name, sample.use, sample.memory_used) == ("mps", "Apple M2 Pro", 0.17, 873365504)
     (unknown,) = apple.parse_ioreg("", 34359738368)
     assert (unknown.use, unknown.memory_used, unknown.memory_total) == (None, None, 34359738368)
+
+
+def test_a_round_trip_is_measured_to_the_head_and_not_on_it_or_where_none_answers(folder):
+    spec = NodeSpec(
+        cluster="lab", host="nas", role="worker", folder=str(folder), node_address="127.0.0.1",
+        head_address="127.0.0.1", gcs_port=1, dashboard_port=8265, labels={}, resources={},
+    )  # fmt: skip
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        found = []
+        for role, port in (("worker", head.getsockname()[1]), ("head", head.getsockname()[1]), ("worker", 1)):
+            written = replace(spec, role=role, gcs_port=port)
+            layout.spec_path(folder).write_text(encode(written))
+            found.append(HeadLink(folder).read())
+    assert found[0] is not None
+    assert 0 < found[0] < 1
+    assert found[1:] == [None, None]

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ssl
+import stat
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from cryptography import x509
 
 from hetero_tui import events
 from hetero_tui.errors import ClusterError, Unreachable
 from hetero_tui.events import ClusterState, Event, HostState
+from hetero_tui.fleet import authority
 from hetero_tui.fleet.bring_up import UpReport, bring_up, is_new
 from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fleet.probing import Probed
@@ -34,6 +39,11 @@ def node(host: str) -> protocol.NodeSpec:
     return node_spec(host, "head" if host == HEAD else "worker")
 
 
+def running_node(host: str, security: str) -> protocol.NodeReport:
+    spec = replace(node(host), encrypted=security == "tls")
+    return protocol.NodeReport(host=host, state=RayState.RUNNING, spec=spec)
+
+
 class Machine:
     """A host as a transport shows it: it answers each command, or from the command named ``fails_at`` on no more."""
 
@@ -41,6 +51,7 @@ class Machine:
         self.host = host
         self.address = f"10.0.0.{2 + HOSTS.index(host)}"
         self._fails_at = fails_at
+        self.given: dict[str, bytes] = {}
         self._report = report or protocol.NodeReport(host=host, state=RayState.RUNNING, already=True, spec=node(host))
 
     async def run(self, command: Sequence[str], *, step: str, deadline: float, stdin: bytes | None = None) -> Completed:
@@ -58,24 +69,26 @@ class Machine:
     async def put(self, data: bytes, path: str, *, step: str, deadline: float, mode: int = 0o600) -> None:
         if step == self._fails_at:
             raise Unreachable(self.host, "the connection broke", step=step, hint="is the machine on?")
+        assert mode == 0o600
+        self.given[path.rpartition("/")[2]] = data
 
 
 class Fleet:
     """Three machines; ``running`` says where the last look found Ray. The state is what a screen shows."""
 
-    def __init__(self, folder: Path, facts: Any, head: Machine, running: Sequence[str]) -> None:
+    def __init__(
+        self, folder: Path, facts: Any, head: Machine, running: Sequence[str], *, security: str = "token"
+    ) -> None:
         hosts = tuple(Host(name=name, address=f"{name}.local") for name in HOSTS)
-        self._inventory = Inventory(cluster="lab", head=HEAD, hosts=hosts)
-        machines = (head, Machine("crosby"), Machine("nas"))
-        self._transports = cast("dict[str, Transport]", {machine.host: machine for machine in machines})
+        self._inventory = Inventory(cluster="lab", head=HEAD, hosts=hosts, security=security)
+        self.machines = (head, Machine("crosby"), Machine("nas"))
+        self._transports = cast("dict[str, Transport]", {machine.host: machine for machine in self.machines})
         self._probed = tuple(Probed(name, facts=facts) for name in HOSTS)
-        self._surveyed = {
-            name: Surveyed(name, node=protocol.NodeReport(host=name, state=RayState.RUNNING, spec=node(name)))
-            if name in running
-            else Surveyed(name)
+        self.surveyed = {
+            name: Surveyed(name, node=running_node(name, security)) if name in running else Surveyed(name)
             for name in HOSTS
         }
-        self._ledger = Ledger("lab", folder)
+        self.ledger = Ledger("lab", folder)
         self.state: State = initial("lab", tuple((name, name) for name in HOSTS))
         self.heard: list[Event] = []
         for name in running:
@@ -88,8 +101,8 @@ class Fleet:
         self.state = apply(self.state, event)
 
     async def up(self) -> UpReport:
-        view = FleetView(self._inventory, self._transports, self._probed, self._surveyed)
-        return await bring_up(view, self._ledger, self._emit)
+        view = FleetView(self._inventory, self._transports, self._probed, self.surveyed)
+        return await bring_up(view, self.ledger, self._emit)
 
     def sampled(self, host: str) -> None:
         sample = protocol.HostSample(time=1.0, cpu_use=0.5, memory_used=1, memory_total=2, ray=RayState.RUNNING)
@@ -161,3 +174,53 @@ def test_the_secret_is_a_new_one_unless_a_host_still_has_a_node_of_an_up_that_wa
     assert is_new({"nas": bare}, None)
     assert not is_new({"nas": begun}, None)
     assert is_new({"nas": begun}, frozenset({"nas"}))
+
+
+async def test_each_host_of_a_new_encrypted_cluster_gets_a_certificate_for_its_address(
+    tmp_path: Path, make_facts: Any
+) -> None:
+    fleet = Fleet(tmp_path, make_facts(), Machine(HEAD), running=(), security="tls")
+    await fleet.up()
+    keys = set()
+    for machine in fleet.machines:
+        (tmp_path / "tls.pem").write_bytes(machine.given["tls.pem"])
+        context = ssl.create_default_context(cafile=tmp_path / "tls.pem")
+        context.load_cert_chain(tmp_path / "tls.pem")
+        certificate, root = x509.load_pem_x509_certificates(machine.given["tls.pem"].partition(b"-----END P")[2])
+        certificate.verify_directly_issued_by(root)
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        addresses = names.get_values_for_type(x509.IPAddress)
+        assert "127.0.0.1" in map(str, addresses)
+        assert len(addresses) == 3
+        keys.add(certificate.public_key().public_numbers())
+    assert len(keys) == len(HOSTS)
+    assert stat.S_IMODE((tmp_path / "lab/authority.pem").stat().st_mode) == 0o600
+    assert b"PRIVATE" not in machine.given["token"]
+
+
+async def test_only_the_laptop_with_the_running_clusters_authority_gives_certificates_and_members_keep_theirs(
+    tmp_path: Path, make_facts: Any
+) -> None:
+    fleet = Fleet(tmp_path, make_facts(), Machine(HEAD), running=("mercer", "crosby"), security="tls")
+    fleet.ledger.keep_token("of an earlier cluster")
+    fleet.ledger.keep_authority(authority.create("lab"))
+    await fleet.up()
+    assert [set(machine.given) for machine in fleet.machines] == [{"token"}] * 3
+    assert fleet.ledger.authority() is None, "it was the earlier cluster's"
+
+    fleet.ledger.keep_authority(authority.create("lab"))
+    await fleet.up()
+    assert [set(machine.given) for machine in fleet.machines] == [{"token"}, {"token"}, {"token", "tls.pem"}]
+    fleet.ledger.forget_token()
+    assert fleet.ledger.authority() is None
+
+
+@pytest.mark.parametrize(("runs", "wanted"), [("token", "tls"), ("tls", "token")])
+async def test_a_cluster_that_runs_with_another_security_is_refused(
+    tmp_path: Path, make_facts: Any, runs: str, wanted: str
+) -> None:
+    fleet = Fleet(tmp_path, make_facts(), Machine(HEAD), running=("mercer",), security=wanted)
+    fleet.surveyed["mercer"] = Surveyed("mercer", node=running_node("mercer", runs))
+    with pytest.raises(ClusterError, match=f"and the inventory says `security: {wanted}`"):
+        await fleet.up()
+    assert fleet.machines[0].given == {}

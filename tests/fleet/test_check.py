@@ -4,10 +4,11 @@ import pytest
 
 from hetero_tui.demo.machines import EmbeddedMachines
 from hetero_tui.fleet.check import _surroundings
-from hetero_tui.fleet.findings import BAD, WARNING, Surroundings, of_facts, of_network, of_surroundings, of_trial
+from hetero_tui.fleet.findings import Surroundings, of_facts, of_network, of_surroundings, of_trial
 from hetero_tui.fleet.install.verification import DeviceTrial, Verification
 from hetero_tui.inventory import Host
 from hetero_tui.inventory.file import load
+from hetero_tui.outcomes import BAD, WARNING
 from hetero_tui.session import Session
 
 HOST = Host(name="nas", address="nas.local")
@@ -95,6 +96,7 @@ def _shown(*devices: DeviceTrial) -> Verification:
     ("addresses", "says"), [(["127.0.0.1", "::1"], ""), ([], ""), (["127.0.0.1", "10.0.0.2"], "trusted networks only")]
 )
 def test_what_an_outsider_can_do_is_said_where_there_can_be_one(addresses, says):
-    said = of_network(addresses)
+    said = of_network(addresses, encrypted=False)
     assert says in said
     assert bool(said) == bool(says)
+    assert of_network(addresses, encrypted=True) == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -10,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from hetero_tui.errors import BadAnswer, CommandFailed, HostError, PythonMissing
+from hetero_tui.errors import BadAnswer, CommandFailed, HostError, PythonMissing, RequirementMissing
 from hetero_tui.facts import HostFacts
 from hetero_tui.fleet.probing import probe_host
 from hetero_tui.inventory import Host
 from hetero_tui.transport.local import LocalTransport
+from remote_agent.probe import unwritable
 from tests.garbage import REFUSED
 
 CLUSTER = "lab"
@@ -68,6 +70,23 @@ async def test_a_folder_of_ours_that_can_not_be_made_is_told_before_anything_is_
     assert re.match(says, facts.disk.unwritable)
 
 
+def test_a_file_system_whose_inodes_are_used_up_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = list(os.statvfs(tmp_path))
+    counts[5:8] = [100_000, 7, 7]  # files at all, free ones, and free ones for this user
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(counts))
+    assert unwritable(str(tmp_path)) == "the file system has room for 7 more files (inodes) only"
+    counts[5:8] = [0, 0, 0]
+    assert unwritable(str(tmp_path)) == ""
+
+
+async def test_a_python_that_can_not_be_run_is_told_without_our_script(tmp_path: Path) -> None:
+    (tmp_path / "python").mkdir()
+    host = Host(name="nas", connection="local", python=str(tmp_path / "python"))
+    with pytest.raises(HostError) as caught:
+        await probe_host(CLUSTER, host, LocalTransport(host))
+    assert caught.value.cause.startswith(str(tmp_path / "python"))
+
+
 @pytest.mark.parametrize(("ahead", "says"), [(59, ""), (-3600, "60 min behind"), (86400 * 27e3, "27,000 days ahead")])
 def test_a_wrong_clock_is_told_in_words_that_can_be_read(make_facts: Any, ahead: float, says: str) -> None:
     assert says in "".join(make_facts().model_copy(update={"clock_ahead": ahead}).notes)
@@ -103,3 +122,18 @@ async def test_garbage_in_place_of_the_facts_is_one_typed_error(
     assert isinstance(caught.value, BadAnswer | CommandFailed)
     assert "\n" not in str(caught.value)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "said",
+    [  # of cmd.exe, OpenSSH for Windows' default shell, and of PowerShell 5.1 and 7
+        "'sh' is not recognized as an internal or external command,\r\noperable program or batch file.",
+        "sh : The term 'sh' is not recognized as the name of a cmdlet, function, script file, or operable program.",
+        "sh: The term 'sh' is not recognized as a name of a cmdlet, function, script file, or executable program.",
+    ],
+    ids=["cmd", "powershell-5", "powershell-7"],
+)
+async def test_a_machine_that_runs_windows_itself_is_named_and_pointed_to_wsl2(tmp_path: Path, said: str) -> None:
+    with pytest.raises(RequirementMissing, match="it runs Windows") as refused:
+        await probe(tmp_path, program(tmp_path, f'echo "{said}" >&2; exit 1'))
+    assert "WSL2" in refused.value.hint

@@ -8,7 +8,7 @@ from benchmarks.bad_inventories import mutated, wrong_with
 from hetero_tui.errors import InventoryError, UsageError
 from hetero_tui.inventory.adding import free_name, parse_target, ssh_config_hosts
 from hetero_tui.inventory.editing import without_host
-from hetero_tui.inventory.file import add_host, load, remove_host
+from hetero_tui.inventory.file import add_host, change_host, host_fields, load, remove_host
 
 
 @pytest.mark.parametrize(
@@ -118,6 +118,61 @@ def test_what_keeps_a_host_from_being_added_or_removed_is_no_mistake_of_the_file
     path.write_text("hosts:\n  a: {address: x}\n  b: {address: y, proxy_jump: a}\n")
     with pytest.raises(InventoryError, match=r"hosts\.b\.proxy_jump: names a"):
         remove_host(path, "a")
+
+
+fields = st.fixed_dictionaries(
+    {"address": st.sampled_from(["A.example", "fd00::7"])},
+    optional={
+        "port": st.integers(1, 65535),
+        "user": st.sampled_from(["me", "yes", "x # y", "it's", "12"]),
+        "python": st.just("/a b: c"),
+        "devices": st.sampled_from([("cpu",), ("cuda:0", "cpu")]),
+        "cpus": st.integers(1, 9),
+        "role": st.sampled_from(["any", "server"]),
+    },
+)
+
+
+@given(st.lists(st.tuples(between, entries), min_size=1, max_size=4), between, fields, st.booleans(), st.data())
+def test_a_host_that_is_changed_has_these_fields_and_all_else_and_every_comment_stay(
+    tmp_path_factory, hosts, end, fields, is_flow, data
+):
+    text = "cluster: {name: x}  # comment 8\nhosts:  # comment 9\n"
+    for number, (before, entry) in enumerate(hosts):
+        text += f"{before}  host-{number}: {entry.replace('A', f'10.0.0.{number + 1}')}\n"
+    text += end
+    if is_flow:
+        text = "hosts: {host-0: {address: B, # comment 1\n port: 7}, host-1: {connection: local}} # comment 2\n"
+        hosts = hosts[:1]
+    path = tmp_path_factory.mktemp("inventory") / "inventory.yaml"
+    path.write_text(text)
+    before = load(path)
+    name = f"host-{data.draw(st.integers(0, len(hosts) - 1))}"
+    after = change_host(path, name, fields)
+    assert [host for host in after.hosts if host.name != name] == [host for host in before.hosts if host.name != name]
+    assert host_fields(path, name) == fields
+    for number in range(1, 10):
+        assert path.read_text().count(f"# comment {number}") == text.count(f"# comment {number}"), path.read_text()
+
+
+def test_a_changed_host_stays_where_it_stands_as_it_is_written(tmp_path):
+    path = tmp_path / "inventory.yaml"
+    path.write_text(
+        "defaults: {connection: local}\nhosts:\n  a:  # one\n  b: {connection: ssh, address: y, port: 7} # two\n"
+    )
+    change_host(path, "a", {"cpus": 2, "role": "server"})
+    change_host(path, "b", {"address": "z", "connection": "ssh", "devices": ("cpu",)})
+    assert path.read_text() == (
+        "defaults: {connection: local}\nhosts:\n  a: {cpus: 2, role: server}  # one\n"
+        "  b: {connection: ssh, address: z, devices: [cpu]} # two\n"
+    )
+    path.write_text("hosts: {a: {address: x}, b: {address: y,\n port: # one\n}}\n")
+    change_host(path, "b", {"address": "y", "cpus": 3})
+    assert path.read_text() == "hosts: {a: {address: x}, b: {address: y,\n port: , cpus: 3 # one\n}}\n"
+    with pytest.raises(InventoryError, match="hosts are: a, b"):
+        change_host(path, "c", {"address": "z"})
+    with pytest.raises(InventoryError, match=r"hosts\.b\.cpus"):
+        change_host(path, "b", {"address": "z", "cpus": "two"})
 
 
 @pytest.mark.parametrize("seed", range(0, 120, 10))

@@ -36,8 +36,8 @@ from tests.lab.network import LabError
 BOOT_DEADLINE = 45.0
 """Seconds from starting a host to the first word of its SSH server."""
 
-NETWORK = "10.99.0"
-NOBODY = f"{NETWORK}.250"
+NETWORK, NETWORK_V6 = "10.99.0.", "fd00:99::"
+NOBODY = f"{NETWORK}250"
 """An address in the lab's network that no machine has."""
 
 _FIRST_HOST = 11
@@ -96,16 +96,18 @@ class Lab:
         folder: All that the lab keeps on this computer's disk.
     """
 
-    def __init__(self, specs: Sequence[HostSpec], *, rate_mbit: float | None = None) -> None:
+    def __init__(self, specs: Sequence[HostSpec], *, rate_mbit: float | None = None, ipv6: bool = False) -> None:
         """Plan the lab; nothing is made before the context is entered.
 
         Args:
             specs: The hosts.
             rate_mbit: Speed in Mbit/s of every link that names no other; None for as fast as the computer is.
+            ipv6: The machines have no other addresses than those of IPv6.
         """
         self.id = f"{_PREFIX}{os.getpid()}-{secrets.token_hex(2)}"
         self._specs = tuple(specs)
         self._rate_mbit = rate_mbit
+        self._network = NETWORK_V6 if ipv6 else NETWORK
         self._switch = f"{self.id}-{network.BRIDGE}"
         self._earlier_handler: Any = None
         self._inventories = 0
@@ -119,6 +121,7 @@ class Lab:
             raise LabError(reason)
         _sweep()
         self.folder = Path(tempfile.mkdtemp(prefix=f"{self.id}-", dir=_FOLDERS))
+        self.folder.chmod(0o711)  # a host's server reads the laptop's public key as the user who logs in
         self._earlier_handler = signal.signal(signal.SIGTERM, self._on_sigterm)
         try:
             self._build()
@@ -143,7 +146,7 @@ class Lab:
         self.laptop = Laptop(
             run=self.id,
             number=0,
-            address=f"{NETWORK}.1",
+            address=f"{self._network}1",
             folder=self.folder / "laptop",
             rate_mbit=self._rate_mbit,
         )
@@ -152,7 +155,7 @@ class Lab:
                 spec,
                 run=self.id,
                 number=number,
-                address=f"{NETWORK}.{_FIRST_HOST + number - 1}",
+                address=f"{self._network}{_FIRST_HOST + number - 1}",
                 folder=self.folder / spec.name,
                 rate_mbit=self._rate_mbit,
             )
@@ -161,10 +164,11 @@ class Lab:
         self._name_machines()
         identity = self.laptop.home / ".ssh/id_ed25519"
         _make_key(identity, "laptop")
+        authorized = Path(shutil.copy(identity.with_suffix(".pub"), keys / "laptop.pub"))
         _make_key(keys / "another", "another")
         for host in self.hosts:
             _make_key(keys / host.name, host.name)
-            host.write_server_config(host_key=keys / host.name, authorized_keys=identity.with_suffix(".pub"))
+            host.write_server_config(host_key=keys / host.name, authorized_keys=authorized)
         self.known_hosts(path=self.laptop.home / ".ssh/known_hosts")
         self.laptop.plug_in()
         for host in self.hosts:
@@ -215,6 +219,7 @@ class Lab:
         unknown_key: Sequence[str] = (),
         changed_key: Sequence[str] = (),
         cluster: str = "lab",
+        security: str = "token",
     ) -> Path:
         """Write an inventory for the laptop; a new file each time.
 
@@ -225,12 +230,13 @@ class Lab:
             unknown_key: Hosts whose key the laptop has never seen.
             changed_key: Hosts that the laptop knows with another key.
             cluster: The cluster's name.
+            security: Whether what the hosts send each other is encrypted: ``tls``.
         """
         self._inventories += 1
         folder = self.laptop.home / f"inventory-{self._inventories}"
         folder.mkdir()
         known = self.known_hosts(path=folder / "known_hosts", unknown=unknown_key, changed=changed_key)
-        lines = ["cluster:", f"  name: {cluster}", "hosts:"]
+        lines = ["cluster:", f"  name: {cluster}", f"  security: {security}", "hosts:"]
         for host in self.hosts if hosts is None else [self.host(name) for name in hosts]:
             entry: dict[str, object | None] = {"address": host.address, "cpus": host.spec.cpus}
             if host.spec.has_python:

@@ -98,7 +98,7 @@ class Machine:
             self._switch,
             self.namespace,
             port=self._port,
-            address=f"{self.address}/24",
+            address=f"{self.address}/{64 if ':' in self.address else 24}",
             rate_mbit=self.rate_mbit,
         )
 
@@ -268,7 +268,6 @@ class Host(Machine):
         """Write the SSH server's configuration; :meth:`boot` reads it."""
         lines = [
             f"Port {SSH_PORT}",
-            "ListenAddress 0.0.0.0",
             f"HostKey {host_key}",
             f"AuthorizedKeysFile {authorized_keys}",
             f"AllowUsers {login().pw_name}",

@@ -6,6 +6,7 @@ lab, so nothing of it is seen from the computer's own network, and an address ca
 
 from __future__ import annotations
 
+import ipaddress
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -75,15 +76,17 @@ def connect(switch: str, namespace: str, *, port: str, address: str, rate_mbit: 
         switch: The switch's name space.
         namespace: The machine's name space; it gets :data:`INTERFACE`.
         port: Name of the switch's end.
-        address: The machine's address with its prefix length.
+        address: The machine's address with its prefix length, of IPv4 or IPv6.
         rate_mbit: Speed of the link in Mbit/s, in each direction; None for as fast as the computer is.
     """
     command(["ip", "-n", switch, "link", "add", "name", port, "type", "veth", "peer", INTERFACE, "netns", namespace])
     command(["ip", "-n", switch, "link", "set", port, "master", BRIDGE, "up"])
     # A machine that comes back has the hardware address that the others remember.
-    hardware = "02:00:" + ":".join(f"{int(part):02x}" for part in address.partition("/")[0].split("."))
+    parsed = ipaddress.ip_interface(address)
+    hardware = "02:00:" + parsed.packed[-4:].hex(":")
     command(["ip", "-n", namespace, "link", "set", INTERFACE, "address", hardware])
-    command(["ip", "-n", namespace, "address", "add", address, "dev", INTERFACE])
+    at_once = ["nodad"] if parsed.version == 6 else []
+    command(["ip", "-n", namespace, "address", "add", address, "dev", INTERFACE, *at_once])
     command(["ip", "-n", namespace, "link", "set", INTERFACE, "up"])
     if rate_mbit is not None:
         # A queue shapes what leaves an interface, so each direction has its own, at its own end.

@@ -1,6 +1,6 @@
 """Unusual hosts form one cluster and train; a firewall between them is named; two laptops end with one truth.
 
-The tests tell one story in the file's order.
+None of the machines has an address of IPv4, but for Docker's. The tests tell one story in the file's order.
 """
 
 from __future__ import annotations
@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from remote_agent import protocol
 from tests.lab.conftest import skip
 from tests.lab.lab import Lab
 from tests.lab.machines import HostSpec
@@ -20,26 +22,28 @@ from tests.lab.test_unusual_hosts import KINDS, WALL, account, bash
 pytestmark = [pytest.mark.lab, pytest.mark.ray, pytest.mark.timeout(240, method="signal")]
 
 STEPS = 5
-USER = "first.last+lab"
+USER, UID = "first.last+lab", 3_000_000_000
+LINK = Path("/run/home")
 HOSTS = {
     "mercer": HostSpec(
         name="mercer",
         cpus=1,
         server=("MaxSessions 1",),
-        arrange=KINDS["dockera"].arrange,
-        files=KINDS["pythons"].files or {},
+        arrange=f"{KINDS['dockera'].arrange}; mount -o remount,noexec /tmp",
+        files={**(KINDS["pythons"].files or {}), **bash("export PYTHONHOME=/x PYTHONPATH=~/shadow; unset HOME")},
     ),
     "crosby": HostSpec(
         name="crosby",
         cpus=1,
-        arrange=f"{KINDS['dockerb'].arrange}; {account('root', '/usr/bin/fish')}; mount -o remount,noexec /tmp",
+        arrange=f"{KINDS['dockerb'].arrange}; ln -s ~ {LINK}; {account('root', '/usr/bin/fish', home=LINK)};"
+        " mount -o remount,ro /tmp",
         files=KINDS["fish"].files or {},
     ),
     "nas": HostSpec(
         name="nas",
         cpus=1,
         server=("AllowUsers *", "Subsystem sftp /bin/false"),
-        arrange=f"{account(USER)}; mount -o remount,size=1m /dev/shm",
+        arrange=f"{account(USER, uid=UID)}; chown {UID}:{UID} ~ ~/.bashrc; mount -o remount,size=1m /dev/shm",
         files=bash("umask 000; set -eu; echo welcome; export RAY_ADDRESS=1.2.3.4:5"),
     ),
     "walled": HostSpec(name="walled", cpus=1, arrange=WALL.format(ports="22, 6389"), files=KINDS["csh"].files or {}),
@@ -51,7 +55,7 @@ def lab(possible: None) -> Iterator[Lab]:
     for kind in ("fish", "csh", "walled"):
         if not KINDS[kind].possible:
             skip(f"this computer has no {KINDS[kind].needs}")
-    with Lab([*HOSTS.values()], rate_mbit=1000) as lab:
+    with Lab([*HOSTS.values()], rate_mbit=1000, ipv6=True) as lab:
         yield lab
 
 
@@ -72,7 +76,7 @@ def test_up_names_a_firewall_and_the_command_that_it_names_opens_it(lab: Lab, pr
     error = states["walled"]["error"]
     assert error["step"] == "reach"
     assert re.fullmatch(
-        r"mercer, crosby and nas can't connect to it at [\d.]+, TCP ports [\d, ]+: no answer \(open: 6389\)",
+        r"mercer, crosby and nas can't connect to it at [\da-f:]+, TCP ports [\d, ]+: no answer \(open: 6389\)",
         error["cause"],
     )
     commands = re.findall("on walled `sudo ([^`]+)`", error["hint"])
@@ -83,10 +87,10 @@ def test_up_names_a_firewall_and_the_command_that_it_names_opens_it(lab: Lab, pr
 
 
 def test_hosts_of_unusual_kinds_train_together(product: HeteroTui) -> None:
-    chosen = setting({"num_iterations": STEPS})
-    done = steps(product.events("train", "digits", *chosen))
-    assert [one.step for one in done] == [*range(1, STEPS + 1)]
-    assert {worker.host for one in done for worker in one.workers} == {*HOSTS}
+    events = product.events("train", "digits", *setting({"num_iterations": STEPS}))
+    assert [one.step for one in steps(events)] == [*range(1, STEPS + 1)]
+    # One that is slow at the moment may get no share, but it is connected, measured and would.
+    assert {one.host for one in events if isinstance(one, protocol.WorkerJoined)} == {*HOSTS}
 
 
 def test_down_and_up_of_two_laptops_at_once_end_with_one_truth(lab: Lab, product: HeteroTui) -> None:

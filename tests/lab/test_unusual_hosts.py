@@ -1,6 +1,6 @@
 """What is said of hosts that are unusual, a kind a host: its status, and the words that tell what to do.
 
-A probe meets dozens of them at once. The same table is in ``docs/troubleshooting.md``.
+A probe meets dozens of them at once. ``python -m benchmarks.unusual_hosts`` writes ``docs/troubleshooting.md``'s table.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,11 +62,11 @@ def environment(folder: str, **packages: str) -> dict[str, str]:
     return files
 
 
-def account(name: str, shell: str = "/bin/bash") -> str:
-    """Shell commands that give the host's user, who is root in the lab, another name or shell."""
-    line = f"{name}:x:0:0::{Path.home()}:{shell}"
-    words = f"(echo '{line}'; grep -v '^{name}:' /etc/passwd) > /tmp/passwd"
-    return f"{words}; mount --bind /tmp/passwd /etc/passwd"
+def account(name: str, shell: str = "/bin/bash", *, uid: int = 0, home: Path | None = None) -> str:
+    """Shell commands that give the host's user, who is root in the lab, another name, shell, number or home folder."""
+    line = f"{name}:x:{uid}:{uid}::{home or Path.home()}:{shell}"
+    words = f"(echo '{line}'; grep -v '^{name}:' /etc/passwd) > /run/passwd"
+    return f"{words}; mount --bind /run/passwd /etc/passwd"
 
 
 def link(folder: str) -> str:
@@ -132,6 +133,7 @@ KINDS: dict[str, Kind] = {
         "aliases and functions in .bashrc", "fit", files=bash("alias sh=false; echo() { false; }; cat() { :; }")
     ),
     "noline": Kind("a start-up file that prints no whole line", "fit", files=bash("printf 'welcome to \\033[31m'")),
+    "nostderr": Kind("a start-up file that throws stderr away", "fit", files=bash("exec 2>/dev/null")),
     "unsethome": Kind("a start-up file that unsets HOME", "fit", files=bash("unset HOME")),
     "oftmp": Kind("a /tmp that is read-only", "fit", arrange="mount -o remount,ro /tmp"),
     "many": Kind(
@@ -167,7 +169,6 @@ KINDS: dict[str, Kind] = {
     "v6": Kind(
         "reached by IPv6",
         "fit",
-        server=("ListenAddress ::", "ListenAddress 0.0.0.0"),
         entry={"address": f"{V6}b6"},
         arrange=f"ip addr add {V6}b6/64 dev {INTERFACE} nodad",
     ),
@@ -175,7 +176,6 @@ KINDS: dict[str, Kind] = {
     "zone": Kind(
         "a link-local address with a zone",
         "fit",
-        server=("ListenAddress ::", "ListenAddress 0.0.0.0"),
         entry={"address": f"fe80::b7%{INTERFACE}"},
         arrange=f"ip addr add fe80::b7/64 dev {INTERFACE} nodad",
     ),
@@ -226,6 +226,11 @@ KINDS: dict[str, Kind] = {
         "a home that is nearly full",
         "only [0-9]+ MB free",
         arrange="mkdir ~/.hetero-tui; mount -t tmpfs -o size=8m tmpfs ~/.hetero-tui",
+    ),
+    "inodes": Kind(
+        "a home without inodes",
+        "room for [0-9]+ more files",
+        arrange="mkdir ~/.hetero-tui; mount -t tmpfs -o size=4g,nr_inodes=9 tmpfs ~/.hetero-tui",
     ),
     "wrongray": Kind(
         "another Ray",
@@ -357,8 +362,9 @@ KINDS: dict[str, Kind] = {
 }
 
 
-@pytest.fixture(scope="module")
-def lab(possible: None) -> Iterator[Lab]:
+@contextmanager
+def hosts_of_all_kinds() -> Iterator[Lab]:
+    """A lab with a host of each kind, named as in the table."""
     specs = [
         HostSpec(
             name=name,
@@ -393,22 +399,28 @@ def lab(possible: None) -> Iterator[Lab]:
             agent.terminate()
 
 
-@pytest.fixture(scope="module")
-def said(lab: Lab) -> dict[str, Any]:
-    """What the probe says of each host, and how long it took: so many at once as two cores can serve in time."""
+def probe(lab: Lab, names: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
+    """What ``probe --json`` says of the hosts of these names, and its lines for people."""
     entries = {name: kind.entry for name, kind in KINDS.items() if kind.entry}
+    inventory = lab.inventory(entries, hosts=names, unknown_key=["unseen"], changed_key=["swapped"])
+    done = lab.laptop.run(HeteroTui(lab.laptop, inventory).command("probe", "--json"), SSH_AUTH_SOCK=AGENT)
+    assert done.returncode == (3 if any(KINDS[name].status != "ok" for name in names) else 0), done.stderr
+    return json.loads(done.stdout)["hosts"], done.stderr.splitlines()
+
+
+@pytest.fixture(scope="module")
+def said(possible: None) -> Iterator[dict[str, Any]]:
+    """What the probe says of each host, and how long it took: so many at once as two cores can serve in time."""
     told: dict[str, Any] = {"lines": [], "hosts": {}, "seconds": 0.0}
     others = [name for name in KINDS if name != "plain"]
-    for begin in range(0, len(others), AT_ONCE):
-        wanted = ["plain", *others[begin : begin + AT_ONCE]]
-        inventory = lab.inventory(entries, hosts=wanted, unknown_key=["unseen"], changed_key=["swapped"])
-        began = time.monotonic()
-        done = lab.laptop.run(HeteroTui(lab.laptop, inventory).command("probe", "--json"), SSH_AUTH_SOCK=AGENT)
-        told["seconds"] = max(told["seconds"], time.monotonic() - began)
-        assert done.returncode == (3 if any(KINDS[name].status != "ok" for name in wanted) else 0), done.stderr
-        told["hosts"] |= {host["name"]: host for host in json.loads(done.stdout)["hosts"]}
-        told["lines"] += done.stderr.splitlines()
-    return told
+    with hosts_of_all_kinds() as lab:
+        for begin in range(0, len(others), AT_ONCE):
+            began = time.monotonic()
+            hosts, lines = probe(lab, ["plain", *others[begin : begin + AT_ONCE]])
+            told["seconds"] = max(told["seconds"], time.monotonic() - began)
+            told["hosts"] |= {host["name"]: host for host in hosts}
+            told["lines"] += lines
+        yield told
 
 
 @pytest.mark.parametrize("name", KINDS)

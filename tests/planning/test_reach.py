@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
+
 from hetero_tui.inventory import Host
 from hetero_tui.planning.cluster import Candidate, node_address
 from hetero_tui.planning.reach import Door, Measured, addresses_to_try, best_addresses, closed
@@ -44,6 +46,15 @@ def test_a_host_that_closes_its_ports_is_out_with_direction_ports_and_the_comman
         "mercer and crosby can't connect to it at 10.0.0.4, TCP ports 10002, 40000: no answer (open: 6389)"
     )
     assert "on nas `sudo ufw allow from 10.0.0.2`, on nas `sudo ufw allow from 10.0.0.3`" in out.hint
+
+
+@pytest.mark.parametrize(("firewall", "command"), [("nft", "input ip6 saddr fd00::2 "), ("iptables", "ip6tables -I")])
+def test_the_command_is_one_for_ipv6_where_the_hosts_have_it(firewall: str, command: str) -> None:
+    hosts = {"mercer": "fd00::2", "nas": "fd00::4"}
+    own = {name: (address,) for name, address in hosts.items()}
+    blocked = {("mercer", hosts["nas"]): (10002,)}
+    (out,) = closed(measured(blocked, own, firewalls={"nas": firewall}), hosts, ("mercer",))
+    assert command in out.hint
 
 
 def test_a_host_whose_way_out_is_closed_is_out_too() -> None:

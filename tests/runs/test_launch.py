@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from hetero_tui.errors import ClusterError, RunError
 from hetero_tui.fleet.survey import Surveyed
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.runs.launch import specification
@@ -20,3 +21,19 @@ def test_the_cluster_is_found_at_its_address_of_either_kind(make_facts: Any, add
     members = {"mercer": Surveyed("mercer", node=protocol.NodeReport(host="mercer", state=RayState.RUNNING, spec=spec))}
     made = specification(inventory, members, {"mercer": make_facts()}, "r", "digits", {})
     assert (made.ray_address, made.node_address) == (expected, address)
+
+
+def test_what_can_not_be_encrypted_is_refused_under_tls_unless_one_host_trains(make_facts: Any) -> None:
+    hosts = tuple(Host(name=name, address=name) for name in ("mercer", "nas"))
+    spec = replace(node_spec("mercer", "head"), encrypted=True)
+    report = protocol.NodeReport(host="mercer", state=RayState.RUNNING, spec=spec)
+    members = {host.name: Surveyed(host.name, node=report) for host in hosts}
+    facts = {host.name: make_facts() for host in hosts}
+    inventory = Inventory(cluster="lab", hosts=hosts, security="tls")
+    with pytest.raises(RunError, match="strategy=allreduce would send gradients in clear"):
+        specification(inventory, members, facts, "r", "digits", {"strategy": "allreduce"})
+    assert specification(inventory, members, facts, "r", "digits", {"strategy": "sync"})
+    alone = {"mercer": members["mercer"]}
+    assert specification(inventory, alone, facts, "r", "digits", {"strategy": "allreduce"})
+    with pytest.raises(ClusterError, match="the cluster runs with TLS"):
+        specification(inventory.model_copy(update={"security": "token"}), members, facts, "r", "digits", {})

@@ -25,10 +25,11 @@ from remote_agent.training.shared import findings, units
 from remote_agent.training.shared.messages import Slice
 from remote_agent.training.shared.stages import Commit, StageDone, StageRole, StageTask, commit_of, micro_batch
 from remote_agent.training.wire.stage_links import StageLinks
+from remote_agent.training.worker.device import recompute
 from remote_agent.training.worker.device.compute import SliceComputer
 from remote_agent.training.worker.device.trained import TrainedParameters
 from remote_agent.training.worker.stage import Stage, unit_seed
-from remote_agent.training.worker.staging import BlockProfiler, StageParts, stage_of
+from remote_agent.training.worker.staging import BlockProfiler, StageParts, cut_between, stage_of
 
 CPU = torch.device("cpu")
 DEADLINE_S = 60.0
@@ -82,6 +83,8 @@ class LocalPipeline:
         model = job.create_model(self.factory, self.config.seed, self.config)
         if self.weights:
             model.load_state_dict(self.weights)
+        if self.config.activation_checkpointing:
+            recompute.apply(model, cut_between(model, self.factory))
         loss = TrainedParameters(model).watching(job.loss_function(self.factory))
         compute = SliceComputer(model, loss, self.data, CPU, self.config.seed)
         profiler = BlockProfiler(compute, model, np.arange(4), self.factory, self.config)

@@ -1,5 +1,6 @@
 """What known_hosts says about a key, for every form of line that OpenSSH writes."""
 
+import itertools
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
@@ -45,6 +46,7 @@ def verdict(tmp_path, text: str, key: asyncssh.SSHKey = KEY, target: Target = TA
         (line("[mercer.local]:2222", KEY) + line("*", KEY, "@revoked"), (Verdict.REVOKED, 2)),
         (line("*", KEY, "@cert-authority"), (Verdict.UNKNOWN, None)),
     ],
+    ids=itertools.count(),  # the keys in the texts are others in each process
 )
 def test_a_line_decides_as_openssh_would(tmp_path, text, expected):
     assert verdict(tmp_path, text) == expected

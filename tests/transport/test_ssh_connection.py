@@ -12,6 +12,7 @@ from hetero_tui import deadlines
 from hetero_tui.errors import AuthenticationFailed, HostError, HostKeyChanged, HostKeyUnknown, Unreachable
 from hetero_tui.inventory import Host
 from hetero_tui.transport import ssh
+from tests.processes import ends
 
 DEAD = Host(name="dead", address="127.0.0.1", user="nobody")
 
@@ -309,6 +310,19 @@ async def test_what_a_login_shell_prints_does_not_harm_commands_files_or_round_t
     await transport.put(b"data", str(tmp_path / "file"), step="send", deadline=30)
     assert (tmp_path / "file").read_bytes() == b"data"
     assert await transport.round_trip() > 0
+
+
+async def test_a_start_up_file_that_throws_stderr_away_takes_nothing_else(openssh, connect, tmp_path):
+    with (tmp_path / "sshd_config").open("a") as config:
+        config.write('ForceCommand exec 2>/dev/null; eval "$SSH_ORIGINAL_COMMAND"\n')
+    await openssh.stop()
+    await openssh.start()
+    transport = connect(openssh.host)
+    done = await transport.run(["sh", "-c", "echo out; echo err >&2"], step="try", deadline=30)
+    assert (done.exit_status, done.stdout.raw) == (0, "out\n")
+    async with transport.stream(["sh", "-c", "echo $$; exec sleep 600"], step="follow", silence=60) as lines:
+        pid = int((await anext(lines)).raw)
+    assert await asyncio.to_thread(ends, pid)
 
 
 async def test_a_start_up_file_that_reads_stdin_gets_nothing_of_what_is_the_commands(openssh, connect, tmp_path):

@@ -8,11 +8,12 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from dataclasses import dataclass, field, replace
 
 from hetero_tui import events as ev
-from hetero_tui.errors import HeteroTuiError
+from hetero_tui.errors import HeteroTuiError, Unreachable
 from hetero_tui.events import ClusterState, HostState
 from hetero_tui.facts import HostFacts, parse_facts
 from hetero_tui.fold import apply
 from hetero_tui.intents import Leftover, LoggedLine, Removed, TeardownPreview, TeardownReport
+from hetero_tui.outcomes import BAD, FIX, WARNING, BootstrapReport, Checked, CheckReport, Finding, Installed
 from hetero_tui.state import RunView, State, initial
 from remote_agent import protocol as p
 from remote_agent.states import RayState, RunState
@@ -63,9 +64,16 @@ def fleet_facts() -> dict[str, HostFacts]:
 
 
 def sample(
-    host: str, use: float | None, used: float, total: float, *, ray: RayState = RayState.RUNNING, traffic: float = 0.0
+    host: str,
+    use: float | None,
+    used: float,
+    total: float,
+    *,
+    ray: RayState = RayState.RUNNING,
+    traffic: float = 0.0,
+    delay: float | None = None,
 ) -> p.HostSample:
-    """A sample of one of the fleet's hosts; memory in GB, traffic in Mbit/s."""
+    """A sample of one of the fleet's hosts; memory in GB, traffic in Mbit/s, seconds to the head and back."""
     device = {"mercer": "cuda:0", "crosby": "cuda:0", "macbook": "mps"}.get(host)
     return p.HostSample(
         time=NOW,
@@ -87,6 +95,7 @@ def sample(
         ),
         bytes_sent_per_s=traffic * 1e6 / 8,
         bytes_received_per_s=traffic * 0.9e6 / 8,
+        head_delay_s=delay,
     )
 
 
@@ -269,11 +278,52 @@ def training(now: float = NOW, iterations: int = 5000) -> State:
         "macbook": (None, 21.0, 48.0, 0.0021, 310.0),
     }
     for host, (use, used, total, delay, traffic) in live.items():
-        seen = sample(host, use, used, total, traffic=traffic)
+        seen = sample(host, use, used, total, traffic=traffic, delay=None if host == "mercer" else delay)
         others.append((now - 1, ev.HostSampled(time=now - 1, host=host, sample=seen, round_trip_s=delay)))
     wrapped = [(event.time, ev.RunProgressed(run="text-7f3", event=event)) for event in run]
     happened = sorted([*others, *wrapped], key=lambda pair: pair[0])
     return fold(up(now), (event for _, event in happened))
+
+
+def pipeline(now: float = NOW, steps: int = 60) -> State:
+    """A model of 14 blocks cut over three machines; the fourth got none."""
+    cuts = {"mercer": (0, 7), "crosby": (7, 12), "macbook": (12, 14), "nas": None}
+    parts = {"mercer": (0.61, 0.03, 0.02), "crosby": (0.55, 0.04, 0.05), "macbook": (0.31, 0.02, 0.09)}
+    shares = tuple(_share(host, 64 if cut else 0) for host, cut in cuts.items())
+    names = {host: _share(host, 0).worker for host in cuts}
+    stages = tuple(
+        p.Stage(
+            worker=names[host], first=cut[0], last=cut[1], seconds=0.006 * (cut[1] - cut[0]), memory=cut[1] * GB // 4
+        )
+        for host, cut in cuts.items()
+        if cut
+    )
+    fields = {"run": "text-9a1", "job": "text", "host": "mercer"}
+    happened: list[p.Event] = [
+        p.RunStarted(seq=1, time=now - 40, iterations=2000, batch_size=64, parameters=9_437_184, **fields),
+        p.PlanMade(
+            seq=2, time=now - 31, strategy="pipeline", shares=shares, predicted_step_s=0.42, stages=stages,
+            micro_batches=8, in_flight=5,
+            reasons=("mercer/cuda:0: blocks 1 to 7 of 14, 42.0 ms a micro-batch",),
+        ),
+    ]  # fmt: skip
+    for step in range(1, steps + 1):
+        workers = tuple(
+            p.WorkerStep(
+                worker=names[host], host=host, device=_share(host, 0).device, samples=64,
+                compute_s=0.45 * compute, push_s=0.45 * sent, pull_s=0.45 * received,
+                wait_s=0.45 * (1 - compute - sent - received),
+            )
+            for host, (compute, sent, received) in parts.items()
+        )  # fmt: skip
+        happened.append(
+            p.Step(
+                seq=2 + step, time=now - 0.45 * (steps - step), step=step, loss=loss_at(step * 10), samples=64,
+                seconds=0.45, bytes_pushed=8_400_000, bytes_pulled=8_400_000, workers=workers,
+            )
+        )  # fmt: skip
+    started = ev.RunChanged(time=now - 44, run="text-9a1", job="text", state=RunState.STARTING)
+    return fold(up(now), [started, *(ev.RunProgressed(run="text-9a1", event=event) for event in happened)])
 
 
 def finished(now: float = NOW) -> State:
@@ -486,6 +536,14 @@ class FixedIntents:
     async def up(self) -> None:
         await self._asked("up")
 
+    async def install(self, extras: Sequence[str], *, from_laptop: bool) -> BootstrapReport:
+        await self._asked("install", *extras, from_laptop)
+        return installed()
+
+    async def look_for_problems(self, *, mends: bool) -> CheckReport:
+        await self._asked("check", mends)
+        return checked()
+
     def mistakes_in(self, job: str, settings: Mapping[str, str], paths: Sequence[str] = ()) -> tuple[str, ...]:
         return ("no job 'digit'; did you mean 'digits'?",) if job == "digit" else ()
 
@@ -540,6 +598,21 @@ class FixedIntents:
 
     async def close(self) -> None:
         self.asked.append(("close",))
+
+
+def installed() -> BootstrapReport:
+    """One machine was done, one could not be."""
+    detail = "Python 3.11.9, torch 2.13.0+cu126, works on cuda:0"
+    done = Installed("mercer", "3.11", detail, "cu126", changed=True, seconds=93)
+    return BootstrapReport((done,), {"nas": Unreachable("nas", "no answer from nas.local:22", step="connect")})
+
+
+def checked() -> CheckReport:
+    """One thing that can be mended from here, one that the user mends, and a machine without a fault."""
+    crosby = Finding("crosby", BAD, "torch can't be imported", "training there would fail with it", FIX)
+    mac = Finding("macbook", WARNING, "it goes to sleep after 10 min", "it is lost to the run", "sudo pmset -c sleep 0")
+    hosts = (Checked("mercer", "192.168.1.11", ("cuda:0",), 0.0004), Checked("crosby"), Checked("macbook"))
+    return CheckReport(hosts, (crosby, mac), "mercer", "for trusted networks only")
 
 
 PREVIEW = TeardownPreview(

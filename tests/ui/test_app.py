@@ -6,12 +6,14 @@ import asyncio
 import time
 
 import pytest
+from textual.events import Key
 from textual.widgets import Input, Static
 
 from hetero_tui import events as ev
 from hetero_tui.errors import ClusterError, InventoryError
 from hetero_tui.events import ClusterState, HostState
 from hetero_tui.fold import apply
+from hetero_tui.ui import cells
 from hetero_tui.ui.app import HeteroApp
 from hetero_tui.ui.keys import KEYS, QUIT_FOR_GOOD, shown_keys
 from hetero_tui.ui.screens.help import HelpScreen
@@ -481,3 +483,63 @@ async def test_why_an_order_was_refused_stays_in_the_form_until_something_is_typ
         await pilot.press("end", "tab", "a", "=", "1")
         await pilot.pause()
         assert str(mistake.content) == ""
+
+
+def type_ahead(app: HeteroApp, *keys: str) -> None:
+    """Keys that are there before the first of them was looked at, as on a busy computer."""
+    characters = {"tab": "\t", "colon": ":", "slash": "/"}
+    for key in keys:
+        app.post_message(Key(key, characters.get(key, key if len(key) == 1 else None)))
+
+
+async def test_keys_that_come_before_the_train_form_is_there_are_for_its_fields(scenarios, open_app) -> None:
+    app = open_app(scenarios.up())
+    async with app.run_test() as pilot:
+        type_ahead(app, "t", "tab", *"seed", "equals_sign")
+        await pilot.pause()
+        assert isinstance(app.screen, TrainScreen)
+        assert app.screen.query_one("#settings", Input).value == "seed"
+        assert app.screen.query_one("#job", Input).value == "digits"
+        assert app.screen.focused.id == "settings"
+
+
+@pytest.mark.parametrize("key", ["colon", "slash", "question_mark"])
+async def test_what_is_typed_after_a_key_that_asks_is_no_command(key, scenarios, open_app) -> None:
+    app = open_app(scenarios.up())
+    async with app.run_test() as pilot:
+        type_ahead(app, key, "u", "p")
+        await pilot.pause()
+        assert app.intents.asked == []
+
+
+async def test_of_a_large_fleet_only_hosts_that_changed_are_put_into_words_again(
+    scenarios, open_app, monkeypatch
+) -> None:
+    app = open_app(scenarios.many(64))
+    made: list[str] = []
+    original = cells.host_line
+    monkeypatch.setattr(cells, "host_line", lambda host, *rest: made.append(host.name) or original(host, *rest))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        assert len(made) == 64
+        made.clear()
+        await pilot.press("4", "1")
+        assert made == []
+        change = ev.HostChanged(time=scenarios.NOW, host="node-07", state=HostState.RESTARTING)
+        app.intents.change(apply(app.intents.state, change))
+        app.redraw()
+        assert made == ["node-07"]
+
+
+async def test_a_key_that_shows_another_view_draws_once(scenarios, open_app, monkeypatch) -> None:
+    app = open_app(scenarios.training())
+    drawn: list[int] = []
+    original = MainScreen.draw
+    monkeypatch.setattr(MainScreen, "draw", lambda screen, view: drawn.append(view.number) or original(screen, view))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("4")
+        await pilot.pause()
+        drawn.clear()
+        await pilot.press("1")
+        await pilot.pause()
+        assert drawn == [1]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from hetero_tui.events import HostState
 from hetero_tui.ui import cells, columns
+from hetero_tui.ui.details import host_details
 from hetero_tui.ui.palette import DARK
 
 NAMES = ("mercer", "crosby", "macbook", "nas")
@@ -54,9 +55,17 @@ def line(state, name: str, now: float, width: int = 194) -> str:
 
 
 def test_a_line_says_state_device_use_memory_link_and_share(scenarios) -> None:
-    said = line(scenarios.training(), "mercer", scenarios.NOW)
-    for words in ("● training", "TITAN X", "CUDA", " 84%", "9.1/12.0 GB", "0.4 ms  941 Mb/s", " 46%", "running 2.60.0"):
+    said = line(scenarios.training(), "crosby", scenarios.NOW)
+    for words in ("● training", "TITAN X", "CUDA", " 79%", "8.7/12.0 GB", "0.5 ms  939 Mb/s", " 41%", "running 2.60.0"):
         assert words in said
+
+
+def test_a_link_is_from_host_to_head_and_not_from_this_computer(scenarios) -> None:
+    state = scenarios.training()
+    assert "941 Mb/s" in line(state, "mercer", scenarios.NOW)
+    assert "0.4 ms" not in line(state, "mercer", scenarios.NOW), "which is the head itself"
+    pairs = dict(host_details(state.host("crosby"), state.run, scenarios.NOW))
+    assert pairs["round trip"] == "0.5 ms to the head, 0.5 ms to this computer"
 
 
 def test_what_is_old_says_how_old_and_what_is_unknown_says_so(scenarios) -> None:

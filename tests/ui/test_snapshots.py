@@ -16,6 +16,7 @@ VIEWS = {"1": "fleet", "2": "run", "3": "plan", "4": "faults", "5": "runs", "6":
 DIALOGS = {
     "probed_fleet": ("probed", ()),
     "starting": ("starting", ()),
+    "pipeline": ("pipeline", ("2",)),
     "finished_run": ("finished", ()),
     "teardown_question": ("training", ("D",)),
     "train_form": ("up", ("t", "tab", *"batch_size=x")),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import platform
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,7 @@ from hetero_tui.facts import HostFacts
 from hetero_tui.fleet import agent
 from hetero_tui.fleet.install import on_host
 from hetero_tui.fleet.install.lock import Environment, choose_python
+from hetero_tui.fleet.install.pace import Pace
 from hetero_tui.fleet.install.platforms import PLATFORMS, Platform, platform_of
 from hetero_tui.fleet.install.sending import send_file
 from hetero_tui.fleet.install.sources import Sources, collect, sha256_of, uv_for
@@ -30,6 +32,7 @@ from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fleet.preflight import NEEDED_PACKAGES, Problem, judge_fleet
 from hetero_tui.fleet.probing import Probed, probe_host, state_after
 from hetero_tui.inventory import Host, Inventory
+from hetero_tui.outcomes import BootstrapReport, Installed
 from hetero_tui.planning.builds import torch_build
 from hetero_tui.transport import Transport
 
@@ -37,26 +40,6 @@ T = TypeVar("T")
 STEP = "bootstrap"
 TELL_EVERY = 5.0
 """Seconds between two lines of the log that say how far one host's packages are."""
-
-
-@dataclass(frozen=True, slots=True)
-class Installed:
-    """A host that can train: ``python`` is its minor version, ``changed`` whether anything was done there now."""
-
-    host: str
-    python: str
-    detail: str
-    build: str = ""
-    changed: bool = False
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class BootstrapReport:
-    """Which hosts have an environment now, and which have not and why."""
-
-    installed: tuple[Installed, ...]
-    failed: Mapping[str, HostError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +104,7 @@ class _Bootstrap:
         self._anew = anew
         self._fetching = {name: asyncio.Lock() for name in ("uv", "wheels")}
         self._with_uv: set[str] = set()
+        self._paces: defaultdict[str, Pace] = defaultdict(Pace)
         self._installed: dict[str, Installed] = {}
         self._failed: dict[str, HostError] = {}
 
@@ -301,7 +285,8 @@ class _Bootstrap:
                 said, last = time.monotonic(), word
 
     def _sent(self, host: str, what: str, total: int, before: int, now: int) -> None:
-        self._show(host, f"sending {what}: {(before + now) / 1e6:,.0f} of {total / 1e6:,.0f} MB")
+        left = self._paces[f"{host} {total}"].left(before + now, total, time.monotonic())
+        self._show(host, f"sending {what}: {(before + now) / 1e6:,.0f} of {total / 1e6:,.0f} MB{left}")
 
     def _show(self, host: str, detail: str) -> None:
         self._emit(events.HostChanged(time=time.time(), host=host, state=HostState.INSTALLING, detail=detail))

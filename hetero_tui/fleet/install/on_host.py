@@ -214,6 +214,7 @@ class Telling:
         """Nothing is under way yet."""
         self._under_way: dict[str, str] = {}
         self._packages = 0
+        self._announced: dict[str, float] = {}
         self._at_first: int | None = None
 
     def __call__(self, line: HostText) -> str:
@@ -230,13 +231,22 @@ class Telling:
             return f"{self._packages} packages to install"
         if found := re.match(r"Downloading (\S+) \(([^)]+)\)", text):
             self._under_way[found[1]] = f"{found[1]} ({found[2]})"
+            self._announced[found[1]] = _mebibytes(found[2])
             return ""
         if found := re.match(r"Downloaded (\S+)", text):
             self._under_way.pop(found[1], None)
-            return f"has fetched {found[1]}"
+            there = sum(size for name, size in self._announced.items() if name not in self._under_way)
+            whole = f"{there:,.0f} of {sum(self._announced.values()):,.0f} MiB"
+            return f"has fetched {found[1]}: {whole} of {self._packages} packages"
         if re.match(r"(Prepared|Installed) \d+ packages?|Using CPython|Creating virtual environment", text):
             return text
         return ""
+
+
+def _mebibytes(size: str) -> float:
+    """Of what uv writes of a size: ``887.9MiB``."""
+    found = re.match(r"(\d{1,9}(?:\.\d{1,9})?)(B|KiB|MiB|GiB)$", size)
+    return float(found[1]) * {"B": 2.0**-20, "KiB": 2.0**-10, "MiB": 1.0, "GiB": 2.0**10}[found[2]] if found else 0.0
 
 
 def cause_in(lines: list[str]) -> str:

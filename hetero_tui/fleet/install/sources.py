@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +27,9 @@ from hetero_tui.transport.processes import spawn
 
 STEP = "fetch packages"
 TORCH_INDEX = "https://download.pytorch.org/whl"
+VARIABLES = ("HETERO_TUI_INDEX", "HETERO_TUI_TORCH_INDEX", "HETERO_TUI_PYTHON_MIRROR")
+"""Of the laptop's environment, in the place of options."""
+
 _CHUNK = 1024 * 1024
 
 
@@ -47,6 +50,12 @@ class Sources:
     python_mirror: str = ""
     from_laptop: bool = False
     wheels: Path | None = None
+
+    @classmethod
+    def of_variables(cls, *, from_laptop: bool = False, variables: Mapping[str, str] = os.environ) -> Sources:
+        """Where the variables say, that the commands' options have as well."""
+        index, torch_index, python_mirror = (variables.get(name, "") for name in VARIABLES)
+        return cls(index, torch_index or TORCH_INDEX, python_mirror, from_laptop)
 
     def index_options(self, environment: Environment) -> list[str]:
         """The options of uv for packages from an index."""

@@ -15,6 +15,9 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 PARTS = (("compute", "█", "accent"), ("push", "▓", "push"), ("pull", "▒", "pull"), ("wait", "·", "muted"))
 """The parts of a step: word, glyph, and colour by its name in :class:`Palette`."""
 
+OF_STAGES = {"push": "send", "pull": "receive"}
+"""Other words for them, where the stages of a pipeline exchange activations and gradients."""
+
 
 def use_bar(fraction: float | None, width: int, palette: Palette, *, old: bool = False) -> Text:
     """``width`` cells of which ``fraction`` (0..1) is filled, to half a cell; blank when unknown, grey when old."""

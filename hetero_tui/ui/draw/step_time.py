@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from rich.text import Text
 
 from hetero_tui.state import RunView, WorkerView
 from hetero_tui.ui import format as fmt
-from hetero_tui.ui.draw.bars import PARTS, stacked_bar
+from hetero_tui.ui.draw.bars import OF_STAGES, PARTS, stacked_bar
 from hetero_tui.ui.palette import Palette
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _times(run: RunView, steps: Sequence[Sequence[WorkerStep]]) -> tuple[WorkerT
     for worker in run.workers:
         taken = by_worker.get(worker.worker)
         label = worker.host if hosts.count(worker.host) == 1 else f"{worker.host} {worker.device}"
-        word = _word_of(worker, is_over=run.state.final)
+        word = _word_of(worker, is_over=run.state.final, staged=bool(run.stages))
         if not taken and not word:
             continue
         parts = _means(taken) if taken and not word else (0.0, 0.0, 0.0, 0.0)
@@ -72,11 +72,12 @@ def _times(run: RunView, steps: Sequence[Sequence[WorkerStep]]) -> tuple[WorkerT
     return tuple(times)
 
 
-def _word_of(worker: WorkerView, *, is_over: bool) -> str:
+def _word_of(worker: WorkerView, *, is_over: bool, staged: bool) -> str:
     if not worker.alive:
         lost = "was away at the end" if is_over else "lost, comes back by itself"
         return "drained" if worker.drained else lost
-    return "" if worker.samples else "too slow just now"
+    none = "holds no blocks, a step is shorter so" if staged else "too slow just now"
+    return "" if worker.samples else none
 
 
 def _means(steps: Sequence[WorkerStep]) -> tuple[float, float, float, float]:
@@ -86,6 +87,14 @@ def _means(steps: Sequence[WorkerStep]) -> tuple[float, float, float, float]:
         math.fsum(step.pull_s for step in steps) / len(steps),
         math.fsum(step.wait_s for step in steps) / len(steps),
     )
+
+
+def moved_words(run: RunView) -> str:
+    """The bytes of the last step; of a pipeline those of the stage that sent most."""
+    last = run.recent[-1]
+    if run.stages:
+        return f"{fmt.size(last.bytes_pushed)} sent by a stage at most"
+    return f"{fmt.size(last.bytes_pushed)} pushed, {fmt.size(last.bytes_pulled)} pulled"
 
 
 def verdict(times: Sequence[WorkerTime]) -> str:
@@ -100,10 +109,12 @@ def verdict(times: Sequence[WorkerTime]) -> str:
     return f"compute-bound: {pace.label}" if len(times) > 1 else "compute-bound"
 
 
-def step_time_lines(times: Sequence[WorkerTime], width: int, height: int, palette: Palette) -> list[Text]:
+def step_time_lines(
+    times: Sequence[WorkerTime], width: int, height: int, palette: Palette, *, staged: bool = False
+) -> list[Text]:
     """A bar for each worker and a legend in ``height`` lines of ``width`` cells, with air between where there is room.
 
-    Where not all workers fit, those that wait least are shown: they set the pace.
+    Where not all workers fit, those that wait least are shown: they set the pace. ``staged``: they are a pipeline's.
     """
     if not times or height < 2:
         return [Text("no step yet", style=palette.muted)]
@@ -116,7 +127,7 @@ def step_time_lines(times: Sequence[WorkerTime], width: int, height: int, palett
     if len(shown) < len(times):
         lines.append(Text(f"and {fmt.plural(len(times) - len(shown), 'worker')} that wait longer", palette.muted))
     lines.extend(Text("") for _ in range(rows - len(lines)))
-    lines.append(_legend(times, width, palette))
+    lines.append(_legend(times, width, palette, OF_STAGES if staged else {}))
     return lines[:height]
 
 
@@ -155,7 +166,7 @@ def _bars(times: Sequence[WorkerTime], width: int, palette: Palette, *, airy: bo
     return lines[:-1] if airy else lines
 
 
-def _legend(times: Sequence[WorkerTime], width: int, palette: Palette) -> Text:
+def _legend(times: Sequence[WorkerTime], width: int, palette: Palette, words: Mapping[str, str]) -> Text:
     """What the glyphs mean, with each part's share of all the time where there is room for it."""
     total = math.fsum(time.total for time in times) or 1.0
     with_shares, plain = Text(), Text()
@@ -163,7 +174,7 @@ def _legend(times: Sequence[WorkerTime], width: int, palette: Palette) -> Text:
         share = math.fsum(time.parts[index] for time in times) / total
         for legend, figure in ((with_shares, f" {share:.0%}"), (plain, "")):
             legend.append(f"{glyph} ", style=getattr(palette, role))
-            legend.append(f"{word}{figure}   ", style=palette.muted)
+            legend.append(f"{words.get(word, word)}{figure}   ", style=palette.muted)
     legend = with_shares if with_shares.cell_len - 3 <= width else plain
     legend.truncate(max(0, width))
     return legend

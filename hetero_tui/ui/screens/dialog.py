@@ -10,9 +10,10 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.events import Key
 from textual.screen import ModalScreen
 from textual.widget import Widget
-from textual.widgets import Button, Static
+from textual.widgets import Button, Input, Static
 
 from hetero_tui.ui.view import View
 
@@ -29,7 +30,7 @@ INSIDE = 6
 _AROUND = 6
 """Lines of a dialog beside its text: border, padding, a blank one, the buttons."""
 
-_LOW = 20
+LOW = 20
 """Lines of a terminal below which a dialog has no padding."""
 
 
@@ -42,6 +43,8 @@ class Dialog(ModalScreen[Answer | None], Generic[Answer]):
     CSS_PATH = _STYLES
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", show=False),
+        Binding("tab", "next_field(1)", show=False, priority=True),
+        Binding("shift+tab", "next_field(-1)", show=False, priority=True),
         Binding("left", "app.focus_previous", show=False),
         Binding("right", "app.focus_next", show=False),
         Binding("up", "scroll(-1)", show=False),
@@ -54,6 +57,8 @@ class Dialog(ModalScreen[Answer | None], Generic[Answer]):
         super().__init__()
         self.view = view
         self._title = title
+        self._has_fields = False
+        self._early = 0  # fields that were to be passed over before there was any
 
     def compose(self) -> ComposeResult:
         with Vertical(id="dialog"):
@@ -77,7 +82,24 @@ class Dialog(ModalScreen[Answer | None], Generic[Answer]):
 
     def on_mount(self) -> None:
         self.query_one("#dialog").border_title = Text(self._title)
+        self._has_fields = True
+        for _ in range(abs(self._early)):
+            self.action_next_field(self._early)
         self.draw(self.view())
+
+    def on_key(self, event: Key) -> None:
+        """What was typed before there was a field is for the one that has the focus: nothing else lets it through."""
+        if isinstance(self.focused, Input) and event.is_printable and event.character:
+            self.focused.insert_text_at_cursor(event.character)
+            event.stop()
+
+    def action_next_field(self, by: int) -> None:
+        if not self._has_fields:
+            self._early += by
+        elif by > 0:
+            self.focus_next()
+        else:
+            self.focus_previous()
 
     def on_resize(self) -> None:
         self.draw(self.view())
@@ -90,7 +112,7 @@ class Dialog(ModalScreen[Answer | None], Generic[Answer]):
     def draw(self, view: View) -> None:
         """Draw the text where it changed; on a low terminal the text scrolls, and the buttons stay."""
         height = self.app.size.height
-        is_low = height < _LOW
+        is_low = height < LOW
         self.set_class(is_low, "low")
         for body in self.query("#body"):
             room = max(1, height - _AROUND + (2 if is_low else 0))
@@ -100,6 +122,16 @@ class Dialog(ModalScreen[Answer | None], Generic[Answer]):
         shown = self.query_one("#text", Static)
         if shown.content != text:
             shown.update(text)
+
+    def relabel(self, name: str, label: str) -> None:
+        """Another label for a button."""
+        shown = self.query_one(f"#{name}", Button)
+        shown.label = Text(f"[ {label} ]")
+        shown.refresh(layout=True)  # a new label alone keeps the old width
+
+    def retitle(self, title: str) -> None:
+        """Another title for the frame."""
+        self.query_one("#dialog").border_title = Text(title)
 
     def action_scroll(self, by: int) -> None:
         self.query_one("#body").scroll_relative(y=by, animate=False)

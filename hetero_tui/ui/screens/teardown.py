@@ -41,9 +41,9 @@ class TeardownScreen(Dialog[None]):
         if event.button.id == "begin" and self._began is None:
             self._began = self.view().now
             event.button.display = False
-            self._relabel("Hide")
+            self.relabel("leave", "Hide")
             self.query_one("#leave").focus()
-            self.query_one("#dialog").border_title = Text(f"Tearing down {self._preview.cluster}")
+            self.retitle(f"Tearing down {self._preview.cluster}")
             self._begin()
             self.draw(self.view())
 
@@ -52,14 +52,9 @@ class TeardownScreen(Dialog[None]):
         self._report, self._failure = report, failure
         clean = report is not None and not report.leftovers
         word = "is torn down" if clean else "is torn down, something is left" if report is not None else "still stands"
-        self.query_one("#dialog").border_title = Text(f"{self._preview.cluster} {word}")
-        self._relabel("Close")
+        self.retitle(f"{self._preview.cluster} {word}")
+        self.relabel("leave", "Close")
         self.draw(self.view())
-
-    def _relabel(self, label: str) -> None:
-        leave = self.query_one("#leave", Button)
-        leave.label = Text(f"[ {label} ]")
-        leave.refresh(layout=True)  # a new label alone keeps the old width
 
     def text(self, view: View, width: int) -> list[Text]:
         """The text of the phase that it is in."""

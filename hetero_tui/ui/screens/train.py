@@ -84,9 +84,6 @@ class TrainScreen(Dialog[None]):
         yield button("Cancel", "leave")
         yield button("Train", "train")
 
-    def on_mount(self) -> None:
-        self.query_one("#job", Input).focus()
-
     def text(self, view: View, width: int) -> list[Text]:
         """The jobs, the chosen one marked."""
         palette = view.palette

@@ -31,8 +31,12 @@ def tutorial_lines(view: View, width: int) -> list[Text]:
     for mistake in view.mistakes:
         lines += [Text(part, style=palette.bad) for part in wrapped(mistake, width)]
     lines += [Text(""), *(Text(f"    {line}", style=palette.accent) for line in _EXAMPLE), Text("")]
-    edit, demo = (next(known for known in view.more_keys if known.action == action) for action in ("edit", "demo"))
-    lines.append(Text.assemble((f"  {edit.key}", key), ("  opens it in your editor; it is made if need be", said)))
+    wanted = ("add", "edit", "demo")
+    add, edit, demo = (next(known for known in view.more_keys if known.action == action) for action in wanted)
+    lines.append(Text.assemble((f"  {add.key}", key), ("  adds a machine in a form, or those of ~/.ssh/config", said)))
+    lines.append(
+        Text.assemble((f"  {edit.key}", key), ("  opens the file in your editor; it is made if need be", said))
+    )
     lines.append(
         Text.assemble((f"  {demo.key}", key), ("  shows it all on this computer, with nothing to set up", said))
     )

@@ -14,7 +14,15 @@ from hetero_tui.ui.arrangement import FRAME, Arrangement, arrange
 from hetero_tui.ui.details import details_lines
 from hetero_tui.ui.draw.curve import curve, loss_blocks, scale_label
 from hetero_tui.ui.draw.phases import is_starting, phases_lines
-from hetero_tui.ui.draw.step_time import WorkerTime, last_times, recent_times, step_time_lines, timeline_lines, verdict
+from hetero_tui.ui.draw.step_time import (
+    WorkerTime,
+    last_times,
+    moved_words,
+    recent_times,
+    step_time_lines,
+    timeline_lines,
+    verdict,
+)
 from hetero_tui.ui.opening import BUSY
 from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.screens.tutorial import tutorial_lines, tutorial_title
@@ -127,14 +135,15 @@ class FleetPane(Pane):
             conclusion = verdict(times)
             colour = palette.warning if conclusion.startswith("link") else palette.foreground
             self.titled("time", f"Where a step's time goes{steps}", Text(conclusion, style=colour))
-            self.lines("time").show(step_time_lines(times, width, arranged.time - FRAME, palette))
+            self.lines("time").show(
+                step_time_lines(times, width, arranged.time - FRAME, palette, staged=bool(run.stages))
+            )
         if arranged.timeline and not run.recent:
             self.titled("timeline", "The last step from start to end")
             self.lines("timeline").show(timeline_lines((), width, arranged.timeline - FRAME, palette))
         elif arranged.timeline:
             last = run.recent[-1]
-            moved = f"{fmt.size(last.bytes_pushed)} pushed, {fmt.size(last.bytes_pulled)} pulled"
-            self.titled("timeline", f"Step {last.step:,} from start to end, {moved}")
+            self.titled("timeline", f"Step {last.step:,} from start to end, {moved_words(run)}")
             lines = timeline_lines(last_times(run), width, arranged.timeline - FRAME, palette)
             self.lines("timeline").show(lines)
         if arranged.rate:

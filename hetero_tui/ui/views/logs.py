@@ -132,7 +132,7 @@ class LogsPane(Pane):
         """Ask for the text to look for."""
         field = self.query_one("#search", Input)
         field.display = True
-        field.focus()
+        self.screen.set_focus(field)  # now: the next key is for it
 
     def end_filter(self, *, keep: bool) -> None:
         """Take the field away."""

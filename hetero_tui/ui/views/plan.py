@@ -58,7 +58,8 @@ class PlanPane(Pane):
         titles = titles_line(_COLUMNS, inside, palette)
         if run is None or run.plan is None:
             self.give_heights({"plan": height, "reasons": 0})
-            self.table.fill("Plan", titles, (), palette, [Text(_none_yet(view), style=palette.foreground)])
+            said = wrapped(_none_yet(view), width - INSIDE)
+            self.table.fill("Plan", titles, (), palette, [Text(part, style=palette.foreground) for part in said])
             return
         reasons = reasons_lines(run, run.plan, width - INSIDE, palette)
         room = min(len(reasons) + FRAME, max(0, height - (FRAME + 1 + min(len(run.plan.shares), 6))))
@@ -95,11 +96,15 @@ def _none_yet(view: View) -> str:
 def _cells(run: RunView, plan: protocol.PlanMade, share: protocol.Share, palette: Palette) -> list[Text]:
     worker = next((worker for worker in run.workers if worker.worker == share.worker), None)
     time = next((time for time in recent_times(run) if time.worker == share.worker), None)
+    stage = next((stage for stage in plan.stages if stage.worker == share.worker), None)
     total = sum(other.samples for other in plan.shares) or 1
-    fraction = worker.fraction if worker is not None and run.step else share.samples / total
+    planned = share.samples / total
+    fraction = worker.fraction if worker is not None and (run.step or plan.stages) else planned
     samples = worker.samples if worker is not None and run.step else share.samples
     parts = [fmt.milliseconds(part) for part in time.parts] if time is not None and not time.word else ["-"] * 4
     predicted = share.overhead_s + share.samples / share.speed if share.samples and share.speed > 0 else None
+    if stage is not None:
+        predicted = stage.seconds * plan.micro_batches
     gone = worker is not None and not worker.alive
     style = palette.muted if gone else palette.foreground
     words = [
@@ -137,7 +142,7 @@ def reasons_lines(run: RunView, plan: protocol.PlanMade, width: int, palette: Pa
         said = f"step {run.replanned.step:,}: {run.replanned.reason}"
         lines += [Text(part, style=palette.foreground) for part in wrapped(said, width)]
     step = plan.predicted_step_s
-    if step is not None and len(plan.shares) > 1:
+    if step is not None and len(plan.shares) > 1 and not plan.stages:
         said = (
             "All devices are to finish together: a share is what a device computes in "
             f"{fmt.milliseconds(step)} after its fixed time per step."

@@ -11,7 +11,15 @@ from hetero_tui.ui import format as fmt
 from hetero_tui.ui.arrangement import FRAME, SIDE_BY_SIDE
 from hetero_tui.ui.draw.curve import Points, curve, loss_blocks, scale_label, smoothed
 from hetero_tui.ui.draw.phases import is_starting, phases_lines
-from hetero_tui.ui.draw.step_time import last_times, recent_times, step_time_lines, timeline_lines, verdict
+from hetero_tui.ui.draw.stages import bubble_words, stages_lines, stages_title
+from hetero_tui.ui.draw.step_time import (
+    last_times,
+    moved_words,
+    recent_times,
+    step_time_lines,
+    timeline_lines,
+    verdict,
+)
 from hetero_tui.ui.sentences import evaluation_words, outcome_line
 from hetero_tui.ui.view import View
 from hetero_tui.ui.views.pane import INSIDE, NO_HOSTS, Pane
@@ -36,6 +44,7 @@ class RunPane(Pane):
             with Vertical(id="left"):
                 yield Lines(id="loss")
             with Vertical(id="right"):
+                yield Lines(id="stages")
                 yield Lines(id="time")
                 yield Lines(id="timeline")
                 yield Lines(id="rate")
@@ -50,7 +59,8 @@ class RunPane(Pane):
         half = width // 2 if beside else width
         starting = view.opened is None and is_starting(view.state)
         if run is None or starting or not run.losses:
-            self.give_heights({"outcome": outcome, "plots": room, "loss": room, "rate": 0, "time": 0, "timeline": 0})
+            none = dict.fromkeys(("stages", "rate", "time", "timeline"), 0)
+            self.give_heights({"outcome": outcome, "plots": room, "loss": room} | none)
             self.set_class(False, "side-by-side")
             self.query_one("#right").display = False
             self.titled("loss", "Start" if starting else "Run")
@@ -60,13 +70,16 @@ class RunPane(Pane):
                 self.lines("outcome").show([outcome_line(run, width, palette)])
             return
         times = recent_times(run)
-        heights = self._heights(room, len(times), beside) | {"outcome": outcome, "plots": room}
-        self.query_one("#right").display = heights["time"] + heights["timeline"] + heights["rate"] > 0
+        heights = _heights(room, len(times), len(run.stages), beside=beside) | {"outcome": outcome, "plots": room}
+        self.query_one("#right").display = any(heights[name] for name in ("stages", "time", "timeline", "rate"))
         self.give_heights(heights)
         if outcome:
             self.lines("outcome").show([outcome_line(run, width, palette)])
         self._draw_loss(run, half - INSIDE, heights["loss"] - FRAME, view)
         right = (width - half if beside else width) - INSIDE
+        if heights["stages"]:
+            self.titled("stages", stages_title(run), Text(bubble_words(run)))
+            self.lines("stages").show(stages_lines(run, right, heights["stages"] - FRAME, palette))
         if heights["rate"]:
             points = [(step.step, step.samples / step.seconds) for step in run.recent if step.seconds > 0]
             label = scale_label([value for _, value in points])
@@ -74,28 +87,13 @@ class RunPane(Pane):
             self.lines("rate").show(curve(points, (), right, heights["rate"] - FRAME, palette, label=label))
         if heights["time"]:
             self.titled("time", f"Where a step's time goes, {_steps(run)}", Text(verdict(times)))
-            self.lines("time").show(step_time_lines(times, right, heights["time"] - FRAME, palette))
+            self.lines("time").show(
+                step_time_lines(times, right, heights["time"] - FRAME, palette, staged=bool(run.stages))
+            )
         if heights["timeline"] and run.recent:
             last = run.recent[-1]
-            moved = f"{fmt.size(last.bytes_pushed)} pushed, {fmt.size(last.bytes_pulled)} pulled"
-            self.titled("timeline", f"Step {last.step:,} from start to end, {moved}")
+            self.titled("timeline", f"Step {last.step:,} from start to end, {moved_words(run)}")
             self.lines("timeline").show(timeline_lines(last_times(run), right, heights["timeline"] - FRAME, palette))
-
-    def _heights(self, room: int, workers: int, beside: bool) -> dict[str, int]:
-        if beside:
-            tall = FRAME + 1 + 2 * max(1, workers)
-            time = min(room, tall)
-            timeline = tall if room - time >= tall + _LEAST else 0
-            rate = room - time - timeline
-            if rate < _LEAST:
-                time, rate = time + rate, 0
-            return {"loss": room, "rate": rate, "time": time, "timeline": timeline}
-        time = FRAME + 1 + max(1, min(workers, 6))
-        if room - time < _LEAST:
-            time = 0
-        rest = room - time
-        rate = rest // 3 if rest // 3 >= _LEAST else 0
-        return {"loss": rest - rate, "rate": rate, "time": time, "timeline": 0}
 
     def _draw_loss(self, run: RunView, width: int, height: int, view: View) -> None:
         points: Points = run.losses
@@ -112,6 +110,28 @@ class RunPane(Pane):
             return
         log = self.is_logarithmic
         self.lines("loss").show(curve(points, run.faults, width, height, view.palette, logarithmic=log))
+
+
+def _heights(room: int, workers: int, stages: int, *, beside: bool) -> dict[str, int]:
+    """The lines of each panel; the picture of the stages goes before the timeline and the speed."""
+    picture = FRAME + 1 + stages if stages else 0
+    if beside:
+        tall = FRAME + 1 + 2 * max(1, workers)
+        picture = picture if room - picture >= _LEAST else 0
+        time = min(room - picture, tall)
+        left = room - picture - time
+        timeline = tall if left >= tall + _LEAST else 0
+        rate = left - timeline
+        if rate < _LEAST:
+            time, rate = time + rate, 0
+        return {"loss": room, "stages": picture, "rate": rate, "time": time, "timeline": timeline}
+    time = FRAME + 1 + max(1, min(workers, 6))
+    if room - time < _LEAST:
+        time = 0
+    picture = picture if room - time - picture >= _LEAST else 0
+    rest = room - time - picture
+    rate = rest // 3 if rest // 3 >= _LEAST else 0
+    return {"loss": rest - rate, "stages": picture, "rate": rate, "time": time, "timeline": 0}
 
 
 def _steps(run: RunView) -> str:

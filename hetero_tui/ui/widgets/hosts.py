@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from hetero_tui.state import HostView, RunView
 from hetero_tui.ui import cells, columns
+from hetero_tui.ui.columns import Columns
 from hetero_tui.ui.view import View
 from hetero_tui.ui.widgets.table import CURSOR, Entry, Table
 
@@ -19,9 +20,13 @@ _ORDERS: dict[str, Callable[[HostView, RunView | None], Any]] = {
 
 
 class Hosts(Table):
-    """The panel of hosts."""
+    """The panel of hosts. A line is made anew when its host, its share or the second has changed, and kept else."""
 
     orders: ClassVar[tuple[str, ...]] = ("", *_ORDERS)
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 (Textual's own name for it)
+        super().__init__(id=id)
+        self._kept: dict[str, tuple[HostView, tuple[object, ...], Entry]] = {}
 
     def draw(self, view: View, width: int) -> None:
         """Draw the hosts into ``width`` cells between the borders."""
@@ -31,15 +36,18 @@ class Hosts(Table):
         if self.sorted_by:
             order = _ORDERS[self.sorted_by]
             hosts.sort(key=lambda host: order(host, state.run))
-        entries = [
-            Entry(
-                key=host.name,
-                line=cells.host_line(host, state.run, chosen, view.now, view.palette),
-                words=words_of(host, view.now),
-            )
-            for host in hosts
-        ]
+        entries = [self._entry(host, view, chosen) for host in hosts]
         self.fill(_title(state.hosts), cells.header_line(chosen, view.palette), entries, view.palette)
+
+    def _entry(self, host: HostView, view: View, chosen: Columns) -> Entry:
+        seen = (cells.share_of(host, view.state.run), int(view.now), view.palette, chosen)
+        known = self._kept.get(host.name)
+        if known is not None and known[0] is host and known[1] == seen:
+            return known[2]
+        line = cells.host_line(host, view.state.run, chosen, view.now, view.palette)
+        entry = Entry(key=host.name, line=line, words=words_of(host, view.now))
+        self._kept[host.name] = host, seen, entry
+        return entry
 
 
 def _title(hosts: tuple[HostView, ...]) -> str:

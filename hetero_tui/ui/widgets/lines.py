@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from typing import ClassVar
 
 from rich.style import Style
@@ -27,8 +28,10 @@ class Lines(ScrollView, can_focus=False):
 
     def show(self, lines: Iterable[Text]) -> None:
         """Show ``lines``; only those that differ from what is on the screen are drawn again."""
-        self._lines = tuple(lines)
-        before, self._keys = self._keys, tuple(map(_identity, self._lines))
+        lines_before, self._lines = self._lines, tuple(lines)
+        before = self._keys
+        same = zip_longest(self._lines, lines_before[: len(self._lines)], before[: len(self._lines)])
+        self._keys = tuple(key if line is old else _identity(line) for line, old, key in same)
         if len(before) != len(self._keys):
             if self.scrolls:
                 self.virtual_size = Size(0, len(self._keys))

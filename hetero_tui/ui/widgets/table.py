@@ -62,6 +62,7 @@ class Rows(Lines, can_focus=True):
         self._names: tuple[str, ...] = ()
         self._cursor = 0
         self._highlight = Style()
+        self._kept: dict[str, tuple[Entry, Style | None, Text]] = {}  # lines whose entries are the same stay
 
     @property
     def marked(self) -> str | None:
@@ -82,10 +83,15 @@ class Rows(Lines, can_focus=True):
             self._cursor = self._names.index(before)
         self._cursor = max(0, min(self._cursor, len(self._names) - 1))
         mark = Style(color=highlight.color, bold=True)
-        self.show(
-            Text.assemble(("› ", mark) if index == self._cursor else "  ", entry.line)
-            for index, entry in enumerate(entries)
-        )
+        kept, self._kept, lines = self._kept, {}, []
+        for index, entry in enumerate(entries):
+            style = mark if index == self._cursor else None
+            of, marked, line = kept.get(entry.key, (None, None, Text()))
+            if of is not entry or marked != style:
+                line = Text.assemble(("› ", style) if style else "  ", entry.line)
+            self._kept[entry.key] = entry, style, line
+            lines.append(line)
+        self.show(lines)
 
     def mark(self, name: str) -> None:
         """Put the cursor on the entry of that key, if there is one."""
@@ -194,7 +200,7 @@ class Table(Vertical):
             field = Input(value=self.filter, placeholder="words to look for", id="filter", compact=True)
             self.query_one("#titles").display = False
             self.mount(field, before=0)
-        field.focus()
+        self.screen.set_focus(field)  # now: the next key is for it
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self.filter = event.value

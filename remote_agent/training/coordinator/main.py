@@ -101,13 +101,20 @@ def coordinate(folder: Path, stop: threading.Event) -> int:
     from remote_agent.training.errors import TrainingError
 
     try:
-        return _coordinate(folder, stop)
+        return attempt(folder, stop)
     except TrainingError as error:
         print(f"the run failed: {error}", file=sys.stderr)
         return 1
 
 
-def _coordinate(folder: Path, stop: threading.Event) -> int:
+def attempt(folder: Path, stop: threading.Event, *, sweep: Path | None = None) -> int:
+    """As :func:`coordinate`, for a trial of a ``sweep``, too, in whose folder the job's files are.
+
+    A trial has no copies on other hosts, writes no logs there, and no worker outlives its process.
+
+    Raises:
+        TrainingError: the run failed, and its events say so.
+    """
     from remote_agent.strategies import spec_of
     from remote_agent.training import job
     from remote_agent.training.coordinator import cluster, engine
@@ -132,7 +139,7 @@ def _coordinate(folder: Path, stop: threading.Event) -> int:
         host = spec.host
         journal.ended = journal.ended or spec.ended
         os.environ["RAY_ADDRESS"] = spec.ray_address  # for a job's file that connects to Ray by itself
-        loaded = job.load(spec.job, folder)
+        loaded = job.load(spec.job, sweep or folder)
         inert.from_now_on()
         config = job.configured(loaded, spec.config)
         job.check(loaded, config)
@@ -159,12 +166,13 @@ def _coordinate(folder: Path, stop: threading.Event) -> int:
         host=spec.host,
         folder=folder,
         resume=Path(spec.resume) if spec.resume else None,
-        logs=True,
-        lasting=spec_of(config.strategy).outlives and not config.overlap,
+        logs=sweep is None,
+        lasting=spec_of(config.strategy).outlives and not config.overlap and sweep is None,
         profile=profiles.place(folder, spec.profile),
     )
     try:
-        with History(spec.run, folder, spec.host, config.keep_checkpoints, journal):
+        copies = History(spec.run, folder, spec.host, config.keep_checkpoints, journal)
+        with contextlib.nullcontext() if sweep is not None else copies:
             engine.run(request, journal, stop.is_set)
     except TrainingError:
         raise

@@ -1,7 +1,8 @@
 """Measures devices and links for a plan: ``python -m remote_agent.training.coordinator.measuring DIR``.
 
 Reads ``run.json`` from the folder as a coordinator does, keeps what was measured where that says, prints it as one line
-of JSON, and ends. Exit code 0: done; 1: it failed, and standard error says why; 2: called wrongly.
+of JSON, and ends. Lines before it say how far it is. Exit code 0: done; 1: it failed, and standard error says why; 2:
+called wrongly.
 """
 
 from __future__ import annotations
@@ -37,6 +38,10 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def _tell(text: str) -> None:
+    print(f"{protocol.MEASURING}{text}", flush=True)
+
+
 def _survey(folder: Path) -> Survey:
     try:
         spec = decode(RunSpec, (folder / "run.json").read_text())
@@ -59,7 +64,7 @@ def _survey(folder: Path) -> Survey:
     )
     try:
         with contextlib.closing(Journal(folder / "events.jsonl")) as journal, Crashes(journal) as crashes:
-            return setup.survey(request, journal, crashes)
+            return setup.survey(request, journal, crashes, _tell)
     finally:
         cluster.disconnect()
 

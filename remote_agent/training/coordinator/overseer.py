@@ -7,6 +7,7 @@ SIGTERM and SIGINT on, and a child whose overseer is gone ends.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -14,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.context import ForkProcess, SpawnProcess
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -27,6 +28,14 @@ Coordinate = Callable[[Path, threading.Event], int]
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
+FORKS = sys.platform == "linux"
+"""Whether children are forks. macOS's own libraries do not stand that; there they load everything anew."""
+
+
+def kind_of_process(forks: bool = FORKS) -> type[BaseProcess]:
+    """The class of a child process."""
+    return ForkProcess if forks else SpawnProcess
+
 
 class Overseer:
     """Oversees one run.
@@ -35,7 +44,7 @@ class Overseer:
         coordinate: a function that a new process can import.
         folder: the run's.
         may_go_on: whether another child may follow one that was killed; asked then.
-        forks: whether a child is a fork. macOS's own libraries do not stand that; there it loads everything anew.
+        forks: whether a child is a fork.
     """
 
     def __init__(
@@ -44,10 +53,10 @@ class Overseer:
         folder: Path,
         may_go_on: Callable[[], bool],
         *,
-        forks: bool = sys.platform == "linux",
+        forks: bool = FORKS,
     ) -> None:
         self._coordinate, self._folder, self._may_go_on = coordinate, folder, may_go_on
-        self._process: type[BaseProcess] = ForkProcess if forks else SpawnProcess
+        self._process = kind_of_process(forks)
         self._stopped = False
         self._child: BaseProcess | None = None
         for number in SIGNALS:
@@ -69,15 +78,10 @@ class Overseer:
             print(said, file=sys.stderr, flush=True)
 
     def _start(self) -> BaseProcess:
-        # A signal between the fork and the child's own handlers would be lost: it waits until they are there.
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        try:
-            child = self._process(target=_carry_out, args=(self._coordinate, self._folder, self._stopped))
-            child.start()
-            self._child = child
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        return child
+        with _signals_wait():
+            self._child = self._process(target=_carry_out, args=(self._coordinate, self._folder, self._stopped))
+            self._child.start()
+        return self._child
 
     def _hand_on(self, number: int, frame: FrameType | None) -> None:
         self._stopped = True
@@ -89,6 +93,24 @@ def stop_on_signals(stop: threading.Event) -> None:
     """From now on SIGTERM and SIGINT set ``stop``."""
     for number in SIGNALS:
         signal.signal(number, lambda *_: stop.set())
+
+
+def child_of(coordinate: Coordinate, folder: Path) -> BaseProcess:
+    """A started child of this process that carries out the run in ``folder``, once."""
+    with _signals_wait():
+        child = kind_of_process()(target=_carry_out, args=(coordinate, folder, False))
+        child.start()
+    return child
+
+
+@contextlib.contextmanager
+def _signals_wait() -> Iterator[None]:
+    """A signal between the fork and the child's own handlers would be lost: it waits until they are there."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def _carry_out(coordinate: Coordinate, folder: Path, stopped: bool) -> None:

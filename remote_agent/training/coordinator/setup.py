@@ -68,19 +68,31 @@ class _Ready:
     began: float
 
 
-def survey(request: Request, journal: Journal, crashes: Crashes) -> Survey:
-    """What the planner works with, measured as before a run; all actors end."""
-    with _ready(request, journal, crashes, again=False, plans=True) as ready:
+def _silent(_: str) -> None:
+    """Say nothing: a run's events do."""
+
+
+def survey(request: Request, journal: Journal, crashes: Crashes, tell: Callable[[str], None] = _silent) -> Survey:
+    """What the planner works with, measured as before a run; all actors end. ``tell`` is told how far it is."""
+    with _ready(request, journal, crashes, again=False, plans=True, tell=tell) as ready:
         assert ready.planned.whole is not None, "the fleet is known"
         return ready.planned.whole
 
 
 @contextlib.contextmanager
 def _ready(
-    request: Request, journal: Journal, crashes: Crashes, *, again: bool, plans: bool = False
+    request: Request,
+    journal: Journal,
+    crashes: Crashes,
+    *,
+    again: bool,
+    plans: bool = False,
+    tell: Callable[[str], None] = _silent,
 ) -> Iterator[_Ready]:
     """Check, place, measure, plan."""
     began = time.monotonic()
+    hosts = ", ".join(dict.fromkeys(device.host for device in request.devices))
+    tell(f"starting workers on {hosts}")
     with model_size.limited(request.host):
         model = job.create_model(request.job.factory, request.config.seed, request.config)
     found = resuming.find(request.resume, request.folder)
@@ -114,12 +126,17 @@ def _ready(
                 )
             if not config.deterministic:  # with one thread each
                 _share_cores(candidates)
+            tell(f"{len(candidates)} workers are there, each measures slices of the job's own samples")
             measured = measure(candidates, config.batch_size, config.measure_seconds, crashes)
             if optimizer.hooked:
                 measured = measured.moving(flat.state(model))
-            fleet = _fleet(request, model, servers, candidates, relative, plans=plans or config.strategy == AUTO)
+            tell(f"devices are measured, now the links between {hosts}")
+            before = profiles.read(request.profile)
+            knows = before is not None and before.hosts[0].up > 0 and not before.is_old(time.time())
+            plans = plans or config.strategy == AUTO or not knows
+            fleet = _fleet(request, model, servers, candidates, relative, plans=plans)
             profile = Profile(
-                before=profiles.read(request.profile),
+                before=before,
                 measured=measured,
                 optimizer=optimizer,
                 dtypes={name: str(each.dtype).removeprefix("torch.") for name, each in flat.trained(model).items()},
@@ -373,4 +390,5 @@ def _plan(session: Session, journal: Journal, host: str, planned: Survey | None)
         iterations=session.config.num_iterations,
         predicted_step_s=seconds,
         reasons=tuple(reasons),
+        terms={term.name: term.seconds for term in foreseen.terms} if foreseen is not None else {},
     )

@@ -15,9 +15,13 @@ class DeviceCosts:
         update_s: of the same for one number, on the host's processor.
         ready: for equal parts of the buffer, which part of a slice's time has passed when their gradients are there.
         codec_s: seconds to write and read one number, by codec.
+        turn_s: from sending a small chunk to having the answer, through TCP and two threads of this host.
+        touch_s: what each number of a chunk takes of the processor beside that: summed, and copied.
     """
 
     step_s: float = 0.0
     update_s: float = 0.0
     ready: tuple[float, ...] = ()
     codec_s: Mapping[str, float] = field(default_factory=dict)
+    turn_s: float = 0.0
+    touch_s: float = 0.0

@@ -26,6 +26,9 @@ from remote_agent.training.shared.rpc import Actor, Ref
 
 MAX_ROUNDS = 3
 
+CONNECTIONS = 3
+"""Connections that a latency is taken from."""
+
 _SETTLING = 0.3
 """Part of a transfer that is not counted: buffers fill, and TCP finds the link's rate."""
 
@@ -46,12 +49,14 @@ class LinkRates:
         down: bytes/s that it received.
         memory: bytes that are free there.
         reachable: every other host could connect to it.
+        latency_s: until it was connected with the furthest of the others: a message there and back.
     """
 
     up: float
     down: float
     memory: int
     reachable: bool
+    latency_s: float = 0.0
 
 
 class LinkEnd:
@@ -70,8 +75,8 @@ class LinkEnd:
         host, port = self._listener.getsockname()[:2]
         return (host, port), int(psutil.virtual_memory().available)
 
-    def link_reaches(self, addresses: Sequence[Address]) -> tuple[bool, ...]:
-        """Which of the addresses this host can connect to."""
+    def link_reaches(self, addresses: Sequence[Address]) -> tuple[float | None, ...]:
+        """Seconds until this host is connected with each of the addresses; None: it can't connect to it."""
         return tuple(_connects(address) for address in addresses)
 
     def link_transfer(self, to: Address, nonce: bytes, seconds: float) -> float:
@@ -128,7 +133,11 @@ def survey(hosts: Sequence[str], actors: Sequence[Actor]) -> tuple[LinkRates, ..
         actor.call("link_close")
     return tuple(
         LinkRates(
-            up=up[position], down=down[position], memory=memory, reachable=all(others[position] for others in seen)
+            up=up[position],
+            down=down[position],
+            memory=memory,
+            reachable=all(others[position] is not None for others in seen),
+            latency_s=max((each for each in seen[position] if each is not None), default=0.0),
         )
         for position, (_, memory) in enumerate(opened)
     )
@@ -147,12 +156,17 @@ def _ask(hosts: Sequence[str], calls: Sequence[Ref[T]]) -> list[T]:
     return answers
 
 
-def _connects(address: Address) -> bool:
-    try:
-        socket.create_connection(address, timeout=LINK_CONNECT_S).close()
-    except OSError:
-        return False
-    return True
+def _connects(address: Address) -> float | None:
+    """Seconds that it took, the shortest of :data:`CONNECTIONS`."""
+    times = []
+    for _ in range(CONNECTIONS):
+        began = time.monotonic()
+        try:
+            socket.create_connection(address, timeout=LINK_CONNECT_S).close()
+        except OSError:
+            return None
+        times.append(time.monotonic() - began)
+    return min(times)
 
 
 def _send(to: Address, nonce: bytes, seconds: float) -> None:

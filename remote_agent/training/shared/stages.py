@@ -126,6 +126,8 @@ class StageDone:
         squares: sum of the squares of the gradient sums of the stage's own weights.
         compute_s: seconds of forward and backward.
         sent: bytes that went to other stages.
+        sending_s: seconds in which it waited, while something was being sent to other stages.
+        receiving_s: the same, while something was being received.
         stamps: of the call.
         scalars: figures that the loss gave beside the loss; of the last stage.
     """
@@ -136,6 +138,8 @@ class StageDone:
     squares: float
     compute_s: float
     sent: int
+    sending_s: float = 0.0
+    receiving_s: float = 0.0
     stamps: Stamps = field(default_factory=Stamps)
     scalars: Figures = field(default_factory=dict)
 

@@ -12,9 +12,10 @@ import struct
 from types import TracebackType
 from typing import Self
 
+from remote_agent import tls
 from remote_agent.training.wire import frames
 from remote_agent.training.wire.deadlines import FRAME_S, SILENCE_S
-from remote_agent.training.wire.errors import ConnectionBroken, MalformedFrame
+from remote_agent.training.wire.errors import ConnectionBroken, ConnectionRefused, ExchangeError, MalformedFrame
 from remote_agent.training.wire.frames import Header
 
 _KEEPALIVE_PROBES = 3
@@ -39,7 +40,8 @@ class Connection:
         self.peer = peer
         self.bytes_out = 0
         self.bytes_in = 0
-        self._socket = sock
+        self._socket: socket.socket | tls.Secured = sock
+        self._plain = sock
         self._header = bytearray(frames.HEADER_BYTES)
         _configure(sock)
 
@@ -56,6 +58,20 @@ class Connection:
         """End the connection; both directions fail from now on. Idempotent, from any thread."""
         with contextlib.suppress(OSError):  # it is closed already, by the other side or by us
             self._socket.shutdown(socket.SHUT_RDWR)
+
+    def encrypt(self, *, server: bool, address: str = "") -> None:
+        """Encrypt all that follows, if this process's connections have to be; see :class:`~remote_agent.tls.Secured`.
+
+        Raises:
+            ConnectionBroken: the connection ended.
+            ConnectionRefused: the other side has no certificate of this cluster's.
+        """
+        if not tls.enabled():
+            return
+        try:
+            self._socket = tls.Secured(self._plain, server=server, address=address)
+        except OSError as error:
+            raise self._broken(error) from error
 
     def send(self, header: Header | bytes, payload: Bytes = b"") -> None:
         """Send one frame, or bytes of the handshake.
@@ -129,7 +145,9 @@ class Connection:
             self.bytes_in += count
             view = view[count:]
 
-    def _broken(self, error: OSError) -> ConnectionBroken:
+    def _broken(self, error: OSError) -> ExchangeError:
+        if isinstance(error, tls.Distrusted):
+            return ConnectionRefused(f"{self.peer}: {error}", hint="run `down`, then `up`: all hosts get new ones")
         if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
             return ConnectionBroken(f"{self.peer} did not move a frame within {FRAME_S:g} s")
         return ConnectionBroken(f"the connection to {self.peer} broke: {error.strerror or error}")

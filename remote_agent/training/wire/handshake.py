@@ -8,8 +8,8 @@
       HMAC(token, "worker" | version | w | s)  ──▸
 
 HMAC-SHA256 over both sides' random numbers (challenge and response, ISO/IEC 9798-4), with the role in it, so that no
-answer can be sent back to its author. What follows is neither encrypted nor signed: the exchange is for a network that
-is trusted not to change packets.
+answer can be sent back to its author. With ``security: tls`` all of it goes over TLS 1.3 (:mod:`remote_agent.tls`).
+Else what follows is neither encrypted nor signed: the exchange is then for a network that is trusted.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def connect(address: tuple[str, int], token: bytes) -> Connection:
 
     Raises:
         ConnectionBroken: no process listens there, or the connection ended (a shard does that to a wrong token too).
-        ConnectionRefused: the process that listens there does not know the token.
+        ConnectionRefused: the process that listens there does not know the token, or has no certificate of ours.
     """
     peer = f"{address[0]}:{address[1]}"
     try:
@@ -77,6 +77,7 @@ def connect(address: tuple[str, int], token: bytes) -> Connection:
     connection = Connection(sock, peer)
     try:
         connection.limit(CONNECT_S)
+        connection.encrypt(server=False, address=address[0])
         own = secrets.token_bytes(_RANDOM)
         connection.send(_OPENING + own)
         answer = bytearray(_RANDOM + _MAC)
@@ -104,6 +105,7 @@ def accept(connection: Connection, token: bytes) -> None:
         ConnectionRefused: it speaks something else, or does not know the token.
     """
     connection.limit(HANDSHAKE_S)
+    connection.encrypt(server=True)
     opening = bytearray(len(_OPENING) + _RANDOM)
     connection.receive_into(opening)
     if opening[: len(_OPENING)] != _OPENING:

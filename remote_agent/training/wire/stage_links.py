@@ -134,11 +134,43 @@ def _padded(data: bytearray) -> bytearray:
     return data + bytes(-len(data) % _ALIGNMENT)
 
 
+class Waited(NamedTuple):
+    """Seconds of waiting in which something was being received, and in which something was being sent otherwise."""
+
+    sending_s: float = 0.0
+    receiving_s: float = 0.0
+
+
+class _Busy:
+    """The time in which at least one of several threads is inside."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside, self._since, self._before = 0, 0.0, 0.0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._since = time.monotonic()
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                self._before += time.monotonic() - self._since
+
+    def seconds(self) -> float:
+        """So far."""
+        with self._lock:
+            return self._before + (time.monotonic() - self._since if self._inside else 0.0)
+
+
 class _Link:
     """One connection, with a thread that sends."""
 
-    def __init__(self, connection: Connection, peer: int, broken: Callable[[str], None]) -> None:
-        self.connection, self._broken = connection, broken
+    def __init__(self, connection: Connection, peer: int, sending: _Busy, broken: Callable[[str], None]) -> None:
+        self.connection, self._sending, self._broken = connection, sending, broken
         self._queue: queue.SimpleQueue[tuple[Header, bytearray] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"to-stage-{peer}", daemon=True)
         self._thread.start()
@@ -154,7 +186,8 @@ class _Link:
     def _run(self) -> None:
         try:
             while (item := self._queue.get()) is not None:
-                self.connection.send(*item)
+                with self._sending:
+                    self.connection.send(*item)
         except ExchangeError as error:
             self._broken(error.cause)
 
@@ -170,6 +203,7 @@ class StageLinks:
     Attributes:
         address: (host, port) that it listens on.
         sent: bytes so far.
+        waited: for messages, so far.
     """
 
     def __init__(self, stage: int, secret: bytes, host: str) -> None:
@@ -184,6 +218,8 @@ class StageLinks:
         self._listening.settimeout(_LOOK_S)
         self.address: tuple[str, int] = (host, self._listening.getsockname()[1])
         self.sent = 0
+        self.waited = Waited()
+        self._sending, self._receiving = _Busy(), _Busy()
         self._start("accept", self._accept)
 
     def open(self, addresses: Mapping[int, tuple[str, int]], peers: Collection[int], deadline_s: float) -> None:
@@ -230,12 +266,17 @@ class StageLinks:
         Raises:
             ExchangeError: a connection is broken, or none came in time.
         """
+        began, sending, receiving = time.monotonic(), self._sending.seconds(), self._receiving.seconds()
         with self._ready:
             if not self._ready.wait_for(
                 lambda: self._cause or any(name in self._arrived for name in names), deadline_s
             ):
                 raise ConnectionBroken(f"stage {names[0].peer} sent nothing within {deadline_s:.0f} s")
             self._check()
+        waited = time.monotonic() - began
+        received = min(waited, self._receiving.seconds() - receiving)
+        sent = min(waited - received, self._sending.seconds() - sending)
+        self.waited = Waited(self.waited.sending_s + sent, self.waited.receiving_s + received)
 
     def take(self, name: Name) -> Tensors:
         """A message, which is waited for, once.
@@ -288,7 +329,7 @@ class StageLinks:
                 time.sleep(ACCEPT_PAUSE_S)
 
     def _add(self, connection: Connection, peer: int) -> None:
-        link = _Link(connection, peer, self.fail)
+        link = _Link(connection, peer, self._sending, self.fail)
         link.send(Header(Kind.TENSORS, slice=self._stage, chunk=Purpose.HELLO), bytearray())
         self._register(link, peer)
 
@@ -313,7 +354,7 @@ class StageLinks:
             except ExchangeError:
                 connection.close()  # a stranger
                 continue
-            self._register(_Link(connection, hello.slice, self.fail), hello.slice)
+            self._register(_Link(connection, hello.slice, self._sending, self.fail), hello.slice)
 
     def _receive(self, connection: Connection, peer: int) -> None:
         try:
@@ -322,7 +363,8 @@ class StageLinks:
                 if header.kind is not Kind.TENSORS:
                     raise MalformedFrame(f"a {header.kind.name} frame between two stages")
                 payload = bytearray(header.length)
-                connection.receive_into(payload)
+                with self._receiving:
+                    connection.receive_into(payload)
                 if header.chunk == Purpose.HELLO:
                     continue
                 name = Name(peer, Purpose(header.chunk), header.step, header.slice)

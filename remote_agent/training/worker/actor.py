@@ -48,7 +48,7 @@ from remote_agent.training.worker.device.trained import TrainedParameters
 from remote_agent.training.worker.engine import Engine, Parts
 from remote_agent.training.worker.evaluation import BatchMeter
 from remote_agent.training.worker.metrics import Metrics, metrics_of
-from remote_agent.training.worker.staging import BlockProfiler
+from remote_agent.training.worker.staging import BlockProfiler, cut_between
 from remote_agent.whereabouts import HERE, rays_logs
 
 LOG = logging.getLogger(__name__)
@@ -119,7 +119,10 @@ class Worker(LinkEnd):
         )
         notes = [note] if note else []
         if config.activation_checkpointing:
-            notes.append(f"activation checkpointing of {recompute.apply(self._model)} blocks")
+            cut: Sequence[torch.nn.Module] = ()
+            with contextlib.suppress(TrainingError):  # it is told when the model is measured
+                cut = cut_between(self._model, factory) if split else ()
+            notes.append(f"activation checkpointing of {recompute.apply(self._model, cut)} blocks")
         LOG.info("open on %s, process %d", self._device, os.getpid())
         return WorkerReady(
             machine=machine_id(),

@@ -11,7 +11,8 @@ up must not be used again: gloo may still write into them.
 Members meet at the coordinator's store (:mod:`remote_agent.training.worker.meeting_place`), which knows a secret.
 Gloo's own connections know none, and who connects first takes a member's place. So each two members prove to each other
 that they know the secret before anything else goes over their connection: a stranger in a member's place breaks the
-group as it forms, and gets no data. What is sent later is neither encrypted nor signed, as on all our wires.
+group as it forms, and gets no data. What is sent later is neither encrypted nor signed: torch's gloo is built without
+TLS. Where connections have to be encrypted it listens on the loopback only: members on other hosts can't be reached.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import torch.distributed as torch_distributed
 from torch import Tensor
 from torch.distributed import HashStore, ReduceOp  # type: ignore[attr-defined]  # torch's stubs lack one
 
+from remote_agent import tls
 from remote_agent.training.deadlines import GROUP_S, REDUCE_S
 from remote_agent.training.shared.messages import GroupMembership
 from remote_agent.training.wire.errors import ExchangeError
@@ -165,7 +167,7 @@ def _connected(member: Member, membership: GroupMembership, address: str) -> Any
                     store.set(_key(rank), said)  # type: ignore[arg-type]  # bytes are right
 
     options = _GLOO._Options()  # noqa: SLF001 - there is no public name
-    options._devices = [_GLOO.create_device(hostname=address)]  # noqa: SLF001
+    options._devices = [_GLOO.create_device(hostname="127.0.0.1" if tls.enabled() else address)]  # noqa: SLF001
     options._timeout = timedelta(seconds=REDUCE_S)  # noqa: SLF001
     options._threads = GLOO_THREADS  # noqa: SLF001
     swapping = threading.Thread(target=swap, name="swap-addresses", daemon=True)
@@ -179,8 +181,7 @@ def prove(group: Any, membership: GroupMembership) -> None:
     """Have each other member prove that it knows the secret; a proof is good for one group, pair and direction.
 
     Raises:
-        GroupBroken: one does not know it.
-        RuntimeError: one did not answer within :data:`GROUP_S`.
+        GroupBroken: one does not know it, or did not answer within :data:`GROUP_S`.
     """
     own, limit = membership.rank, timedelta(seconds=GROUP_S)
     others = [rank for rank in range(membership.size) if rank != own]
@@ -189,8 +190,14 @@ def prove(group: Any, membership: GroupMembership) -> None:
     heard = {rank: torch.zeros(_PROOF_BYTES, dtype=torch.uint8) for rank in others}
     pending = [group.recv([heard[rank]], rank, 0) for rank in others]
     pending += [group.send([said[rank]], rank, 0) for rank in others]
-    for work in pending:
-        work.wait(limit)
+    try:
+        for work in pending:
+            work.wait(limit)
+    except RuntimeError as error:
+        cause = (
+            f"a worker, or a stranger in its place, did not prove that it knows the run's secret: {_first_line(error)}"
+        )
+        raise GroupBroken(cause) from error
     strange = [rank for rank in others if not torch.equal(heard[rank], _proof(membership, rank, own))]
     if strange:
         raise GroupBroken("a stranger took a worker's place while the group was formed")

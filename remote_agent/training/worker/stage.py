@@ -151,7 +151,7 @@ class Stage:
             self.commit(task.commit)
         if self._schedule is not None:
             self._schedule.watch(task.watched)
-        sent = self._links.sent
+        sent, waited = self._links.sent, self._links.waited
         for parameter in self._trained.values():
             parameter.grad = None
         self._compute.scalars.again()
@@ -175,6 +175,8 @@ class Stage:
             squares=squares,
             compute_s=sums.compute_s,
             sent=self._links.sent - sent,
+            sending_s=self._links.waited.sending_s - waited.sending_s,
+            receiving_s=self._links.waited.receiving_s - waited.receiving_s,
             stamps=Stamps(entered=entered, left=time.monotonic()),
         )
 

@@ -56,6 +56,17 @@ class StageParts:
     config: TrainingConfig
 
 
+def cut_between(model: nn.Module, factory: Any) -> tuple[nn.Module, ...]:
+    """The blocks that a pipeline cuts the job's model between.
+
+    Raises:
+        JobError: the job's ``layers`` raised.
+        CannotCut: the model can't be cut.
+    """
+    own = getattr(factory, "layers", None)
+    return job.guard("layers", blocks_of, model, own) if own else blocks_of(model)
+
+
 class BlockProfiler:
     """Measures a model block by block on a device that need not hold more than one of them at a time.
 
@@ -95,8 +106,7 @@ class BlockProfiler:
             CannotCut: the model can't be cut.
         """
         del sizes, seconds, batch
-        own = getattr(self._factory, "layers", None)
-        blocks = job.guard("layers", blocks_of, self._model, own) if own else blocks_of(self._model)
+        blocks = cut_between(self._model, self._factory)
         loss = self._compute.scalars.loss
         on_cpu = self._compute.on(torch.device("cpu"))
         few = on_cpu.fetched(np.resize(self._samples, 2), 0)

@@ -290,14 +290,23 @@ def test_a_port_that_is_taken_is_named(machine, start):
     assert report.hint
 
 
-@pytest.mark.parametrize(("mode", "words"), [(0o644, "may be read by other users"), (None, "token is missing")])
-def test_a_node_does_not_start_without_a_private_token(machine, start, mode, words):
-    spec = machine("mercer", "head", "127.0.0.2", _free_port())
-    token = layout.token_path(Path(spec.folder))
+@pytest.mark.parametrize(
+    ("place", "mode", "words"),
+    [
+        (layout.token_path, 0o644, "token may be read by other users"),
+        (layout.token_path, None, "token is missing"),
+        (layout.tls_path, 0o640, "certificate may be read by other users"),
+        (layout.tls_path, None, "certificate is missing"),
+    ],
+)
+def test_a_node_does_not_start_without_private_secrets(machine, start, place, mode, words):
+    spec = replace(machine("mercer", "head", "127.0.0.2", _free_port()), encrypted=True)
+    processes.write_private(layout.tls_path(Path(spec.folder)), "certificate")
+    secret = place(Path(spec.folder))
     if mode is None:
-        token.unlink()
+        secret.unlink()
     else:
-        token.chmod(mode)
+        secret.chmod(mode)
     report = start(spec)
     assert report.state == "failed"
     assert words in report.cause

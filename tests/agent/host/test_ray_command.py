@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from remote_agent import tls
 from remote_agent.host import ray_command
 from remote_agent.protocol import NodeSpec
 
@@ -40,6 +41,14 @@ def test_what_would_steer_ray_or_python_elsewhere_is_dropped_and_the_rest_stays(
     assert "PYTHONHOME" not in environment
     assert environment["PYTHONPATH"] == str(ray_command.AGENT_PATH)
     assert environment["LD_LIBRARY_PATH"] == "/cuda"
+
+
+def test_ray_encrypts_where_the_machine_has_a_certificate_for_it_whatever_the_users_own_environment_says():
+    base = {"RAY_USE_TLS": "1", "RAY_TLS_CA_CERT": "/theirs"}
+    assert not tls.enabled(ray_command.environment(base, Path("/t")))
+    environment = ray_command.environment(base, Path("/t"), Path("/own/tls.pem"))
+    assert tls.enabled(environment)
+    assert environment["RAY_TLS_CA_CERT"] == "/own/tls.pem"
 
 
 def test_a_host_is_found_by_its_label_and_the_dashboard_is_on_loopback_only(tmp_path):
@@ -120,9 +129,19 @@ def test_a_known_failure_is_explained_in_one_line_with_what_to_do(log, cause, hi
 
 
 def test_an_unknown_failure_names_the_log():
-    assert ray_command.explain("") == ("Ray ended without a word", "the log says more: logs/ray.log")
     cause, hint = ray_command.explain(PREFIX + "something odd\n")
     assert (cause, hint) == ("something odd", "the log says more: logs/ray.log")
+
+
+@pytest.mark.parametrize(
+    "log", ["", f"{PREFIX}2026-01-01 10:00:00,000\tINFO scripts.py:1080 -- Local node IP: 10.0.0.2\n"]
+)
+def test_a_ray_that_was_killed_while_it_started_is_told_with_what_to_do(log):
+    """It leaves nothing but lines of progress, none of which is a cause."""
+    cause, hint = ray_command.explain(log)
+    assert "killed while it started" in cause
+    assert "run `up` again" in hint
+    assert ray_command.explain_end(log) == cause
 
 
 @pytest.mark.parametrize("home", ["/h/o'brien", "/h/größe", "/h/my name", "/h/a$b"])

@@ -10,7 +10,7 @@ from remote_agent.planning.fairness import fair_rates
 from remote_agent.planning.simulator import COPIES_ON_DEVICE, predict
 from remote_agent.planning.sites import DoesNotFit
 from remote_agent.planning.survey import Survey, wire_bytes
-from remote_agent.planning.ways import COMPUTE, EXCHANGE, UPDATE, Way
+from remote_agent.planning.ways import COMPUTE, EXCHANGE, HANDLING, UPDATE, Way
 from tests.agent.planning.fleets import BACKWARD, LINK_1G, LINK_100M, host, survey
 
 MILLION = 1_000_000
@@ -47,6 +47,35 @@ def test_what_is_sent_while_backward_computes_is_hidden() -> None:
     slow = survey([host("a", 40), host("b", 40)])
     streamed = survey([host("a", 40), host("b", 40)], ready=BACKWARD)
     assert predict(streamed, way(streamed)).term(EXCHANGE) < 0.2 * predict(slow, way(slow)).term(EXCHANGE)
+
+
+def test_a_chunk_leaves_when_the_last_of_its_gradients_is_there() -> None:
+    early = tuple(0.5 if part != 7 else 1.0 for part in range(16))  # of one chunk, not its first part
+    fleet = survey([host("a", 40, LINK_100M), host("b", 40, LINK_100M)], 100_000, ready=early)
+    late = survey([host("a", 40, LINK_100M), host("b", 40, LINK_100M)], 100_000)
+    assert predict(fleet, way(fleet)).seconds == pytest.approx(predict(late, way(late)).seconds)
+
+
+def test_threads_and_processors_take_their_time_beside_the_links() -> None:
+    """One chunk there and back between threads, and half of that and its numbers' time for each that a shard gets."""
+    turn_s, touch_s, small = 0.002, 3e-9, 100_000
+    hosts = [host(f"h{number}", 40, turn_s=turn_s, touch_s=touch_s) for number in range(2)]
+    fleet, free = survey(hosts, small), survey([host(f"h{number}", 40) for number in range(2)], small)
+    one = survey(hosts[:1], small)
+    assert predict(one, way(one)).term(HANDLING) == pytest.approx(turn_s + turn_s / 2 + touch_s * small)
+    assert predict(free, way(free)).term(HANDLING) == 0
+    longer = predict(fleet, way(fleet)).seconds - predict(free, way(free)).seconds
+    assert turn_s + turn_s / 2 + touch_s * small <= longer <= turn_s + 2 * (turn_s / 2 + touch_s * small) + 1e-9
+    ring = predict(fleet, way(fleet, "allreduce"))
+    assert ring.term(HANDLING) == pytest.approx(2 * 2 * turn_s / 2 + 2 * touch_s * small)
+    assert predict(one, way(one, "allreduce")).term(HANDLING) == 0
+
+
+def test_a_far_link_is_paid_for_by_each_message_of_a_ring_and_once_by_a_streamed_step() -> None:
+    near, far = (survey([host(f"h{n}", 40, latency_s=delay) for n in range(3)], 100_000) for delay in (0.0, 0.01))
+    assert predict(far, way(far)).seconds - predict(near, way(near)).seconds == pytest.approx(0.01, rel=0.01)
+    rings = [predict(fleet, way(fleet, "allreduce")).seconds for fleet in (near, far)]
+    assert rings[1] - rings[0] == pytest.approx(2 * 2 * 2 * 0.01 / 2)
 
 
 def test_clipping_waits_for_all_gradients_before_any_weights_go_back() -> None:

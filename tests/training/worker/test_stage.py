@@ -154,6 +154,29 @@ def test_what_was_measured_leaves_the_model_as_it_was() -> None:
     assert expected.keys() - found.keys() == {"2.weight", "2.bias"}
 
 
+class Nested(Job):
+    """A sequence of sequences, which is cut within one of them, too."""
+
+    def create_model(self) -> nn.Module:
+        def block() -> nn.Sequential:
+            return nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 16))
+
+        return nn.Sequential(nn.Embedding(37, 16), block(), block(), nn.Linear(16, 37))
+
+    layers: Any = None
+
+
+@pytest.mark.parametrize(
+    ("job", "bounds"),
+    [(Job(dropout=0.2), (0, 2, 6)), (Nested(), (0, 3, 8)), (Nested(), (0, 1, 2, 6, 8))],
+)
+def test_activations_that_are_computed_again_give_the_same_weights(job: Job, bounds: tuple[int, ...]) -> None:
+    config = _config(micro_batch=6, activation_checkpointing=True)
+    # One stage at a time: the threads of this test share torch's random numbers.
+    with LocalPipeline(job, config, bounds, in_flight=1, settled=True) as pipeline:
+        assert_close(pipeline.train(6), plain(job, config, 6))
+
+
 class Summed(Job):
     def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
         return functional.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten(), reduction="sum")

@@ -15,6 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from remote_agent.protocol import Stage
 from remote_agent.training.shared.stages import DeviceCosts
 
 BOUND_STEP = 1.05
@@ -105,6 +106,20 @@ def cut(devices: Sequence[DeviceCosts], micro_batches: int, wanted_in_flight: in
         bound *= BOUND_STEP
     assert best is not None, "one bound was tried"
     return best
+
+
+def told(found: Cut, devices: Sequence[DeviceCosts], workers: Sequence[str]) -> tuple[Stage, ...]:
+    """The stages as a run's plan names them; ``workers`` are those that have them, in the stages' order."""
+    return tuple(
+        Stage(
+            worker=worker,
+            first=stage.first,
+            last=stage.last,
+            seconds=stage.seconds,
+            memory=int(need(devices[stage.device], stage.first, stage.last, found.in_flight)),
+        )
+        for worker, stage in zip(workers, found.stages, strict=True)
+    )
 
 
 def _times(costs: DeviceCosts, in_flight: int) -> list[list[float]]:

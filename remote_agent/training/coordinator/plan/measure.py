@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
+import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,8 +28,8 @@ from remote_agent.training.shared.messages import Failed, Measured, WorkerReady
 from remote_agent.training.shared.rpc import Actor, Ref
 from remote_agent.training.worker.device.simulation import SimulatedDevice
 
-CALLS = 3
-"""Calls of a worker that are timed."""
+CALLS = 9
+"""Times that all workers are called, and all answers waited for; the median counts."""
 
 T = TypeVar("T")
 
@@ -58,8 +59,8 @@ class Measurements:
 
     ``findings`` say whether parts of a batch give what the whole does, ``loss`` is that of the first weights;
     ``notes`` say for the plan how the devices
-    compute, and what fits into their memory; ``costs`` are those beside forward and backward, ``calls_s`` seconds of a
-    call of each worker.
+    compute, and what fits into their memory; ``costs`` are those beside forward and backward, ``calls_s`` seconds until
+    each worker has answered where all are called at once.
     """
 
     profiles: tuple[DeviceProfile, ...]
@@ -152,21 +153,23 @@ def measure(
         reference,
         _notes(results),
         costs=tuple(results[candidate].costs for candidate in candidates),
-        calls_s=tuple(_call_s(candidate) for candidate in candidates),
+        calls_s=_calls_s(candidates),
     )
 
 
-def _call_s(candidate: Candidate) -> float:
-    """Seconds of a call there and back: the fastest of some."""
-    times = []
+def _calls_s(candidates: Sequence[Candidate]) -> tuple[float, ...]:
+    """Seconds until each of them has answered where all are called at once, as in a step: the median of some."""
+    times: list[list[float]] = [[] for _ in candidates]
     for _ in range(CALLS):
         began = time.perf_counter()
-        try:
-            rpc.get(candidate.actor.call("ping"), MEASURE_S)
-        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
-            return 0.0  # what comes next finds out
-        times.append(time.perf_counter() - began)
-    return min(times)
+        calls = [candidate.actor.call("ping") for candidate in candidates]
+        for taken, call in zip(times, calls, strict=True):
+            try:
+                rpc.get(call, MEASURE_S)
+            except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
+                return (0.0,) * len(candidates)  # what comes next finds out
+            taken.append(time.perf_counter() - began)
+    return tuple(statistics.median(taken) for taken in times)
 
 
 def _notes(results: Mapping[Candidate, Measured]) -> tuple[str, ...]:

@@ -145,7 +145,7 @@ def _survey(config: TrainingConfig, profile: Profile) -> Survey | None:
     found = dataplane.obstacles(config.deterministic, profile.dtypes, profile.optimizer, profile.measured.usage)
     least = least_slice(profile.measured.usage.buffers)
     made = surveying.survey_of(profile.fleet, profile.measured, config, streamable=not found, least=least)
-    return surveying.with_ratios(made, profile.before) if profile.before is not None else made
+    return surveying.with_known(made, profile.before) if profile.before is not None else made
 
 
 def first_cut(config: TrainingConfig, profiles: Sequence[DeviceProfile], least: int) -> FirstCut:

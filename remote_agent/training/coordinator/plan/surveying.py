@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from remote_agent import tls
 from remote_agent.planning import choice, verdicts
 from remote_agent.planning.choice import Choice
 from remote_agent.planning.limits import limits_of
@@ -69,11 +70,12 @@ def survey_of(
         parameters=fleet.numel,
         batch=config.batch_size,
         least=least,
-        ready=found.costs[slowest].ready if found.costs else (),
+        ready=_ready(found.costs[slowest].ready, fleet.simulated[slowest]) if found.costs else (),
         streamable=streamable,
         clipped=config.clip_norm > 0,
         unit=config.unit,
         topk_fraction=config.topk_fraction,
+        encrypted=tls.enabled(),
     )
     codec_s: dict[str, float] = {}
     for costs in found.costs:
@@ -86,6 +88,12 @@ def survey_of(
         codec_s=codec_s,
         time=time.time(),
     )
+
+
+def _ready(curve: Sequence[float], simulated: float | None) -> tuple[float, ...]:
+    """When gradients are there; a simulated device gives the last one when its time is over."""
+    last = max(curve, default=0.0)
+    return tuple(each / last for each in curve) if simulated is not None and last else tuple(curve)
 
 
 def _host(fleet: Fleet, found: Measurements, name: str, mine: Sequence[int], computer: Computer, label: str) -> Host:
@@ -105,6 +113,7 @@ def _host(fleet: Fleet, found: Measurements, name: str, mine: Sequence[int], com
         for position in mine
     )
     update = max((each.update_s for each in costs), default=max(every, default=0.0))
+    handling = costs or found.costs  # a host without a device is taken for the slowest that has one
     return Host(
         name=name,
         devices=devices,
@@ -112,20 +121,31 @@ def _host(fleet: Fleet, found: Measurements, name: str, mine: Sequence[int], com
         down=rates.down if rates is not None else 0.0,
         memory=rates.memory if rates is not None else None,
         reachable=rates.reachable if rates is not None else True,
-        latency_s=min((found.calls_s[position] for position in mine if found.calls_s), default=0.0),
+        latency_s=rates.latency_s if rates is not None else 0.0,
         update_s=update * fleet.relative,
+        turn_s=max((each.turn_s for each in handling), default=0.0),
+        touch_s=max((each.touch_s for each in handling), default=0.0),
         computer=label,
     )
 
 
-def with_ratios(survey: Survey, before: Survey) -> Survey:
-    """With half of what an earlier run found its prediction to be off by, of the terms that are not measured anew.
+def with_known(survey: Survey, before: Survey) -> Survey:
+    """With what an earlier run found out that was not measured anew: links, and half of what its prediction was off by.
 
     By half (of the logarithm): what was off may have had a cause that is no more, and a way that is not taken any more
     would never be seen to be better.
     """
     ratios = {name: math.sqrt(ratio) for name, ratio in before.ratios.items() if name != COMPUTE and ratio > 0}
-    return dataclasses.replace(survey, ratios=ratios, other_s=before.other_s / 2)
+    known = {host.name: host for host in before.hosts if host.up}
+    hosts = tuple(
+        host if host.up or (old := known.get(host.name)) is None else _linked_as(host, old) for host in survey.hosts
+    )
+    when = before.time if hosts != survey.hosts else survey.time  # the links are as old as they are
+    return dataclasses.replace(survey, hosts=hosts, ratios=ratios, other_s=before.other_s / 2, time=when)
+
+
+def _linked_as(host: Host, old: Host) -> Host:
+    return dataclasses.replace(host, up=old.up, down=old.down, latency_s=old.latency_s, reachable=old.reachable)
 
 
 # --- From settings to what the planner may choose, and back -----------------------------------------------------------

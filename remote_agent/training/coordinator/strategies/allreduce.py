@@ -34,6 +34,7 @@ from itertools import pairwise
 
 import ray
 
+from remote_agent import tls
 from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import snapshots
@@ -56,7 +57,7 @@ from remote_agent.training.coordinator.strategies.allreduce_step import (
 from remote_agent.training.coordinator.strategies.base import Strategy, report_reissued
 from remote_agent.training.coordinator.strategies.driver import Answered, Driver, Lost, Owed, Stalled
 from remote_agent.training.deadlines import PING_S, given_up_after, late_after
-from remote_agent.training.errors import PlacementError, TrainingError, WorkersGone
+from remote_agent.training.errors import JobError, PlacementError, TrainingError, WorkersGone
 from remote_agent.training.shared import rpc, units
 from remote_agent.training.shared.figures import whole
 from remote_agent.training.shared.flat import Payload
@@ -69,8 +70,12 @@ MAX_BROKEN = 3
 """Times in a row that a reduction may break though no worker was lost."""
 
 NETWORK_HINT = (
-    "open the hosts' firewalls to each other, or train with strategy=sync, where workers need only the server"
+    "open the hosts' firewalls to each other and keep other machines from their ports (docs/hosts.md), "
+    "or train with strategy=sync, where workers need only the server"
 )
+
+
+IN_CLEAR = "would send gradients in clear between hosts (torch's gloo has no TLS), and the cluster has `security: tls`"
 
 
 class AllReduce(Strategy):
@@ -87,6 +92,9 @@ class AllReduce(Strategy):
 
     def steps(self, session: Session) -> Iterator[StepReport]:
         """Train; see :class:`~remote_agent.training.coordinator.strategies.Strategy`."""
+        if tls.enabled() and len({member.host for member in session.members}) > 1:
+            hint = "train with strategy=sync where the model can be streamed (the plan says why not), or on one host"
+            raise JobError(f"strategy=allreduce {IN_CLEAR}", hint=hint)
         self._session, self._balancer = session, ShareBalancer(session)
         self._group: Group | None = None
         address = ray.util.get_node_ip_address()
@@ -156,6 +164,11 @@ class AllReduce(Strategy):
         self._membership.start_leaving(step)
         self._membership.release_idle()
         newcomers = self._membership.ready()
+        if tls.enabled():
+            here = self._session.members[0].host
+            apart = {member: policy.Died(f"allreduce {IN_CLEAR}") for member in newcomers if member.host != here}
+            self._membership.refuse(step, apart)
+            newcomers = [member for member in newcomers if member not in apart]
         if newcomers:
             self._commit(self._committed)
             failed = hand_over(self._committed, self._session.members[0], newcomers, self._heartbeat)

@@ -144,7 +144,7 @@ class Pipeline(Strategy):
         except DoesNotFit as error:
             raise TrainingError(str(error), hint="add a host, set a smaller micro_batch or batch_size") from None
         self._stages = [members[stage.device] for stage in found.stages]
-        self._plan(found, micro_batches)
+        self._plan(found, micro_batches, paced)
         secret = secrets.token_bytes(32)
         listening = [(each, each.call("listen", number, secret)) for number, each in enumerate(self._stages)]
         addresses: list[tuple[str, int]] = self._all(listening, SERVER_S)
@@ -164,7 +164,7 @@ class Pipeline(Strategy):
         self._all(opening, TRANSFER_S)
         self._names: tuple[str, ...] = self._all([(self._stages[0], self._stages[0].call("names"))], SERVER_S)[0]
 
-    def _plan(self, found: Cut, micro_batches: int) -> None:
+    def _plan(self, found: Cut, micro_batches: int, costs: Sequence[DeviceCosts]) -> None:
         """Write how the model is cut, and why."""
         session = self._session
         shares = dict.fromkeys(session.members, 0) | dict.fromkeys(self._stages, session.config.batch_size)
@@ -187,6 +187,9 @@ class Pipeline(Strategy):
             iterations=session.config.num_iterations,
             predicted_step_s=found.seconds,
             reasons=(*reasons, *session.reasons),
+            stages=cuts.told(found, costs, [member.name for member in self._stages]),
+            micro_batches=micro_batches,
+            in_flight=found.in_flight,
         )
 
     def _cut_anew(self, step: int) -> None:
@@ -363,7 +366,8 @@ class Pipeline(Strategy):
         times = []
         for member, each in zip(self._stages, done, strict=True):
             member.took(each.stamps)
-            times.append(member.times(samples, seconds, compute_s=each.compute_s))
+            moved = {"push_s": each.sending_s, "pull_s": each.receiving_s}
+            times.append(member.times(samples, seconds, compute_s=each.compute_s, **moved))
         sent = max(each.sent for each in done)
         return StepReport(
             step=step,

@@ -14,14 +14,14 @@ import torch
 from torch import nn
 
 from remote_agent.planning.sharding import CHUNK_NUMBERS
+from remote_agent.planning.survey import LOSSY
 from remote_agent.training.shared.device_costs import DeviceCosts
 from remote_agent.training.wire import codecs
 from remote_agent.training.worker.device import device as devices
+from remote_agent.training.worker.device import handling
 
 READY_PARTS = 16
 """Parts of the buffer whose gradients' time is noted."""
-
-MEASURED_CODECS = ("bf16", "int8")
 
 TRIES = 3
 """The fastest of so many counts; the first one allocates."""
@@ -85,14 +85,17 @@ def costs(parameters: Mapping[str, nn.Parameter], device: torch.device, ready: t
         ready: see :meth:`ReadyTimes.curve`.
     """
     numel = sum(parameter.numel() for parameter in parameters.values())
-    update = _adamw_s(numel, torch.device("cpu"))
-    own = update if device.type == "cpu" else _adamw_s(numel, device)
+    update = _adamw_s(_chunks(numel, torch.device("cpu")), torch.device("cpu"))
+    own = _adamw_s(_shaped(parameters, device), device)  # many small tensors take longer than few large ones
     values = torch.linspace(-1, 1, CHUNK_NUMBERS, dtype=torch.float32)
+    turn_s, touch_s = handling.measure()
     return DeviceCosts(
+        turn_s=turn_s,
+        touch_s=touch_s,
         step_s=own * numel,
         update_s=update,
         ready=ready,
-        codec_s={name: _codec_s(name, values) for name in MEASURED_CODECS},
+        codec_s={name: _codec_s(name, values) for name in LOSSY},
     )
 
 
@@ -104,7 +107,7 @@ def relative_to_adamw(optimizer: torch.optim.Optimizer, numel: int) -> float:
     if not type(optimizer).__module__.startswith("torch.optim."):
         return 1.0
     cpu = torch.device("cpu")
-    parameters = _parameters(numel, cpu)
+    parameters = _chunks(numel, cpu)
     try:
         step = type(optimizer)(parameters, **optimizer.defaults).step
         return _fastest(step, cpu) / _fastest(torch.optim.AdamW(parameters).step, cpu)
@@ -112,20 +115,35 @@ def relative_to_adamw(optimizer: torch.optim.Optimizer, numel: int) -> float:
         return 1.0
 
 
-def _adamw_s(numel: int, device: torch.device) -> float:
-    """Seconds for a number."""
-    parameters = _parameters(numel, device)
-    return _fastest(torch.optim.AdamW(parameters).step, device) / sum(each.numel() for each in parameters)
+def _adamw_s(parameters: list[nn.Parameter], device: torch.device) -> float:
+    """Seconds for a number of these parameters."""
+    return _fastest(torch.optim.AdamW(parameters).step, device) / max(1, sum(each.numel() for each in parameters))
 
 
-def _parameters(numel: int, device: torch.device) -> list[nn.Parameter]:
+def _chunks(numel: int, device: torch.device) -> list[nn.Parameter]:
     """Up to :data:`SAMPLE_NUMBERS` numbers, cut as the buffer is, each with a gradient."""
     count = max(1, min(numel, SAMPLE_NUMBERS))
     sizes = [min(CHUNK_NUMBERS, count - begin) for begin in range(0, count, CHUNK_NUMBERS)]
-    parameters = [nn.Parameter(torch.zeros(size, dtype=torch.float32, device=device)) for size in sizes]
-    for parameter in parameters:
-        parameter.grad = torch.full_like(parameter, 1e-3)
-    return parameters
+    return [_parameter((size,), device) for size in sizes]
+
+
+def _shaped(parameters: Mapping[str, nn.Parameter], device: torch.device) -> list[nn.Parameter]:
+    """Up to :data:`SAMPLE_NUMBERS` numbers in the shapes that they have, each with a gradient."""
+    found: list[nn.Parameter] = []
+    left = SAMPLE_NUMBERS
+    for parameter in parameters.values():
+        whole = parameter.numel() <= left
+        found.append(_parameter(tuple(parameter.shape) if whole else (left,), device))
+        left -= found[-1].numel()
+        if not left:
+            break
+    return found or _chunks(0, device)
+
+
+def _parameter(shape: tuple[int, ...], device: torch.device) -> nn.Parameter:
+    made = nn.Parameter(torch.zeros(shape, dtype=torch.float32, device=device))
+    made.grad = torch.full_like(made, 1e-3)
+    return made
 
 
 def _codec_s(name: str, values: torch.Tensor) -> float:

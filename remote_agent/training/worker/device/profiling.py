@@ -31,8 +31,8 @@ IN_RUN = 3.0
 LARGE_S = 0.5
 """Seconds of a slice whose loss is compared with those of its halves; that takes two thirds of them."""
 
-MEASUREMENTS_PER_SIZE = 3
-"""Times that each size is measured, within the time limit; the fastest counts."""
+MEASUREMENTS_PER_SIZE = 7
+"""Times that each size is measured, within the time limit; the median counts."""
 
 
 class Profiler:

@@ -6,24 +6,34 @@ Chen et al., "Training deep nets with sublinear memory cost", 2016 (arXiv:1604.0
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint
 
 
-def apply(model: nn.Module) -> int:
+def apply(model: nn.Module, cut: Collection[nn.Module] = ()) -> int:
     """Checkpoint the repeated :func:`blocks` of ``model`` in place; names, weights and gradients stay as they are.
+
+    Args:
+        model: the whole model.
+        cut: the blocks that a pipeline cuts it between. What holds several of them is left as it is: computed again, it
+            would call those of other parts.
 
     Returns:
         How many blocks there are.
     """
-    found = list(blocks(model))
+    parts = {id(each) for each in cut}
+    found = [block for block in blocks(model) if not any(id(part) in parts for part in _within(block))]
     for block in found:
         # On the instance: a wrapping module would change the names in the state dict.
         block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
     return len(found)
+
+
+def _within(module: nn.Module) -> Iterator[nn.Module]:
+    return (part for part in module.modules() if part is not module)
 
 
 def blocks(model: nn.Module) -> Iterator[nn.Module]:

@@ -18,6 +18,7 @@ from remote_agent.training.coordinator.plan.surveying import Fleet
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import JobError, TrainingError
 from remote_agent.training.shared.dataplane import OptimizerFacts, Usage
+from remote_agent.training.shared.device_costs import DeviceCosts
 from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.link_speed import LinkRates
 
@@ -127,3 +128,34 @@ def test_a_named_strategy_keeps_all_hosts_and_says_what_each_adds() -> None:
     assert (plan.config.strategy, plan.hosts) == ("sync", None)
     assert plan.reasons[0].startswith("use a alone: ")
     assert plan.reasons[1].startswith("b would slow the step by ")
+
+
+@pytest.mark.parametrize(("simulated", "ready"), [(None, (0.45, 0.9)), (0.5, (0.5, 1.0))])
+def test_a_simulated_device_gives_its_last_gradient_when_its_time_is_over(
+    simulated: float | None, ready: tuple[float, ...]
+) -> None:
+    found = with_links(1e9, 100_000)
+    assert found.fleet is not None
+    costs = (DeviceCosts(ready=(0.45, 0.9)),) * 2
+    fleet = dataclasses.replace(found.fleet, simulated=(simulated, simulated))
+    plan = planned(dataclasses.replace(found, measured=dataclasses.replace(found.measured, costs=costs), fleet=fleet))
+    assert plan.whole is not None
+    assert plan.whole.work.ready == pytest.approx(ready)
+
+
+def test_links_that_were_not_measured_now_are_those_of_an_earlier_run() -> None:
+    linked = with_links(1e5, 100_000)
+    earlier = planned(linked).whole
+    assert earlier is not None
+    assert linked.fleet is not None
+    computers = tuple(dataclasses.replace(each, rates=None) for each in linked.fleet.there.computers)
+    fleet = dataclasses.replace(linked.fleet, there=dataclasses.replace(linked.fleet.there, computers=computers))
+    before = dataclasses.replace(earlier, time=5.0)
+    found = planned(dataclasses.replace(linked, fleet=fleet, before=before)).whole
+    assert found is not None
+    assert [host.up for host in found.hosts] == [1e5, 1e5]
+    assert found.time == 5.0, "they are no newer than they were"
+    anew = planned(dataclasses.replace(with_links(2e5, 100_000), before=before)).whole
+    assert anew is not None
+    assert [host.up for host in anew.hosts] == [2e5, 2e5]
+    assert anew.time > 5.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import signal
 import statistics
 import time
@@ -72,9 +71,7 @@ class Job:
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "sync": {"strategy": "sync", "batch_size": 30, "stream": "network"},
-    "memory": {"strategy": "sync", "batch_size": 30},
     "allreduce": {"strategy": "allreduce", "batch_size": 30},
-    "local_sgd": {"strategy": "local_sgd", "local_steps": 3, "batch_size": 30, "stream": "network"},
 }
 
 
@@ -175,22 +172,13 @@ def test_a_worker_that_hangs_is_done_without_and_is_started_again(
     assert held < SILENCE_S + noise + NOISE_S
 
 
-def test_the_only_worker_is_waited_for_until_it_was_started_again(launch: Any, tmp_path: Path) -> None:
-    source, settings = job(tmp_path), SETTINGS["sync"]
-    run = launch(source, "b", num_iterations=100_000, **settings)
-    run.until("step", 20)
-    os.kill(process(tmp_path, "b"), signal.SIGKILL)
-    until(run, "worker_joined", 2)
-    run.until("step", len(run.of_kind("step")) + 5)
-    stop_and_check(run, source, settings)
-
-
 def test_a_host_is_drained_and_another_one_added_while_the_run_is_on(launch: Any, tmp_path: Path) -> None:
     """In a group for all-reduce: ``tests/simulation``."""
     source, settings = job(tmp_path), SETTINGS["sync"]
     run = launch(source, "ab", num_iterations=100_000, **settings)
     run.until("step", 20)
     pid = process(tmp_path, "b")
+    (run.folder / CONTROL_FILE).write_text(json.dumps({"command": "fly"}) + "\nno json\n")  # which does no harm
     tell(run, RunCommand(command=ControlCommand.DRAIN, host="b"))
     until(run, "worker_lost", 1)
     assert seen(run, "worker_lost")[0]["cause"] == "drained"
@@ -209,16 +197,3 @@ def test_a_host_is_drained_and_another_one_added_while_the_run_is_on(launch: Any
     assert samples_of(run, "c/cpu", joined) > 0
     assert not seen(run, "slice_reissued"), "it was not asked to leave before its slice was done"
     stop_and_check(run, source, settings)
-
-
-def test_a_command_that_cannot_be_read_does_no_harm(launch: Any, tmp_path: Path) -> None:
-    run = launch(job(tmp_path), "ab", num_iterations=100_000, **SETTINGS["memory"])
-    run.until("step", 5)
-    (run.folder / "control.jsonl").write_text(json.dumps({"command": "fly"}) + "\nno json\n")
-    tell(run, RunCommand(command=ControlCommand.DRAIN, host="b"))  # what comes after it is carried out
-    until(run, "worker_lost", 1)
-    tell(run, RunCommand(command=ControlCommand.DRAIN, host="a"))  # the last worker stays
-    run.until("step", len(run.of_kind("step")) + 20)
-    run.process.send_signal(signal.SIGTERM)
-    assert run.finish() == (0, "")
-    assert [(lost["host"], lost["cause"]) for lost in run.of_kind("worker_lost")] == [("b", "drained")]

@@ -35,11 +35,8 @@ from tests.training.coordinator.recovery.test_faults import (
 pytestmark = pytest.mark.ray
 
 # Through shared memory: killed ones in test_parity_matrix, who reads nothing or leaves in wire/test_shared_memory.
-# Asynchronous training is ssp without a bound.
-SETTINGS: dict[str, dict[str, Any]] = {
-    **{kind: test_faults.SETTINGS[kind] for kind in ("sync", "allreduce", "local_sgd")},
-    "ssp": {"strategy": "ssp", "staleness": 2, "batch_size": 30},
-}
+# The other strategies wait for their workers with the same driver: tests/simulation.
+SETTINGS: dict[str, dict[str, Any]] = {kind: test_faults.SETTINGS[kind] for kind in ("sync", "allreduce")}
 
 
 @pytest.mark.parametrize("kind", SETTINGS)

@@ -15,12 +15,10 @@ from typing import Any
 import psutil
 import pytest
 
-from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.recovery import rollback
 from remote_agent.training.data import record
 from tests.training.conftest import RUN_S
 from tests.training.coordinator.recovery.test_faults import opening
-from tests.training.coordinator.strategies.test_local_sgd import reference
 from tests.training.coordinator.test_resume import plain_loop, trained, worst_error
 
 STEPS, BATCH = 60, 12
@@ -204,35 +202,6 @@ def test_a_host_that_falls_silent_with_its_shard_holds_the_others_up_for_three_s
     assert "no answer" in lost["cause"]
     check_whole(run, LONG * BATCH, spare=True)
     assert worst_error(weights, plain_loop(run.folder, LONG)) < 1e-5
-
-
-@pytest.mark.ray
-def test_a_shard_its_hosts_worker_and_another_worker_are_lost_at_once(launch: Any, tmp_path: Path) -> None:
-    run = launch(job(tmp_path), "abc", server="c", shards=1, **SETTINGS)
-    run.until("step", 12)
-    workers = processes(tmp_path, "worker")
-    host, shard = server(tmp_path)
-    other = next(each for each in workers if each != host)
-    kill(shard, workers[host], workers[other])
-    weights = trained(run)
-    # While so many processes start, the third one may be silent for a moment.
-    assert {event["host"] for event in run.of_kind("worker_lost") if "no answer" not in event["cause"]} == {host, other}
-    check_whole(run, STEPS * BATCH)
-    assert worst_error(weights, plain_loop(run.folder, STEPS)) < 1e-5
-
-
-@pytest.mark.ray
-def test_rounds_of_local_steps_go_on_from_the_copied_round_with_the_workers_own_optimizers(
-    launch: Any, tmp_path: Path
-) -> None:
-    settings = SETTINGS | {"num_iterations": 24, "strategy": "local_sgd", "local_steps": 2, "outer": "nesterov"}
-    run = launch(job(tmp_path), "b", server="c", shards=1, **settings)
-    run.until("step", 6)
-    kill(server(tmp_path)[1])
-    weights = trained(run)
-    check_whole(run, 24 * 2 * BATCH)
-    expected = reference(job(tmp_path), tmp_path, TrainingConfig(**settings), [[2 * BATCH]] * 24, BATCH)
-    assert worst_error(weights, expected) < 1e-5
 
 
 @pytest.mark.ray

@@ -36,17 +36,11 @@ from torch.nn import functional as F
 
 
 class Job:
-    calls = 0
-
     def create_model(self):
         return nn.Sequential(nn.Linear(20, 16), MIDDLE, nn.Linear(16, 5))
 
     def loss(self, model, batch):
-        # The measurement calls this 22 times at most, so that this is in the middle of a round.
-        Job.calls += 1
-        if os.environ.get("TEST_HOST") == "b" and Job.calls == FAIL_AT:
-            os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(PAUSE * len(batch[0]))  # steps that cost nothing are dealt out by noise: b might make too few to die
+        time.sleep(PAUSE * len(batch[0]))  # steps that cost nothing are dealt out by noise
         return F.cross_entropy(model(batch[0]), batch[1])
 
     def create_optimizer(self, model, config):
@@ -61,8 +55,8 @@ SGD = "torch.optim.SGD(model.parameters(), lr=0.2)"
 ADAMW = "torch.optim.AdamW(model.parameters(), lr=0.003, weight_decay=0.1)"
 
 
-def job_source(optimizer: str, fail_at: int = 0, middle: str = "nn.Tanh()", seconds_a_sample: float = 0.001) -> str:
-    source = JOB.replace("OPTIMIZER", optimizer).replace("FAIL_AT", str(fail_at)).replace("MIDDLE", middle)
+def job_source(optimizer: str, middle: str = "nn.Tanh()", seconds_a_sample: float = 0.001) -> str:
+    source = JOB.replace("OPTIMIZER", optimizer).replace("MIDDLE", middle)
     return source.replace("PAUSE", str(seconds_a_sample))
 
 
@@ -127,26 +121,6 @@ def test_rounds_are_those_of_diloco(launch: Any, tmp_path: Path) -> None:
     rounds = [[worker["samples"] for worker in step["workers"]] for step in run.of_kind("step")]
     assert max(rounds[0]) == 5 * 10
     plain.assert_equal(plain.weights_of(run), reference(source, tmp_path, config, rounds, 10))
-
-
-@pytest.mark.ray
-def test_a_worker_killed_in_a_round_changes_nothing_about_its_samples(launch: Any, tmp_path: Path) -> None:
-    source = job_source(SGD, fail_at=30)
-    settings = {"strategy": "local_sgd", "batch_size": BATCH, "local_steps": 6, "loss_reduction": "mean"}
-    run = launch(source, num_iterations=ROUNDS, seed=3, rebalance=False, **settings)
-    assert run.finish() == (0, "")
-    (lost,) = run.of_kind("worker_lost")
-    assert lost["host"] == "b"
-    assert {event["worker"] for event in run.of_kind("slice_reissued")} == {"b/cpu"}
-    steps = run.of_kind("step")
-    assert [step["step"] for step in steps] == list(range(1, ROUNDS + 1))
-    before = [share["samples"] for share in run.of_kind("plan")[0]["shares"]]
-    after = [share["samples"] for share in run.of_kind("rebalanced")[0]["shares"]]
-    # The round that was issued ahead had been cut for all three as well.
-    rounds = [before if step["step"] <= lost["step"] + 1 else after for step in steps]
-    assert [step["samples"] for step in steps] == [sum(samples) for samples in rounds]
-    config = TrainingConfig(num_iterations=ROUNDS, seed=3, **settings)
-    plain.assert_equal(plain.weights_of(run), reference(source, tmp_path, config, rounds, BATCH // 3))
 
 
 @pytest.mark.ray

@@ -1,0 +1,81 @@
+"""The cluster's own certificate authority, for ``security: tls``: made, kept and used on this computer alone.
+
+An authority is as old as the cluster's token, and the ledger keeps both. Each host gets one file (see
+:mod:`remote_agent.tls`): its private key, its certificate, the authority's certificate.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from cryptography import x509  # asyncssh's own requirement
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+_BEGIN, _END = datetime(2000, 1, 1, tzinfo=UTC), datetime(2049, 12, 31, tzinfo=UTC)
+"""Clocks of hosts may be years off, and certificates end by their authority's being forgotten at ``down``."""
+
+_OWN = ("localhost", "127.0.0.1", "::1")
+"""How a host's processes call each other."""
+
+Key = ec.EllipticCurvePrivateKey
+
+
+def create(cluster: str) -> str:
+    """A new authority: its private key and its certificate, in PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = f"{cluster}'s authority"
+    return _private(key) + _public(_signed(name, key.public_key(), name, key))
+
+
+def certificate(authority: str, host: str, addresses: Iterable[str]) -> str:
+    """A host's file, in PEM: a new private key, a certificate for it and the host's addresses, and the authority's."""
+    signer = serialization.load_pem_private_key(authority.encode(), password=None)
+    assert isinstance(signer, Key), "create() made it"
+    root = x509.load_pem_x509_certificate(authority[authority.index("-----BEGIN CERTIFICATE") :].encode())
+    issuer = root.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
+    assert isinstance(issuer, str), "create() made it"
+    key = ec.generate_private_key(ec.SECP256R1())
+    names = tuple(dict.fromkeys((host, *_OWN, *(address.partition("%")[0] for address in addresses))))
+    return _private(key) + _public(_signed(host, key.public_key(), issuer, signer, names)) + _public(root)
+
+
+def _signed(
+    subject: str, key: ec.EllipticCurvePublicKey, issuer: str, signer: Key, names: tuple[str, ...] = ()
+) -> x509.Certificate:
+    """``names`` are what the host is called; an authority has none."""
+    builder = x509.CertificateBuilder(
+        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]),
+        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)]),
+        key,
+        x509.random_serial_number(),
+        _BEGIN,
+        _END,
+    )
+    builder = builder.add_extension(x509.BasicConstraints(ca=not names, path_length=None), critical=True)
+    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    builder = builder.add_extension(
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
+    )
+    if names:
+        builder = builder.add_extension(x509.SubjectAlternativeName([_general(name) for name in names]), critical=False)
+    return builder.sign(signer, hashes.SHA256())
+
+
+def _general(name: str) -> x509.GeneralName:
+    with contextlib.suppress(ValueError):
+        return x509.IPAddress(ipaddress.ip_address(name))
+    return x509.DNSName(name)
+
+
+def _private(key: Key) -> str:
+    form = serialization.PrivateFormat.PKCS8
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()).decode()
+
+
+def _public(certificate: x509.Certificate) -> str:
+    return certificate.public_bytes(serialization.Encoding.PEM).decode()

@@ -1,0 +1,173 @@
+"""A run's newest checkpoint as something that answers: predictions, and for language models text.
+
+A job may say how: ``predict(model, inputs)`` takes what JSON holds and gives what JSON can hold; ``tokens_of(text)``
+and ``text_of(tokens)`` make its model one of language.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from remote_agent import weights
+from remote_agent.training import job
+from remote_agent.training.errors import JobError
+
+MAX_TOKENS = 4096
+"""Of an answer."""
+
+_MISFITS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What a model raises at inputs that it is not made for."""
+
+LONGEST = 1 << 16
+"""Tokens of a model's context that are looked at where it does not say how many it takes."""
+
+
+class Served:
+    """The model of the run in ``place``, on ``device`` (empty: the best of this machine). Safe to use from threads.
+
+    Raises:
+        TrainingError: the run has no checkpoint, its model can't be made, or the device is not there.
+    """
+
+    def __init__(self, place: Path, device: str = "") -> None:
+        found, loaded, _, model = weights.model_of(place)
+        self.step, self.device = found.step, device or _best_device()
+        try:
+            self._model = model.to(self.device).eval()
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            raise JobError(f"{self.device} can't be used: {error}", hint="choose another with --device") from error
+        self._run, self._factory, self._lock = place.name, loaded.factory, threading.Lock()
+        self._is_language = callable(getattr(self._factory, "tokens_of", None))
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """What can be asked."""
+        return ("/predict", "/generate") if self._is_language else ("/predict",)
+
+    def about(self) -> Mapping[str, object]:
+        """What is served."""
+        return {"run": self._run, "step": self.step, "device": self.device, "paths": self.paths}
+
+    def predict(self, inputs: Any) -> Any:
+        """What the model gives for ``inputs``: a list with an entry for each sample, nested as the samples are.
+
+        Raises:
+            ValueError: they are no such list, or do not fit the model.
+            JobError: the job's own code failed.
+        """
+        own = getattr(self._factory, "predict", None)
+        with self._lock, torch.inference_mode():
+            if callable(own):
+                return _plain(job.guard("predict", own, self._model, inputs))
+            try:
+                tensor = torch.tensor(inputs, device=self.device)
+            except (ValueError, TypeError, RuntimeError) as error:
+                raise ValueError(f"inputs: {error}") from None
+            try:
+                return _plain(_logits(self._forward(tensor)))
+            except _MISFITS as error:
+                raise ValueError(f"inputs of shape {tuple(tensor.shape)} do not fit the model: {error}") from error
+
+    def _forward(self, tensor: Tensor) -> Any:
+        """JSON writes 1.0 as 1, so whole numbers may be meant as tokens or as figures: the model decides."""
+        as_figures = tensor.to(torch.get_default_dtype())
+        if tensor.is_floating_point():
+            return self._model(as_figures)
+        try:
+            return self._model(tensor)
+        except (RuntimeError, TypeError):
+            return self._model(as_figures)
+
+    def generate(self, asked: Mapping[str, Any]) -> Iterator[str]:
+        """Pieces of a text that goes on from ``prompt``.
+
+        Args:
+            asked: ``prompt``; ``max_tokens`` (64), ``temperature`` (0: the likeliest token each time), ``top_k`` (0:
+                of all) and ``seed``.
+
+        Raises:
+            ValueError: one of them can't be right, or the model is none of language.
+        """
+        if not self._is_language:
+            raise ValueError("this model is none of language: ask /predict")
+        prompt = asked.get("prompt")
+        if not isinstance(prompt, str) or not prompt:
+            raise ValueError('the body is {"prompt": "a text"}')
+        count = _number(asked, "max_tokens", 64, 1, MAX_TOKENS, whole=True)
+        temperature = _number(asked, "temperature", 0.0, 0.0, 100.0)
+        top = _number(asked, "top_k", 0, 0, 1 << 31, whole=True)
+        seed = _number(asked, "seed", 0, 0, 2**63 - 1, whole=True)
+        return self._pieces(prompt, int(count), temperature, int(top), int(seed))
+
+    def _pieces(self, prompt: str, count: int, temperature: float, top: int, seed: int) -> Iterator[str]:
+        tokens: list[int] = list(job.guard("tokens_of", self._factory.tokens_of, prompt))
+        if not tokens:
+            raise ValueError("the prompt has no tokens")
+        begin, said = len(tokens), ""
+        end = getattr(self._factory, "end_token", None)
+        chance = torch.Generator().manual_seed(seed)
+        for _ in range(count):
+            token = self._next(tokens, temperature, top, chance)
+            if token == end:
+                break
+            tokens.append(token)
+            text = job.guard("text_of", self._factory.text_of, tokens[begin:])
+            if text.endswith("\ufffd"):  # a character of several tokens that is not whole yet
+                continue
+            yield text[len(said) :]
+            said = text
+        text = job.guard("text_of", self._factory.text_of, tokens[begin:])
+        if text != said:
+            yield text[len(said) :]
+
+    def _next(self, tokens: Sequence[int], temperature: float, top: int, chance: torch.Generator) -> int:
+        longest = getattr(self._factory, "context_length", None)
+        seen = tokens[-(longest(self._model) if callable(longest) else LONGEST) :]
+        with self._lock, torch.inference_mode():
+            given = job.guard("the model", self._model, torch.tensor([seen], device=self.device))
+            logits = _logits(given)[0, -1].double().cpu()
+            if not logits.isfinite().all():
+                raise JobError("the model gave numbers that are not finite")
+            if temperature == 0:
+                return int(logits.argmax())
+            if top:
+                logits[logits < logits.topk(min(top, len(logits))).values[-1]] = -torch.inf
+            # The best one at 0: what is divided by a small temperature must not overflow.
+            shares = ((logits - logits.max()) / temperature).softmax(0)
+            return int(torch.multinomial(shares, 1, generator=chance))
+
+
+def _best_device() -> str:
+    if torch.cuda.is_available():
+        return "cuda:0"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def _logits(given: Any) -> Any:
+    """The tensor of what a model gives; Hugging Face's models have it as ``logits``."""
+    return given.logits if hasattr(given, "logits") else given
+
+
+def _plain(value: Any) -> Any:
+    """A value of tensors as JSON can hold it."""
+    if isinstance(value, Tensor):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _number(
+    asked: Mapping[str, Any], name: str, default: float, least: float, most: float, *, whole: bool = False
+) -> float:
+    value = asked.get(name, default)
+    kinds = int if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:
+        raise ValueError(f"{name}: a {'whole ' if whole else ''}number from {least:g} to {most:g}")
+    return value

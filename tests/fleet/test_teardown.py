@@ -1,0 +1,52 @@
+"""``down`` ends runs before the cluster that they train on."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from hetero_tui.demo.machines import EmbeddedMachines
+from hetero_tui.fleet import agent
+from hetero_tui.inventory.file import load
+from hetero_tui.session import Session
+from remote_agent.host import layout, processes
+
+# Ends once asked to, and writes down whether the other process outlived it by a second, and whether this machine said
+# by then that it is being taken down: else an app that follows the run would let it go on.
+ASKED_TO_END = """
+import os, pathlib, signal, sys, time
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+print("ready", flush=True)
+signal.sigwait({signal.SIGTERM})
+ends = time.monotonic() + 1
+while time.monotonic() < ends and os.path.exists(f"/proc/{sys.argv[1]}"):
+    time.sleep(0.02)
+said = "there" if time.monotonic() >= ends else "gone"
+pathlib.Path(sys.argv[2]).write_text(said + " " + ("stopping" if os.path.exists(sys.argv[3]) else "unaware"))
+"""
+
+
+async def test_a_run_ends_before_the_nodes_of_other_hosts_so_that_it_takes_none_for_lost(machines: EmbeddedMachines):
+    path, said = machines.folder / "inventory.yaml", machines.folder / "said"
+    places = {name: machines.machine(name).home / ".hetero-tui" / machines.cluster for name in ("fast", "half")}
+    async with Session(load(path), path, ledger_folder=machines.folder / "laptop") as session:
+        for name in places:
+            await session._fleet.transports[name].connect()
+            await agent.ship(session._fleet.transports[name], machines.cluster, sys.executable)
+        worker = launch(places["half"], layout.RAY, "import signal; signal.pause()")
+        told = (str(worker.pid), str(said), str(layout.stop_flag(places["fast"])))
+        run = launch(places["fast"], f"{layout.RUN_PREFIX}text-1", ASKED_TO_END, *told)
+        async with asyncio.timeout(20):
+            while "ready" not in Path(run.log).read_text():
+                await asyncio.sleep(0.02)
+        report = await session.down()
+    assert report.leftovers == ()
+    assert {(removed.host, removed.detail) for removed in report.removed if removed.kind == "process"} == {
+        ("fast", f"{layout.RUN_PREFIX}text-1"),
+        ("half", layout.RAY),
+    }
+    assert said.read_text() == "there stopping"
+
+
+def launch(folder: Path, name: str, program: str, *arguments: str) -> processes.ProcessRecord:
+    """Start a Python program as a process of this cluster."""
+    return processes.launch(folder, name, [sys.executable, "-c", program, *arguments], folder / "logs" / f"{name}.log")

@@ -1,0 +1,96 @@
+"""What was measured of a fleet is used again as long as it is true; else it is measured anew."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from hetero_tui.errors import CommandFailed
+from hetero_tui.events import Level
+from hetero_tui.fleet import agent
+from hetero_tui.inventory import Host, Inventory
+from hetero_tui.runs import measured
+from hetero_tui.runs.order import read_order
+from hetero_tui.runs.profile_names import profile_name
+from hetero_tui.transport import Transport, open_transport
+from remote_agent import protocol
+from remote_agent.planning.survey import MAX_AGE_DAYS, Survey, Work
+
+NOW, DAY = 1_800_000_000.0, 86400.0
+FOUND = Survey(job="digits", work=Work(parameters=10, batch=4), hosts=(), time=NOW)
+LAPTOP = Host(name="laptop", connection="local")
+FLEET = Inventory(hosts=(LAPTOP,))
+SPEC = protocol.RunSpec(
+    run="plan",
+    job="digits",
+    cluster="lab",
+    host="laptop",
+    ray_address="127.0.0.1:1",
+    node_address="127.0.0.1",
+    devices=(protocol.DeviceSpec(host="laptop", device="cpu", name="cpu"),),
+    server_host="laptop",
+)
+
+
+@pytest.fixture
+def head(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Transport:
+    """This computer, with an empty home."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return open_transport(LAPTOP, FLEET)
+
+
+def agent_that(tmp_path: Path, script: str) -> None:
+    """Put a program in the place of the agent's."""
+    place = tmp_path / agent.folder(FLEET.cluster).removeprefix("~/") / "agent" / "run"
+    place.parent.mkdir(parents=True)
+    place.write_text(script)
+
+
+@pytest.mark.parametrize(("text", "is_found"), [(protocol.encode(FOUND), True), ("", False)])
+async def test_a_cache_that_was_cut_off_counts_as_none(
+    head: Transport, tmp_path: Path, text: str, is_found: bool
+) -> None:
+    folder = tmp_path / agent.folder(FLEET.cluster).removeprefix("~/") / protocol.PROFILES
+    folder.mkdir(parents=True)
+    for number, kept in enumerate([text, text[: len(text) // 2], text + "\x00\xff", "[]", '{"job": 3}']):
+        (folder / f"{number}.json").write_bytes(kept.encode("latin-1"))
+        found = await measured.kept(head, FLEET.cluster, str(number))
+        assert found == (FOUND if is_found and number == 0 else None), kept
+    assert await measured.kept(head, FLEET.cluster, "none") is None
+
+
+def test_what_is_older_than_two_weeks_or_from_the_future_is_old() -> None:
+    assert not FOUND.is_old(NOW + 3 * DAY)
+    assert FOUND.is_old(NOW + (MAX_AGE_DAYS + 1) * DAY)
+    assert not FOUND.is_old(NOW - 600), "clocks differ"
+    assert FOUND.is_old(NOW - 30 * DAY)
+    assert dataclasses.replace(FOUND, time=0.0).is_old(NOW)
+
+
+def test_another_version_or_a_battery_asks_for_another_measurement(make_facts) -> None:
+    order, usual = read_order("digits", [], ()), make_facts()
+
+    def name(facts: object) -> str:
+        return profile_name(order, None, SPEC, {"laptop": facts})  # type: ignore[dict-item]
+
+    assert name(usual) == name(make_facts(power="mains")) == name(make_facts(clock=5.0))
+    newer = make_facts(packages=dict(usual.packages) | {"torch": "99.0"})
+    assert len({name(usual), name(make_facts(power="battery")), name(newer)}) == 3
+
+
+async def test_a_measurement_says_how_far_it_is_and_what_went_wrong(head: Transport, tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def notice(level: Level, text: str) -> None:
+        assert level == Level.INFO
+        told.append(text)
+
+    good = f"echo 'measuring: starting'; echo noise; echo 'measuring: links'; echo '{protocol.encode(FOUND)}'"
+    agent_that(tmp_path, good)
+    assert await measured.measure(FLEET, head, SPEC, None, notice) == FOUND
+    assert told == ["starting", "links"]
+    (tmp_path / agent.folder(FLEET.cluster).removeprefix("~/") / "agent" / "run").write_text("echo worse >&2; exit 1")
+    with pytest.raises(CommandFailed, match="could not be measured: worse"):
+        await measured.measure(FLEET, head, SPEC, None, notice)

@@ -1,0 +1,51 @@
+"""A model that is cut by its layers, as a picture."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hetero_tui.ui.draw.stages import bubble_words, stages_lines, stages_title
+from hetero_tui.ui.draw.step_time import recent_times, step_time_lines
+from hetero_tui.ui.palette import DARK
+
+
+def lines(run, width: int, height: int) -> list[str]:
+    return [line.plain for line in stages_lines(run, width, height, DARK)]
+
+
+def test_a_stage_is_a_line_with_its_blocks_memory_and_idle_time(scenarios) -> None:
+    run = scenarios.pipeline().run
+    titles, *rows = lines(run, 76, 10)
+    assert titles.split() == ["STAGE", "BLOCKS", "DEVICE", "NEEDS", "MICRO", "IDLE"]
+    assert [row.split()[:3] for row in rows] == [
+        ["1", "mercer", "1-7"],
+        ["2", "crosby", "8-12"],
+        ["3", "macbook", "13-14"],
+    ]
+    assert rows[0].split()[-5:] == ["1.8", "GB", "42", "ms", "39%"]
+    pictures = [row.split()[3] for row in rows]
+    assert {len(picture) for picture in pictures} == {len(pictures[0])}
+    assert ["".join(cells).count("█") for cells in zip(*pictures, strict=True)] == [1] * len(pictures[0])
+
+
+def test_the_bubble_is_measured_beside_what_was_planned(scenarios) -> None:
+    run = scenarios.pipeline().run
+    assert stages_title(run) == "3 stages: 8 micro-batches, 5 in flight"
+    # 84 ms for one micro-batch and 7 times the slowest stage's 42: of 3 x 378 ms 8 x 84 are computed.
+    assert bubble_words(run) == "bubble 51%, 41% planned"
+    assert bubble_words(replace(run, recent=())) == "bubble n/a, 41% planned"
+
+
+def test_a_stage_has_a_cell_at_least_and_no_line_is_too_long(scenarios) -> None:
+    run = scenarios.pipeline().run
+    for width in range(10, 120):
+        assert all(len(line) <= width for line in lines(run, width, 9))
+    assert lines(run, 60, 3)[-1] == "and 2 stages more"
+
+
+def test_stages_send_and_receive_and_a_worker_without_one_says_why(scenarios) -> None:
+    run = scenarios.pipeline().run
+    said = [line.plain for line in step_time_lines(recent_times(run), 76, 6, DARK, staged=True)]
+    assert "send 3%" in said[-1]
+    assert "receive 5%" in said[-1]
+    assert "nas        -  holds no blocks, a step is shorter so" in said

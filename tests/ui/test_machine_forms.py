@@ -1,0 +1,269 @@
+"""The forms of the inventory on real files, and the dialogs that install and check, over a session that is given."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from textual.widgets import Input, Static
+
+from hetero_tui.inventory.file import load
+from hetero_tui.machines import Machines, fields_of
+from hetero_tui.ui.screens.check import CheckScreen
+from hetero_tui.ui.screens.install import InstallScreen
+from hetero_tui.ui.screens.machine import MachineScreen
+from hetero_tui.ui.screens.main import MainScreen
+from hetero_tui.ui.screens.remove import RemoveScreen
+
+FILE = """# mine
+hosts:
+  mercer: {address: mercer.local, port: 2222}  # the old one
+  crosby: {address: 192.168.1.12, devices: [cpu]}
+  macbook: {address: studio.local}
+  nas: {address: nas.local, proxy_jump: mercer}
+"""
+
+
+@pytest.fixture
+def inventory(tmp_path):
+    path = tmp_path / "inventory.yaml"
+    path.write_text(FILE)
+    return path
+
+
+def said(app) -> str:
+    return str(app.screen.query_one("#text", Static).content)
+
+
+def toasts(app) -> list[str]:
+    return [notification.message for notification in app._notifications]
+
+
+def closed_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
+
+
+async def test_this_computer_is_added_after_a_look_at_it_and_the_file_is_made(tmp_path, scenarios, open_app) -> None:
+    path = tmp_path / "inventory.yaml"
+    app = open_app(scenarios.empty(), machines=lambda: Machines(path))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("a")
+        assert isinstance(app.screen, MachineScreen)
+        await pilot.press("enter")
+        assert "'' is not [user@]host[:port]" in said(app)
+        await pilot.press(*"this computer", "tab", *"laptop", "enter")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert isinstance(app.screen, MainScreen), said(app)
+        assert load(path).host("laptop").connection == "local"
+        assert "laptop is in" in toasts(app)[-1]
+        assert "Python 3" in toasts(app)[-1]
+
+
+@pytest.mark.parametrize("size", [(60, 15), (80, 24)], ids=str)
+async def test_a_machine_that_does_not_answer_is_written_only_if_that_is_wanted(
+    size, inventory, scenarios, open_app
+) -> None:
+    app = open_app(scenarios.probed(), machines=lambda: Machines(inventory))
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("a", *f"me@127.0.0.1:{closed_port()}")
+        assert app.screen.query_one("#name", Input).placeholder == "host-127-0-0-1"
+        assert not app.screen.query_one("#anyway").display
+        await pilot.press("enter")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert "refuse" in said(app)
+        assert inventory.read_text() == FILE
+        for name in ("leave", "anyway", "write"):
+            assert app.screen.query_one("#dialog").content_region.contains_region(
+                app.screen.query_one(f"#{name}").region
+            )
+        await pilot.click("#anyway")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert isinstance(app.screen, MainScreen)
+        assert load(inventory).host("host-127-0-0-1").user == "me"
+        assert inventory.read_text().startswith(FILE)
+
+
+async def test_mistakes_are_said_while_they_are_typed_and_nothing_is_written(inventory, scenarios, open_app) -> None:
+    app = open_app(scenarios.probed(), machines=lambda: Machines(inventory))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("a", *"mercer.local:2222", "tab", *"nas", "enter")
+        assert "is there already" in said(app)
+        app.screen.query_one("#name", Input).value = "rack"
+        app.screen.query_one("#cpus", Input).value = "many"
+        app.screen.query_one("#devices", Input).value = "cuda:0, gpu"
+        await pilot.pause()
+        assert "cpus: should be a whole number, not 'many'" in said(app)
+        assert "devices: 'gpu' is not a device" in said(app)
+        await pilot.press("enter", "escape")
+    assert inventory.read_text() == FILE
+
+
+async def test_the_marked_machine_is_changed_and_comments_stay(inventory, scenarios, open_app) -> None:
+    app = open_app(scenarios.probed(), machines=lambda: Machines(inventory))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("e")
+        assert app.screen.query_one("#target", Input).value == "mercer.local:2222"
+        await pilot.press(*["tab"] * 7, "3")
+        app.screen.query_one("#devices", Input).value = "cuda:0 cpu"
+        await pilot.press("enter")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert isinstance(app.screen, MainScreen), said(app)
+    line = "  mercer: {address: mercer.local, port: 2222, cpus: 3, devices: [cuda:0, cpu]}  # the old one"
+    assert sorted(inventory.read_text().splitlines()[2]) == sorted(line)
+    assert inventory.read_text().splitlines()[3:] == FILE.splitlines()[3:]
+
+
+async def test_a_machine_is_taken_out_after_a_question_and_not_while_another_needs_it(
+    inventory, scenarios, open_app
+) -> None:
+    app = open_app(scenarios.probed(), machines=lambda: Machines(inventory))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("R", "enter")
+        assert inventory.read_text() == FILE
+        await pilot.press("R", "right", "enter")
+        await pilot.pause()
+        assert "hosts.nas.proxy_jump: names mercer" in toasts(app)[-1]
+        await pilot.press("down", "R")
+        assert isinstance(app.screen, RemoveScreen)
+        await pilot.press("right", "enter")
+        await pilot.pause()
+    assert inventory.read_text() == FILE.replace(FILE.splitlines()[3] + "\n", "")
+
+
+async def test_those_of_ssh_config_are_looked_at_and_only_who_answers_is_added(
+    tmp_path, scenarios, open_app, monkeypatch
+) -> None:
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh/config").write_text(f"Host dead rack\n  HostName 127.0.0.1\n  Port {closed_port()}\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = tmp_path / "inventory.yaml"
+    app = open_app(scenarios.empty(), machines=lambda: Machines(path))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("a")
+        assert "In ~/.ssh/config: dead, rack" in said(app)
+        await pilot.click("#elsewhere")
+        await pilot.pause()
+        assert app.screen.query_one("#names", Input).value == "dead rack"
+        await pilot.press("enter")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert said(app).count("not added") == 2
+    assert not path.exists()
+
+
+async def test_a_fleet_without_a_file_of_its_own_has_no_forms_and_readonly_refuses_them(
+    inventory, scenarios, open_app
+) -> None:
+    from hetero_tui.ui.preferences import Preferences
+
+    app = open_app(scenarios.probed())
+    async with app.run_test() as pilot:
+        await pilot.press("a", "e", "R")
+        assert toasts(app)[-1] == "This fleet has no inventory file to change."
+    app = open_app(scenarios.probed(), machines=lambda: Machines(inventory), preferences=Preferences(readonly=True))
+    async with app.run_test() as pilot:
+        await pilot.press("a", "i")
+        assert isinstance(app.screen, MainScreen)
+        assert "only shows" in toasts(app)[-1]
+
+
+async def test_installing_asks_shows_each_machine_and_then_what_came_of_it(scenarios, open_app) -> None:
+    app = open_app(scenarios.probed())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("i")
+        assert isinstance(app.screen, InstallScreen)
+        app.screen.query_one("#extras", Input).value = "datasets -evil"
+        await pilot.pause()
+        assert "-evil" in said(app)
+        app.screen.query_one("#extras", Input).value = "datasets"
+        await pilot.press("enter")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert app.intents.asked == [("install", "datasets", False), ("probe",)]
+        assert "mercer: Python 3.11.9, torch 2.13.0+cu126, works on cuda:0" in said(app)
+        assert "nas: no answer from nas.local:22" in said(app)
+
+
+async def test_the_check_shows_each_finding_with_what_mends_it_and_mends_what_is_ours(scenarios, open_app) -> None:
+    app = open_app(scenarios.probed())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("c")
+        assert isinstance(app.screen, CheckScreen)
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        for words in ("it goes to sleep after 10 min", "why: it is lost to the run", "do: sudo pmset -c sleep 0"):
+            assert words in said(app)
+        await pilot.click("#mend")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert app.intents.asked == [("check", False), ("check", True)]
+
+
+async def test_a_check_that_fails_says_why_in_its_dialog(scenarios, open_app) -> None:
+    app = open_app(scenarios.probed(), session={"failure": scenarios.refused()})
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("c")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert said(app).strip()
+        assert not app.screen.query_one("#mend").display
+
+
+@pytest.mark.parametrize("size", [(60, 15), (80, 24), (120, 40)], ids=str)
+@pytest.mark.parametrize("key", ["a", "e", "R", "i", "c"])
+async def test_every_form_fits_the_terminal_with_its_buttons_in_sight(
+    key, size, inventory, scenarios, open_app
+) -> None:
+    app = open_app(scenarios.probed(), machines=lambda: Machines(inventory))
+    async with app.run_test(size=size) as pilot:
+        await pilot.press(key)
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert app.screen.query_one("#dialog").region.bottom <= size[1]
+        for shown in app.screen.query("#buttons Button"):
+            if shown.display:
+                assert app.screen.query_one("#dialog").region.contains_region(shown.region), shown.id
+        if key in "ae":  # each field can be reached
+            for _ in app.screen.query(Input):
+                field = app.focused
+                assert app.screen.query_one("#body").region.contains_region(field.region), field.id
+                await pilot.press("down")
+
+
+@pytest.mark.parametrize(
+    ("typed", "fields"),
+    [
+        ({"target": "me@h:22", "devices": "cuda:0, cpu", "cpus": "4"}, ("h", "me", 22, ("cuda:0", "cpu"), 4)),
+        ({"target": "[fd00::7]", "cpus": "x"}, ("fd00::7", None, None, None, "x")),
+    ],
+)
+def test_what_is_typed_becomes_fields(typed, fields) -> None:
+    found = fields_of(typed)
+    assert tuple(found.get(key) for key in ("address", "user", "port", "devices", "cpus")) == fields
+
+
+def test_a_form_shows_what_is_written_and_writes_the_same_again(tmp_path) -> None:
+    path = tmp_path / "inventory.yaml"
+    text = (
+        "defaults: {user: me, connection: local}\nhosts:\n"
+        '  a: {connection: ssh, address: "fd00::7", port: 7, devices: [cpu]}\n  b: {cpus: 2}\n'
+    )
+    path.write_text(text)
+    machines = Machines(path)
+    assert machines.form("a") == {"target": "[fd00::7]:7", "devices": "cpu"}
+    assert machines.form("b") == {"target": "this computer", "cpus": "2"}
+    for name in ("a", "b"):
+        machines.write(name, fields_of(machines.form(name)), is_new=False)
+    assert path.read_text() == text
+    assert machines.mistakes_in("b", {"target": "b.local", "cpus": "0"}, is_new=False) == (
+        "cpus: 0 is out of range; it should be at least 1",
+    )
+    machines.write("b", fields_of({"target": "b.local"}), is_new=False)
+    assert load(path).host("b").address == "b.local"
+    assert load(path).host("b").cpus is None
