@@ -13,8 +13,9 @@ import pytest
 
 from remote_agent.training.config import TrainingConfig
 from tests.training import plain
+from tests.training.coordinators import MEASURED
 
-STEPS, BATCH = 12, 30
+STEPS, BATCH = 24, 30
 
 JOB = """
 import os
@@ -43,9 +44,8 @@ class Job:
         return Model()
 
     def loss(self, model, batch):
-        # The measurement calls this 22 times at most, so that this is in the middle of a step.
         Job.calls += 1
-        if os.environ.get("TEST_HOST") == "b" and Job.calls == 28:
+        if os.environ.get("TEST_HOST") == "b" and Job.calls == MEASURED + 4:
             os.kill(os.getpid(), signal.SIGSTOP)
         time.sleep(0.002 * len(batch[0]))  # samples that cost nothing are dealt out by noise: b might get none
         return F.cross_entropy(model(batch[0]), batch[1])
@@ -57,7 +57,7 @@ class Job:
         generator = torch.Generator().manual_seed(5)
         x = torch.randn(100, 20, generator=generator)
         return x, (x[:, :5] + 0.3 * x[:, 5:10]).argmax(1)
-"""
+""".replace("MEASURED", str(MEASURED))
 
 
 @pytest.mark.ray

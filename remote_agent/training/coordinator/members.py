@@ -173,3 +173,10 @@ class MembershipRecord:
     away: list[Rejoining] = field(default_factory=list)
     draining: set[str] = field(default_factory=set)
     leaving: list[WorkerHandle] = field(default_factory=list)
+
+    def to_leave(self) -> list[WorkerHandle]:
+        """The workers on drained hosts; where that is every host, the last one's stay."""
+        to_leave = [member for member in self.members if member.host in self.draining]
+        if len(to_leave) < len(self.members):
+            return to_leave
+        return [member for member in to_leave if member.host != self.members[-1].host]

@@ -188,7 +188,7 @@ def _result(candidate: Candidate, ref: Ref[Measured | Failed] | None, crashes: C
         hung = crashes.not_measured(candidate.seat, candidate.actor) if crashes is not None else None
         if hung is not None:
             raise hung
-        raise PlacementError(f"{candidate.seat.worker} was not measured within {MEASURE_S:.0f} s", hint=hint, host=host)
+        raise LostAtStart(f"{candidate.seat.worker} was not measured within {MEASURE_S:.0f} s", hint=hint, host=host)
     try:
         result = rpc.get(ref, MEASURE_S)
     except (*rpc.Lost, rpc.CallFailed) as error:

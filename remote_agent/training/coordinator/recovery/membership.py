@@ -12,11 +12,12 @@ import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 
-from remote_agent.protocol import RunCommand, WorkerJoined, WorkerLost
+from remote_agent.protocol import RunCommand, WorkerJoined
 from remote_agent.states import ControlCommand
 from remote_agent.training.coordinator.members import HeldSlice, Rejoining, WorkerHandle
 from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery import policy
+from remote_agent.training.coordinator.recovery.announcing import tell_lost, tell_who_stays
 from remote_agent.training.coordinator.recovery.policy import (
     Died,
     Drop,
@@ -46,17 +47,12 @@ def lose(session: Session, member: WorkerHandle, step: int, cause: str) -> None:
         WeightsGone: it was the last one.
     """
     session.membership.members.remove(member)
-    _report_lost(session, step, member, cause)
+    tell_lost(session, step, member, cause)
     session.joining.end(member)
     session.membership.away.append(Rejoining(member.seat.spec, member, time.monotonic(), lost=True))
     if not session.members:
         hint = "look at the host, then resume the run"
         raise WeightsGone(f"the last worker was lost: {cause}", hint=hint, host=member.host)
-
-
-def _report_lost(session: Session, step: int, member: WorkerHandle, cause: str) -> None:
-    who = {"worker": member.name, "host": member.host, "device": member.device}
-    session.journal.write(WorkerLost, **who, step=step, cause=cause)
 
 
 class Membership:
@@ -119,7 +115,7 @@ class Membership:
             member.attempts += 1
         lost = not isinstance(decision, SetAside) or decision.lost
         if lost:
-            _report_lost(self._session, step, member, decision.cause)
+            tell_lost(self._session, step, member, decision.cause)
         self._leave(step, member, f"{member.name} was lost" if lost else f"{member.name}: {decision.cause}")
         is_late = isinstance(evidence, policy.Late)
         away = Rejoining(
@@ -128,10 +124,9 @@ class Membership:
         self._carry_out(decision, away, newest)
 
     def start_leaving(self, step: int) -> None:
-        """Give workers on drained hosts no part in ``step`` and those after it; never all workers leave."""
-        wanted = [member for member in self._members if member.host in self._draining]
-        for member in wanted if len(wanted) < len(self._members) else ():
-            _report_lost(self._session, step, member, policy.decide(policy.Drained(), _ANY).cause)
+        """Give workers on drained hosts no part in ``step`` and those after it; one host stays in any case."""
+        for member in self._session.membership.to_leave():
+            tell_lost(self._session, step, member, policy.decide(policy.Drained(), _ANY).cause)
             self._leave(step, member, f"{member.host} is drained")
             self._leaving.append(member)
 
@@ -207,6 +202,8 @@ class Membership:
         if self._session.control is not None:
             for command in self._session.control.poll():
                 self._obey(command)
+                if command.command is ControlCommand.DRAIN:
+                    tell_who_stays(self._session, step)
         for away in list(self._away):
             evidence = self._progress(away, now)
             if evidence is not None:
@@ -220,7 +217,7 @@ class Membership:
         if away.member is not None:
             self._blame(away.member, evidence)
         if not away.lost and away.member is not None:
-            _report_lost(self._session, step, away.member, _cause(evidence))
+            tell_lost(self._session, step, away.member, _cause(evidence))
             away.lost = True
         decision = policy.decide(evidence, status)
         LOG.info("step %d: %s on its way back: %s -> %s", step, away.name, evidence, decision)

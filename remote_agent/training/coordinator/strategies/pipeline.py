@@ -27,7 +27,7 @@ import numpy as np
 from torch import nn
 
 from remote_agent.models.blocks import blocks_of
-from remote_agent.protocol import PlanMade, WorkerLost
+from remote_agent.protocol import PlanMade
 from remote_agent.training import job
 from remote_agent.training.checkpoint.optimizer_state import Snapshot, TrainingState
 from remote_agent.training.coordinator.members import WorkerHandle
@@ -35,6 +35,7 @@ from remote_agent.training.coordinator.plan import cuts
 from remote_agent.training.coordinator.plan.cuts import Cut, DoesNotFit
 from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery import policy
+from remote_agent.training.coordinator.recovery.announcing import tell_lost
 from remote_agent.training.coordinator.session import Session, StepReport
 from remote_agent.training.coordinator.share_balancer import ShareBalancer
 from remote_agent.training.coordinator.strategies.base import Strategy
@@ -208,7 +209,8 @@ class Pipeline(Strategy):
         if not session.is_checkpoint(step):
             return
         for member in leaving:
-            self._tell_lost(member, policy.decide(policy.Drained(), policy.RunStatus(others=1, coming=0)).cause)
+            drained = policy.decide(policy.Drained(), policy.RunStatus(others=1, coming=0))
+            tell_lost(session, self._step, member, drained.cause)
         newcomers = self._driver.membership.ready()
         changed = [f"{member.name} leaves" for member in leaving]
         changed += [f"{member.name} is there again" for member in newcomers]
@@ -225,12 +227,6 @@ class Pipeline(Strategy):
         is_left = any(spec.host != host for spec in wanted)  # else hosts that are to leave have to stay
         error.fleet = tuple(dict.fromkeys(wanted if is_left else fleet))
         return error
-
-    def _tell_lost(self, member: WorkerHandle, cause: str) -> None:
-        who = {"worker": member.name, "host": member.host, "device": member.device}
-        self._session.journal.write(WorkerLost, **who, step=self._step, cause=cause)
-
-    # --- A step ------------------------------------------------------------------------------------------------------
 
     def _made(self, step: int, batch: Slice) -> list[StageDone]:
         """What the stages say of a step.
@@ -283,7 +279,7 @@ class Pipeline(Strategy):
         """
         decision = policy.decide(evidence, policy.RunStatus(others=len(self._stages), coming=0, on_server=False))
         LOG.info("step %d: %s: %s", self._step, member.name, evidence)
-        self._tell_lost(member, decision.cause)
+        tell_lost(self._session, self._step, member, decision.cause)
         if isinstance(evidence, policy.Died):
             self._session.crashes.died(member.seat, member.actor, evidence.cause)
         error = self._lost(f"{member.name} was lost: {decision.cause}", member.host)

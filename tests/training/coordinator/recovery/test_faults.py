@@ -21,6 +21,7 @@ from remote_agent.states import ControlCommand
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.data import record
 from tests.training import plain
+from tests.training.coordinators import MEASURED
 
 pytestmark = pytest.mark.ray
 
@@ -52,7 +53,7 @@ class Job:
 
     def loss(self, model, batch):
         Job.calls += 1
-        if Job.calls > 22:  # measured
+        if Job.calls > MEASURED:
             name = pathlib.Path(FOLDER) / f"{os.getpid()}.pid"
             name.write_text(str(os.getpid()))
             name.replace(pathlib.Path(FOLDER) / os.environ["TEST_HOST"])
@@ -76,7 +77,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def job(folder: Path, body: str = "pass") -> str:
-    return JOB.replace("FOLDER", repr(str(folder))).replace("BODY", body)
+    source = JOB.replace("FOLDER", repr(str(folder))).replace("BODY", body)
+    return source.replace("MEASURED", str(MEASURED))
 
 
 def process(folder: Path, host: str) -> int:
@@ -196,4 +198,13 @@ def test_a_host_is_drained_and_another_one_added_while_the_run_is_on(launch: Any
     run.until("step", len(run.of_kind("step")) + 20)
     assert samples_of(run, "c/cpu", joined) > 0
     assert not seen(run, "slice_reissued"), "it was not asked to leave before its slice was done"
+    for host in "abc":
+        tell(run, RunCommand(command=ControlCommand.DRAIN, host=host))
+    run.until("notice")
+    (stays,) = (event["host"] for event in run.of_kind("notice"))
+    for host in set("abc") - {stays}:
+        until(run, "worker_lost", 2 if host == "b" else 1, f"{host}/cpu")
+    told = time.time()
+    run.until("step", len(run.of_kind("step")) + 20)
+    assert samples_of(run, f"{stays}/cpu", told) > 0
     stop_and_check(run, source, settings)

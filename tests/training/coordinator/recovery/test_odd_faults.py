@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.training.coordinators import MEASURED
 from tests.training.test_failures import failure
 
 pytestmark = pytest.mark.ray
@@ -53,7 +54,7 @@ def job(body: str = "pass", prepare: str = "pass") -> str:
 
 @pytest.mark.parametrize("settings", [{}, {"strategy": "allreduce"}], ids=["sync", "ring"])
 def test_a_loss_that_is_not_a_number_on_one_host_names_it(launch: Any, settings: dict[str, Any]) -> None:
-    source = job("if os.environ.get('TEST_HOST') == 'b' and Job.calls > 24: loss = loss * float('nan')")
+    source = job(f"if os.environ.get('TEST_HOST') == 'b' and Job.calls > {MEASURED}: loss = loss * float('nan')")
     event = failure(launch(source, "ab", batch_size=12, num_iterations=1000, **settings))
     assert event["host"] == "b"
     assert "nan" in event["cause"]

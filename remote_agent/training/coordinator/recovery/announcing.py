@@ -1,0 +1,26 @@
+"""What a run tells of workers that leave it, or stay."""
+
+from __future__ import annotations
+
+from remote_agent.protocol import Notice, WorkerLost
+from remote_agent.strategies import spec_of
+from remote_agent.training.coordinator.members import WorkerHandle
+from remote_agent.training.coordinator.session import Session
+
+
+def tell_lost(session: Session, step: int, member: WorkerHandle, cause: str) -> None:
+    """``member`` takes no part any more, because of ``cause``."""
+    who = {"worker": member.name, "host": member.host, "device": member.device}
+    session.journal.write(WorkerLost, **who, step=step, cause=cause)
+
+
+def tell_who_stays(session: Session, step: int) -> None:
+    """Which hosts the run goes on with, where the user has told every one to leave."""
+    membership = session.membership
+    if not all(member.host in membership.draining for member in session.members):
+        return
+    leaving = [] if spec_of(session.config.strategy).split else membership.to_leave()  # no stage can leave alone
+    hosts = list(dict.fromkeys(member.host for member in session.members if member not in leaving))
+    if hosts:
+        text = f"every host was told to leave: the run goes on with {', '.join(hosts)} until others take part"
+        session.journal.write(Notice, step=step, host=hosts[0], text=text)
