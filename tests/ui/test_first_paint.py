@@ -1,4 +1,7 @@
-"""How long it takes from starting the program to the first frame, beside an empty Textual app, on real terminals."""
+"""What it takes from starting the program to the first frame, beside an empty Textual app, on real terminals.
+
+Seconds of the processor: other tests share this computer. ``benchmarks.ui`` has the seconds that a user waits.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,16 @@ import os
 import pty
 import select
 import signal
+import statistics
 import struct
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 ROUNDS = 9
-"""Other work on this computer makes a start slower and never faster: the fastest of these is the program's own."""
+"""Of both, one after the other: what slows this computer down for a while slows both down."""
 
 MAX = 1.5
 ALTERNATE_SCREEN = b"\x1b[?1049h"
@@ -26,7 +29,6 @@ FRAME_BYTES = 3000
 
 
 def _seconds_to_first_frame(argv: Sequence[str], home: Path) -> float:
-    began = time.monotonic()
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(home)
@@ -40,15 +42,15 @@ def _seconds_to_first_frame(argv: Sequence[str], home: Path) -> float:
             readable, _, _ = select.select([terminal], [], [], 30)
             assert readable, seen
             seen += os.read(terminal, 65536)
-        return time.monotonic() - began
     finally:
         os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        used = os.wait4(pid, 0)[2]
         with contextlib.suppress(OSError):
             os.close(terminal)
+    return used.ru_utime + used.ru_stime
 
 
-def test_the_first_frame_comes_within_one_and_a_half_times_of_an_empty_textual_app(tmp_path: Path) -> None:
+def test_the_first_frame_takes_at_most_one_and_a_half_times_of_an_empty_textual_app(tmp_path: Path) -> None:
     (tmp_path / "empty.py").write_text("from textual.app import App\nApp().run()\n")
     (tmp_path / "inventory.yaml").write_text("hosts:\n  laptop: {connection: local}\n")
     empty = [sys.executable, str(tmp_path / "empty.py")]
@@ -56,9 +58,9 @@ def test_the_first_frame_comes_within_one_and_a_half_times_of_an_empty_textual_a
     for program in (empty, ours):
         _seconds_to_first_frame(program, tmp_path)  # byte code and file cache warm for both
     rounds = [[_seconds_to_first_frame(program, tmp_path) for program in (empty, ours)] for _ in range(ROUNDS)]
-    bare, own = map(min, zip(*rounds, strict=True))
-    print(f"first frame: empty Textual app {1000 * bare:.0f} ms, ours {1000 * own:.0f} ms, ratio {own / bare:.2f}")
-    assert own <= MAX * bare
+    ratio = statistics.median(own / bare for bare, own in rounds)
+    print(f"first frame: {ratio:.2f} times the processor time of an empty Textual app")
+    assert ratio <= MAX
 
 
 def test_the_screens_load_neither_torch_ray_asyncssh_nor_pydantic_before_the_first_frame() -> None:
