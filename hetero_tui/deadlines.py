@@ -125,6 +125,9 @@ PURGE = 300.0
 CLOSE = 5.0
 """Closing a connection in good order before it is simply dropped."""
 
+APP_QUIT = 10.0
+"""From closing a page in the browser until its app has quit; then it is killed."""
+
 COMMAND_END = 0.5
 """From asking a command to end (SIGTERM) until it is killed; added to a command's deadline, so it stays short."""
 

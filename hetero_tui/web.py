@@ -8,6 +8,7 @@ rebinding), and so are those that another page sends. Each page runs an app of i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import shlex
 import socket
@@ -15,8 +16,10 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 
 from aiohttp import web
+from textual_serve.app_service import AppService
 from textual_serve.server import Server
 
+from hetero_tui import deadlines
 from hetero_tui.errors import UsageError
 
 ADDRESS = "127.0.0.1"
@@ -71,7 +74,7 @@ class GuardedServer(Server):
 
     def __init__(self, command: Sequence[str], listening: socket.socket) -> None:
         host, port = listening.getsockname()[:2]
-        super().__init__(shlex.join(command), host=host, port=port, title="hetero-tui")
+        super().__init__(f"exec {shlex.join(command)}", host=host, port=port, title="hetero-tui")
         self._listening = listening
         self.guard = Guard(f"{host}:{port}")
 
@@ -79,6 +82,19 @@ class GuardedServer(Server):
         app = await super()._make_app()
         app.middlewares.append(self.guard.check)
         return app
+
+    async def _process_messages(self, websocket: web.WebSocketResponse, app_service: AppService) -> None:
+        """The page's app ends with the page: textual-serve asks it to, and would wait without end or not at all."""
+        try:
+            await super()._process_messages(websocket, app_service)
+        finally:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(deadlines.APP_QUIT):
+                    await app_service.stop()
+            if (process := app_service._process) is not None:  # noqa: SLF001 - it has no public name, and no deadline
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
 
     async def on_startup(self, app: web.Application) -> None:
         """It is said elsewhere."""

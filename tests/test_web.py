@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
+import psutil
 import pytest
 
+from hetero_tui import deadlines
 from hetero_tui.errors import UsageError
 from hetero_tui.web import COOKIE, GuardedServer, app_command, listen
 
+HANGS = "print('__GANGLION__', flush=True); import time; time.sleep(600)"
+"""A program that is drawn by nobody and never quits."""
+
 
 @asynccontextmanager
-async def served(inventory: Path) -> AsyncIterator[tuple[str, str]]:
+async def served(inventory: Path, command: list[str] | None = None) -> AsyncIterator[tuple[str, str]]:
     """The page's address, and the link."""
     said = asyncio.Queue[str]()
     with listen(0) as listening:
-        command = app_command(str(inventory), accept_new_host_keys=False, readonly=True)
+        command = command or app_command(str(inventory), accept_new_host_keys=False, readonly=True)
         serving = asyncio.create_task(GuardedServer(command, listening).run(said.put_nowait))
         try:
             link = await asyncio.wait_for(said.get(), 20)
@@ -70,7 +76,7 @@ async def test_the_link_works_once_and_for_its_own_page_alone(tmp_path: Path) ->
         assert await status(other, place) == 403
 
 
-async def test_the_page_runs_the_app(tmp_path: Path) -> None:
+async def test_the_page_runs_the_app_which_ends_with_it(tmp_path: Path) -> None:
     async with served(tmp_path / "inventory.yaml") as (place, link), browser() as mine:
         await status(mine, link)
         async with asyncio.timeout(60), mine.ws_connect(f"{place}/ws?width=100&height=30") as page:
@@ -79,6 +85,24 @@ async def test_the_page_runs_the_app(tmp_path: Path) -> None:
                 message = await page.receive()
                 assert message.type in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT), drawn[-2000:]
                 drawn += message.data if isinstance(message.data, bytes) else b""
+            children = apps(str(tmp_path))
+            assert len(children) == 1
+    assert apps(str(tmp_path)) == []
+
+
+async def test_a_page_that_does_not_quit_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadlines, "APP_QUIT", 0.2)
+    async with asyncio.timeout(60), served(tmp_path, [sys.executable, "-c", HANGS]) as (place, link), browser() as mine:
+        await status(mine, link)
+        async with mine.ws_connect(f"{place}/ws"):
+            while not apps(HANGS):
+                await asyncio.sleep(0.05)
+    assert apps(HANGS) == []
+
+
+def apps(word: str) -> list[psutil.Process]:
+    """Children of this process that ``word`` stands in the command of."""
+    return [one for one in psutil.Process().children() if any(word in part for part in one.cmdline())]
 
 
 def test_a_port_that_is_taken_is_said_with_what_to_do() -> None:

@@ -86,8 +86,9 @@ def test_up_names_a_firewall_and_the_command_that_it_names_opens_it(lab: Lab, pr
     assert product.document("up")["cluster"]["state"] == "up"
 
 
-def test_hosts_of_unusual_kinds_train_together(product: HeteroTui) -> None:
-    events = product.events("train", "digits", *setting({"num_iterations": STEPS}))
+@pytest.mark.parametrize("strategy", ["sync", "allreduce"])
+def test_hosts_of_unusual_kinds_train_together(product: HeteroTui, strategy: str) -> None:
+    events = product.events("train", "digits", *setting({"num_iterations": STEPS, "strategy": strategy}))
     assert [one.step for one in steps(events)] == [*range(1, STEPS + 1)]
     # One that is slow at the moment may get no share, but it is connected, measured and would.
     assert {one.host for one in events if isinstance(one, protocol.WorkerJoined)} == {*HOSTS}
