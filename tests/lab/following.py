@@ -21,7 +21,7 @@ T = TypeVar("T", bound=protocol.Event)
 ENDLESS = 100_000
 """Steps; a test stops the run long before."""
 
-SETTINGS = {"batch_size": 280, "checkpoint_every": 5, "rebalance": False}
+SETTINGS = {"batch_size": 280, "checkpoint_every": 5}
 
 WAIT_S = 180.0
 """Until an event must have come where nothing else is said: a new head takes 100 s on a computer that is drowned."""
@@ -191,7 +191,8 @@ class Following:
 
     def _missing(self, kind: type[protocol.Event], seconds: float) -> str:
         ends = "the command ended" if self._ended else f"not within {seconds:.0f} s"
-        last = [line[:300] for line in self.lines[-3:]]
+        told = [line[:400] for line, one in zip(self.lines, self.events, strict=False) if _tells(one)]
+        last = [*told[-6:], *(line[:300] for line in self.lines[-1:])]
         return f"no event {kind.__name__}: {ends}; last events: {last}; it said: {' / '.join(self._said[-4:])}"
 
     def _read(self, pipe: IO[str]) -> None:
@@ -245,3 +246,8 @@ def assert_counted_once(host: Host, run: str) -> None:
 def coordinators(host: Host) -> list[int]:
     """PIDs of a run's overseer and of its child, which coordinates the run, on a host."""
     return sorted(one.pid for one in host.processes() if "remote_agent.coordinate" in one.argv)
+
+
+def _tells(event: protocol.Event) -> bool:
+    """Whether it is one of those that come seldom."""
+    return not isinstance(event, protocol.Step | protocol.CheckpointSaved)

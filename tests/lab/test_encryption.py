@@ -46,7 +46,7 @@ class Planted:
         generator = torch.Generator().manual_seed(1)
         return torch.randn(600, 64, generator=generator), torch.randint(5, (600,), generator=generator)
 """
-SETTINGS = {"strategy": "sync", "batch_size": 120, "checkpoint_every": 5, "rebalance": False}
+SETTINGS = {"strategy": "sync", "batch_size": 120, "checkpoint_every": 5}
 LEAST_BYTES = 50e6
 
 
