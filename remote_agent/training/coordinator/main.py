@@ -44,7 +44,9 @@ def main(arguments: list[str]) -> int:
         engine,  # noqa: F401 - each child has what is loaded now
         history,  # noqa: F401
     )
+    from remote_agent.training.shared import without_compiler
 
+    without_compiler.install()
     code = overseer.oversee()
     if code:
         _blame(folder)
