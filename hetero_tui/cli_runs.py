@@ -298,7 +298,8 @@ def serve(
     async def work(session: Session, output: Output) -> int:
         return await commanding.serve(session, output, run, host, port, device)
 
-    commanding.in_session(context, Output(as_json, plain), accept, work, narrate=False)
+    ended = "interrupted; the model is served no more"
+    commanding.in_session(context, Output(as_json, plain), accept, work, narrate=False, interrupted=ended)
 
 
 @commands.command()

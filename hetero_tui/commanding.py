@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 from hetero_tui.errors import HeteroTuiError, HostError, HostKeyUnknown, UsageError
-from hetero_tui.launcher import DONE, FAILED, LEFT_BEHIND, PARTLY, run_to_end
+from hetero_tui.launcher import DONE, FAILED, LEFT_BEHIND, PARTLY, RUNS_GO_ON, run_to_end
 from hetero_tui.narration import Narrator, Output, StepPrinter, saying, waiting_for
 from remote_agent import protocol
 from remote_agent.states import RunState
@@ -242,8 +242,12 @@ def in_session(
     *,
     narrate: bool = True,
     record: bool = False,
+    interrupted: str = RUNS_GO_ON,
 ) -> None:
-    """Read the inventory, open a session (and ``record`` it), do the work, close, and end with its exit code."""
+    """Read the inventory, open a session (and ``record`` it), do the work, close, and end with its exit code.
+
+    ``interrupted`` is what a signal's end is told with.
+    """
 
     async def whole() -> int:
         from hetero_tui.inventory.file import load
@@ -259,7 +263,7 @@ def in_session(
             async with saying(output, lambda: waiting_for(session.state) if narrate else ""):
                 return await work(session, output)
 
-    raise typer.Exit(run_to_end(whole, output.complain))
+    raise typer.Exit(run_to_end(whole, output.complain, interrupted=interrupted))
 
 
 def replay(output: Output, path: Path | None) -> int:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 DONE, FAILED, USAGE, PARTLY, LEFT_BEHIND, INTERRUPTED = 0, 1, 2, 3, 4, 130
 """Exit codes; an API for scripts."""
 
+RUNS_GO_ON = "interrupted; what runs on the hosts goes on (`hetero-tui status`)"
+"""What most commands that are interrupted leave the user with."""
+
 DEMO = -1
 """Instead of an exit code: the user asked for the demo."""
 
@@ -145,7 +148,7 @@ def run_to_end(
     work: Callable[[], Coroutine[Any, Any, int]],
     say: Callable[[str], None] | None = None,
     *,
-    interrupted: str = "interrupted; what runs on the hosts goes on (`hetero-tui status`)",
+    interrupted: str = RUNS_GO_ON,
 ) -> int:
     """Run ``work`` on an event loop of its own; errors become one clear line, signals a clean end."""
     say = say or _say

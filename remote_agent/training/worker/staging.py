@@ -63,8 +63,15 @@ def cut_between(model: nn.Module, factory: Any) -> tuple[nn.Module, ...]:
         JobError: the job's ``layers`` raised.
         CannotCut: the model can't be cut.
     """
-    own = getattr(factory, "layers", None)
-    return job.guard("layers", blocks_of, model, own) if own else blocks_of(model)
+    own: Callable[..., Any] | None = getattr(factory, "layers", None)
+    if own is None:
+        return blocks_of(model)
+
+    def named(whole: nn.Module) -> tuple[Any, ...] | None:
+        given = job.guard("layers", own, whole)
+        return None if given is None else job.guard("layers", tuple, given)
+
+    return blocks_of(model, named)
 
 
 class BlockProfiler:

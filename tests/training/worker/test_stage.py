@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from remote_agent.models.errors import CannotCut
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import JobError
 from remote_agent.training.wire.errors import ConnectionBroken
+from remote_agent.training.worker.staging import cut_between
 from tests.training import plain as textbook
 from tests.training.pipelines import LocalPipeline, Small, assert_close, plain
 
@@ -208,3 +210,25 @@ def test_a_loss_over_a_whole_batch_is_refused_and_a_sum_is_added_up() -> None:
     with LocalPipeline(job, config, (0, 3, 6)) as pipeline:
         found = pipeline.train(3)
     assert_close(found, textbook.train(job, config, 3))
+
+
+def _generated(model: Any) -> Iterator[nn.Module]:
+    yield model.blocks[0]
+    raise ValueError("no more")
+
+
+@pytest.mark.parametrize(
+    ("layers", "kind", "message"),
+    [
+        (lambda model: [*model.blocks, 1], CannotCut, "^layers gave a int at position"),
+        (lambda model: [*model.blocks, model.blocks[0]], CannotCut, "^a Small can't be cut: blocks 0 and"),
+        (lambda model: model.bloks, JobError, "^layers .*AttributeError: 'Small' object has no attribute 'bloks'"),
+        (_generated, JobError, "^layers .*ValueError: no more"),
+        (lambda model: 3, JobError, "^layers: TypeError: 'int' object is not iterable"),
+    ],
+)
+def test_a_jobs_wrong_layers_are_told_as_what_they_are(layers: Any, kind: type[Exception], message: str) -> None:
+    factory = Job()
+    object.__setattr__(factory, "layers", layers)
+    with pytest.raises(kind, match=message):
+        cut_between(factory.create_model(), factory)
