@@ -25,6 +25,9 @@ HAND_ON = ("run", "ray")
 
 def main() -> None:
     """The console script ``hetero-tui``."""
+    if sys.stdout is None or sys.stderr is None:  # a shell closed it (`>&-`): what is said goes nowhere
+        nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - it stays to the end
+        sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a letter that the terminal lacks must not end the program

@@ -15,6 +15,7 @@ from hetero_tui import __version__, cli_hosts, cli_ray, cli_runs, cli_sweep, cli
 from hetero_tui.cli_hosts import FromLaptop, Index, PythonMirror, TorchIndex, Wheels
 from hetero_tui.cli_options import AcceptKeys, Job, Json, LogTo, Plain, Settings, With, with_log
 from hetero_tui.errors import UsageError
+from hetero_tui.events import HostState
 from hetero_tui.launcher import (
     DEMO,
     DONE,
@@ -215,7 +216,12 @@ def status(context: typer.Context, as_json: Json = False, plain: Plain = False, 
         for found in failed:
             assert found.error is not None
             output.error(found.error)
-        return commanding.exit_code(done=[f for f in session.surveyed.values() if f.error is None], failed=failed)
+        named = {name for name, found in session.surveyed.items() if found.error is not None}
+        broken = [host for host in document["hosts"] if host["state"] == HostState.FAILED and host["name"] not in named]
+        for host in broken:
+            output.complain(f"hetero-tui: {host['name']}: status: {host['detail']}")
+        fine = [found for found in session.surveyed.values() if found.error is None][len(broken) :]
+        return commanding.exit_code(done=fine, failed=[*failed, *broken])
 
     commanding.in_session(context, Output(as_json, plain), accept, work, narrate=False)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import os
 import signal
 import sys
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 DONE, FAILED, USAGE, PARTLY, LEFT_BEHIND, INTERRUPTED = 0, 1, 2, 3, 4, 130
 """Exit codes; an API for scripts."""
+
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 RUNS_GO_ON = "interrupted; what runs on the hosts goes on (`hetero-tui status`)"
 """What most commands that are interrupted leave the user with."""
@@ -162,7 +166,8 @@ def run_to_end(
         return await work()
 
     try:
-        return asyncio.run(guarded())
+        code = asyncio.run(guarded())
+        sys.stdout.flush()
     except HeteroTuiError as error:
         say(f"hetero-tui: {error}")
         return error.exit_code
@@ -171,6 +176,14 @@ def run_to_end(
         return INTERRUPTED
     except BrokenPipeError:
         return FAILED
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left to be written is not tried again at the end
+        with contextlib.suppress(OSError):
+            say(f"hetero-tui: the output can't be written: {error.strerror}")
+        return FAILED
+    return code
 
 
 def _say(text: str) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -221,6 +223,33 @@ def test_a_letter_that_the_output_lacks_ends_no_command() -> None:
     assert done.returncode == 2
     assert b"Traceback" not in done.stderr
     assert b"/no-such/?.yaml" in done.stderr
+
+
+FULL = """
+import asyncio
+from hetero_tui.launcher import run_to_end
+async def work():
+    print("a line")
+    return 0
+raise SystemExit(run_to_end(work))
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has it")
+def test_an_output_that_can_not_be_written_is_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, "-c", FULL], stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 1
+    assert done.stderr.decode() == "hetero-tui: the output can't be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_closed_output_is_no_error(tmp_path: Path, closed: str) -> None:
+    (tmp_path / "inventory.yaml").write_text("cluster: {name: x}\nhosts: {here: {connection: local}}\n")
+    command = f"{shlex.quote(sys.executable)} -m hetero_tui runs --plain {closed}"
+    environment = os.environ | {"HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parent.parent)}
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, env=environment, capture_output=True, check=False)
+    assert (done.returncode, b"Traceback" in done.stderr) == (0, False), done.stderr
 
 
 def test_text_of_a_host_is_clean_wherever_it_is_formatted() -> None:

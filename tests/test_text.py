@@ -18,6 +18,7 @@ from hetero_tui.text import last_lines, one_line, plain
         ("a\r\nb", "a\nb"),
         ("a\rb", "ab"),
         ("\x9b31m", "31m"),
+        ("hid\u3164den\ufe0f\u115f", "hidden"),
     ],
 )
 def test_escape_sequences_are_stripped(raw: str, shown: str) -> None:

@@ -219,7 +219,7 @@ def _archive(python: str) -> tuple[bytes, str]:
     runner = (
         "#!/bin/sh\n"
         "# Runs a module of the agent with the Python that was chosen for this host.\n"
-        'agent=$(cd "$(dirname "$0")" && pwd) || exit 1\n'
+        'agent=$(unset CDPATH; cd "$(dirname "$0")" && pwd) || exit 1\n'
         f"{WITHOUT_PYTHON_VARIABLES}\n"
         f'cd && PYTHONPATH="$agent" PYTHONDONTWRITEBYTECODE=1 exec {shlex.quote(python)} -P -m "$@"\n'
     )

@@ -122,7 +122,9 @@ async def bring_up(
         others = [transports[name] for name in starting if name != plan.head]
         await asyncio.gather(*(_undo(inventory.cluster, transport, emit) for transport in others))
         emit(events.ClusterChanged(time=time.time(), state=ClusterState.DOWN))
-        raise ClusterError(f"the head {plan.head} did not start: {error.cause}", step=STEP, hint=error.hint)
+        another = "" if inventory.head else "name another machine as the cluster's `head:` in the inventory"
+        hint = "; or ".join(filter(None, (error.hint, another)))
+        raise ClusterError(f"the head {plan.head} did not start: {error.cause}", step=STEP, hint=hint)
     failed |= {name: failure for name, task in starting.items() if (failure := task.result()) is not None}
     if running is not None and (error := failed.get(plan.head)) is not None:
         text = f"the head of the running cluster failed: {error.cause}; the other machines stay in the cluster"

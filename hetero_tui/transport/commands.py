@@ -239,7 +239,8 @@ def _decoded(data: bytes) -> HostText:
 
 
 def _shown(command: Sequence[str]) -> str:
-    return one_line(" ".join(command), 60)
+    """What a message calls it: the text of a script of ours tells a user nothing, and the step stands beside it."""
+    return "what was asked of it" if list(command[:2]) == ["sh", "-c"] else one_line(" ".join(command), 60)
 
 
 def _status(status: int) -> str:

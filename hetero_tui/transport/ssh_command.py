@@ -31,8 +31,12 @@ _SAID = 4096  # bytes of stdout that are kept, to show what answered in a comman
 _MARK_WITHIN = 64 * 1024  # what login shells print before it is shorter; past that, it is not waited for
 
 # The exec's keep one process id from sshd's child to the command, which makes it the leader of a process group.
-# A start-up file may have gone elsewhere: commands start in the home folder.
-_START = 'cd 2>/dev/null; echo "hetero-tui-pid:$$"; echo "hetero-tui-pid:$$" >&2; exec "$@"'
+# A start-up file may have gone elsewhere: commands start in the home folder. With CDPATH, cd says where it went, and a
+# umask may take a file's owner the right to read it.
+_START = (
+    "unset CDPATH; umask u+rwx 2>/dev/null; cd 2>/dev/null; "
+    'echo "hetero-tui-pid:$$"; echo "hetero-tui-pid:$$" >&2; exec "$@"'
+)
 _END = """p=$1
 end() { kill -s "$1" -- "-$p" 2>/dev/null || kill -s "$1" "$p" 2>/dev/null; }
 end TERM

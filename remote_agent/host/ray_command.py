@@ -227,6 +227,12 @@ _KILLED_EARLY = (
 )
 
 
+def last_error(log: str) -> str:
+    """The last line in the log of a ``ray start`` that tells of an error; empty: there is none."""
+    errors = [_LOG_PREFIX.sub("", line).strip() for line in _ERROR_LINE.findall(log)]
+    return next((line for line in reversed(errors) if _says(line)), "")[:_CAUSE_LENGTH]
+
+
 def explain(log: str) -> tuple[str, str]:
     """(cause, hint) from the log of a ``ray start`` that failed: its last error line, and what to do about it."""
     errors = [_LOG_PREFIX.sub("", line).strip() for line in _ERROR_LINE.findall(log)]

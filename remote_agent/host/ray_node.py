@@ -112,9 +112,11 @@ def await_join(folder: Path, record: ProcessRecord, pause: Pause) -> None:
         if ray_command.STARTED_LINE in text:
             return
         if time.monotonic() >= ends:
+            error = ray_command.last_error(text)
             raise NodeError(
-                f"Ray did not join the cluster within {deadlines.JOIN_SECONDS:.0f} s",
-                f"see that the head's Ray still runs (`status`); this machine's log is {record.log}",
+                f"Ray did not join the cluster within {deadlines.JOIN_SECONDS:.0f} s{error and ': '}{error}",
+                "see that the head's Ray still runs (`status`), and that this machine is not too busy; its log is"
+                f" {record.log}",
             )
         pause(deadlines.POLL_SECONDS)
 

@@ -20,6 +20,7 @@ import os
 import shutil
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,6 +38,10 @@ _KERNELS_RANGE = (49152, 65535)
 """Where nothing tells which ports the kernel gives: RFC 6335's, and macOS's."""
 
 FIREWALLS = ("ufw", "firewall-cmd", "nft", "iptables")
+_PAUSE = 0.05
+"""Seconds until a connection is tried again that found no file free."""
+
+FEW_FILES = "it may open too few files at once (`ulimit -n`)"
 NO_ANSWER, REFUSED, NO_ROUTE, ANOTHER = "no answer", "refused", "no route", "another machine answers there"
 _WORD_BYTES = 16
 _EXTRA_PATH = ("/usr/sbin", "/sbin", "/usr/local/sbin")
@@ -74,11 +79,16 @@ def kernel_ports(path: str = "/proc/sys/net/ipv4/ip_local_port_range") -> range:
 
 async def attempt(address: str, port: int, word: str, seconds: float) -> str:
     """What became of one connection: empty where it led to the process with that word."""
+    ends = time.monotonic() + seconds
     try:
         reader, writer = await asyncio.wait_for(asyncio.open_connection(address, port), seconds)
     except TimeoutError:
         return NO_ANSWER
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):  # `ulimit -n`: others will be done in a moment
+            await asyncio.sleep(_PAUSE)
+            left = ends - time.monotonic()
+            return await attempt(address, port, word, left) if left > 0 else FEW_FILES
         if error.errno == errno.ECONNREFUSED:
             return REFUSED
         return NO_ROUTE if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES) else str(error)

@@ -388,3 +388,14 @@ async def test_a_shell_that_runs_nothing_and_a_forced_command_are_said_so(openss
     with pytest.raises(HostError, match=says):
         async with transport.stream(["true"], step="follow", silence=30) as lines:
             _ = [line async for line in lines]
+
+
+async def test_a_start_up_file_that_exports_cdpath_or_denies_files_to_their_owner_does_no_harm(
+    openssh, connect, tmp_path
+):
+    with (tmp_path / "sshd_config").open("a") as config:
+        config.write('ForceCommand export CDPATH=.:/tmp; umask 777; eval "$SSH_ORIGINAL_COMMAND"\n')
+    await openssh.stop()
+    await openssh.start()
+    done = await connect(openssh.host).run(["sh", "-c", 'echo "${CDPATH-none}"; umask'], step="try", deadline=30)
+    assert done.stdout.raw == "none\n0077\n"

@@ -88,6 +88,9 @@ def describe(error: Exception) -> str:
         cause = error.cause
         return f"{type(cause).__name__}: {cause}"[:300] if cause is not None else "its code raised"
     if isinstance(error, exceptions.ActorDiedError):
+        if "creation task" in str(error):
+            last = str(error).strip().splitlines()[-1].strip()
+            return f"Python there can't load what training needs: {last}"[:300]
         return "its process ended" if "process" in str(error) else "its host or process is gone"
     if isinstance(error, exceptions.OutOfMemoryError):
         return "its process was ended, since its host's memory was nearly full"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,3 +35,26 @@ def test_each_range_is_tried_at_its_ends_and_in_its_middle() -> None:
         assert tried[0] < own[third]
         assert any(own[third] <= port < own[-third] for port in tried)
         assert tried[-1] >= own[-third]
+
+
+async def test_a_host_that_may_open_few_files_tries_again_and_says_so_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def word(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"word")
+        writer.close()
+
+    really, left = asyncio.open_connection, [2]
+
+    async def few(*where: Any) -> Any:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return await really(*where)
+
+    monkeypatch.setattr(asyncio, "open_connection", few)
+    async with await asyncio.start_server(word, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        assert await reach.attempt("127.0.0.1", port, "word", 5.0) == ""
+        left[0] = 1000
+        assert await reach.attempt("127.0.0.1", port, "word", 0.2) == reach.FEW_FILES

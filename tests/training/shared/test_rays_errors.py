@@ -24,3 +24,10 @@ def test_a_host_that_is_out_of_reach_is_not_taken_for_one_whose_process_ended() 
         raise error
     assert not rpc.gone(error)
     assert rpc.gone(exceptions.ActorDiedError())
+
+
+def test_a_library_that_a_worker_can_not_load_is_named() -> None:
+    cause = ImportError("libtorch_cpu.so: cannot open shared object file")
+    traced = f'ray::Worker.__init__()\n  File "actor.py", line 2\n    import torch\nImportError: {cause}'
+    died = exceptions.ActorDiedError(exceptions.RayTaskError("__init__", traced, cause))
+    assert rpc.describe(died) == f"Python there can't load what training needs: ImportError: {cause}"
