@@ -78,6 +78,17 @@ async def test_the_train_dialog_goes_through_the_jobs_and_takes_settings(scenari
         assert app.intents.asked == [("train", "text", {"steps": "9"}, "my data")]
 
 
+async def test_to_leave_the_train_dialog_does_not_take_the_order_back(scenarios, open_app) -> None:
+    gate = asyncio.Event()
+    app = open_app(scenarios.up(), session={"gate": gate, "failure": ClusterError("the ledger is locked", step="train")})
+    async with app.run_test() as pilot:
+        await pilot.press("t", "enter", "escape")
+        assert isinstance(app.screen, MainScreen)
+        gate.set()
+        await pilot.pause()
+        assert "the ledger is locked" in app.view().notes[-1].text
+
+
 async def test_a_setting_that_can_not_be_read_is_said_in_the_dialog_and_nothing_is_trained(scenarios, open_app) -> None:
     app = open_app(scenarios.up())
     async with app.run_test() as pilot:

@@ -161,14 +161,16 @@ class TrainScreen(Dialog[None]):
         order = TrainOrder(job=job, settings=given, paths=train_form.parse_settings(text)[1])
         self._is_under_way, self._refusal = True, ""
         self.draw(self.view())
-        self.run_worker(self._accepted(order), exit_on_error=False)
+        self.app.run_worker(self._accepted(order), exit_on_error=False)  # leaving the form does not take it back
 
     async def _accepted(self, order: TrainOrder) -> None:
         refusal = await self._begin(order)
         self._is_under_way = False
+        if not self.is_attached:
+            return
         if not refusal:
             self.dismiss(None)
-        elif self.is_attached:
+        else:
             self._refusal = refusal
             self.draw(self.view())
 
