@@ -1,17 +1,23 @@
-"""When another coordinator follows one that was killed."""
+"""What a coordinator does before its run begins, and when another follows one that was killed."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from remote_agent.training.coordinator.main import MAX_WITHOUT_PROGRESS, _Progress
+from remote_agent.protocol import CONTROL_FILE, DeviceSpec, RunCommand, RunSpec, encode
+from remote_agent.states import ControlCommand
+from remote_agent.training.coordinator import cluster, engine
+from remote_agent.training.coordinator.control import Control
+from remote_agent.training.coordinator.main import MAX_WITHOUT_PROGRESS, _Progress, attempt
 from remote_agent.training.coordinator.recovery.takeover import takeover_file
+from remote_agent.training.coordinator.request import Request
 from remote_agent.training.data import record
 
 
@@ -54,3 +60,24 @@ def wait_until_blocked(pid: int) -> None:
             return
         time.sleep(0.005)
     raise AssertionError("SIGTERM is never blocked")
+
+
+def test_a_host_that_is_drained_while_a_run_starts_is_drained_and_what_was_asked_before_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = DeviceSpec(host="mercer", device="cpu", name="CPU")
+    about = {"run": "r", "job": "digits", "cluster": "c", "ray_address": "", "node_address": "", "devices": (device,)}
+    (tmp_path / "run.json").write_text(encode(RunSpec(**about, host="mercer", server_host="mercer")))
+    control = tmp_path / CONTROL_FILE
+
+    def tell(host: str) -> None:
+        with control.open("a") as file:
+            file.write(encode(RunCommand(command=ControlCommand.DRAIN, host=host)) + "\n")
+
+    asked: list[Request] = []
+    tell("before")
+    monkeypatch.setattr(cluster, "connect", lambda *_: tell("meanwhile"))
+    monkeypatch.setattr(cluster, "disconnect", lambda: None)
+    monkeypatch.setattr(engine, "run", lambda request, *_: asked.append(request))
+    attempt(tmp_path, threading.Event())
+    assert [command.host for command in Control(control, asked[0].commands).poll()] == ["meanwhile"]
