@@ -248,7 +248,7 @@ class Session(Scripting):
 
     async def stop_run(self, run: str | None = None) -> None:
         """Stop a run (None: the one on the screen, else the newest) after its step, with a checkpoint."""
-        with self._working("stopping the run"):
+        with self._working("ending the run"):
             current = self._state.run
             wanted = run if run is not None else (current.run if current is not None else None)
             host, summary = await find_run(self.inventory.cluster, self._fleet.transports, wanted)

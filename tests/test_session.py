@@ -41,11 +41,11 @@ async def test_a_stop_or_a_drain_that_ends_first_leaves_the_session_busy_with_th
 
 async def test_an_operation_that_ends_before_a_stop_that_goes_on_leaves_the_session_busy(session: Session) -> None:
     async with session:
-        with session._working("stopping the run"):
-            assert session.busy == "stopping the run"
+        with session._working("ending the run"):
+            assert session.busy == "ending the run"
             async with session._exclusively("stopping"):
                 assert session.busy == "stopping", "the teardown is what no key may begin a second time"
-            assert session.busy == "stopping the run"
+            assert session.busy == "ending the run"
         assert session.busy == ""
 
 

@@ -119,7 +119,7 @@ def _all_words(host: HostView, now: float) -> tuple[str, ...]:
     match host.state:
         case HostState.UNREACHABLE:
             since = "" if host.last_seen is None else f" {fmt.duration(now - host.last_seen)}"
-            shorter = (f"{word}{since}, try in {wait}", f"{word}, try {wait}", word)
+            shorter = (f"{word}{since}, try in {wait}", f"{word}, try in {wait}", f"{word}, try {wait}", word)
             return (f"{word}{since}, next try in {wait}", *shorter) if wait else (f"{word}{since}", word)
         case HostState.PAUSED:
             next_try = (f"{word}, next try in {wait} (b: now)", f"{word}, try {wait} (b)") if wait else ()

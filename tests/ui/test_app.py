@@ -80,7 +80,9 @@ async def test_the_train_dialog_goes_through_the_jobs_and_takes_settings(scenari
 
 async def test_to_leave_the_train_dialog_does_not_take_the_order_back(scenarios, open_app) -> None:
     gate = asyncio.Event()
-    app = open_app(scenarios.up(), session={"gate": gate, "failure": ClusterError("the ledger is locked", step="train")})
+    app = open_app(
+        scenarios.up(), session={"gate": gate, "failure": ClusterError("the ledger is locked", step="train")}
+    )
     async with app.run_test() as pilot:
         await pilot.press("t", "enter", "escape")
         assert isinstance(app.screen, MainScreen)
@@ -107,6 +109,15 @@ async def test_what_can_not_be_trained_is_said_in_the_dialog_and_nothing_is_star
         await pilot.press("s", "enter")
         await pilot.pause()
         assert app.intents.asked == [("train", "digits", {})]
+
+
+async def test_before_the_first_step_stop_promises_neither_a_checkpoint_nor_that_there_is_none(
+    scenarios, open_app
+) -> None:
+    app = open_app(scenarios.starting())
+    async with app.run_test() as pilot:
+        await pilot.press("s")
+        assert "ends before its first step, or after that with a checkpoint" in " ".join(dialog_text(app).split())
 
 
 async def test_stop_asks_first_and_its_default_answer_lets_the_run_go_on(scenarios, open_app) -> None:

@@ -67,6 +67,15 @@ def test_a_run_that_ended_has_neither_speed_nor_time_left(scenarios) -> None:
     assert {"train", "resume"} <= {*words}
 
 
+def test_a_run_that_is_stopped_while_it_starts_is_not_said_to_start(scenarios) -> None:
+    stopping = apply(
+        scenarios.starting(), RunChanged(time=scenarios.NOW, run="text-7f3", job="text", state=RunState.STOPPING)
+    )
+    said = header_line(stopping, "ending the run", scenarios.NOW, UTC, 120, DARK).plain
+    assert "◌ ending the run " in said, "the operation has room"
+    assert "text-7f3 stopping: workers" in said
+
+
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120, 200])
 @pytest.mark.parametrize("state", ["empty", "probed", "training", "finished"])
 def test_the_status_line_is_never_wider_than_the_screen_and_keeps_the_clock(width, state, scenarios) -> None:

@@ -127,7 +127,8 @@ def step_time_lines(
     if len(shown) < len(times):
         lines.append(Text(f"and {fmt.plural(len(times) - len(shown), 'worker')} that wait longer", palette.muted))
     lines.extend(Text("") for _ in range(rows - len(lines)))
-    lines.append(_legend(times, width, palette, OF_STAGES if staged else {}))
+    if not all(time.word for time in times):
+        lines.append(_legend(times, width, palette, OF_STAGES if staged else {}))
     return lines[:height]
 
 
@@ -139,7 +140,8 @@ def timeline_lines(times: Sequence[WorkerTime], width: int, height: int, palette
     left, right = _label_width(times) + 7, 10
     room = max(1, width - left - right)
     end = fmt.milliseconds(max(time.total for time in times))
-    axis = Text(" " * left + "0" + f"{end:>{room - 1}}", style=palette.muted)
+    nothing = all(time.word for time in times)
+    axis = Text("" if nothing else " " * left + "0" + f"{end:>{room - 1}}", style=palette.muted)
     return [*bars, *(Text("") for _ in range(height - 1 - len(bars))), axis]
 
 

@@ -25,7 +25,7 @@ class StopScreen(Dialog[bool]):
         if run is None or run.run != self._run or run.state.final:
             said = [f"{self._run} has ended meanwhile."]
         elif not run.step:
-            said = ["It has made no step yet: there is nothing to keep.", "It can't be resumed; press t to start anew."]
+            said = ["It is still starting: it ends before its first step, or after that with a checkpoint."]
         else:
             said = [f"It ends after its step, now {run.step:,}, with a checkpoint.", "It can be resumed with r."]
         return [Text(part, style=palette.foreground) for line in said for part in wrapped(line, width)]

@@ -25,6 +25,12 @@ def test_means_are_over_recent_steps_and_workers_that_are_gone_say_so(scenarios)
     assert last_times(run)[0].parts[0] == run.recent[-1].workers[0].compute_s
 
 
+def test_no_shares_are_shown_of_steps_that_were_not_made() -> None:
+    benched = (replace(time("a", 0.0, 0.0, 0.0, 0.0), word="too slow just now"),)
+    for lines in (step_time_lines(benched, 60, 5, DARK), timeline_lines(benched, 60, 5, DARK)):
+        assert [line.plain for line in lines if line.plain] == ["a    -  too slow just now"]
+
+
 def test_of_a_run_that_is_over_no_worker_is_said_to_come_back(scenarios) -> None:
     run = scenarios.training().run
     worker = replace(run.workers[0], alive=False)
