@@ -23,7 +23,7 @@ from hetero_tui.fleet import agent
 from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fleet.probing import state_after
 from hetero_tui.intents import Leftover, Removed, TeardownPreview, TeardownReport
-from hetero_tui.state import State
+from hetero_tui.state import IN_CLUSTER, State
 from hetero_tui.text import last_lines
 from hetero_tui.transport import Transport
 from remote_agent import protocol
@@ -46,14 +46,7 @@ _AGENT_NOT_REMOVED = 95
 """Exit status of the clean-up where the agent's files stay, or were not there."""
 
 
-_WITH_RAY = (
-    HostState.UP,
-    HostState.TRAINING,
-    HostState.SLOW,
-    HostState.STARTING,
-    HostState.RESTARTING,
-    HostState.FAILED,
-)
+_WITH_RAY = (*IN_CLUSTER, HostState.STARTING, HostState.RESTARTING, HostState.FAILED)
 
 
 def preview(state: State, touched: Collection[str]) -> TeardownPreview:
