@@ -258,7 +258,10 @@ def _without(run: RunView, event: protocol.WorkerLost) -> tuple[RunView, Level, 
         drained=drained,
         retry_at=None if pause is None else event.time + pause,
     )
+    was_away = any(worker.worker == event.worker and not worker.alive for worker in run.workers)
     run = replace(run, workers=workers)
+    if was_away and not drained:
+        return run, Level.WARNING, f"{event.host} is not back: {event.cause}"
     if drained:
         return run, Level.INFO, f"{event.host} left the run before step {event.step:,}, as asked (drained)"
     return run, Level.WARNING, f"{event.host} lost at step {event.step:,}: {event.cause}"

@@ -443,6 +443,15 @@ def test_drained_paused_and_benched_hosts_have_their_own_states_and_a_drained_on
         assert back.hosts_able == back.hosts_training == 2
 
 
+def test_a_worker_that_fails_again_on_its_way_back_is_not_lost_twice() -> None:
+    first, again = lost(4, "nas", "killed"), lost(5, "nas", "no driver (tried again in 4 s)")
+    state = run_of(started(), plan(), step(1, 3), first, again, start=both_up())
+    assert state.log[-1].text == "nas is not back: no driver (tried again in 4 s)"
+    assert state.hosts[1].next_try == 105.0 + 4.0
+    assert state.run is not None
+    assert [(fault.number, fault.tries) for fault in state.run.faults] == [(1, 1)]
+
+
 def test_a_fault_is_one_row_with_what_was_done_what_it_cost_and_when_it_was_over() -> None:
     reissued = protocol.SliceReissued(
         seq=5, time=104.0, step=1, worker="nas/cpu", to="mercer/cpu", samples=16, stall_s=0.9

@@ -76,6 +76,23 @@ def test_a_worker_whose_start_fails_of_an_unexpected_error_is_tried_again(monkey
     assert len(calls) > 2, "it was tried again"
 
 
+def test_a_worker_that_fails_again_on_its_way_back_is_told_of_with_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured, calls = product.measured, list[int]()
+
+    def broken(*given: Any) -> Measurements:
+        calls.append(1)
+        if 2 <= len(calls) <= 4:
+            raise ValueError("no driver")
+        return measured(*given)
+
+    monkeypatch.setattr(product, "measured", broken)
+    outcome = simulate(1, [Fault(4.0, "drain", "b", 3.0)])
+    assert not outcome.wrong, said(outcome)
+    told = [event for event in outcome.events if "WorkerLost" in event and "drained" not in event]
+    assert len(told) == 2
+    assert all(f"(tried again in {pause} s)" in event for event, pause in zip(told, (2, 4), strict=True))
+
+
 def test_the_plan_follows_a_slower_device_and_a_link_that_carries_a_tenth_within_30_steps() -> None:
     outcome = simulate(1, [Fault(40.0, "throttle", "b", 0.0), Fault(120.0, "narrow", "c", 0.0)], "auto")
     assert outcome.wrong == "c takes no part at the end", said(outcome)

@@ -93,3 +93,9 @@ def test_the_reason_stands_beside_a_state_that_needs_a_hand(scenarios) -> None:
 def test_a_state_that_passes_says_for_how_long(scenarios) -> None:
     host = dataclasses.replace(scenarios.fresh().host("nas"), state=HostState.STARTING, since=scenarios.NOW - 12)
     assert cells.state_words(host, scenarios.NOW) == "starting 12 s"
+
+
+def test_a_paused_host_is_tried_once_its_pause_is_over(scenarios) -> None:
+    host = dataclasses.replace(scenarios.faulty().host("nas"), next_try=scenarios.NOW + 8)
+    assert cells.state_words(host, scenarios.NOW) == "paused, next try in 8 s (b: now)"
+    assert cells.state_words(host, scenarios.NOW + 9) == "paused, tried now"

@@ -148,6 +148,14 @@ class Rejoining:
         return cls(spec, None, now, lost=True, start_at=now)
 
     @property
+    def host(self) -> str:
+        return self.spec.host
+
+    @property
+    def device(self) -> str:
+        return self.spec.device
+
+    @property
     def patience_s(self) -> float:
         """Seconds without a sign of progress after which it is taken to hang."""
         return ALONE_S if self.held is None else HUNG_DEADLINES * self.held.late_s

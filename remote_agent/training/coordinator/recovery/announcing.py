@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from remote_agent.protocol import Notice, WorkerLost
 from remote_agent.strategies import spec_of
-from remote_agent.training.coordinator.members import WorkerHandle
+from remote_agent.training.coordinator.members import Rejoining, WorkerHandle
 from remote_agent.training.coordinator.session import Session
 
 
-def tell_lost(session: Session, step: int, member: WorkerHandle, cause: str) -> None:
-    """``member`` takes no part any more, because of ``cause``."""
+def tell_lost(session: Session, step: int, member: WorkerHandle | Rejoining, cause: str) -> None:
+    """``member`` takes no part any more, or failed on its way back, because of ``cause``."""
     who = {"worker": member.name, "host": member.host, "device": member.device}
     session.journal.write(WorkerLost, **who, step=step, cause=cause)
 

@@ -216,10 +216,11 @@ class Membership:
         status = self._status(away.attempts, len(self._members), len(self._away))
         if away.member is not None:
             self._blame(away.member, evidence)
-        if not away.lost and away.member is not None:
-            tell_lost(self._session, step, away.member, _cause(evidence))
-            away.lost = True
         decision = policy.decide(evidence, status)
+        waits = isinstance(decision, Restart) and decision.after_s > 0
+        if waits or not away.lost:
+            tell_lost(self._session, step, away, decision.cause if waits else _cause(evidence))
+            away.lost = True
         LOG.info("step %d: %s on its way back: %s -> %s", step, away.name, evidence, decision)
         self._carry_out(decision, away, step)
 
