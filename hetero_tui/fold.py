@@ -126,7 +126,8 @@ def _host_changed(state: State, event: events.HostChanged) -> State:
 def _words_for(before: HostState, event: events.HostChanged) -> tuple[Level, str]:
     """The log line for a host's new state, and its weight; "" for none."""
     detail = f": {event.detail}" if event.detail else ""
-    if before in _AWAY and (event.state in IN_CLUSTER or event.state is HostState.READY):
+    answers = before is HostState.UNREACHABLE and event.state is HostState.READY
+    if answers or (before in _AWAY and event.state in IN_CLUSTER):
         return Level.GOOD, f"{event.host} is back{detail}"
     level = _LEVELS.get(event.state)
     if level is None:

@@ -405,6 +405,12 @@ def test_a_host_that_was_away_is_told_to_be_back() -> None:
     assert state.hosts[1].next_try is None
 
 
+def test_a_host_whose_ray_was_ended_by_another_terminal_is_not_back_but_ready() -> None:
+    state = apply(both_up(), sampled("nas", "restarting", time=99.0))
+    state = apply(state, events.HostChanged(time=100.0, host="nas", state=HostState.READY))
+    assert state.log[-1].text == "nas is ready"
+
+
 def test_a_host_that_was_never_reached_was_never_seen() -> None:
     state = apply(START, events.HostChanged(time=1.0, host="nas", state=HostState.CONNECTING))
     state = apply(state, events.HostChanged(time=16.0, host="nas", state=HostState.UNREACHABLE, detail="no route"))

@@ -335,6 +335,14 @@ async def test_a_change_of_the_inventory_is_noticed(tmp_path, monkeypatch) -> No
     await changes.aclose()
 
 
+async def test_what_is_sorted_or_filtered_by_is_seen_on_a_narrow_terminal(scenarios, open_app) -> None:
+    app = open_app(scenarios.demo())
+    async with app.run_test(size=(60, 15)) as pilot:
+        assert title_of(app, "hosts").startswith("Hosts, 3 simulated")
+        await pilot.press("o")
+        assert title_of(app, "hosts") == "Hosts, by name"
+
+
 async def test_a_filter_takes_no_line_from_the_table_and_sorting_and_copying_are_keys(scenarios, open_app) -> None:
     app = open_app(scenarios.training())
     async with app.run_test(size=(80, 24)) as pilot:

@@ -37,7 +37,8 @@ class Hosts(Table):
             order = _ORDERS[self.sorted_by]
             hosts.sort(key=lambda host: order(host, state.run))
         entries = [self._entry(host, view, chosen) for host in hosts]
-        self.fill(_title(state.hosts), cells.header_line(chosen, view.palette), entries, view.palette)
+        title = "Hosts" if self.filter or self.sorted_by else _title(state.hosts)  # there is no room for both
+        self.fill(title, cells.header_line(chosen, view.palette), entries, view.palette)
 
     def _entry(self, host: HostView, view: View, chosen: Columns) -> Entry:
         seen = (cells.share_of(host, view.state.run), int(view.now), view.palette, chosen)
