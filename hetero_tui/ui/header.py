@@ -131,6 +131,7 @@ def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) ->
     age = step_age(state, now)
     style = _age_style(run, age, palette)
     said = "" if age is None else f"last step {fmt.seconds(age)} ago"
+    said = said if len(said) <= _AGE else said.removeprefix("last ")
     places.append(_Place(rank=7, width=_AGE, text=Text(said, style=style)))
     return places
 

@@ -53,6 +53,10 @@ def test_the_age_of_the_last_step_becomes_grey_and_then_orange(scenarios) -> Non
         at = line.plain.index("last step")
         colours.append(next(str(span.style) for span in line.spans if span.start <= at < span.end))
     assert colours == [DARK.foreground, DARK.muted, DARK.warning]
+    for minutes in (14, 61, 600):
+        line = header_line(state, "", scenarios.NOW + 60 * minutes, UTC, 200, DARK).plain
+        assert " step " in line
+        assert " ago " in line
 
 
 def test_a_run_that_ended_has_neither_speed_nor_time_left(scenarios) -> None:
