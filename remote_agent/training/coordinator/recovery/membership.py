@@ -214,7 +214,7 @@ class Membership:
         """Decide about a worker that failed on its way back."""
         self._away.remove(away)
         status = self._status(away.attempts, len(self._members), len(self._away))
-        if away.member is not None:
+        if away.member is not None and away.follows is not None:  # else it is the process before that is known
             self._blame(away.member, evidence)
         decision = policy.decide(evidence, status)
         waits = isinstance(decision, Restart) and decision.after_s > 0
