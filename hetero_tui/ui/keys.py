@@ -300,7 +300,7 @@ def _wanted_in(view: int, state: State) -> list[str]:
         unfit = any(host.state is HostState.UNFIT for host in state.hosts)
         return (["key"] if offered else []) + (["bring_back"] if back else []) + (["install"] if unfit else [])
     if view == FAULTS:
-        waits = state.run is not None and bool(state.run.paused_hosts)
+        waits = state.run is not None and not state.run.state.final and bool(state.run.paused_hosts)
         return (["bring_back"] if waits else []) + ["logs"]
     return {
         RUN: ["smooth", "scale", "zoom"],

@@ -16,7 +16,7 @@ from hetero_tui.fold import apply
 from hetero_tui.state import LogLine
 from hetero_tui.ui.details import details_lines, wrapped
 from hetero_tui.ui.header import header_line
-from hetero_tui.ui.keys import shown_keys
+from hetero_tui.ui.keys import FAULTS, shown_keys
 from hetero_tui.ui.palette import DARK
 from hetero_tui.ui.sentences import evaluation_words, farewell, keys_line, log_lines, outcome_line
 from hetero_tui.ui.train_form import foot
@@ -90,6 +90,15 @@ def test_the_status_line_is_never_wider_than_the_screen_and_keeps_the_clock(widt
 
 def test_in_a_narrow_status_the_clusters_state_stays_longest(scenarios) -> None:
     assert status(scenarios, "training", 40).strip().startswith("◐ training 3/4")
+
+
+def test_no_machine_is_brought_back_into_a_run_that_is_over(scenarios) -> None:
+    over = RunChanged(time=scenarios.NOW, run="text-7f3", job="text", state=RunState.FAILED)
+    offered = [
+        [word for _, word, _ in shown_keys(state, "", view=FAULTS)]
+        for state in (scenarios.faulty(), apply(scenarios.faulty(), over))
+    ]
+    assert ["bring back" in words for words in offered] == [True, False]
 
 
 def test_the_keys_shown_are_those_that_make_sense_now(scenarios) -> None:
