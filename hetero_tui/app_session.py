@@ -77,7 +77,9 @@ class AppSession(Session):
         live = current is not None and not current.state.final and run in (None, current.run)
 
         def failed(error: HostError) -> None:
-            self.notice(Level.WARNING, str(error))
+            known = self.state.host(error.host)
+            if known is None or known.state is not HostState.UNREACHABLE:  # that it is has been told
+                self.notice(Level.WARNING, str(error))
 
         async with aclosing(self.logs_of(run, host, follow=live, failed=failed)) as coming:
             async for entry in coming:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hetero_tui import events
 from hetero_tui.app_session import AppSession
-from hetero_tui.errors import RunError
+from hetero_tui.errors import HostError, RunError, Unreachable
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.transport import shell_command
 
@@ -36,3 +39,19 @@ async def test_what_is_saved_never_takes_the_place_of_a_file(tmp_path: Path, mon
             await session.save("no/folder.log", "ours")
     assert (tmp_path / "text-1.log").read_text() == "mine"
     assert (tmp_path / "text-1-2.log").read_text() == "ours\n"
+
+
+async def test_that_a_machine_is_unreachable_is_not_told_again_by_its_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def none(*_: Any, failed: Callable[[HostError], None], **__: Any) -> AsyncGenerator[Any]:
+        for host in ("mercer", "nas"):
+            failed(Unreachable(host, "no answer", step="connect"))
+        return
+        yield
+
+    async with AppSession(FLEET, tmp_path / "inventory.yaml", ledger_folder=tmp_path / "ledger") as session:
+        monkeypatch.setattr(session, "logs_of", none)
+        session.emit(events.HostLost(time=1.0, host="nas", cause="no answer"))
+        assert [line async for line in session.logs(None, "")] == []
+        assert [line.text.split(":")[0] for line in session.state.log] == ["nas is unreachable", "mercer"]

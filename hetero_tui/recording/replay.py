@@ -49,11 +49,10 @@ class Replay(Refusing):
 
     @property
     def busy(self) -> str:
-        """Where the replay is, in a few words."""
-        clock = time.strftime("%H:%M:%S", time.localtime(self.position))
-        ended = self.position >= self.recording.ends
-        how = "end of replay" if ended else "replay paused" if self.paused else f"replay ×{self.speed}"
-        return f"{how} {clock}"
+        """How the time passes; the screens' clock is the recording's."""
+        if self.position >= self.recording.ends:
+            return "end of replay"
+        return "replay paused" if self.paused else f"replay ×{self.speed}"
 
     def now(self) -> float:
         """The clock of the screens: ages are those of that time."""

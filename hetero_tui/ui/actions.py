@@ -53,7 +53,7 @@ class Actions(App[None]):
         if key is not None and self.screen is self.main and self.main.number not in key.views:
             return False
         if key is not None and key.changes and self._readonly:
-            self._say("This app only shows (--readonly): nothing on the machines is changed.")
+            self._say("This app only shows: nothing on the machines is changed.")
             return False
         return super().check_action(action, parameters)
 

@@ -24,7 +24,7 @@ from hetero_tui.errors import HeteroTuiError, InventoryError
 from hetero_tui.events import Level
 from hetero_tui.ui.keys import ADD, ASKING, CHAOS, DEMO, EDIT, KEYS, QUIT, VIEWS, Key, remapped
 from hetero_tui.ui.machine_actions import MachineActions
-from hetero_tui.ui.opening import Opening
+from hetero_tui.ui.opening import BUSY, Opening
 from hetero_tui.ui.operations import Operations
 from hetero_tui.ui.palette import PALETTES, preferred
 from hetero_tui.ui.preferences import Preferences
@@ -139,9 +139,11 @@ class HeteroApp(MachineActions):
     def view(self) -> View:
         """The input of one frame."""
         intents = self._intents
+        busy = "" if self._mistakes and isinstance(intents, Opening) else intents.busy
+        no_tutorial = bool(intents.state.hosts) or busy == BUSY
         return View(
             state=intents.state,
-            busy="" if self._mistakes and isinstance(intents, Opening) else intents.busy,
+            busy=busy,
             now=self._now(),
             zone=self._zone,
             palette=self._palette,
@@ -150,7 +152,7 @@ class HeteroApp(MachineActions):
             notes=self._operations.notes,
             keys=self._keys,
             quit_key=self._quit_key,
-            more_keys=self._more_keys if intents.state.hosts else (*self._tutorial_keys, *self._more_keys),
+            more_keys=self._more_keys if no_tutorial else (*self._tutorial_keys, *self._more_keys),
             readonly=self._readonly,
             number=self.main.number,
             opened=self._opened,

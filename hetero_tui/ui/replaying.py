@@ -9,6 +9,7 @@ from textual.binding import Binding, BindingType
 from hetero_tui.recording.replay import Replay
 from hetero_tui.ui.app import HeteroApp
 from hetero_tui.ui.keys import Key
+from hetero_tui.ui.preferences import Preferences
 
 REPLAY_KEYS = (
     Key(key="space", code="space", action="pause", word="pause", help="Let the time stand still, or pass again"),
@@ -27,7 +28,9 @@ class ReplayApp(HeteroApp):
     BINDINGS: ClassVar[list[BindingType]] = [Binding(key.code, key.action, key.help, show=False) for key in REPLAY_KEYS]
 
     def __init__(self, replay: Replay) -> None:
-        super().__init__(replay, on_start=(), quit_key=QUIT_REPLAY, now=replay.now)
+        super().__init__(
+            replay, on_start=(), quit_key=QUIT_REPLAY, now=replay.now, preferences=Preferences(readonly=True)
+        )
         self._replay = replay
         self._more_keys = REPLAY_KEYS
 

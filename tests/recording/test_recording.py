@@ -26,6 +26,7 @@ from hetero_tui.recording.replay import Replay
 from hetero_tui.session import Session
 from hetero_tui.state import State, initial
 from hetero_tui.ui.replaying import ReplayApp
+from hetero_tui.ui.widgets.lines import Lines
 from remote_agent import protocol
 from remote_agent.states import RayState, RunState
 
@@ -239,8 +240,14 @@ async def test_the_app_shows_a_recording_by_its_own_clock_and_its_keys_move_it(t
         await pilot.press("left_square_bracket", "greater_than_sign", "greater_than_sign", "less_than_sign")
         assert replay.position == pytest.approx(1005, abs=2)
         assert replay.speed == 2
-        await pilot.press("u")  # an operation says that it can't be, and changes nothing
-        assert app.is_running
+        header = app.main.query_one("#status", Lines).lines[0].plain
+        assert header.startswith(" ◌ replay paused ") or "  ◌ replay paused " in header
+        assert "stop" not in app.main.query_one("#keys", Lines).lines[0].plain
+        await pilot.press("s")
+        await pilot.pause()
+        assert [toast.message for toast in app._notifications] == [
+            "This app only shows: nothing on the machines is changed."
+        ]
         await pilot.press("q")
 
 

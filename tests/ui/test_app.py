@@ -406,6 +406,7 @@ async def test_the_first_frame_does_not_wait_for_the_session_to_be_opened(scenar
     app = HeteroApp(opener, now=lambda: scenarios.NOW)
     async with app.run_test() as pilot:
         assert "opening" in text_of(app, "status")
+        assert "demo" not in text_of(app, "keys"), "whether there are machines is not known yet"
         await pilot.press("u")
         assert toasts(app) == ["The inventory is still being read."]
         gate.set()

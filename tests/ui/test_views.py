@@ -226,7 +226,7 @@ async def test_what_a_readonly_app_would_change_is_refused_with_a_word(scenarios
         await pilot.pause()
         assert app.intents.asked == []
         assert isinstance(app.screen, MainScreen)
-        assert {*toasts(app)} == {"This app only shows (--readonly): nothing on the machines is changed."}
+        assert {*toasts(app)} == {"This app only shows: nothing on the machines is changed."}
         assert "teardown" not in app.main.query_one("#keys", Lines).text
         titles = {command.title for command in app.get_system_commands(app.screen)}
         assert "Teardown" not in titles
