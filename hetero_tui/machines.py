@@ -93,6 +93,14 @@ class Machines:
         target = THIS_COMPUTER if host.connection == "local" else target_of({"address": host.address, **own})
         return {"target": target, **{key: _written(own[key]) for key in FORM if key in own}}
 
+    def inherited(self, name: str) -> dict[str, str]:
+        """What ``defaults`` give a host for the keys that it has not itself, as :meth:`form` writes it."""
+        own = host_fields(self.path, name)
+        host = next(host for host in self.hosts() if host.name == name)
+        plain = Host(name=name, connection=host.connection, address=host.address)
+        given = {key: getattr(host, key) for key in FORM if key not in own}
+        return {key: _written(value) for key, value in given.items() if value != getattr(plain, key)}
+
     def mistakes_in(self, name: str, typed: Mapping[str, str], *, is_new: bool) -> tuple[str, ...]:
         """What is wrong with a host as it was typed, each with its key in front; nothing is written."""
         try:

@@ -52,8 +52,10 @@ class MachineActions(Actions):
         if machines is not None and typed is not None:
             begin = self._writer(machines, is_new=False)
             elsewhere = ("Open the file", self._edit_file)
-            screen = MachineScreen(self.view, machines, begin, elsewhere=elsewhere, name=host, typed=typed)
-            self.push_screen(screen)
+            given = machines.inherited(host)
+            self.push_screen(
+                MachineScreen(self.view, machines, begin, elsewhere=elsewhere, name=host, typed=typed, inherited=given)
+            )
 
     def action_remove(self) -> None:
         """Take the marked machine out of the inventory; asks first."""

@@ -267,3 +267,12 @@ def test_a_form_shows_what_is_written_and_writes_the_same_again(tmp_path) -> Non
     machines.write("b", fields_of({"target": "b.local"}), is_new=False)
     assert load(path).host("b").address == "b.local"
     assert load(path).host("b").cpus is None
+
+
+async def test_an_empty_field_shows_what_the_defaults_give_it(inventory, scenarios, open_app) -> None:
+    inventory.write_text("defaults: {python: /opt/py/bin/python, devices: [cpu]}\n" + FILE)
+    app = open_app(scenarios.probed(), machines=lambda: Machines(inventory))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("e")
+        shown = {key: app.screen.query_one(f"#{key}", Input).placeholder for key in ("python", "devices", "cpus")}
+        assert shown == {"python": "/opt/py/bin/python", "devices": "cpu", "cpus": "all"}

@@ -72,6 +72,7 @@ class MachineScreen(Dialog[None]):
         elsewhere: a further button and what it does, in this form's place.
         name: of the machine that is changed; empty: a new one.
         typed: what its fields hold.
+        inherited: what holds for a field that is empty, where the inventory's ``defaults`` say it.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -88,10 +89,11 @@ class MachineScreen(Dialog[None]):
         elsewhere: tuple[str, Callable[[], None]] | None = None,
         name: str = "",
         typed: Mapping[str, str] | None = None,
+        inherited: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(view, title=f"{name} in the inventory" if name else "Add a machine")
         self._form, self._begin, self._elsewhere = form, begin, elsewhere
-        self._changed, self._typed = name, dict(typed or {})
+        self._changed, self._typed, self._inherited = name, dict(typed or {}), dict(inherited or {})
         self._known = () if name else form.known_to_ssh()
         self._is_under_way = False
         self._refusal = ""
@@ -113,7 +115,7 @@ class MachineScreen(Dialog[None]):
                 continue
             field = Input(
                 value=self._typed.get(key, ""),
-                placeholder=empty,
+                placeholder=self._inherited.get(key, empty),
                 id=key,
                 compact=True,
                 suggester=suggester if key == TARGET else None,
