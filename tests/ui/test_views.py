@@ -22,6 +22,7 @@ from hetero_tui.ui.plain import to_ascii
 from hetero_tui.ui.preferences import Preferences, read_preferences
 from hetero_tui.ui.screens.main import MainScreen
 from hetero_tui.ui.widgets.lines import Lines
+from remote_agent import protocol
 
 
 def text_of(app) -> str:
@@ -333,6 +334,22 @@ async def test_a_change_of_the_inventory_is_noticed(tmp_path, monkeypatch) -> No
     path.unlink()
     await asyncio.wait_for(coming, 10)
     await changes.aclose()
+
+
+async def test_how_often_a_worker_failed_on_its_way_back_is_not_cut_off(scenarios, open_app) -> None:
+    state = scenarios.training()
+    for seq in range(1, 6):
+        lost = protocol.WorkerLost(
+            seq=state.run.last_seq + 1, time=scenarios.NOW + seq, worker="mercer/cuda:0", host="mercer",
+            device="cuda:0", step=1204, cause=f"its process ended (tried again in {2**seq} s)",
+        )  # fmt: skip
+        state = apply(state, ev.RunProgressed(run="text-7f3", event=lost))
+    app = open_app(state)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("4")
+        await pilot.pause()
+        rows = [line.plain for line in app.main.pane.table.rows.lines]
+        assert any("lost: its process ended ×5 " in row for row in rows), rows
 
 
 async def test_what_is_sorted_or_filtered_by_is_seen_on_a_narrow_terminal(scenarios, open_app) -> None:

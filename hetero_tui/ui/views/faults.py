@@ -79,7 +79,7 @@ def _cells(fault: Fault, view: View) -> list[Text]:
     palette = view.palette
     glyph = "✔" if fault.back is not None else "▲"
     what = f"{fault.word}: {fault.what}" if fault.word not in fault.what else fault.what
-    tries = f" ({fmt.plural(fault.tries + 1, 'time')})" if fault.tries else ""
+    tries = f" ×{fault.tries + 1}" if fault.tries else ""
     return [
         Text(str(fault.number), style=palette.muted),
         Text(fmt.clock(fault.time, view.zone), style=palette.muted),
