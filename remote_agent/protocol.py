@@ -146,7 +146,8 @@ class RunSpec:
     back. ``profile`` names the file, in :data:`PROFILES` of the cluster's folder on the head, in which what is measured
     of devices and links is kept for later plans; empty: it is not kept. With ``script`` it is no training: ``job`` is a
     Ray script's file in :data:`JOB_ARCHIVE`, and ``arguments`` are its own (:mod:`remote_agent.raw_ray`). With
-    ``search`` as well it is a sweep: ``job`` is what its trials train (:mod:`remote_agent.sweep`).
+    ``search`` as well it is a sweep: ``job`` is what its trials train (:mod:`remote_agent.sweep`). ``commands`` is from
+    which byte of :data:`CONTROL_FILE` on the user's commands are for it: those before were for the run before.
     """
 
     run: str
@@ -166,6 +167,7 @@ class RunSpec:
     script: bool = False
     arguments: tuple[str, ...] = ()
     search: Search | None = None
+    commands: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

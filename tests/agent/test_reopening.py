@@ -84,6 +84,7 @@ def test_a_run_keeps_the_devices_of_hosts_that_are_away_but_not_of_those_that_le
     (place / protocol.CONTROL_FILE).write_text("\n".join(control) + "\n")
     runs.reopen(tmp_path, "digits-1", replace(specification("d"), awaited=("a", "b", "d", "e")))
     spec = protocol.decode(RunSpec, (place / "run.json").read_text())
+    assert spec.commands == (place / protocol.CONTROL_FILE).stat().st_size, "they were for the run before"
     # b was drained, c is there and does not train any more, d has other devices now.
     assert [(entry.host, entry.device) for entry in spec.devices] == [("d", "cpu"), ("a", "cuda:0"), ("e", "cuda:0")]
 

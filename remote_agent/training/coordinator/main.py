@@ -20,8 +20,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from remote_agent.protocol import CONTROL_FILE, ProtocolError, RunFinished, RunSpec, decode
-from remote_agent.training.coordinator.control import Control
+from remote_agent.protocol import ProtocolError, RunFinished, RunSpec, decode
 from remote_agent.training.coordinator.overseer import SIGNALS, Overseer, stop_on_signals
 
 if TYPE_CHECKING:
@@ -118,8 +117,6 @@ def attempt(folder: Path, stop: threading.Event, *, sweep: Path | None = None) -
     Raises:
         TrainingError: the run failed, and its events say so.
     """
-    commands = Control(folder / CONTROL_FILE).offset  # what the user wants while this starts counts
-
     from remote_agent.strategies import spec_of
     from remote_agent.training import job
     from remote_agent.training.coordinator import cluster, engine
@@ -172,7 +169,7 @@ def attempt(folder: Path, stop: threading.Event, *, sweep: Path | None = None) -
         folder=folder,
         resume=Path(spec.resume) if spec.resume else None,
         logs=sweep is None,
-        commands=commands,
+        commands=spec.commands,
         lasting=spec_of(config.strategy).outlives and not config.overlap and sweep is None,
         profile=profiles.place(folder, spec.profile),
     )

@@ -67,7 +67,6 @@ def test_a_host_that_is_drained_while_a_run_starts_is_drained_and_what_was_asked
 ) -> None:
     device = DeviceSpec(host="mercer", device="cpu", name="CPU")
     about = {"run": "r", "job": "digits", "cluster": "c", "ray_address": "", "node_address": "", "devices": (device,)}
-    (tmp_path / "run.json").write_text(encode(RunSpec(**about, host="mercer", server_host="mercer")))
     control = tmp_path / CONTROL_FILE
 
     def tell(host: str) -> None:
@@ -76,7 +75,10 @@ def test_a_host_that_is_drained_while_a_run_starts_is_drained_and_what_was_asked
 
     asked: list[Request] = []
     tell("before")
-    monkeypatch.setattr(cluster, "connect", lambda *_: tell("meanwhile"))
+    spec = RunSpec(**about, host="mercer", server_host="mercer", commands=control.stat().st_size)
+    (tmp_path / "run.json").write_text(encode(spec))
+    tell("meanwhile")
+    monkeypatch.setattr(cluster, "connect", lambda *_: None)
     monkeypatch.setattr(cluster, "disconnect", lambda: None)
     monkeypatch.setattr(engine, "run", lambda request, *_: asked.append(request))
     attempt(tmp_path, threading.Event())
