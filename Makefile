@@ -16,7 +16,7 @@ CHECKED := $(addprefix tests/,fleet inventory planning test_architecture.py test
 	simulation test_narration.py test_protocol.py test_readme.py test_session.py test_settings.py test_text.py \
 	$(addprefix training/,checkpoint data server shared user_code/test_checks.py user_code/test_losses.py wire worker) \
 	$(addprefix training/coordinator/,plan recovery reporting strategies test_background.py test_history.py test_main.py \
-	test_prediction.py))
+	test_model_size.py test_plan_check.py test_share_balancer.py))
 
 RUN := .venv/bin
 PIP_INSTALL := $(RUN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
@@ -43,7 +43,7 @@ test: lint
 
 check: lint
 	@echo "== pytest, without Ray and without hosts"
-	@$(RUN)/python -m pytest -q $(CHECKED) -m "not ray and not lab" $(PYTEST_ARGS)
+	@$(RUN)/python -m pytest -q -n $(LANES) --dist loadgroup $(CHECKED) -m "not ray and not lab" $(PYTEST_ARGS)
 
 lint: .venv/for-development
 	@echo "== ruff check"

@@ -3,6 +3,7 @@
 import ast
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,10 @@ def test_the_files_that_contributing_names_are_there() -> None:
     assert len(named) > 60
     found = {name for name in named if any(f"/{name}" in file for file in files)}
     assert named - found == set()
+
+
+def test_the_files_that_make_check_names_are_there() -> None:
+    done = subprocess.run(["make", "-n", "check"], cwd=ROOT, capture_output=True, text=True, check=True)
+    named = {word for word in done.stdout.split() if word.startswith("tests/")}
+    assert named
+    assert [word for word in sorted(named) if not (ROOT / word).exists()] == []

@@ -13,11 +13,18 @@ from typing import Any
 import pytest
 
 from remote_agent.protocol import DeviceSpec, RunSpec, encode
+from remote_agent.training.user_code import inert
 from tests.training import loopback
 from tests.training.coordinators import Coordinator, Coordinators
 from tests.training.loopback import Cluster
 
 RUN_S = 120.0
+
+
+@pytest.fixture(autouse=True)
+def _trains_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that does in this process what a run's processes do, where ``train()`` is inert, leaves it as it was."""
+    monkeypatch.setattr(inert, "_always", False)
 
 
 @pytest.fixture(scope="session")
