@@ -47,6 +47,7 @@ class Attempt:
     """What one attempt found out, kept also when it fails: the key that was offered, and how far it came."""
 
     place: failures.Place
+    reads_config: bool = False
     offered: OfferedKey | None = None
     connected: bool = False
 
@@ -89,6 +90,8 @@ class Dialler:
             async with asyncio.timeout(self.deadline):
                 return await self._dial(_endpoint(self.host), attempt, depth=0, through=None)
         except TimeoutError:
+            if attempt.reads_config:
+                raise failures.config_takes_long(attempt.place, self.deadline) from None
             raise failures.timed_out(attempt.place, self.deadline, connected=attempt.connected) from None
 
     async def _dial(
@@ -118,7 +121,10 @@ class Dialler:
                 common["username"] = endpoint.user
             if endpoint.identity_file is not None:
                 common |= identities.explicit(endpoint.identity_file, place)
+            identities.check_config(self.config, place)
+            attempt.reads_config = True
             options = await identities.resolve(common)
+            attempt.reads_config = False
             place = replace(
                 place,
                 endpoint=_shown(options.host, options.port) + label,

@@ -100,6 +100,12 @@ def timed_out(place: Place, seconds: float, *, connected: bool) -> Unreachable:
     return _unreachable(place, f"no answer from {place.endpoint} within {seconds:g} s", _DOWN)
 
 
+def config_takes_long(place: Place, seconds: float) -> HostError:
+    """ssh_config was not read within ``seconds``."""
+    cause = f"reading ~/.ssh/config took longer than {seconds:g} s"
+    return _failed(place, cause, "see how long the commands of its `Match exec` lines take")
+
+
 def dropped(place: Place) -> Unreachable:
     """The other side hung up before anybody was logged in."""
     return _unreachable(

@@ -87,6 +87,8 @@ def find(paths: Iterable[Path], target: Target) -> tuple[KnownKey, ...]:
 
 def _find_in(path: Path, target: Target) -> Iterable[KnownKey]:
     try:
+        if not path.is_file():  # reading a pipe would wait without end
+            return
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return

@@ -8,7 +8,7 @@ from typing import Any
 
 import asyncssh
 
-from hetero_tui.errors import AuthenticationFailed
+from hetero_tui.errors import AuthenticationFailed, HostError
 from hetero_tui.transport.failures import Place
 
 _DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa", "id_ed25519_sk", "id_ecdsa_sk")
@@ -38,6 +38,28 @@ def explicit(name: str, place: Place) -> dict[str, Any]:
     with contextlib.suppress(OSError, asyncssh.KeyImportError):
         return only | {"agent_identities": [asyncssh.read_public_key(path.with_name(path.name + ".pub"))]}
     return only
+
+
+def check_config(paths: tuple[Path, ...] | None, place: Place) -> None:
+    """Refuse an ssh_config that asyncssh would wait for without end, or not say what is wrong with.
+
+    Raises:
+        HostError: it is no file, or no text.
+    """
+    for path in [Path.home() / ".ssh/config"] if paths is None else paths:
+        if not path.exists():
+            continue
+        if not path.is_file():
+            raise HostError(place.host, f"{path} is no file", step=place.step, hint="make it one, or take it away")
+        try:
+            text = path.read_bytes()
+            text.decode()
+        except OSError as error:
+            cause = f"{path} can't be read: {error.strerror}"
+            raise HostError(place.host, cause, step=place.step, hint="look at its owner and mode") from None
+        except UnicodeDecodeError as error:
+            cause = f"{path}, line {text[: error.start].count(10) + 1} is no text in UTF-8"
+            raise HostError(place.host, cause, step=place.step, hint="save it as UTF-8") from None
 
 
 async def resolve(common: dict[str, Any]) -> asyncssh.SSHClientConnectionOptions:

@@ -1,10 +1,13 @@
 """What a user sees when a host can't be reached, refuses, or shows a key: one precise error each, and no traceback."""
 
 import asyncio
+import os
 import shutil
 import socket
 import subprocess
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -399,3 +402,34 @@ async def test_a_start_up_file_that_exports_cdpath_or_denies_files_to_their_owne
     await openssh.start()
     done = await connect(openssh.host).run(["sh", "-c", 'echo "${CDPATH-none}"; umask'], step="try", deadline=30)
     assert done.stdout.raw == "none\n0077\n"
+
+
+async def test_an_ssh_config_that_can_not_be_read_is_named(openssh, connect, tmp_path):
+    def make(kind: str) -> Path:
+        path = tmp_path / kind
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "folder":
+            path.mkdir()
+        else:
+            path.write_bytes(b"Host *\n# caf\xe9\n")
+        return path
+
+    for kind, says in (("pipe", "pipe is no file"), ("folder", "folder is no file"), ("old", "old, line 2 is no text")):
+        with pytest.raises(HostError, match=says):
+            await connect(openssh.host, config=(make(kind),)).connect()
+
+
+async def test_a_command_in_ssh_config_that_takes_too_long_is_what_is_named(openssh, connect, tmp_path, monkeypatch):
+    config = tmp_path / "config"
+    config.write_text('Match exec "sleep 3"\n  User x\n')
+    transport = connect(openssh.host, config=(config,))
+    monkeypatch.setattr(transport, "_dialler", replace(transport._dialler, deadline=0.5))
+    with pytest.raises(HostError, match=r"reading ~/.ssh/config took longer than 0.5 s"):
+        await transport.connect()
+
+
+async def test_known_hosts_that_are_a_pipe_hold_no_key(openssh, connect, tmp_path):
+    os.mkfifo(tmp_path / "known")
+    with pytest.raises(HostKeyUnknown):
+        await connect(openssh.host.model_copy(update={"known_hosts": str(tmp_path / "known")})).connect()
