@@ -793,7 +793,7 @@ def main() -> None:
     parser.add_argument("--deadline", type=float, default=DEFAULT_DEADLINE_SECONDS, help="seconds for all of it")
     options = parser.parse_args()
     facts = look(os.path.abspath(os.path.expanduser(options.folder)), options.deadline)
-    print("\n" + json.dumps(facts), flush=True)  # a line of its own, whatever Python's start-up files printed
+    print(json.dumps(facts), flush=True)
     os._exit(0)
 
 
