@@ -36,6 +36,16 @@ STEP = "start node"
 _TOKEN = re.compile(r"[0-9a-f]{64}")
 
 
+class _HeadFailed(ClusterError):
+    """The machine that was chosen as the new cluster's head answers, but Ray does not start there."""
+
+    def __init__(self, error: HostError) -> None:
+        hint = "name another machine as the cluster's `head:` in the inventory"
+        hint = f"{error.hint}; or {hint}" if error.hint else hint
+        super().__init__(f"the head {error.host} did not start: {error.cause}", step=STEP, hint=hint)
+        self.error = error
+
+
 @dataclass(frozen=True, slots=True)
 class UpReport:
     """Which hosts are in the cluster now, and which are not and why."""
@@ -53,12 +63,29 @@ async def bring_up(
     ``holders`` is set where a cluster without its head is to be formed anew, to go on with a run: one of these hosts
     becomes the head. What the hosts have of the cluster before is then taken away.
 
-    A host that fails is in the report. So is the head of a cluster that runs: the others are in it all the same.
+    A host that fails is in the report. So is the head of a cluster that runs: the others are in it all the same. Where
+    the inventory names no head and Ray does not start on the one that was chosen, another one is tried, once.
 
     Raises:
         ClusterError: no cluster is possible: no fit host, no head, no port, a new head that did not start, or a running
             one that can't be asked for the cluster's secret, or that has another ``security`` than the inventory.
     """
+    try:
+        return await _bring_up(fleet, ledger, emit, holders, only)
+    except _HeadFailed as first:
+        failed = first.error
+        rest = tuple(found for found in fleet.probed if found.host != failed.host)
+        if fleet.inventory.head or holders is not None or not _fit(fleet.inventory, rest, None, lambda _: None)[0]:
+            raise
+        text = f"Ray does not start on {failed.host}, so another machine is the head: {failed.cause}"
+        emit(events.Notice(time=time.time(), level=events.Level.WARNING, text=text, host=failed.host))
+        report = await _bring_up(replace(fleet, probed=rest), ledger, emit, holders, only)
+        return replace(report, failed={**report.failed, failed.host: failed})
+
+
+async def _bring_up(
+    fleet: FleetView, ledger: Ledger, emit: Emit, holders: frozenset[str] | None, only: str | None
+) -> UpReport:
     inventory, transports, surveyed = fleet.inventory, fleet.transports, fleet.surveyed
     running = running_head(surveyed) if holders is None else None
     if running is not None:
@@ -122,9 +149,9 @@ async def bring_up(
         others = [transports[name] for name in starting if name != plan.head]
         await asyncio.gather(*(_undo(inventory.cluster, transport, emit) for transport in others))
         emit(events.ClusterChanged(time=time.time(), state=ClusterState.DOWN))
-        another = "" if inventory.head else "name another machine as the cluster's `head:` in the inventory"
-        hint = "; or ".join(filter(None, (error.hint, another)))
-        raise ClusterError(f"the head {plan.head} did not start: {error.cause}", step=STEP, hint=hint)
+        if isinstance(error, CommandFailed):
+            raise _HeadFailed(error)
+        raise ClusterError(f"the head {plan.head} did not start: {error.cause}", step=STEP, hint=error.hint)
     failed |= {name: failure for name, task in starting.items() if (failure := task.result()) is not None}
     if running is not None and (error := failed.get(plan.head)) is not None:
         text = f"the head of the running cluster failed: {error.cause}; the other machines stay in the cluster"

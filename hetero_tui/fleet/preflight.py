@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from hetero_tui.facts import HostFacts
@@ -39,16 +39,26 @@ def judge_fleet(
     judged = {host.name: judge(host, fleet[host.name]) for host in inventory.hosts if host.name in fleet}
     fit = {name: fleet[name] for name, problems in judged.items() if not problems}
     wanted = next((name for name in (head, inventory.head) if name in fit), None)
-    twins = _twins(fit, wanted)
+    at_home = {host.name for host in inventory.hosts if host.name in fit and _is_there(host, fit[host.name])}
+    twins = _twins(fit, wanted, at_home)
     odd = judge_together({name: facts for name, facts in fit.items() if name not in twins}, head)
     return judged | {name: (problem,) for name, problem in (twins | odd).items()}
 
 
-def _twins(fleet: Mapping[str, HostFacts], wanted: str | None) -> dict[str, Problem]:
-    """Hosts that are the same machine as another one: ``wanted`` is used, else the first of the inventory."""
+def _is_there(host: Host, facts: HostFacts) -> bool:
+    """Whether the machine says that it has the address that the inventory gives."""
+    return any(each.address == host.address for each in facts.addresses)
+
+
+def _twins(fleet: Mapping[str, HostFacts], wanted: str | None, at_home: Collection[str]) -> dict[str, Problem]:
+    """Hosts that are the same machine as another one: ``wanted`` is used, else the first of the inventory.
+
+    Those ``at_home``, at an address that they say they have, come before others: one that repeats what another machine
+    says of itself must not put that one out.
+    """
     used: dict[str, str] = {}
     twins: dict[str, Problem] = {}
-    for name in sorted(fleet, key=lambda each: each != wanted):
+    for name in sorted(fleet, key=lambda each: (each != wanted, each not in at_home)):
         machine = fleet[name].machine
         if machine is None:
             continue

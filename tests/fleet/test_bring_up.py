@@ -77,10 +77,17 @@ class Fleet:
     """Three machines; ``running`` says where the last look found Ray. The state is what a screen shows."""
 
     def __init__(
-        self, folder: Path, facts: Any, head: Machine, running: Sequence[str], *, security: str = "token"
+        self,
+        folder: Path,
+        facts: Any,
+        head: Machine,
+        running: Sequence[str],
+        *,
+        security: str = "token",
+        named: str | None = HEAD,
     ) -> None:
         hosts = tuple(Host(name=name, address=f"{name}.local") for name in HOSTS)
-        self._inventory = Inventory(cluster="lab", head=HEAD, hosts=hosts, security=security)
+        self._inventory = Inventory(cluster="lab", head=named, hosts=hosts, security=security)
         self.machines = (head, Machine("crosby"), Machine("nas"))
         self._transports = cast("dict[str, Transport]", {machine.host: machine for machine in self.machines})
         self._probed = tuple(Probed(name, facts=facts) for name in HOSTS)
@@ -99,6 +106,9 @@ class Fleet:
     def _emit(self, event: Event) -> None:
         self.heard.append(event)
         self.state = apply(self.state, event)
+
+    def swap(self, machine: Machine) -> None:
+        self._transports[machine.host] = cast("Transport", machine)
 
     async def up(self) -> UpReport:
         view = FleetView(self._inventory, self._transports, self._probed, self.surveyed)
@@ -166,6 +176,37 @@ async def test_a_new_cluster_whose_head_fails_is_down_and_nothing_is_left_on_the
         await fleet.up()
     assert fleet.state.cluster_state is ClusterState.DOWN
     assert fleet.host_states == [HostState.UNREACHABLE, HostState.READY, HostState.READY]
+
+
+KILLED = protocol.NodeReport(host=HEAD, state=RayState.STOPPED, cause="Ray was killed", hint="see its memory")
+
+
+async def test_another_head_is_tried_where_none_is_named_and_the_chosen_one_can_not_be_it(
+    tmp_path: Path, make_facts: Any
+) -> None:
+    fleet = Fleet(tmp_path, make_facts(), Machine(HEAD, report=KILLED), running=(), named=None)
+    report = await fleet.up()
+    assert report.plan is not None
+    assert report.plan.head in report.joined == ("crosby", "nas")
+    assert {name: error.cause for name, error in report.failed.items()} == {HEAD: "Ray was killed"}
+    assert (fleet.state.cluster_state, fleet.state.head) == (ClusterState.DEGRADED, report.plan.head)
+    assert fleet.host_states == [HostState.FAILED, HostState.UP, HostState.UP]
+    (told,) = [one.text for one in fleet.heard if isinstance(one, events.Notice) and one.host == HEAD]
+    assert told == "Ray does not start on mercer, so another machine is the head: Ray was killed"
+
+
+async def test_a_named_head_that_fails_is_not_replaced_nor_is_the_second_one(tmp_path: Path, make_facts: Any) -> None:
+    fleet = Fleet(tmp_path, make_facts(), Machine(HEAD, report=KILLED), running=())
+    with pytest.raises(ClusterError, match="the head mercer did not start: Ray was killed") as failed:
+        await fleet.up()
+    assert failed.value.hint == "see its memory; or name another machine as the cluster's `head:` in the inventory"
+
+    fleet = Fleet(tmp_path, make_facts(), Machine(HEAD, report=KILLED), running=(), named=None)
+    for name in HOSTS[1:]:
+        fleet.swap(Machine(name, report=replace(KILLED, host=name)))
+    with pytest.raises(ClusterError, match=r"the head (crosby|nas) did not start: Ray was killed"):
+        await fleet.up()
+    assert fleet.state.cluster_state is ClusterState.DOWN
 
 
 def test_the_secret_is_a_new_one_unless_a_host_still_has_a_node_of_an_up_that_was_killed() -> None:

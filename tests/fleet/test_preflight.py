@@ -141,6 +141,14 @@ def test_a_machine_with_two_names_is_used_once_and_that_is_said(make_facts: Any)
     assert [name for name, problems in judge_fleet(inventory, facts, "name").items() if problems] == ["address"]
 
 
+def test_who_repeats_what_another_machine_says_of_itself_does_not_put_it_out(make_facts: Any) -> None:
+    facts = make_facts(machine="m1")  # it has 10.0.0.2
+    hosts = (Host(name="mallory", address="10.0.0.66"), Host(name="plain", address="10.0.0.2"))
+    judged = judge_fleet(Inventory(cluster="lab", hosts=hosts), {"mallory": facts, "plain": facts})
+    assert judged["plain"] == ()
+    assert judged["mallory"][0].cause == "is the same machine as plain, which is used"
+
+
 def test_a_home_that_cannot_be_written_is_named(make_facts: Any) -> None:
     disk = {"path": "/home/me", "total_bytes": 9 << 30, "free_bytes": 8 << 30}
     (problem,) = judge(HOST, make_facts(disk=disk | {"unwritable": "the file system is read-only"}))
