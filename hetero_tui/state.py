@@ -281,17 +281,8 @@ class State:
 
     @property
     def hosts_training(self) -> int:
-        """How many hosts train, those among them that this computer alone does not reach."""
-        training = (HostState.TRAINING, HostState.SLOW)
-        return sum(host.state in training or self._trains_unseen(host) for host in self.hosts)
-
-    def _trains_unseen(self, host: HostView) -> bool:
-        """Whether a host that does not answer here had a part in the newest step, after its last answer."""
-        if self.run is None or self.run.state.final or not self.run.recent or host.last_seen is None:
-            return False
-        newest = self.run.recent[-1]
-        worked = any(each.host == host.name for each in newest.workers)
-        return host.state is HostState.UNREACHABLE and worked and newest.time > host.last_seen
+        """How many hosts train."""
+        return sum(host.state in (HostState.TRAINING, HostState.SLOW) for host in self.hosts)
 
     @property
     def hosts_able(self) -> int:

@@ -449,20 +449,6 @@ def test_drained_paused_and_benched_hosts_have_their_own_states_and_a_drained_on
         assert back.hosts_able == back.hosts_training == 2
 
 
-def test_a_host_that_only_this_computer_does_not_reach_counts_as_training_while_it_does() -> None:
-    def made(number: int, *hosts: str) -> protocol.Step:
-        times = {"compute_s": 1.0, "push_s": 0.0, "pull_s": 0.0, "wait_s": 0.0}
-        workers = [protocol.WorkerStep(worker=f"{h}/cpu", host=h, device="cpu", samples=32, **times) for h in hosts]
-        return replace(step(number, number + 3), workers=tuple(workers))
-
-    state = run_of(started(), plan(), made(1, "mercer", "nas"), start=both_up())
-    state = replace(state, hosts=tuple(replace(host, last_seen=101.5) for host in state.hosts))
-    state = apply(state, events.HostChanged(time=101.5, host="nas", state=HostState.UNREACHABLE))
-    assert state.hosts_training == 1, "its last step was before"
-    assert run_of(made(2, "mercer", "nas"), start=state).hosts_training == 2
-    assert run_of(made(2, "mercer"), start=state).hosts_training == 1
-
-
 def test_a_worker_that_fails_again_on_its_way_back_is_not_lost_twice() -> None:
     first, again = lost(4, "nas", "killed"), lost(5, "nas", "no driver (tried again in 4 s)")
     state = run_of(started(), plan(), step(1, 3), first, again, start=both_up())
