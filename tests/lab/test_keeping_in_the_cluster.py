@@ -116,7 +116,7 @@ def test_a_dead_head_is_named_not_replaced_and_down_ends_the_others_while_they_w
         mercer.signal(pid, signal.SIGKILL)
     await_state(product, "mercer", "failed", budget)
     await_state(product, "crosby", "restarting", 2 * budget)
-    status = product.document("status")
+    status = product.document("status", exit_code=3)
     assert "the head's Ray ended: Ray's gcs_server was killed by signal 9" in host_in(status, "mercer")["detail"]
     assert status["cluster"]["state"] == "degraded"
     refused = product.run("up")
