@@ -212,16 +212,13 @@ def status(context: typer.Context, as_json: Json = False, plain: Plain = False, 
                         for _, run in runs
                     ],
                 )
-        failed = [found for found in session.surveyed.values() if found.error is not None]
-        for found in failed:
-            assert found.error is not None
-            output.error(found.error)
-        named = {name for name, found in session.surveyed.items() if found.error is not None}
-        broken = [host for host in document["hosts"] if host["state"] == HostState.FAILED and host["name"] not in named]
-        for host in broken:
-            output.complain(f"hetero-tui: {host['name']}: status: {host['detail']}")
-        fine = [found for found in session.surveyed.values() if found.error is None][len(broken) :]
-        return commanding.exit_code(done=fine, failed=[*failed, *broken])
+        failed = {name: str(found.error) for name, found in session.surveyed.items() if found.error is not None}
+        for host in document["hosts"]:
+            if host["state"] == HostState.FAILED:
+                failed.setdefault(host["name"], f"{host['name']}: status: {host['detail']}")
+        for said in failed.values():
+            output.complain(f"hetero-tui: {said}")
+        return commanding.exit_code(done=[*session.surveyed.keys() - failed], failed=[*failed])
 
     commanding.in_session(context, Output(as_json, plain), accept, work, narrate=False)
 

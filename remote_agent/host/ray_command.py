@@ -229,15 +229,13 @@ _KILLED_EARLY = (
 
 def last_error(log: str) -> str:
     """The last line in the log of a ``ray start`` that tells of an error; empty: there is none."""
-    errors = [_LOG_PREFIX.sub("", line).strip() for line in _ERROR_LINE.findall(log)]
-    return next((line for line in reversed(errors) if _says(line)), "")[:_CAUSE_LENGTH]
+    return next(reversed(_errors(log)), "")[:_CAUSE_LENGTH]
 
 
 def explain(log: str) -> tuple[str, str]:
     """(cause, hint) from the log of a ``ray start`` that failed: its last error line, and what to do about it."""
-    errors = [_LOG_PREFIX.sub("", line).strip() for line in _ERROR_LINE.findall(log)]
     lines = [_LOG_PREFIX.sub("", line).strip() for line in log.splitlines() if _PROGRESS.match(line) is None]
-    said = [line for line in errors if _says(line)] or [line for line in lines if _says(line)]
+    said = _errors(log) or [line for line in lines if _says(line)]
     if not said:
         return _KILLED_EARLY
     cause = said[-1]
@@ -245,6 +243,11 @@ def explain(log: str) -> tuple[str, str]:
         cause = cause[:_CAUSE_LENGTH].rpartition(" ")[0] + " ..."
     hint = next((hint for pattern, hint in _HINTS if re.search(pattern, log)), "the log says more: logs/ray.log")
     return cause, hint
+
+
+def _errors(log: str) -> list[str]:
+    lines = (_LOG_PREFIX.sub("", line).strip() for line in _ERROR_LINE.findall(log))
+    return [line for line in lines if _says(line)]
 
 
 def _says(line: str) -> bool:

@@ -38,11 +38,9 @@ _KERNELS_RANGE = (49152, 65535)
 """Where nothing tells which ports the kernel gives: RFC 6335's, and macOS's."""
 
 FIREWALLS = ("ufw", "firewall-cmd", "nft", "iptables")
-_PAUSE = 0.05
-"""Seconds until a connection is tried again that found no file free."""
-
 FEW_FILES = "it may open too few files at once (`ulimit -n`)"
 NO_ANSWER, REFUSED, NO_ROUTE, ANOTHER = "no answer", "refused", "no route", "another machine answers there"
+_PAUSE = 0.05  # seconds until a connection is tried again that found no file free
 _WORD_BYTES = 16
 _EXTRA_PATH = ("/usr/sbin", "/sbin", "/usr/local/sbin")
 

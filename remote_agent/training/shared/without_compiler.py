@@ -5,8 +5,8 @@ what must not be compiled, ``graph_break`` ends a part that is being compiled. W
 anything, but the import takes as long as torch's own. :func:`install` puts a module with these two in its place. Who
 asks it for anything else, as a job does that compiles its model, gets the real one, from then on.
 
-For the processes of a run, not for a user's own. Measured with torch 2.13: 1.2 s of a core and
-70 MB less in each that has an optimizer.
+For the processes of a run, not for a user's own. Measured with torch 2.13: 1.2 s of a core and 70 MB less in each that
+has an optimizer.
 """
 
 from __future__ import annotations
