@@ -1,6 +1,7 @@
 # make demo   train on three simulated machines on this computer, and take them away again
 # make check  lint, types, layers, and the tests that need neither Ray nor hosts
-# make test   every check and every test
+# make test   every check, and the tests of each promise: 20 minutes on two cores
+# make test-all   every check and every test: 45 minutes
 #
 # Each makes its own environment in .venv, and makes it anew when pyproject.toml or constraints.txt change.
 # PyPI's torch brings gigabytes of CUDA libraries on Linux; without an NVIDIA GPU, do without them:
@@ -23,13 +24,14 @@ PIP_INSTALL := $(RUN)/python -m pip install --quiet --disable-pip-version-check 
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 IS_FIT := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
-.PHONY: help demo check test lint format clean
+.PHONY: help demo check test test-all lint format clean
 .NOTPARALLEL:
 
 help:
 	@echo "make demo     train on three simulated machines on this computer (no configuration)"
 	@echo "make check    lint, types, layers and the tests that need neither Ray nor hosts"
-	@echo "make test     lint, types, layers and all tests"
+	@echo "make test     lint, types, layers and the tests of each promise"
+	@echo "make test-all the same with the long tests"
 	@echo "make lint     the same without the tests"
 	@echo "make format   put the code into shape"
 	@echo "make clean    remove .venv and all caches"
@@ -38,12 +40,16 @@ demo: .venv/for-use
 	@$(RUN)/hetero-tui demo
 
 test: lint
+	@echo "== pytest, without what is long"
+	@$(RUN)/python -m pytest -n $(LANES) --dist loadgroup --durations=15 -m "not long" $(PYTEST_ARGS)
+
+test-all: lint
 	@echo "== pytest"
 	@$(RUN)/python -m pytest -n $(LANES) --dist loadgroup --durations=15 $(PYTEST_ARGS)
 
 check: lint
 	@echo "== pytest, without Ray and without hosts"
-	@$(RUN)/python -m pytest -q -n $(LANES) --dist loadgroup $(CHECKED) -m "not ray and not lab" $(PYTEST_ARGS)
+	@$(RUN)/python -m pytest -q -n $(LANES) --dist loadgroup $(CHECKED) -m "not ray and not lab and not long" $(PYTEST_ARGS)
 
 lint: .venv/for-development
 	@echo "== ruff check"

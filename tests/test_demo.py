@@ -89,7 +89,9 @@ def test_it_trains_digits_to_95_percent_and_leaves_no_process_port_or_folder() -
     assert not (listening() - taken) & set(range(6389, 6399))
 
 
-@pytest.mark.parametrize(("number", "once"), [(signal.SIGTERM, " is up"), (signal.SIGKILL, "step ")])
+@pytest.mark.parametrize(
+    ("number", "once"), [(signal.SIGTERM, " is up"), pytest.param(signal.SIGKILL, "step ", marks=pytest.mark.long)]
+)
 def test_killed_while_it_starts_or_trains_it_leaves_nothing(number: signal.Signals, once: str) -> None:
     before = folders()
     process = demo("--chaos", "--set", "num_iterations=100000")

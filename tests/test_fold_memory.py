@@ -3,6 +3,8 @@
 import gc
 import tracemalloc
 
+import pytest
+
 from hetero_tui import events
 from hetero_tui.fold import apply
 from hetero_tui.state import State, initial
@@ -48,6 +50,7 @@ def lost(number: int) -> events.RunProgressed:
     return events.RunProgressed(run="text-1", event=event)
 
 
+@pytest.mark.long
 def test_ten_thousand_steps_take_no_more_memory_than_four_thousand() -> None:
     state: State = initial("lab", tuple((host, "10.0.0.1") for host in HOSTS))
     peaks = {4_000: 0, STEPS: 0}

@@ -178,6 +178,7 @@ class Job:
 """
 
 
+@pytest.mark.long
 @pytest.mark.ray
 async def test_the_demo_recovers_counts_every_sample_once_logs_what_was_decided_and_leaves_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

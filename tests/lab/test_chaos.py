@@ -26,6 +26,7 @@ def fleet(possible: None) -> Iterator[Stage]:
         yield opened
 
 
+@pytest.mark.long
 def test_random_faults_lose_and_double_no_sample_and_leave_no_trace_in_the_weights(fleet: Stage) -> None:
     outcome = ours.carry_out(
         fleet, "sync", seed=SEED, faults=FAULTS, seconds=SECONDS, kinds=KINDS, quiet_s=0, say=lambda text: print(text)

@@ -77,6 +77,7 @@ def train(lab: Lab, product: HeteroTui, iterations: int) -> Following:
     return Following(product, "train", str(lab.laptop.home / "planted.py"), *words)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("product", ["token"], indirect=True)
 def test_without_tls_weights_and_token_are_seen_on_the_wire(lab: Lab, product: HeteroTui) -> None:
     with Wiretap(lab, [NEEDLE, token(lab)]) as tap, train(lab, product, 6) as run:
@@ -88,7 +89,7 @@ def test_without_tls_weights_and_token_are_seen_on_the_wire(lab: Lab, product: H
 
 
 @pytest.mark.parametrize("product", ["tls"], indirect=True)
-def test_with_tls_nothing_is_seen_and_strangers_killed_workers_and_a_lost_head_end_no_run(
+def test_with_tls_nothing_is_seen_strangers_get_nothing_and_what_is_not_encrypted_is_refused(
     lab: Lab, product: HeteroTui
 ) -> None:
     state = lab.laptop.home / ".local/state/hetero-tui/lab"
@@ -103,7 +104,28 @@ def test_with_tls_nothing_is_seen_and_strangers_killed_workers_and_a_lost_head_e
         assert ended(lab, before) == []
         assert [answer for answer in found["answers"] if "OK " in answer[3] or secret.decode() in answer[3]] == []
         assert found["calls"] == 0, "no port of Ray's lets a stranger in as far as to a call"
+        heard = tap.end()
+        run.stop()
+    print(heard, len(steps(run.events)), "steps")
+    assert heard["bytes"] > LEAST_BYTES
+    assert heard["found"] == [0, 0]
+    done = product.run("train", "digits", "--set", "strategy=allreduce")
+    assert done.returncode == 1
+    assert "strategy=allreduce would send gradients in clear" in done.stderr
+    clear = HeteroTui(lab.laptop, lab.inventory(hosts=NAMES[:2], security="token"))
+    for words in (("up",), ("train", "digits")):
+        done = clear.run(*words)
+        assert done.returncode == 1
+        assert "the cluster runs with TLS, and the inventory says `security: token`" in done.stderr
 
+
+@pytest.mark.long
+@pytest.mark.parametrize("product", ["tls"], indirect=True)
+def test_with_tls_a_host_joins_killed_workers_and_a_lost_head_end_no_run_and_nothing_is_seen(
+    lab: Lab, product: HeteroTui
+) -> None:
+    with Wiretap(lab, [NEEDLE, token(lab)]) as tap, train(lab, product, ENDLESS) as run:
+        run.until_step(3, 180)
         joins_with_a_certificate_of_this_authority_alone(lab)
         run.until_step_with(lab.host("nas"))
 
@@ -126,7 +148,6 @@ def test_with_tls_nothing_is_seen_and_strangers_killed_workers_and_a_lost_head_e
         lab.await_hosts(lab.host("mercer"))
         run.until_step_with(lab.host("mercer"))
         run.stop()
-    print(heard, len(steps(run.events)), "steps")
     assert only(run.events, protocol.HeadLost).host == "mercer"
     assert heard["bytes"] > LEAST_BYTES
     assert heard["found"] == [0, 0]
@@ -148,15 +169,3 @@ def joins_with_a_certificate_of_this_authority_alone(lab: Lab) -> None:
     assert "do not accept each other's certificates" in refused.stderr
     kept.write_text(own)
     assert all_hosts.document("up")["cluster"]["state"] == "up"
-
-
-@pytest.mark.parametrize("product", ["tls"], indirect=True)
-def test_what_can_not_be_encrypted_or_is_not_is_refused_before_anything_starts(lab: Lab, product: HeteroTui) -> None:
-    done = product.run("train", "digits", "--set", "strategy=allreduce")
-    assert done.returncode == 1
-    assert "strategy=allreduce would send gradients in clear" in done.stderr
-    clear = HeteroTui(lab.laptop, lab.inventory(hosts=NAMES[:2], security="token"))
-    for words in (("up",), ("train", "digits")):
-        done = clear.run(*words)
-        assert done.returncode == 1
-        assert "the cluster runs with TLS, and the inventory says `security: token`" in done.stderr

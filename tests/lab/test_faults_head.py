@@ -62,6 +62,7 @@ def up_seconds(pair: HeteroTui) -> float:
 @pytest.fixture(scope="module")
 def following(product: HeteroTui, up_seconds: float) -> Iterator[Following]:
     """A run that has begun, for the tests of a lost head, with checkpoints by time, as they are by themselves."""
+    assert product.document("up")["cluster"]["state"] == "up"
     with Following.train(product, checkpoint_every=0, checkpoint_seconds=8.0) as started:
         yield started
 
@@ -72,6 +73,7 @@ def budget(following: Following, up_seconds: float) -> float:
     return max(BUDGET_SECONDS, NOTICE_SECONDS + 2 * (up_seconds + following.until_first_step()))
 
 
+@pytest.mark.long
 def test_a_run_goes_on_when_its_coordinator_is_killed_when_a_host_joins_and_when_one_is_drained(
     lab: Lab, pair: HeteroTui, product: HeteroTui, up_seconds: float
 ) -> None:
@@ -133,6 +135,7 @@ def test_a_head_that_loses_power_is_replaced_is_a_worker_once_it_is_back_and_bot
     assert up_to(last, other.events) == up_to(last, following.events)
 
 
+@pytest.mark.long
 def test_a_run_whose_head_was_cut_off_goes_on_by_resume_and_the_old_head_gives_way(
     lab: Lab, product: HeteroTui, following: Following, budget: float
 ) -> None:

@@ -20,7 +20,7 @@ from tests.lab.lab import Lab
 from tests.lab.machines import Host, HostProcess, HostSpec
 from tests.lab.product import HeteroTui
 
-pytestmark = [pytest.mark.lab, pytest.mark.ray, pytest.mark.timeout(300, method="signal")]
+pytestmark = [pytest.mark.long, pytest.mark.lab, pytest.mark.ray, pytest.mark.timeout(300, method="signal")]
 
 T = TypeVar("T")
 SEEN_WITHIN = 90.0

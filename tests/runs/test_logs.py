@@ -44,6 +44,7 @@ MERGED = [
 ]
 
 
+@pytest.mark.long
 @asynccontextmanager
 async def logged(machines: EmbeddedMachines) -> AsyncIterator[Session]:
     """A session on the machines, whose cluster is down; a run has left its logs there."""

@@ -43,6 +43,7 @@ print(1 / 0, result.final_loss)
 HELPER = "import threading\nLOCK = threading.Lock()\ndef label(index):\n    with LOCK:\n        return index % 2\n"
 
 
+@pytest.mark.long
 @pytest.mark.ray
 async def test_its_files_are_where_it_runs_whoever_carries_it_out(machines: EmbeddedMachines, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ import pytest
 
 from remote_agent.protocol import DeviceSpec, RunSpec, encode
 from remote_agent.training.user_code import inert
-from tests.training import loopback
+from tests.training import loopback, workers
 from tests.training.coordinators import Coordinator, Coordinators
 from tests.training.loopback import Cluster
 
@@ -28,9 +29,16 @@ def _trains_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
+def stub() -> Iterator[Path]:
+    """The Python of a Ray whose workers are forks."""
+    with tempfile.TemporaryDirectory(prefix="ht", dir="/tmp") as folder, workers.forking(Path(folder)) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def cluster(stub: Path) -> Iterator[Cluster]:
     """Hosts a (head), b and c."""
-    with loopback.running("abc", forked=True) as started:
+    with loopback.running("abc", stub=stub) as started:
         yield started
 
 

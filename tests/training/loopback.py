@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,11 +29,11 @@ HEAD_ADDRESS = "127.0.0.2"
 
 
 @contextmanager
-def running(hosts: Sequence[str], *, cpus: int = 1, forked: bool = False) -> Iterator[Cluster]:
+def running(hosts: Sequence[str], *, cpus: int = 1, stub: Path | None = None) -> Iterator[Cluster]:
     """A cluster with a node for each host, the head first; gone at the end.
 
     Hosts get the addresses 127.0.0.2, 127.0.0.3 and so on (Linux only: macOS has no such addresses). Each takes itself
-    to have so many ``cpus``. With ``forked`` their workers start at once: see :mod:`tests.training.workers`.
+    to have so many ``cpus``. With the ``stub`` of :mod:`tests.training.workers` their workers start at once.
     """
     folder = Path(tempfile.mkdtemp(prefix="ht", dir="/tmp"))
     token = folder / "token"
@@ -50,10 +50,10 @@ def running(hosts: Sequence[str], *, cpus: int = 1, forked: bool = False) -> Ite
     }
     environment.pop("RAY_ADDRESS", None)
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # with it every process of the cluster would compile the engine
-    started, beside = Cluster(folder, environment, f"{HEAD_ADDRESS}:{free_port()}", cpus), ExitStack()
+    started = Cluster(folder, environment, f"{HEAD_ADDRESS}:{free_port()}", cpus)
+    if stub is not None:
+        started.ray = workers.ray(stub)
     try:
-        if forked:
-            started.ray = beside.enter_context(workers.forked(folder, environment))
         for number, host in enumerate(hosts, start=2):
             started.start(host, f"127.0.0.{number}")
             if number == 2:
@@ -62,7 +62,6 @@ def running(hosts: Sequence[str], *, cpus: int = 1, forked: bool = False) -> Ite
         yield started
     finally:
         started.stop()
-        beside.close()
         shutil.rmtree(folder, ignore_errors=True)
 
 

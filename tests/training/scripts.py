@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.training import workers
 from tests.training.loopback import ROOT
 
 SCRIPT_S = 200.0
@@ -21,11 +22,14 @@ ENVIRONMENT = {
 }
 
 
-def run_script(folder: Path, text: str) -> tuple[int, dict[str, Any]]:
-    """Run ``text`` in ``folder``; its exit code, and the JSON document in the last line that it prints."""
+def run_script(folder: Path, text: str, stub: Path | None = None) -> tuple[int, dict[str, Any]]:
+    """Run ``text`` in ``folder``; its exit code, and the JSON document in the last line that it prints.
+
+    With the ``stub`` of :mod:`tests.training.workers` its Ray's workers start at once.
+    """
     (folder / "script.py").write_text(text)
     done = subprocess.run(
-        [sys.executable, "script.py"],
+        workers.script(stub, "script.py") if stub else [sys.executable, "script.py"],
         cwd=folder,
         env=os.environ | ENVIRONMENT,
         capture_output=True,

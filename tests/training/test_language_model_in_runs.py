@@ -20,7 +20,10 @@ tiny_models = pytest.importorskip("tests.jobs.tiny_models", reason="needs transf
     "given",
     [
         {"strategy": "sync"},
-        {"strategy": "allreduce", "lora_rank": 4, "lora_targets": "q_proj,up_proj", "quantize": "nf4"},
+        pytest.param(
+            {"strategy": "allreduce", "lora_rank": 4, "lora_targets": "q_proj,up_proj", "quantize": "nf4"},
+            marks=pytest.mark.long,
+        ),
     ],
     ids=lambda given: given["strategy"],
 )

@@ -129,6 +129,7 @@ def test_ctrl_c_ends_a_script_after_its_step_with_what_was_trained(script: Scrip
     assert script.left() == []
 
 
+@pytest.mark.long
 def test_a_second_ctrl_c_ends_it_at_once_and_leaves_nothing(script: Script) -> None:
     script.until('"kind":"step"', "run/events.jsonl")
     script.interrupt()

@@ -28,6 +28,7 @@ import torch
 from torch import nn
 
 
+@pytest.mark.long
 @dataclass(frozen=True)
 class Mine:
     place: float = 0.0

@@ -4,8 +4,8 @@ Ray starts a worker with the Python that it runs in itself. The nodes of the tes
 small program that hands the worker's arguments, environment, folder and standard streams to the process that forks,
 waits for the fork to end, and ends as it did. If it is killed, so is the fork. Whatever else Ray starts with its
 Python, the stub becomes. A fork differs from a worker as Ray starts it in the loading alone. Ray itself is loaded by
-the fork, as it reads its environment then. The tests of the lab, of the demo, of scripts and of the command line have
-workers that Ray starts.
+the fork, as it reads its environment then. The tests of the lab, of the demo, of the command line and of what ends a
+script have workers that Ray starts.
 
 ``python -m tests.training.workers SOCKET`` is the process that forks.
 """
@@ -25,7 +25,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 STUB = """#!{python} -IS
@@ -56,29 +56,44 @@ MALLOPT = {
 OF_RAY = ("google.protobuf.descriptor_pool", "jsonschema", "msgpack", "psutil", "requests", "yaml")
 """What Ray loads first of all: more than half of what loading it takes, and nothing in them depends on a process."""
 
-START_RAY = "import sys; sys.executable = sys.argv.pop(1); from ray.scripts.scripts import main; main()"
-"""``ray``, but for the Python that it starts others with."""
+START = "import runpy, sys; sys.executable = sys.argv.pop(1); {}"
+"""Code that runs something as Python does, but for the Python that this starts others with."""
+
+
+def ray(stub: Path) -> list[str]:
+    """The command that is ``ray``."""
+    return [sys.executable, "-c", START.format("from ray.scripts.scripts import main; main()"), str(stub)]
+
+
+def script(stub: Path, file: str) -> list[str]:
+    """The command that is ``python file``."""
+    return [sys.executable, "-c", START.format(f"runpy.run_path({file!r}, None, '__main__')"), str(stub)]
+
+
+def module(stub: Path, name: str) -> list[str]:
+    """The command that is ``python -m name``."""
+    return [sys.executable, "-c", START.format(f"runpy.run_module({name!r}, None, '__main__', True)"), str(stub)]
 
 
 @contextlib.contextmanager
-def forked(folder: Path, environment: Mapping[str, str]) -> Iterator[list[str]]:
-    """The command that is ``ray`` on nodes whose workers are forks.
+def forking(folder: Path) -> Iterator[Path]:
+    """The stub: the Python to run Ray with, so that its workers are forks.
 
     Args:
         folder: for the socket and the stub; its path is short.
-        environment: the nodes'.
     """
     where, stub = folder / "workers", folder / "python"
     stub.write_text(STUB.format(python=sys.executable, socket=str(where)))
     stub.chmod(0o700)
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.training.workers", str(where)],
-        env={**environment, "OMP_NUM_THREADS": "1"},  # as Ray has it for a worker without a CPU of its own
+        cwd=Path(__file__).resolve().parents[2],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},  # as Ray has it for a worker without a CPU of its own
         stdin=subprocess.PIPE,
         start_new_session=True,
     )
     try:
-        yield [sys.executable, "-c", START_RAY, str(stub)]
+        yield stub
     finally:
         assert process.stdin is not None
         process.stdin.close()

@@ -207,6 +207,7 @@ def _accepts(port: int, host: str = "127.0.0.2") -> bool:
     return True
 
 
+@pytest.mark.long
 @linux_only
 @pytest.mark.ray
 def test_a_start_with_another_port_replaces_the_node_and_a_killed_start_is_continued_or_undone(

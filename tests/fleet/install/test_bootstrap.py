@@ -96,6 +96,7 @@ class Fleet:
         return ("bootstrap", "--from-laptop", "--wheels", str(self.wheels))
 
 
+@pytest.mark.long
 @pytest.fixture
 async def fleet(short_folder: Path) -> AsyncIterator[Fleet]:
     path = f"{Path(sys.base_prefix) / 'bin'}:/usr/bin:/bin"

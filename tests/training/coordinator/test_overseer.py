@@ -75,6 +75,7 @@ def test_the_exit_code_is_that_of_the_work(tmp_path: Path, work: Coordinate, cod
         assert process.exitcode == code
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("forks", [True, False])
 def test_work_that_is_killed_is_done_again_as_often_as_it_may(tmp_path: Path, forks: bool) -> None:
     known: set[int] = set()

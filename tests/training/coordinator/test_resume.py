@@ -112,7 +112,7 @@ def way(name: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("optimizer", "before", "hosts", "after", "other_hosts"),
     [
-        ("momentum", "auto", "ab", "allreduce", "bc"),
+        pytest.param("momentum", "auto", "ab", "allreduce", "bc", marks=pytest.mark.long),
         ("adamw", "allreduce", "ab", "network", "abc"),
     ],
 )
@@ -155,6 +155,7 @@ def test_every_sample_is_counted_once_an_epoch_whoever_dies_and_when(launch: Any
     assert resumed.of_kind("step")[-1]["samples"] == 6
 
 
+@pytest.mark.long
 def test_rounds_of_local_steps_end_with_the_last_sample_of_the_last_epoch_and_resume(
     launch: Any, tmp_path: Path
 ) -> None:

@@ -178,9 +178,9 @@ print(json.dumps(results))
 """
 
 
-def trained(folder: Path, source: str, runs: str) -> dict[str, Any]:
+def trained(folder: Path, source: str, runs: str, stub: Path) -> dict[str, Any]:
     """What each of the runs gave, all in one script, as most of the time goes into starting it and its Ray."""
-    return run_script(folder, SCRIPT.replace("DATA", source).replace("RUNS", runs))[1]
+    return run_script(folder, SCRIPT.replace("DATA", source).replace("RUNS", runs), stub)[1]
 
 
 ITERABLES = """
@@ -211,7 +211,7 @@ def covered(folder: str, end: int, begin: int = 0) -> tuple[str, ...]:
 
 
 @pytest.mark.ray
-def test_iterables_train_sample_by_sample_in_order_to_their_end(tmp_path: Path) -> None:
+def test_iterables_train_sample_by_sample_in_order_to_their_end(tmp_path: Path, stub: Path) -> None:
     runs = """[
         ("loader", Loader(), 3, 50, "loader", None),
         ("resumed", Loader(), 1, 52, None, "loader"),
@@ -219,7 +219,7 @@ def test_iterables_train_sample_by_sample_in_order_to_their_end(tmp_path: Path) 
         ("broken", Broken(), 1, 9, "broken", None),
         ("mistaken", Mistaken(), 1, 2, "mistaken", None),
     ]"""
-    results = trained(tmp_path, ITERABLES, runs)
+    results = trained(tmp_path, ITERABLES, runs, stub)
     assert "error" not in results["loader"], results
     assert results["loader"]["steps"] == [32] * 50  # it is read again where it ends
     assert sum(results["loader"]["losses"][-10:]) < sum(results["loader"]["losses"][:10])
@@ -246,10 +246,10 @@ TrainingConfig = __import__("functools").partial(TrainingConfig, epochs=2)
 
 
 @pytest.mark.ray
-def test_a_ray_dataset_is_read_block_by_block_and_each_sample_once_an_epoch(tmp_path: Path) -> None:
+def test_a_ray_dataset_is_read_block_by_block_and_each_sample_once_an_epoch(tmp_path: Path, stub: Path) -> None:
     pytest.importorskip("pyarrow", reason="Ray Data needs pyarrow: pip install -e '.[data]'")
     pytest.importorskip("pandas", reason="Ray Data needs pandas: pip install -e '.[data]'")
-    results = trained(tmp_path, RAY_DATA, '[("ray", dataset, 2, None, "ray", None)]')
+    results = trained(tmp_path, RAY_DATA, '[("ray", dataset, 2, None, "ray", None)]', stub)
     assert "error" not in results["ray"], results
     assert results["ray"]["steps"] == [32] * 6 + [8]
     assert covered(tmp_path / "ray", 200) == ()

@@ -120,6 +120,7 @@ def test_a_weighted_sampler_trains_what_a_plain_loop_trains_and_its_order_is_on_
     assert {span.worker for span in spans} == {"a/cpu", "b/cpu"}
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_a_run_goes_on_in_the_middle_of_a_sampled_epoch(launch: Any, tmp_path: Path) -> None:
     source = job_of(WEIGHTED)
@@ -162,6 +163,7 @@ def test_batches_that_an_iterable_yields_are_the_steps_whatever_their_shapes(lau
     assert "leave batch_size out" in failed["hint"]
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_a_coordinator_that_takes_over_uses_the_epoch_that_was_drawn(launch: Any, tmp_path: Path) -> None:
     source = job_of(WEIGHTED).replace("import torch\n", "import os, time\nimport torch\n", 1)

@@ -46,8 +46,8 @@ MANY = STEPS | {"num_iterations": 40}
 STRATEGIES = [
     {"strategy": "sync"},
     {"strategy": "allreduce"},
-    {"strategy": "local_sgd", "local_steps": 2},
-    {"strategy": "ssp", "staleness": 2},  # async is the same without a bound
+    pytest.param({"strategy": "local_sgd", "local_steps": 2}, marks=pytest.mark.long),
+    pytest.param({"strategy": "ssp", "staleness": 2}, marks=pytest.mark.long),  # async is the same without a bound
 ]
 
 
@@ -131,6 +131,7 @@ def test_a_worker_that_dies_while_it_evaluates_costs_no_sample_and_counts_none_t
         assert event["metrics"]["right"] == pytest.approx(accuracy, abs=1e-9)
 
 
+@pytest.mark.long
 def test_an_evaluation_that_a_coordinator_was_killed_in_is_made_by_its_successor(
     launch: Launch, tmp_path: Path
 ) -> None:

@@ -37,6 +37,7 @@ def bring_back(cluster: Cluster) -> Iterator[Callable[[], None]]:
         cluster.stop_node("d")
 
 
+@pytest.mark.long
 def test_a_host_that_was_away_when_the_run_was_resumed_takes_part_once_it_is_back(
     launch: Any, tmp_path: Path, bring_back: Callable[[], None], cluster: Cluster
 ) -> None:

@@ -122,7 +122,7 @@ def test_a_round_that_is_issued_ahead_is_not_kept() -> None:
     "settings",
     [
         {"strategy": "ssp", "stream": "network"},
-        {"strategy": "local_sgd", "local_steps": 2, "overlap": True},
+        pytest.param({"strategy": "local_sgd", "local_steps": 2, "overlap": True}, marks=pytest.mark.long),
     ],
     ids=lambda settings: "-".join(map(str, settings.values())),
 )

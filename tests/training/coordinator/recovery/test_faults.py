@@ -153,6 +153,7 @@ def only_the_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return functional.cross_entropy(model(batch[0]), batch[1])
 
 
+@pytest.mark.long
 def test_a_worker_that_hangs_is_done_without_and_is_started_again(
     launch: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.ray
 SETTINGS: dict[str, dict[str, Any]] = {kind: test_faults.SETTINGS[kind] for kind in ("sync", "allreduce")}
 
 
-@pytest.mark.parametrize("kind", SETTINGS)
+@pytest.mark.parametrize("kind", ["sync", pytest.param("allreduce", marks=pytest.mark.long)])
 def test_a_silent_and_then_a_killed_worker_hold_up_the_others_for_a_moment_and_come_back(
     launch: Any, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,6 +104,7 @@ def test_a_silent_and_then_a_killed_worker_hold_up_the_others_for_a_moment_and_c
     assert back - killed < BACK_S + opening(run)
 
 
+@pytest.mark.long
 def test_a_worker_that_hangs_in_a_group_is_done_without(
     launch: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

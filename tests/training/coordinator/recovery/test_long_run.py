@@ -14,6 +14,7 @@ ALLOWED = 0.05
 """What a process may grow over the last half: after so few steps pools (torch's, Ray's, the allocator's) still fill."""
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_the_memory_of_everything_that_serves_a_run_stays_flat(
     unforked: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -62,6 +62,7 @@ def test_a_loss_that_is_not_a_number_on_one_host_names_it(launch: Any, settings:
     assert event["step"] > 0
 
 
+@pytest.mark.long
 def test_a_clock_that_is_an_hour_off_changes_nothing(launch: Any) -> None:
     # Another computer's monotonic clock begins anywhere, too.
     off = (

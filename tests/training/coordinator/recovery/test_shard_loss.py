@@ -163,6 +163,7 @@ def check_whole(run: Any, samples: int, *, spare: bool = False) -> None:
     assert seconds < BUDGET_S + noise + (0.0 if spare else 2 * opening(run))
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_a_killed_shard_is_restored_and_the_weights_are_those_without_the_fault(launch: Any, tmp_path: Path) -> None:
     run = launch(job(tmp_path), "abc", server="c", shards=2, **(SETTINGS | {"num_iterations": LONG}))
@@ -204,6 +205,7 @@ def test_a_host_that_falls_silent_with_its_shard_holds_the_others_up_for_three_s
     assert worst_error(weights, plain_loop(run.folder, LONG)) < 1e-5
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_without_whole_steps_a_killed_shard_is_restored_and_every_sample_is_counted_once(
     launch: Any, tmp_path: Path
@@ -230,6 +232,7 @@ def test_without_whole_steps_a_killed_shard_is_restored_and_every_sample_is_coun
     assert again["loss"] < 0.8 * first["loss"], "it goes on with what was trained"
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_shards_that_die_again_and_again_end_the_run_with_a_clear_event(launch: Any, tmp_path: Path) -> None:
     dying = job(tmp_path).replace('note("optimizer")', "torch.optim.AdamW.step = lambda *_: os._exit(1)")

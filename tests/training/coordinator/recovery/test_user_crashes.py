@@ -71,6 +71,7 @@ def test_a_sample_that_kills_two_workers_ends_the_run_and_is_named(launch: Any) 
     assert run.of_kind("notice")[0]["text"].startswith("sample 417 crashed its worker in step ")
 
 
+@pytest.mark.long
 def test_a_sample_that_never_returns_is_named_with_its_line(launch: Any) -> None:
     event = failure(launch(job(ENDLESS), "ab", **ALL, slice_deadline_s=4))
     assert event["cause"].startswith("sample 417 held its worker up twice in step ")

@@ -118,6 +118,7 @@ def test_weights_equal_those_of_a_plain_loop(launch: Any, tmp_path: Path) -> Non
     assert_as_plain_loop(run, source, tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_a_run_whose_only_worker_is_killed_goes_on_from_its_newest_checkpoint(launch: Any, tmp_path: Path) -> None:
     source = job_source("adamw", (("a", "computing", 8),))
@@ -132,6 +133,7 @@ def test_a_run_whose_only_worker_is_killed_goes_on_from_its_newest_checkpoint(la
     assert record.gaps_and_overlaps([span for step in known.values() for span in step], STEPS * BATCH) == ()
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_the_same_seed_gives_the_same_bits_whatever_the_cut_and_whoever_is_lost(launch: Any, tmp_path: Path) -> None:
     settings = {"strategy": "sync", "deterministic": True, "unit": 5}
@@ -147,6 +149,7 @@ def test_the_same_seed_gives_the_same_bits_whatever_the_cut_and_whoever_is_lost(
         assert torch.equal(tensor, weights[1][name]), name
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_losing_every_worker_ends_the_run_with_one_clear_event(launch: Any) -> None:
     run = started(launch, job_source("momentum", (("a", "computing", 3), ("b", "computing", 3))), "ab")

@@ -123,6 +123,7 @@ def test_rounds_are_those_of_diloco(launch: Any, tmp_path: Path) -> None:
     plain.assert_equal(plain.weights_of(run), reference(source, tmp_path, config, rounds, 10))
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_with_overlap_the_common_weights_come_one_round_late(launch: Any, tmp_path: Path) -> None:
     # A step takes long enough for the weights of the round before to have come while it is made; else they are waited
@@ -143,6 +144,7 @@ def test_with_overlap_the_common_weights_come_one_round_late(launch: Any, tmp_pa
     assert any(max(plain.errors(weights, one).values()) <= 1e-5 for one in possible)
 
 
+@pytest.mark.long
 @pytest.mark.ray
 @pytest.mark.usefixtures("simulated")
 def test_unequal_workers_train_to_a_falling_loss_in_int8(launch: Any) -> None:

@@ -206,6 +206,7 @@ def counted_once(run: Any, samples: int) -> None:
     assert record.gaps_and_overlaps(spans, samples) == ()
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_one_worker_in_lockstep_makes_a_step_of_sgd_with_each_slice(launch: Any, tmp_path: Path) -> None:
     settings = {"num_iterations": 8, "batch_size": BATCH, "seed": 3}
@@ -214,6 +215,7 @@ def test_one_worker_in_lockstep_makes_a_step_of_sgd_with_each_slice(launch: Any,
     plain.assert_equal(plain.weights_of(run), synchronous(job_source(), tmp_path, TrainingConfig(**settings)))
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_workers_in_lockstep_wait_for_a_slow_one_and_small_steps_move_the_weights_as_far_as_sync(
     launch: Any, tmp_path: Path
@@ -281,6 +283,7 @@ def lead(log: str, hosts: str, run: Any) -> int:
     return most
 
 
+@pytest.mark.long
 @pytest.mark.ray
 @pytest.mark.parametrize(("strategy", "codec"), [("async", "fp32"), ("ssp", "int8")])
 def test_it_learns_nearly_as_well_as_sync(launch: Any, tmp_path: Path, strategy: str, codec: str) -> None:

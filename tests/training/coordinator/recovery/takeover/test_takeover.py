@@ -127,6 +127,7 @@ def test_a_run_goes_on_with_the_same_workers_whenever_its_coordinator_is_killed(
     assert_exact(run)
 
 
+@pytest.mark.long
 def test_rounds_of_local_steps_go_on_too_and_so_does_a_run_whose_overseer_was_killed(launch: Any) -> None:
     """What the user wants while no coordinator is there is not lost: a host is drained then."""
     settings = SETTINGS | {"strategy": "local_sgd", "local_steps": 3, "num_iterations": 40, "stream": "auto"}
@@ -153,6 +154,7 @@ def test_rounds_of_local_steps_go_on_too_and_so_does_a_run_whose_overseer_was_ki
     assert_whole(again, again.of_kind("run_finished")[0]["samples"])
 
 
+@pytest.mark.long
 def test_a_worker_that_is_lost_with_the_coordinator_is_started_again_and_its_slice_is_done(
     launch: Any, cluster: Cluster
 ) -> None:
@@ -185,6 +187,7 @@ def test_a_run_that_has_neither_workers_nor_a_checkpoint_to_go_on_with_says_so(l
     assert "checkpoint" in failed["hint"]
 
 
+@pytest.mark.long
 def test_a_run_ends_as_it_would_have_when_its_coordinator_is_killed_after_the_last_step(launch: Any) -> None:
     """Once before the last checkpoint is there, and once when there is nothing left but the evaluation."""
     run = launch(JOB + EVALUATION, "ab", **SETTINGS)
