@@ -83,7 +83,7 @@ def demo(
     as_json: Json = False,
     plain: Plain = False,
 ) -> None:
-    """See it work on this computer: three simulated machines, trained on and taken down again."""
+    """See it work on this computer. Three simulated machines train, and are taken down again."""
     from hetero_tui.runs.order import read_order
 
     output = Output(as_json, plain)
@@ -232,7 +232,7 @@ def down(
     plain: Plain = False,
     accept: AcceptKeys = False,
 ) -> None:
-    """Stop everything of ours on every machine, and prove that nothing is left."""
+    """Stop all of ours on every machine; prove nothing is left."""
 
     async def work(session: Session, output: Output) -> int:
         from hetero_tui import reports

@@ -69,7 +69,7 @@ def bootstrap(
     plain: Plain = False,
     accept: AcceptKeys = False,
 ) -> None:
-    """Give every machine that lacks one an environment with Ray and torch for its accelerator, below ~/.hetero-tui."""
+    """Install Ray and torch on every machine that lacks them. Each gets its own environment, for its accelerator."""
     from hetero_tui.fleet.install.lock import mistakes_in
 
     output = Output(as_json, plain)
@@ -105,7 +105,7 @@ def check(
     plain: Plain = False,
     accept: AcceptKeys = False,
 ) -> None:
-    """Look for all that may keep the machines from training well, on each and between them; nothing is changed."""
+    """Find what keeps machines from training well, and its mend. On each and between them; nothing is changed."""
     output = Output(as_json, plain)
     where = (from_laptop, wheels, index, torch_index, python_mirror)
     wanted = commanding.checked(output, lambda: sources(*where)) if fix else None
@@ -157,7 +157,7 @@ def add(
     plain: Plain = False,
     accept: AcceptKeys = False,
 ) -> None:
-    """Look at a machine over SSH, and write it into the inventory; comments there are kept."""
+    """Look at a machine, and write it into the inventory. Comments there are kept."""
     output = Output(as_json, plain)
     path: Path = context.obj
 
@@ -194,7 +194,7 @@ def remove(
     as_json: Json = False,
     plain: Plain = False,
 ) -> None:
-    """Take a machine out of the inventory; comments and all else stay. Nothing is done on the machine."""
+    """Take a machine out of the inventory. Comments and all else stay; nothing is done on the machine."""
     output = Output(as_json, plain)
     path: Path = context.obj
 

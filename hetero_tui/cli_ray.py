@@ -30,7 +30,7 @@ def run(
     plain: Plain = False,
     accept: AcceptKeys = False,
 ) -> None:
-    """Run any Ray script on the fleet's cluster, from its head: Ray Train, Tune, Data, your own actors.
+    """Run any Ray script on the fleet's cluster, from its head. Ray Train, Tune, Data, your own actors.
 
     Options of this command stand before FILE.py, those after it are the script's.
     """
@@ -52,7 +52,7 @@ def ray(
     context: typer.Context,
     arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="Of Ray's own.")] = None,
 ) -> None:
-    """Run Ray's own command line against the fleet's cluster, on its head: `hetero-tui ray status`."""
+    """Run Ray's own command line against the fleet's cluster. It runs on the head: `hetero-tui ray status`."""
 
     async def work(session: Session, output: Output) -> int:
         from hetero_tui.text import plain

@@ -82,7 +82,7 @@ def attach(
     plain: Plain = False,
     accept: AcceptKeys = False,
 ) -> None:
-    """Follow a run from its first event; of a script, its output from its first line."""
+    """Follow a run from its first event. Of a script: its output from its first line."""
 
     async def work(session: Session, output: Output) -> int:
         _, found = await session.find(run)
@@ -106,7 +106,7 @@ def logs(
     plain: Plain = False,
     accept: AcceptKeys = False,
 ) -> None:
-    """Print what a run's processes logged on all hosts: the job's prints, what was decided and why, Ray's errors."""
+    """Print what a run's processes logged, on all hosts. The job's prints, what was decided and why, Ray's errors."""
 
     async def work(session: Session, output: Output) -> int:
         return await commanding.logs(session, output, run, host, worker, follow=follow)
@@ -145,7 +145,7 @@ def resume(
     plain: Plain = False,
     accept: AcceptKeys = False,
 ) -> None:
-    """Let a run that failed, was stopped or was lost go on from its newest checkpoint, and follow it."""
+    """Let a run go on from its newest checkpoint, and follow it. It failed, was stopped or was lost."""
 
     async def work(session: Session, output: Output) -> int:
         resumed = await session.resume_run(run)
@@ -163,7 +163,7 @@ def drain(
     plain: Plain = False,
     accept: AcceptKeys = False,
 ) -> None:
-    """Have a host leave the run that is under way, after its step: nothing is lost, the others do its part."""
+    """Have a host leave the run after its step. Nothing is lost: the others do its part."""
     _change(
         context,
         Output(as_json, plain),
@@ -182,7 +182,7 @@ def undrain(
     plain: Plain = False,
     accept: AcceptKeys = False,
 ) -> None:
-    """Have a drained host take part in the run again; one that is to be tried after a pause is tried at once."""
+    """Have a drained host take part in the run again. One that is to be tried after a pause is tried at once."""
     _change(
         context,
         Output(as_json, plain),
@@ -226,7 +226,7 @@ def report(
     plain: Plain = False,
     accept: AcceptKeys = False,
 ) -> None:
-    """Write a run's plots, faults and figures to one HTML file that needs nothing else."""
+    """Write a run's plots and faults to one HTML file. It needs nothing else."""
 
     async def work(session: Session, output: Output) -> int:
         from hetero_tui.reporting.page import page
@@ -293,7 +293,7 @@ def serve(
     plain: Plain = False,
     accept: AcceptKeys = False,
 ) -> None:
-    """Serve a run's newest checkpoint over HTTP, to this computer alone and through SSH, until Ctrl-C."""
+    """Serve a run's model over HTTP until Ctrl-C. It answers this computer alone, by its newest checkpoint."""
 
     async def work(session: Session, output: Output) -> int:
         return await commanding.serve(session, output, run, host, port, device)
@@ -308,7 +308,7 @@ def replay(
     as_json: Json = False,
     plain: Plain = False,
 ) -> None:
-    """Show a recorded session again in the app, with pause, speed and scrub; in a pipe, its log and how it ended."""
+    """Show a recorded session again in the app. With pause, speed and scrub; in a pipe: its log and how it ended."""
     raise typer.Exit(commanding.replay(Output(as_json, plain), path))
 
 
@@ -321,7 +321,7 @@ def metrics(
     plain: Plain = False,
     accept: AcceptKeys = False,
 ) -> None:
-    """Serve what is known as metrics for Prometheus, to this computer alone, until Ctrl-C."""
+    """Serve metrics for Prometheus until Ctrl-C, on loopback."""
 
     async def work(session: Session, output: Output) -> int:
         return await commanding.metrics(session, output, port)

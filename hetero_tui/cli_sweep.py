@@ -40,7 +40,7 @@ def sweep(
     plain: Plain = False,
     accept: AcceptKeys = False,
 ) -> None:
-    """Look for good settings: short runs beside each other, one a device, the worse ones stopped early (ASHA)."""
+    """Look for good settings by many short runs. One a device; the worse ones are stopped early (ASHA)."""
     from hetero_tui.runs.sweep import read_sweep
 
     output = Output(as_json, plain)

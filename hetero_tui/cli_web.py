@@ -22,7 +22,7 @@ def web(
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="On this computer; 0: any that is free.")] = 0,
     accept: AcceptKeys = False,
 ) -> None:
-    """Show the app in a browser of this computer, behind a link that works once, until Ctrl-C."""
+    """Show the app in a browser of this computer until Ctrl-C. The link works once."""
     output = Output()
     options = context.find_root().params
     inventory = str(Path(context.obj).absolute())

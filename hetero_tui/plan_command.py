@@ -45,7 +45,7 @@ def plan(
     plain: Plain = False,
     accept: AcceptKeys = False,
 ) -> None:
-    """Say what a step will take, which machines help, and what would; nothing is trained."""
+    """Say what a step will take and which machines help. Nothing is trained."""
     from hetero_tui.planning import fleet_file
     from hetero_tui.runs.order import read_order
 
