@@ -31,7 +31,7 @@ from pathlib import Path
 STUB = """#!{python} -IS
 import json, os, socket, sys
 words = sys.argv[1:]
-if not (words and os.path.basename(words[0]) in ("setup_worker.py", "default_worker.py")):
+if "default_worker.py" not in [os.path.basename(word) for word in words]:  # Ray's client server, its dashboard ...
     os.execv({python!r}, [{python!r}, *words])
 with socket.socket(socket.AF_UNIX) as connection:
     try:
