@@ -21,7 +21,6 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from remote_agent.protocol import CLUSTER_MARK, CONTROL_FILE, JOB_ARCHIVE, CheckpointSaved, Notice
@@ -113,9 +112,7 @@ class History:
             self._checkpoints.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._last.set()
         self._checkpoints.join(CHECKPOINT_END_S)
         self._ending.set()

@@ -10,7 +10,6 @@ import contextlib
 import logging
 import socket
 import threading
-from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 import torch
@@ -66,9 +65,7 @@ class Service(abc.ABC, Generic[Held]):
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def start(self) -> None:

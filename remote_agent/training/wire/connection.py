@@ -9,7 +9,6 @@ import contextlib
 import errno
 import socket
 import struct
-from types import TracebackType
 from typing import Self
 
 from remote_agent import tls
@@ -48,9 +47,7 @@ class Connection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
         self._socket.close()
 

@@ -12,7 +12,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import Self
 
 from remote_agent.protocol import Notice
@@ -53,9 +52,7 @@ class Crashes:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._await(CLOSE_S)
 

@@ -17,7 +17,6 @@ import time
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self
 
 from remote_agent.training.coordinator.background import Background
@@ -85,9 +84,7 @@ class Heartbeat:
         self._pinging.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._pinging.join(CLOSE_S)
 

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Self
 
 from remote_agent.planning.device_profile import DeviceProfile
@@ -72,9 +71,7 @@ class Joining:
         self._watching.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._workers.kill()
         # No thread may ask Ray for something after the disconnection: Ray would connect anew by itself.
