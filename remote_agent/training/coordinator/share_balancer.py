@@ -14,7 +14,7 @@ from remote_agent.training.coordinator.plan.resting import Rest
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.errors import TrainingError
 from remote_agent.training.shared import units
-from remote_agent.training.shared.messages import Reduced, StaleResult, StreamedResult
+from remote_agent.training.shared.messages import Result
 
 LAST_HINT = "look at the host, then start the run again"
 
@@ -140,7 +140,7 @@ class ShareBalancer:
                     self.announce(step, f"{member.name} is tried again")
                     return
 
-    def told(self, step: int, member: WorkerHandle, result: StreamedResult | StaleResult | Reduced) -> None:
+    def take_notice(self, step: int, member: WorkerHandle, result: Result) -> None:
         """Write down what a worker says beside its result; where its memory was full, its share follows its speed."""
         if result.at_most and member in self._session.members:
             full = f"{member.name}'s memory was full: it computes {result.at_most} samples at a time from now on"

@@ -144,7 +144,24 @@ class StreamedTask:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StreamedResult:
+class Result:
+    """What every worker tells of a call that computed slices.
+
+    Attributes:
+        stamps: from its beginning until the new weights, or the sums, were here.
+        at_most: samples that the device computes at a time from now on, since its memory was full; 0: as before.
+        notice: what the user should know of the worker's loss; empty: nothing.
+        scalars: the figures that the job's loss gave beside the loss, of this worker's slices.
+    """
+
+    stamps: Stamps
+    at_most: int = 0
+    notice: str = ""
+    scalars: Figures = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamedResult(Result):
     """A worker's part in a streamed step is done; the new weights are with it.
 
     Attributes:
@@ -155,10 +172,6 @@ class StreamedResult:
         pushed: when the gradient was on its way, on the worker's monotonic clock, in seconds.
         bytes_out: of gradients, sent or handed over.
         bytes_in: of weights.
-        stamps: from the beginning until all weights were here.
-        at_most: samples that the device computes at a time from now on, since its memory was full; 0: as before.
-        notice: what the user should know of the worker's loss; empty: nothing.
-        scalars: the figures that the job's loss gave beside the loss.
     """
 
     step: int
@@ -168,10 +181,6 @@ class StreamedResult:
     pushed: float
     bytes_out: int
     bytes_in: int
-    stamps: Stamps
-    at_most: int = 0
-    notice: str = ""
-    scalars: Figures = field(default_factory=dict)
 
     @property
     def push_s(self) -> float:
@@ -194,7 +203,7 @@ class StaleTask:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StaleResult:
+class StaleResult(Result):
     """A slice that waited for no others is applied on all shards.
 
     Attributes:
@@ -205,10 +214,6 @@ class StaleResult:
         pull_s: from then until all fresh weights were here, and before it, where it had to wait for fresher weights.
         bytes_out: sent since the result before.
         bytes_in: received since then.
-        stamps: from the beginning until all fresh weights were here.
-        at_most: as in :class:`StreamedResult`.
-        notice: as in :class:`StreamedResult`.
-        scalars: as in :class:`StreamedResult`.
     """
 
     number: int
@@ -218,10 +223,6 @@ class StaleResult:
     pull_s: float
     bytes_out: int
     bytes_in: int
-    stamps: Stamps
-    at_most: int = 0
-    notice: str = ""
-    scalars: Figures = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -364,7 +365,7 @@ class Computed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reduced:
+class Reduced(Result):
     """The gradient of all slices is with the worker; nothing is applied yet.
 
     Attributes:
@@ -373,11 +374,7 @@ class Reduced:
         loss: mean over these samples.
         computed: the slices that this worker has added.
         ready: when it was ready to reduce, on its monotonic clock, in seconds.
-        stamps: of the call.
         norm: of the mean gradient, before it is clipped.
-        at_most: as in :class:`StreamedResult`.
-        notice: as in :class:`StreamedResult`.
-        scalars: the figures that the job's loss gave beside the loss, of this worker's slices.
     """
 
     step: int
@@ -385,11 +382,7 @@ class Reduced:
     loss: float
     computed: tuple[Computed, ...]
     ready: float
-    stamps: Stamps
     norm: float = 0.0
-    at_most: int = 0
-    notice: str = ""
-    scalars: Figures = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -197,12 +197,12 @@ class ExchangeClient(ShardLinks):
         now = self._now
         if header.kind is not Kind.WEIGHTS or now is None or now.incoming.step != header.step:
             return None
-        return now.incoming.memory(header.chunk)
+        return now.incoming.memory(header)
 
     def arrived(self, header: Header) -> None:
         now = self._now
         if now is not None and now.incoming.step == header.step:
-            now.incoming.arrived(header.chunk)
+            now.incoming.arrived(header)
             self._wake_if_whole(now)
 
     def take(self, shard: int, header: Header, payload: Tensor) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from remote_agent.training.wire.agreement import MARK, Codecs, decode
+from remote_agent.training.wire.agreement import MARK, Codecs
 from remote_agent.training.wire.codecs import Codec
 from remote_agent.training.wire.deadlines import FETCH_S
 from remote_agent.training.wire.errors import ExchangeError, MalformedFrame, StepIncomplete
@@ -17,72 +15,32 @@ from remote_agent.training.wire.frames import Header, Kind
 from remote_agent.training.wire.layout import Layout
 from remote_agent.training.wire.outbox import Frame
 from remote_agent.training.wire.shard_links import ShardLinks
-from remote_agent.training.wire.steps import Contribution
+from remote_agent.training.wire.steps import Contribution, IncomingWeights
 
 
-class FreshWeights:
-    """Weights that were asked for, as they come in; each chunk counts once. No network here.
+class FreshWeights(IncomingWeights):
+    """Weights that were asked for: by a slice, or by a pull.
 
     Args:
-        layout: the run's.
         kind: of the frames that bring them: WEIGHTS for a slice, WHOLE for a pull.
-        step: the number of the slice, or of the pull.
-        codec: of weights.
-        out: where they go: float32, shape ``(layout.numel,)``.
 
     Attributes:
-        has: for each chunk, whether it is here.
         watermark: all slices up to this one are in every chunk that is here.
     """
 
     def __init__(self, layout: Layout, kind: Kind, step: int, codec: Codec, out: Tensor) -> None:
-        if out.shape != (layout.numel,) or out.dtype != torch.float32 or not out.is_contiguous():
-            raise ValueError(f"weights are one flat float32 buffer of {layout.numel} numbers")
-        self.kind, self.step = kind, step
-        self.has = [False] * len(layout.chunks)
+        super().__init__(layout, step, codec, out)
+        self.kind = kind
         self.watermark: int | None = None
-        self._layout, self._codec, self._out = layout, codec, out
-        self._missing = len(layout.chunks)
-        self._lock = threading.Lock()
-
-    @property
-    def whole(self) -> bool:
-        """All chunks are there."""
-        return not self._missing
 
     def awaits(self, header: Header) -> bool:
-        """Whether the frame is what is missing here."""
-        return header.kind is self.kind and header.step == self.step and not self.has[header.chunk]
-
-    def memory(self, header: Header) -> memoryview | None:
-        """Where the payload can be received as it is; None if it has to be decoded, or is not awaited."""
-        if not self.awaits(header) or self._out.device.type != "cpu":
-            return None
-        if self._codec.lossy and header.kind is Kind.WEIGHTS:
-            return None
-        chunk = self._layout.chunks[header.chunk]
-        return self._out[chunk.begin : chunk.end].view(torch.uint8).numpy().data
-
-    def decode(self, header: Header, payload: Tensor) -> None:
-        """Take a payload in (uint8, on the CPU); nothing happens when it is not awaited."""
-        if not self.awaits(header):
-            return
-        chunk = self._layout.chunks[header.chunk]
-        target = self._out[chunk.begin : chunk.end]
-        payload = payload.to(target.device)
-        if header.kind is Kind.WHOLE:
-            target.copy_(payload.view(torch.float32))
-        else:
-            decode(self._codec, payload, target)
-        self.arrived(header)
+        return header.kind is self.kind and header.step == self.step and super().awaits(header)
 
     def arrived(self, header: Header) -> None:
-        """The frame's chunk is in its place."""
         with self._lock:
-            if not self.has[header.chunk]:
-                self.has[header.chunk] = True
-                self._missing -= 1
+            if super().awaits(header):
                 self.watermark = header.slice if self.watermark is None else min(self.watermark, header.slice)
+        super().arrived(header)
 
 
 class StaleClient(ShardLinks):

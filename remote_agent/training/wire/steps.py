@@ -14,7 +14,7 @@ from remote_agent.training.wire import codecs
 from remote_agent.training.wire.agreement import decode
 from remote_agent.training.wire.codecs import Codec
 from remote_agent.training.wire.frames import Header, Kind
-from remote_agent.training.wire.layout import Layout
+from remote_agent.training.wire.layout import Chunk, Layout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,66 +109,92 @@ class Contribution:
         return codecs.encode_with_feedback(self._codec, values, self._residual[chunk.begin : chunk.end]).cpu()
 
 
-class NewWeights:
-    """The weights of ``step`` as they come in; each chunk counts once.
+class IncomingWeights:
+    """Weights as they come in; each chunk counts once.
 
     Args:
         layout: the run's.
-        step: the step.
+        step: which ones: the number of the step, of the slice that they answer, or of the pull.
         codec: of weights.
-        weights: those of the step before, float32, shape ``(layout.numel,)``; read only.
-        out: where the new ones go: same shape and device, other memory.
+        out: where they go: float32, shape ``(layout.numel,)``.
+
+    Attributes:
+        has: for each chunk, whether it is here.
     """
 
-    def __init__(self, layout: Layout, step: int, codec: Codec, weights: Tensor, out: Tensor) -> None:
-        for tensor in (weights, out):
-            if tensor.shape != (layout.numel,) or tensor.dtype != torch.float32 or not tensor.is_contiguous():
-                raise ValueError(f"weights are one flat float32 buffer of {layout.numel} numbers")
-        if layout.numel and weights.data_ptr() == out.data_ptr():
-            raise ValueError("new weights need a buffer of their own: a lost slice is computed with the old ones")
+    def __init__(self, layout: Layout, step: int, codec: Codec, out: Tensor) -> None:
+        if out.shape != (layout.numel,) or out.dtype != torch.float32 or not out.is_contiguous():
+            raise ValueError(f"weights are one flat float32 buffer of {layout.numel} numbers")
         self.step = step
         self.has = [False] * len(layout.chunks)
         self._missing = len(layout.chunks)
-        self._layout, self._codec, self._weights, self._out = layout, codec, weights, out
+        self._layout, self._codec, self._out = layout, codec, out
         self._lock = threading.Lock()
-
-    def goes_to(self, out: Tensor) -> bool:
-        """Whether the new weights go there."""
-        return self._out.data_ptr() == out.data_ptr()
 
     @property
     def whole(self) -> bool:
-        """All chunks are there."""
         return not self._missing
 
-    def memory(self, number: int) -> memoryview | None:
-        """Where the chunk's payload can be received as it is; None if it has to be decoded, or is here already."""
-        if self._codec.lossy or self.has[number] or self._out.device.type != "cpu":
+    def awaits(self, header: Header) -> bool:
+        """Whether the frame is what is missing here."""
+        return not self.has[header.chunk]
+
+    def memory(self, header: Header) -> memoryview | None:
+        """Where the payload can be received as it is; None if it has to be decoded, or is not awaited."""
+        is_encoded = self._codec.lossy and header.kind is Kind.WEIGHTS
+        if is_encoded or not self.awaits(header) or self._out.device.type != "cpu":
             return None
-        chunk = self._layout.chunks[number]
+        chunk = self._layout.chunks[header.chunk]
         return self._out[chunk.begin : chunk.end].view(torch.uint8).numpy().data
 
     def decode(self, header: Header, payload: Tensor) -> None:
-        """Take in a WEIGHTS or WHOLE frame (uint8, on the CPU); nothing happens when the chunk is here already."""
-        if self.has[header.chunk]:
+        """Take in a WEIGHTS or WHOLE frame (uint8, on the CPU); nothing happens when it is not awaited."""
+        if not self.awaits(header):
             return
         chunk = self._layout.chunks[header.chunk]
         target = self._out[chunk.begin : chunk.end]
         payload = payload.to(target.device)
         if header.kind is Kind.WHOLE:
             target.copy_(payload.view(torch.float32))
-        elif not self._codec.lossy:
-            decode(self._codec, payload, target)
         else:
-            difference = torch.empty_like(target)
-            decode(self._codec, payload, difference)
-            # A separate addition, on every device: one that is fused with the decoding would round once less.
-            torch.add(self._weights[chunk.begin : chunk.end], difference, out=target)
-        self.arrived(header.chunk)
+            self._decode(chunk, payload, target)
+        self.arrived(header)
 
-    def arrived(self, number: int) -> None:
-        """The chunk is in its place."""
+    def _decode(self, chunk: Chunk, payload: Tensor, target: Tensor) -> None:
+        del chunk
+        decode(self._codec, payload, target)
+
+    def arrived(self, header: Header) -> None:
+        """The frame's chunk is in its place."""
         with self._lock:
-            if not self.has[number]:
-                self.has[number] = True
+            if not self.has[header.chunk]:
+                self.has[header.chunk] = True
                 self._missing -= 1
+
+
+class NewWeights(IncomingWeights):
+    """The weights after ``step``: what comes in are differences, with a codec that loses something.
+
+    Args:
+        weights: those of the step before, float32, shape ``(layout.numel,)``; read only. ``out`` is other memory.
+    """
+
+    def __init__(self, layout: Layout, step: int, codec: Codec, weights: Tensor, out: Tensor) -> None:
+        super().__init__(layout, step, codec, out)
+        if weights.shape != out.shape or weights.dtype != torch.float32 or not weights.is_contiguous():
+            raise ValueError(f"weights are one flat float32 buffer of {layout.numel} numbers")
+        if layout.numel and weights.data_ptr() == out.data_ptr():
+            raise ValueError("new weights need a buffer of their own: a lost slice is computed with the old ones")
+        self._weights = weights
+
+    def goes_to(self, out: Tensor) -> bool:
+        return self._out.data_ptr() == out.data_ptr()
+
+    def _decode(self, chunk: Chunk, payload: Tensor, target: Tensor) -> None:
+        if not self._codec.lossy:
+            super()._decode(chunk, payload, target)
+            return
+        difference = torch.empty_like(target)
+        decode(self._codec, payload, difference)
+        # A separate addition, on every device: one that is fused with the decoding would round once less.
+        torch.add(self._weights[chunk.begin : chunk.end], difference, out=target)

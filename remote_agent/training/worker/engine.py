@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,15 +19,14 @@ from torch import nn
 
 from remote_agent.training.checkpoint.optimizer_state import NotPortable, Resumption, TrainingState, of_optimizer
 from remote_agent.training.config import TrainingConfig
+from remote_agent.training.deadlines import EXCHANGE_S
 from remote_agent.training.shared import flat
 from remote_agent.training.shared.average import WeightAverage
 from remote_agent.training.shared.flat import FlatTensors, Payload
 from remote_agent.training.shared.messages import (
     Failed,
-    Reduced,
+    Result,
     ShardLinkDown,
-    StaleResult,
-    StreamedResult,
     WorkerStatus,
 )
 from remote_agent.training.worker.assignments import Assignments
@@ -132,7 +132,7 @@ class Engine(ABC):
         """``answer``, with what the loss gave beside the loss, and what else the coordinator should know of it."""
         if isinstance(answer, ShardLinkDown):
             LOG.info("has no part in the step: %s", answer.cause)
-        if not isinstance(answer, StreamedResult | StaleResult | Reduced):
+        if not isinstance(answer, Result):
             return answer
         compute = self.parts.compute
         notice = compute.watch.take_notice() if compute.watch is not None else ""
@@ -158,6 +158,34 @@ class Engine(ABC):
         """What :meth:`snapshot` kept, once."""
         held, self._held = self._held, TrainingState()
         return held
+
+
+class WaitingEngine(Engine):
+    """An engine that nothing has to reach while it takes no part: it waits until it is let in.
+
+    Where no server can send it the weights of a step that it had no part in, it has them from another worker at the
+    beginning of a step, and is let in with that step (``recovery.state_transfer``).
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._follows = False
+        self._entered = threading.Event()
+
+    @property
+    def following(self) -> bool:
+        return self._follows
+
+    def follow(self) -> ShardLinkDown | None:
+        self._entered.clear()
+        self._follows = True
+        self._entered.wait(EXCHANGE_S)
+        self._follows = False
+        return None
+
+    def enter(self, step: int) -> None:
+        del step  # what is given out from now on is for this worker too
+        self._entered.set()
 
 
 def unusable(error: Exception) -> Failed:

@@ -11,22 +11,20 @@ from remote_agent.training.errors import TrainingError
 from remote_agent.training.shared import rpc, schedule
 from remote_agent.training.shared.average import WeightAverage
 from remote_agent.training.shared.flat import Payload
-from remote_agent.training.shared.messages import Broken, Failed, Reduced, ReductionTask, ShardLinkDown
+from remote_agent.training.shared.messages import Broken, Failed, Reduced, ReductionTask
 from remote_agent.training.shared.rpc import Ref
-from remote_agent.training.worker.engine import Engine, Parts, unusable
+from remote_agent.training.worker.engine import Parts, WaitingEngine, unusable
 from remote_agent.training.worker.reduction import Reduction
-from remote_agent.training.worker.waiting_worker import WaitingWorker
 
 KIND = "gloo"
 
 
-class ReductionEngine(Engine):
+class ReductionEngine(WaitingEngine):
     """See the module; ``way`` is what the changed buffers are before the first step."""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         self._reduction: Reduction | None = None
-        self._latecomer = WaitingWorker()
 
     def join(self, way: Payload, late: bool = False) -> str | Failed:
         parts = self.parts
@@ -74,41 +72,29 @@ class ReductionEngine(Engine):
         return self._reduction.contributed if self._reduction is not None else 0
 
     @property
-    def following(self) -> bool:
-        return self._latecomer.following
-
-    def follow(self) -> ShardLinkDown | None:
-        self._latecomer.follow()
-        return None
-
-    def enter(self, step: int) -> None:
-        del step  # it has taken over what was before that one
-        self._latecomer.enter()
+    def reduction(self) -> Reduction:
+        assert self._reduction is not None, "the worker has joined"
+        return self._reduction
 
     def reduce(self, task: ReductionTask) -> Reduced | Broken | Failed:
         """This worker's part in a step; see :meth:`Reduction.step`."""
-        assert self._reduction is not None, "the worker has joined"
-        return self.answered(self._reduction.step(task))
+        return self.answered(self.reduction.step(task))
 
     def commit(self, step: int) -> Failed | None:
         """Apply ``step``, which was reduced; see :meth:`Reduction.commit`."""
-        assert self._reduction is not None, "the worker has joined"
         try:
-            self._reduction.commit(step)
+            self.reduction.commit(step)
         except TrainingError as error:
             return Failed.of(error)
         return None
 
     def give_up(self, number: int) -> None:
         """Stop waiting in group ``number``; see :meth:`Reduction.give_up`."""
-        assert self._reduction is not None, "the worker has joined"
-        self._reduction.give_up(number)
+        self.reduction.give_up(number)
 
     def progress(self) -> tuple[int, int]:
         """The last step whose slices this worker has computed, and how many pieces it has reduced so far."""
-        assert self._reduction is not None, "the worker has joined"
-        return self._reduction.contributed, self._reduction.moved
+        return self.reduction.contributed, self.reduction.moved
 
     def weights(self) -> Payload:
-        assert self._reduction is not None, "the worker has joined"
-        return self._reduction.payload()
+        return self.reduction.payload()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -51,21 +52,25 @@ class KeptState:
     inner: States
 
 
-class Served(Engine):
+Steps = TypeVar("Steps", Streaming, StaleSteps)
+
+
+class Served(Engine, Generic[Steps]):
     """What the engines here have in common; ``way`` is an :class:`StreamInfo`."""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         self._kept: dict[int, KeptState] = {}
+        self._steps: Steps | None = None
 
     @property
-    @abstractmethod
-    def _steps(self) -> Streaming | StaleSteps | None:
-        """Its steps; None before it has joined."""
+    def steps(self) -> Steps:
+        assert self._steps is not None, "the worker has joined"
+        return self._steps
 
     @abstractmethod
-    def _begin(self, entry: StreamInfo, first: torch.Tensor, late: bool) -> str:
-        """Connect, with the ``first`` weights; returns the kind of channel."""
+    def _begin(self, entry: StreamInfo, first: torch.Tensor, late: bool) -> tuple[Steps, str]:
+        """Connect, with the ``first`` weights; also returns the kind of channel."""
 
     def join(self, way: StreamInfo, late: bool = False) -> str | Failed:
         parameters = flat.trained(self.parts.model)
@@ -74,14 +79,12 @@ class Served(Engine):
         for parameter in parameters.values():
             parameter.grad = None
         try:
-            kind = self._begin(way, first, late)
+            self._steps, kind = self._begin(way, first, late)
         except TrainingError as error:
             return Failed.of(error)
         except NotPortable as error:
             return unusable(error)
-        steps = self._steps
-        assert steps is not None, "it has begun"
-        self.parts.compute.on_repeat = steps.again
+        self.parts.compute.on_repeat = self.steps.again
         LOG.info("joined over %s; shards: %d", kind, len(way.doors))
         return kind
 
@@ -94,8 +97,7 @@ class Served(Engine):
         return self._steps is not None and self._steps.following
 
     def follow(self) -> ShardLinkDown | None:
-        assert self._steps is not None, "the worker has joined"
-        return self._steps.follow()
+        return self.steps.follow()
 
     # --- Going back to an earlier step, with other shards ------------------------------------------------------------
 
@@ -147,55 +149,45 @@ class Served(Engine):
         return self.join(door)
 
 
-class StreamedEngine(Served):
+class StreamedEngine(Served[Streaming]):
     """Steps that all workers make together."""
 
-    _streaming: Streaming | None = None
-
-    @property
-    def _steps(self) -> Streaming | None:
-        return self._streaming
-
-    def _begin(self, entry: StreamInfo, first: torch.Tensor, late: bool) -> str:
+    def _begin(self, entry: StreamInfo, first: torch.Tensor, late: bool) -> tuple[Streaming, str]:
         done = None if late else self.resumed.step
         channel = open_channel(entry.layout, entry.doors, entry.secret, first, entry.codecs, done)
-        self._streaming = self._over(entry, channel)
-        return channel.kind
+        return self._over(entry, channel), channel.kind
 
     def _over(self, entry: StreamInfo, channel: Channel) -> Streaming:
         return Streaming(self.parts.model, entry.plan.names, entry.plan.watched, channel, self.parts.compute)
 
     def step(self, task: StreamedTask) -> StreamedAnswer:
         """This worker's part in a step; see :meth:`Streaming.step`."""
-        assert self._streaming is not None, "the worker has joined"
         if not self.assignments.begin(task):
             return ShardLinkDown(cause=f"step {task.step} is of a coordinator that was killed")
-        answer = self.answered(self._streaming.step(task))
+        answer = self.answered(self.steps.step(task))
         self.assignments.end(task, answer)
         return answer
 
     def repair(self, task: StreamedTask) -> StreamedAnswer:
         """A slice that another worker has lost; see :meth:`Streaming.repair`."""
-        assert self._streaming is not None, "the worker has joined"
-        answer = self.answered(self._streaming.repair(task))
+        answer = self.answered(self.steps.repair(task))
         if not isinstance(answer, NotBegun):
             self.assignments.repaired(task, answer)
         return answer
 
     def account(self, coordinator: str) -> WorkerStatus | None:
-        return self.assignments.account(coordinator, self._streaming)
+        return self.assignments.account(coordinator, self._steps)
 
     def outcome(self, step: int) -> StreamedAnswer:
         """What came of this worker's part in ``step``, which it has begun for a coordinator that was killed."""
         return self.assignments.outcome(step)
 
     def enter(self, step: int) -> None:
-        assert self._streaming is not None, "the worker has joined"
-        self._streaming.enter(step)
+        self.steps.enter(step)
 
     def set_aside(self, step: int) -> None:
-        if self._streaming is not None:
-            self._streaming.set_aside(step)
+        if self._steps is not None:
+            self._steps.set_aside(step)
 
 
 class LocalEngine(StreamedEngine):
@@ -210,41 +202,31 @@ class LocalEngine(StreamedEngine):
         return LocalRounds(*of_model, self.optimizer, options, parts.config.clip_norm)
 
 
-class StaleEngine(Served):
+class StaleEngine(Served[StaleSteps]):
     """Slices that wait for no others."""
 
-    _stale: StaleSteps | None = None
-
-    @property
-    def _steps(self) -> StaleSteps | None:
-        return self._stale
-
-    def _begin(self, entry: StreamInfo, first: torch.Tensor, late: bool) -> str:
+    def _begin(self, entry: StreamInfo, first: torch.Tensor, late: bool) -> tuple[StaleSteps, str]:
         del first, late  # it fetches them
         parts, plan = self.parts, entry.plan
         client = StaleClient(entry.layout, [door.address for door in entry.doors], entry.secret, entry.codecs)
         of_model = (parts.model, plan.names, plan.watched)
-        self._stale = StaleSteps(*of_model, client, parts.compute, parts.config.clip_norm, self.resumed.step)
-        return NetworkChannel.kind
+        steps = StaleSteps(*of_model, client, parts.compute, parts.config.clip_norm, self.resumed.step)
+        return steps, NetworkChannel.kind
 
     def compute(self, task: StaleTask) -> None:
         """Compute a slice; see :meth:`StaleSteps.compute`."""
-        assert self._stale is not None, "the worker has joined"
-        self._stale.compute(task)
+        self.steps.compute(task)
 
     def exchange(self, number: int) -> StaleResult | Failed | ShardLinkDown:
         """Exchange the gradient of that slice, and tell how it went; see :meth:`StaleSteps.exchange`."""
-        assert self._stale is not None, "the worker has joined"
-        return self.answered(self._stale.exchange(number))
+        return self.answered(self.steps.exchange(number))
 
     def enter(self, step: int) -> None:
         del step  # it takes part from now on
-        assert self._stale is not None, "the worker has joined"
-        self._stale.enter()
+        self.steps.enter()
 
     def weights(self) -> Payload:
-        assert self._stale is not None, "the worker has joined"
-        return self._stale.weights()
+        return self.steps.weights()
 
     def renew(self) -> None:
         self.weights()  # all have the same then: every slice is applied

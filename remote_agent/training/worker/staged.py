@@ -12,7 +12,7 @@ from remote_agent.training.checkpoint.optimizer_state import NotPortable, Resump
 from remote_agent.training.errors import JobError, TrainingError
 from remote_agent.training.shared import flat
 from remote_agent.training.shared.flat import Payload
-from remote_agent.training.shared.messages import Failed, ShardLinkDown
+from remote_agent.training.shared.messages import Failed
 from remote_agent.training.shared.stages import (
     Commit,
     DeviceCosts,
@@ -25,13 +25,12 @@ from remote_agent.training.shared.stages import (
 from remote_agent.training.wire.errors import ConnectionBroken, ExchangeError
 from remote_agent.training.wire.stage_links import StageLinks
 from remote_agent.training.worker.device import device as devices
-from remote_agent.training.worker.engine import Engine, Parts, unusable
+from remote_agent.training.worker.engine import Parts, WaitingEngine, unusable
 from remote_agent.training.worker.stage import OwnWeights, Stage
 from remote_agent.training.worker.staging import stage_of
-from remote_agent.training.worker.waiting_worker import WaitingWorker
 
 
-class StageEngine(Engine):
+class StageEngine(WaitingEngine):
     """See the module."""
 
     def __init__(self, parts: Parts) -> None:
@@ -40,7 +39,6 @@ class StageEngine(Engine):
         self._blocks = parts.blocks
         self._links: StageLinks | None = None
         self._stage: Stage | None = None
-        self._waiting = WaitingWorker()
 
     def join(self, way: Payload, late: bool = False) -> str | Failed:
         del way, late
@@ -133,18 +131,6 @@ class StageEngine(Engine):
     @property
     def computed(self) -> int:
         return self._stage.computed if self._stage is not None else 0
-
-    @property
-    def following(self) -> bool:
-        return self._waiting.following
-
-    def follow(self) -> ShardLinkDown | None:
-        self._waiting.follow()
-        return None
-
-    def enter(self, step: int) -> None:
-        del step
-        self._waiting.enter()
 
     def snapshot(self) -> None:
         stage = self.stage

@@ -119,7 +119,7 @@ class AllReduce(Strategy):
             self._balancer.adapt(current.step, ((member, each.samples, each.compute_s) for member, each in computed))
             for member, result in results.items():
                 self._membership.worked(member)
-                self._balancer.told(current.step, member, result)
+                self._balancer.take_notice(current.step, member, result)
             goes_on = session.goes_on(current.step, current.end)
             self._committed = current.step
             saved = session.saves(current.step, current.end - current.samples, current.end)

@@ -220,7 +220,7 @@ class Stale(Strategy):
             self._step, ((issued.member, issued.samples, result.compute_s) for issued, result in counted)
         )
         for issued, result in counted:
-            self._balancer.told(self._step, issued.member, result)
+            self._balancer.take_notice(self._step, issued.member, result)
 
     def _report(self, counted: list[tuple[Issued, StaleResult]]) -> StepReport:
         """The step's event, of the slices that were applied since the last one."""

@@ -108,7 +108,7 @@ class Streamed(Strategy):
         for part in current.parts:
             if isinstance(part.result, StreamedResult):
                 self._membership.worked(part.member)
-                self._balancer.told(current.step, part.member, part.result)
+                self._balancer.take_notice(current.step, part.member, part.result)
 
     def _new_balancer(self, session: Session) -> ShareBalancer:
         """Decides how much each worker gets."""
