@@ -24,7 +24,6 @@ class Goal:
     """The metric that is watched: by ``keep_best``, ``early_stopping``, and a scheduler that goes by it.
 
     Attributes:
-        metric: its name.
         sign: 1 where less is better, -1 where more is.
     """
 

@@ -98,7 +98,6 @@ class Reader:
 
     Args:
         folder: the cluster's.
-        run: which.
         since, until: seconds since the epoch, for logs that are not the run's own.
     """
 

@@ -553,7 +553,6 @@ class Replanned(Event):
         predicted_step_s: what is foreseen now; where the run starts again, by the new plan.
         ratios: measured over predicted seconds of the step's terms, before this correction.
         restarts: another plan is better by now, and the run goes on with it, from a checkpoint of the step before.
-        reason: in words.
     """
 
     kind: ClassVar[str] = "replanned"
@@ -612,7 +611,6 @@ class Evaluated(Event):
     """The weights after ``step`` were measured on the validation data.
 
     Attributes:
-        step: which.
         epoch: how often all of the data had been used by then; None where its size is not known.
         metrics: figures over all of the validation data, by name; None where one is not a finite number.
         samples: of the validation data.

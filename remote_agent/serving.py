@@ -47,11 +47,9 @@ class Served:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """What can be asked."""
         return ("/predict", "/generate") if self._is_language else ("/predict",)
 
     def about(self) -> Mapping[str, object]:
-        """What is served."""
         return {"run": self._run, "step": self.step, "device": self.device, "paths": self.paths}
 
     def predict(self, inputs: Any) -> Any:

@@ -58,7 +58,6 @@ class StrategySpec:
         return _imported(self.coordinator)
 
     def engine(self) -> Any:
-        """The class for workers."""
         return _imported(self.worker)
 
 

@@ -26,7 +26,6 @@ class TrialEvents:
     _offset: int = 0
 
     def read(self) -> None:
-        """Take in what is new."""
         with contextlib.suppress(OSError), self.path.open("rb") as file:
             file.seek(self._offset)
             found = file.read()

@@ -98,7 +98,6 @@ class LanguageModelJob:
         return list(self._tokenizer()(text)["input_ids"])
 
     def text_of(self, tokens: list[int]) -> str:
-        """The text of tokens."""
         return str(self._tokenizer().decode(tokens, skip_special_tokens=True))
 
     @property
@@ -243,7 +242,6 @@ class Samples:
 
     Args:
         tokens: int32, all of them, one text after the other.
-        count: samples.
         context: tokens of each.
     """
 

@@ -29,7 +29,6 @@ class LoraLinear(nn.Module):
     """A linear layer that is frozen, with an adapter.
 
     Args:
-        base: the layer.
         rank: rows of A and columns of B.
         alpha: the adapter counts ``alpha / rank`` times.
     """

@@ -53,9 +53,6 @@ class Part:
     """The blocks from ``first`` to before ``last`` of a model.
 
     Args:
-        model: the whole model.
-        blocks: its blocks.
-        seams: of them.
         first: number of the part's first block.
         last: number of the first block after it, or how many there are.
 

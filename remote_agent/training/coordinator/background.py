@@ -13,8 +13,6 @@ class Background:
     """Work in a thread of its own, which does not keep the process alive.
 
     Args:
-        name: the thread's.
-        work: what it does.
         on_error: is called in the thread with an error that ``work`` did not expect; None: :meth:`check` raises it.
     """
 
@@ -26,7 +24,6 @@ class Background:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
 
     def join(self, seconds: float) -> None:

@@ -122,7 +122,6 @@ class _Starts:
     """How a run goes on that has to be made ready once more.
 
     Args:
-        journal: is told.
         crashes: knows which of the user's calls killed workers.
     """
 

@@ -54,7 +54,6 @@ class FeedOrder(SampleOrder):
     """Samples in the order in which they come; where they end shows while they are read.
 
     Args:
-        batch: samples of a step.
         begin: where the run goes on.
         available: the position that it is given, or where the data ends.
         batch_end: where the batch ends that comes so many after the one with a position; None: as ``batch`` says.
@@ -83,7 +82,6 @@ class FeedOrder(SampleOrder):
         return self._available(position)
 
     def take(self, start: int, end: int) -> Indices:
-        """The positions themselves."""
         return np.arange(start, end, dtype=np.int64)
 
     def epoch_end(self, position: int) -> int:

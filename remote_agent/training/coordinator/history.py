@@ -90,7 +90,6 @@ class History:
     """Copies a run's history to every other host of the cluster, beside training; a context manager.
 
     Args:
-        run: the run's name.
         folder: the run's, on this host.
         host: this host.
         keep: checkpoints that are kept.

@@ -30,7 +30,6 @@ class Journal:
     A file that is there is continued: its numbers go on, and a final event in it is taken back (``reopening``).
 
     Attributes:
-        path: the file.
         continued: whether it has events from before.
         ended: how the run in it had ended, in words; empty when it had not, or there was none.
         step: the last step that it told of when it was opened; 0: none.
@@ -86,7 +85,6 @@ class Journal:
             listener(event)
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 

@@ -44,17 +44,14 @@ class WorkerHandle:
 
     @property
     def name(self) -> str:
-        """The worker's name."""
         return self.seat.worker
 
     @property
     def host(self) -> str:
-        """The host that it runs on."""
         return self.seat.spec.host
 
     @property
     def device(self) -> str:
-        """Its device, as the plan named it."""
         return self.seat.spec.device
 
     def call(self, method: str, *arguments: Any) -> Ref[Any]:

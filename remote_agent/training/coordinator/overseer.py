@@ -42,7 +42,6 @@ class Overseer:
 
     Args:
         coordinate: a function that a new process can import.
-        folder: the run's.
         may_go_on: whether another child may follow one that was killed; asked then.
         forks: whether a child is a fork.
     """

@@ -37,7 +37,6 @@ class PlanCheck:
 
     Args:
         session: the run's, before its first step.
-        clock: gives seconds.
     """
 
     def __init__(self, session: Session, clock: Callable[[], float] = time.monotonic) -> None:

@@ -75,12 +75,10 @@ class Prints:
         self._thread.start()
 
     def watch(self, name: str, actor: Actor) -> None:
-        """Ask this worker, too."""
         with self._lock:
             self._workers[actor] = name
 
     def forget(self, actor: Actor) -> None:
-        """Do not ask it any more."""
         with self._lock:
             self._workers.pop(actor, None)
 

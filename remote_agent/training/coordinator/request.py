@@ -17,9 +17,6 @@ class Request:
     """What is to be run, and where its files go.
 
     Attributes:
-        run: the run's id.
-        job: what is trained.
-        config: how.
         devices: on which devices.
         away: devices of hosts that have no living node now; each takes part once its host has one.
         server_host: host of the parameter server.

@@ -123,14 +123,12 @@ class Session:
 
     Attributes:
         config: the run's, as it was resolved.
-        membership: the workers.
         servers: the shards, in the layout's order; none where the workers reduce gradients among themselves.
         order: says which samples are next, where the run ends, and how many steps were made before, by the run that
             this one goes on from: the first step is ``order.done + 1``.
         source: where the samples come from.
         payload_bytes: what a worker gets and gives in a step.
         buffer_names: of the model's buffers that training changes.
-        journal: for events.
         stopping: true once the run is to end early.
         joining: starts workers while the run is on.
         reasons: which way weights and gradients go, and why.
@@ -178,7 +176,6 @@ class Session:
 
     @property
     def members(self) -> Sequence[WorkerHandle]:
-        """The workers that take part."""
         return self.membership.members
 
     @property
@@ -247,7 +244,6 @@ class Session:
 
     @property
     def tracks(self) -> list[SpeedTrack]:
-        """The members' tracks, in their order."""
         return [member.track for member in self.members]
 
 

@@ -89,7 +89,6 @@ def _ready(
     plans: bool = False,
     tell: Callable[[str], None] = _silent,
 ) -> Iterator[_Ready]:
-    """Check, place, measure, plan."""
     began = time.monotonic()
     hosts = ", ".join(dict.fromkeys(device.host for device in request.devices))
     tell(f"starting workers on {hosts}")
@@ -188,7 +187,6 @@ def session_of(
 def _opened(
     ready: _Ready, journal: Journal, stopping: Callable[[], bool], crashes: Crashes
 ) -> Iterator[tuple[Session, nn.Module]]:
-    """Carry out the plan: the session."""
     request, planned, measured = ready.request, ready.planned, ready.measured
     model, config, servers, optimizer = ready.model, planned.config, ready.servers, ready.optimizer
     candidates, there = ready.candidates, ready.there

@@ -43,7 +43,6 @@ class Validation:
 
     @property
     def samples(self) -> int:
-        """Samples of all batches."""
         return sum(map(len, self.batches))
 
 

@@ -25,11 +25,7 @@ _FORMATS = ("torch", "numpy", "pandas")
 
 
 class Columns:
-    """Columns by name, of one length; a batch is a dictionary of them.
-
-    Args:
-        columns: their tensors.
-    """
+    """Columns by name, of one length; a batch is a dictionary of them."""
 
     def __init__(self, columns: dict[str, Tensor]) -> None:
         self.tensors = columns

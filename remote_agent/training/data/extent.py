@@ -30,7 +30,6 @@ class Begin:
     """Where a run begins, or goes on.
 
     Attributes:
-        folder: the run's.
         done: steps that were made before: 0, or those of a checkpoint.
         start: positions of the order that they used.
         batch: samples of each of them; 0: not known.

@@ -28,15 +28,12 @@ class SampleOrder:
 
     Args:
         seed: of the permutations.
-        size: samples of the dataset.
-        batch: samples of a step.
         limit: the position where the run ends: its last step is cut there; None: it has no end.
         done: steps that were made before this order is used: 0, or those of the checkpoint that a run goes on from.
         start: positions that they used.
 
     Attributes:
         start: the first position to be used.
-        limit: as above.
     """
 
     def __init__(
@@ -103,7 +100,6 @@ class EpochOrder(SampleOrder):
     """Epoch after epoch of a loader.
 
     Args:
-        epochs: of the loader.
         size: samples of the dataset; an epoch may have fewer, or more.
         batch: samples of a step where ``whole`` is False; no step of a loader's own is larger.
         count: epochs of the run; 0: it has no end.

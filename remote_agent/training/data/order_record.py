@@ -38,7 +38,6 @@ class OrderRecord:
     """The epochs on record; appends to them.
 
     Args:
-        folder: the run's.
         earlier: the folder of the run that this one goes on from, or its own; None: it begins, with an empty record.
 
     Raises:

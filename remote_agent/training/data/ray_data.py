@@ -43,7 +43,6 @@ class RayBlocks:
     """A materialised dataset; travels to the workers, and ``data.fetch`` takes batches from it there.
 
     Args:
-        refs: of its blocks.
         rows: of each block.
     """
 

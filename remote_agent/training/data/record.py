@@ -82,7 +82,6 @@ class SliceRecord:
             raise _storage(self._path, error) from error
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     def _append(self, document: dict[str, object]) -> None:

@@ -42,7 +42,6 @@ class Plain:
 
     Args:
         indices: of each epoch, by its number.
-        ends: of its batches.
     """
 
     same = True
@@ -62,10 +61,7 @@ class Sampled:
 
     Args:
         loader: it is its sampler, or batch sampler.
-        size: samples of the dataset.
-        seed: the run's.
         batch: samples of a step; 0: the batch sampler's batches are the steps.
-        record: of the epochs.
         to_end: an epoch ends where the sampler does. False: after many samples at the latest, as nothing depends on it.
     """
 
@@ -99,7 +95,6 @@ class Sampled:
         return drawn.indices[: ends[-1]], ends
 
     def _draw(self) -> Drawn:
-        """The next epoch."""
         with seeding.only_here(seeding.sample_seed(self._seed, self._drawn)):
             try:
                 if self._rest is not None:

@@ -12,9 +12,6 @@ class HeldChunks:
     """The chunks that one shard holds.
 
     Attributes:
-        layout: the run's.
-        number: which shard this is.
-        codecs: the run's.
         chunks: their numbers, in order.
     """
 

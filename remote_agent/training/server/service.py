@@ -39,7 +39,6 @@ class Service(abc.ABC, Generic[Held]):
     """Listens for workers, from :meth:`start` to :meth:`close`; a context manager.
 
     Args:
-        shard: what is served.
         token: the cluster's secret; a worker must prove that it knows it.
         host: the address to listen on.
         port: 0: any free one.
@@ -69,7 +68,6 @@ class Service(abc.ABC, Generic[Held]):
         self.close()
 
     def start(self) -> None:
-        """Serve."""
         self._accepting.start()
 
     def close(self) -> None:
@@ -136,7 +134,6 @@ class Service(abc.ABC, Generic[Held]):
                 thread.start()
 
     def _serve(self, connection: Connection) -> None:
-        """One worker, until its connection ends."""
         with connection:
             try:
                 with self._strangers.meeting(connection):

@@ -57,8 +57,6 @@ class Shard(HeldChunks):
     """The chunks of one shard; every method may be called from any thread.
 
     Args:
-        layout: the run's.
-        number: which shard this is.
         weights: the whole flat buffer after ``step`` (float32, shape ``(layout.numel,)``); own chunks are copied.
         update: what is done with a mean gradient; its chunks are bound here.
         codecs: the run's, for what travels over a network; a gradient that comes through memory may be exact as well.
@@ -274,7 +272,6 @@ class Shard(HeldChunks):
         return Frame(header, payload.numpy().data)
 
     def newest_step(self) -> int:
-        """The newest step of any chunk."""
         return max((entry.step for entry in self._sums.values()), default=0)
 
     def steps(self) -> frozenset[int]:

@@ -35,7 +35,6 @@ class SharedWeights:
     A shard trains on its own copy: what a worker's code does to the shared one is overwritten and has no effect.
 
     Args:
-        layout: the run's.
         weights: the first weights, float32, shape ``(layout.numel,)``.
         step: how many steps are in them.
 
@@ -123,7 +122,6 @@ class SharedMemoryServer:
         self._accepting = threading.Thread(target=self._accept, name="shared-memory-accept", daemon=True)
 
     def start(self) -> None:
-        """Serve."""
         self.shard.subscribe(self._board, self.shard.newest_step(), [True] * len(self.shard.chunks))
         self._listener.listen(_BACKLOG)
         self._accepting.start()
@@ -154,7 +152,6 @@ class SharedMemoryServer:
             thread.start()
 
     def _serve(self, sock: socket.socket) -> None:
-        """One worker, until its connection ends."""
         try:
             with sock:
                 try:

@@ -21,7 +21,6 @@ class SliceLog:
         return position >= 0 and number < self._ends[position]
 
     def __len__(self) -> int:
-        """How many ranges are kept."""
         return len(self._begins)
 
     @property

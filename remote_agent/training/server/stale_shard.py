@@ -57,8 +57,6 @@ class StaleShard(HeldChunks):
     """The chunks of one shard; every method may be called from any thread.
 
     Args:
-        layout: the run's.
-        number: which shard this is.
         weights: the whole flat buffer after ``step`` (float32, shape ``(layout.numel,)``); own chunks are copied.
         update: what is done with a mean gradient; its chunks are bound here.
         codecs: the run's. That of weights carries them whole, not what has changed.

@@ -25,7 +25,6 @@ class CoordinatorWatchdog:
         threading.Thread(target=self._watch, name="orphan", daemon=True).start()
 
     def heard(self) -> None:
-        """The coordinator was heard."""
         self._heard = time.monotonic()
 
     def _watch(self) -> None:

@@ -38,7 +38,6 @@ class OptimizerFacts:
     """What the decision needs to know about the job's optimizer.
 
     Attributes:
-        kind: its class's name.
         elementwise: it is exactly one of :data:`ELEMENTWISE`, and nothing about it was changed.
         groups: names of the trained parameters in each of its parameter groups.
         plateau: what is better, ``min`` or ``max``, where its scheduler goes by the validation; empty: it does not.

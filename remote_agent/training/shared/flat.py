@@ -23,9 +23,7 @@ class Group:
     """Tensors of one dtype, laid out one after the other.
 
     Attributes:
-        dtype: of all of them.
         names: in the order of the model.
-        shapes: one for each name.
     """
 
     dtype: torch.dtype
@@ -85,7 +83,6 @@ class Bystanders:
     """What is neither trained nor travels with the weights: a change of it would stay in one process.
 
     Args:
-        model: the model.
         travels: names of buffers and frozen parameters that do.
     """
 

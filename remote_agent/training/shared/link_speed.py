@@ -90,7 +90,6 @@ class LinkEnd:
             sending.join(seconds + 2 * LINK_CONNECT_S)
 
     def link_close(self) -> None:
-        """Listen no more."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None

@@ -134,7 +134,6 @@ class StreamedTask:
 
     @property
     def slices(self) -> int:
-        """How many slices the step has."""
         return len(self.spans)
 
     @property
@@ -207,7 +206,6 @@ class StaleResult(Result):
     """A slice that waited for no others is applied on all shards.
 
     Attributes:
-        number: of the slice.
         loss: mean over its samples.
         compute_s: fetching the samples, forward, backward.
         push_s: until its gradient was on its way.
@@ -319,10 +317,7 @@ class GroupMembership:
     Attributes:
         number: of the group, among those of this coordinator.
         secret: of the store, another for each coordinator.
-        address: of the store.
-        port: of the store.
         rank: of the worker, from 0.
-        size: workers of the group.
     """
 
     number: int

@@ -75,7 +75,6 @@ class Output:
             engine.propagate = False  # it would be there twice
 
     def add(self, line: str) -> None:
-        """A line was printed."""
         if line.startswith(_RAYS_OWN):
             return
         if self._log is not None:

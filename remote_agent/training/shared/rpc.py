@@ -149,7 +149,6 @@ class Actor:
 
     @property
     def key(self) -> str:
-        """Its id, which it knows too."""
         return str(self.raw._actor_id.hex())  # noqa: SLF001 - it has no other name
 
     def call(self, method: str, *arguments: Any) -> Ref[Any]:

@@ -110,7 +110,6 @@ class Schedule:
             group.update(self.options(number, step))
 
     def _rewind(self) -> None:
-        """To the first step."""
         self._replica = _empty_copy(self._optimizer)
         self._before = [dict(group) for group in _groups(self._replica)]
         self._changed: list[set[str]] = [set() for _ in self._before]

@@ -29,8 +29,6 @@ class BlockCost:
     """What one block takes on one device, for one micro-batch.
 
     Attributes:
-        forward_s: seconds.
-        backward_s: seconds.
         weights: bytes of its parameters.
         trained: bytes of those that are trained.
         held: bytes that it keeps from forward to backward.
@@ -46,7 +44,6 @@ class BlockCost:
 
     @property
     def seconds(self) -> float:
-        """Forward and backward."""
         return self.forward_s + self.backward_s
 
 
@@ -75,7 +72,6 @@ class StageRole:
     """A worker's part in the pipeline.
 
     Attributes:
-        stage: its number.
         bounds: the first block of each stage, and the number of blocks.
         addresses: (host, port) of each stage.
         secret: what both ends of a connection must know.
@@ -92,7 +88,6 @@ class StageRole:
 
     @property
     def stages(self) -> int:
-        """How many there are."""
         return len(self.bounds) - 1
 
 
@@ -120,7 +115,6 @@ class StageDone:
     """A stage has the gradient sums of all its weights.
 
     Attributes:
-        step: which.
         loss: mean over the step's samples; of the last stage.
         weight: what the samples weigh; of the last stage.
         squares: sum of the squares of the gradient sums of the stage's own weights.

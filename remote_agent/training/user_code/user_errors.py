@@ -66,7 +66,6 @@ class Frame:
 
     @property
     def name(self) -> str:
-        """The function's own name."""
         return self.function.rpartition(".")[2]
 
     @property

@@ -31,10 +31,8 @@ class ExchangeClient(ShardLinks):
     """A worker's connections to all shards; a context manager. One thread uses it (and may share its steps).
 
     Args:
-        layout: the run's.
         addresses: (host, port) of each shard, in the layout's order.
         token: the cluster's secret.
-        codecs: the run's.
         residual: error feedback that was kept from before: float32, shape ``(layout.numel,)``, on the gradients'
             device.
         step: the step whose weights this worker has already, the same to the bit as the shards; None: it has to

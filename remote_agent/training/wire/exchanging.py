@@ -61,7 +61,6 @@ class Exchanging(Generic[Awaited]):
 
     Attributes:
         contributed: the slices that this worker sends.
-        incoming: the new weights.
     """
 
     def __init__(self, carrier: Carrier[Awaited], incoming: Awaited, slices: int, samples: int) -> None:

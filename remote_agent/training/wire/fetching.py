@@ -20,7 +20,6 @@ class Fetching:
     """The state of one fetch; calls are made one at a time.
 
     Args:
-        layout: the run's.
         codec: of weights.
         out: float32, shape ``(layout.numel,)``: where they go.
 
@@ -44,18 +43,15 @@ class Fetching:
 
     @property
     def whole(self) -> bool:
-        """All chunks are at :attr:`step`."""
         step = self.step
         return step is not None and all(at == step for at in self._steps)
 
     def take_whole(self, header: Header, payload: Tensor) -> None:
-        """A WHOLE frame."""
         chunk = self._layout.chunks[header.chunk]
         self._out[chunk.begin : chunk.end].copy_(payload.view(self._out.dtype))
         self._steps[header.chunk] = header.step
 
     def take_newest(self, shard: int, step: int) -> None:
-        """A FETCHED frame."""
         self._newest[shard] = step
         self._advance()
 

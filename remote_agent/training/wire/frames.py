@@ -83,7 +83,6 @@ class Header:
     weight: float = 0.0
 
     def pack(self) -> bytes:
-        """The header's bytes."""
         return _HEADER.pack(
             _MAGIC,
             VERSION,

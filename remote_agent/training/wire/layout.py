@@ -65,7 +65,6 @@ class Layout:
         return hashlib.sha256(text.encode()).digest()[:16]
 
     def shard_numel(self, shard: int) -> int:
-        """Numbers that the shard holds."""
         return sum(self.chunks[chunk].numel for chunk in self.by_shard[shard])
 
     def overlapping(self, begin: int, end: int) -> range:

@@ -73,8 +73,6 @@ class Link:
     """The connection to shard ``number`` at ``address``, for as long as the client lives.
 
     Args:
-        worker: the client.
-        number: the shard's.
         chunks: the shard's chunks, ascending.
         longest: bytes of the longest payload that the shard may send.
         address: (host, port).
@@ -98,7 +96,6 @@ class Link:
         self._thread = threading.Thread(target=self._run, name=f"link-{number}", daemon=True)
 
     def start(self) -> None:
-        """Connect, in the background."""
         self._thread.start()
 
     def close(self, patience: float = CLOSE_S) -> None:

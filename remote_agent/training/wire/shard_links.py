@@ -22,10 +22,8 @@ class ShardLinks(Worker):
     """A worker's connections to all shards; a context manager. What is sent and awaited is its subclasses' affair.
 
     Args:
-        layout: the run's.
         addresses: (host, port) of each shard, in the layout's order.
         token: the cluster's secret.
-        codecs: the run's.
         residual: error feedback that was kept from before: float32, shape ``(layout.numel,)``, on the gradients'
             device.
 
@@ -71,7 +69,6 @@ class ShardLinks(Worker):
             link.close(0.0)
 
     def close(self) -> None:
-        """End all connections."""
         for link in self._links:
             link.close()
 

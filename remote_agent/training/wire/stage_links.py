@@ -161,7 +161,6 @@ class _Busy:
                 self._before += time.monotonic() - self._since
 
     def seconds(self) -> float:
-        """So far."""
         with self._lock:
             return self._before + (time.monotonic() - self._since if self._inside else 0.0)
 
@@ -196,13 +195,11 @@ class StageLinks:
     """One stage's connections; :meth:`close` ends them.
 
     Args:
-        stage: the stage's number.
         secret: what both ends of each connection must know.
         host: the address to listen on.
 
     Attributes:
         address: (host, port) that it listens on.
-        sent: bytes so far.
         waited: for messages, so far.
     """
 
@@ -295,7 +292,6 @@ class StageLinks:
             self._ready.notify_all()
 
     def close(self) -> None:
-        """End all connections, and stop listening."""
         with self._ready:
             self._closed = True
             self._cause = self._cause or "the connections to the other stages are closed"

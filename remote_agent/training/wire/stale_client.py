@@ -47,10 +47,8 @@ class StaleClient(ShardLinks):
     """A worker's connections to all shards; a context manager. One thread uses it.
 
     Args:
-        layout: the run's.
         addresses: (host, port) of each shard, in the layout's order.
         token: the cluster's secret.
-        codecs: the run's.
 
     Attributes:
         watermark: all slices up to this one are in the weights that came last.

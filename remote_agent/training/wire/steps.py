@@ -40,7 +40,6 @@ class Contribution:
     What was encoded is kept until the step is over, so that a chunk that has to be sent again is the same to the bit.
 
     Args:
-        layout: the run's.
         header: step, slice, slices, samples and weight; copied for every chunk.
         gradient: float32, shape ``(layout.numel,)``, any device; must stay as it is until the step is over.
         codec: of gradients.
@@ -113,7 +112,6 @@ class IncomingWeights:
     """Weights as they come in; each chunk counts once.
 
     Args:
-        layout: the run's.
         step: which ones: the number of the step, of the slice that they answer, or of the pull.
         codec: of weights.
         out: where they go: float32, shape ``(layout.numel,)``.

@@ -137,7 +137,6 @@ class Worker(LinkEnd):
         torch.set_num_threads(count)
 
     def measure(self, sizes: Sequence[int], seconds: float) -> Measured | Failed:
-        """See :meth:`~remote_agent.training.worker.device.profiling.Profiler.measure`."""
         try:
             return self._profiler.measure(sizes, seconds, self._config.batch_size)
         except TrainingError as error:

@@ -95,11 +95,9 @@ class NetworkChannel:
     """A :class:`Channel` over TCP.
 
     Args:
-        layout: the run's.
         doors: the shards, in the layout's order.
         secret: what both ends must know.
         weights: the first weights, those of ``step``, the same to the bit as the shards'; on the worker's device.
-        codecs: the run's.
         step: how many steps are in them; None: these are not the run's, which have to be :meth:`fetched <fetch>`.
     """
 

@@ -46,7 +46,6 @@ class Parts:
         model: on the device, with the run's first weights.
         weights: its trained parameters, one flat buffer per dtype.
         compute: computes slices, and leaves their gradient sums in the model.
-        factory: the job's.
         config: the run's, as it is settled.
         buffers: names of the model's buffers and frozen parameters that training changes.
         blocks: what the model's blocks are and cost, where it is cut; the model is on the CPU then, and ``weights`` are
@@ -66,7 +65,6 @@ class Engine(ABC):
     """One strategy's part on one worker.
 
     Attributes:
-        parts: what it works with.
         resumed: where the run goes on.
         optimizer: the job's, where it is on the workers.
         average: of the weights, where the optimizer is on the workers.
@@ -155,7 +153,6 @@ class Engine(ABC):
             self._held = TrainingState(missing=str(error))
 
     def snapshot_taken(self) -> TrainingState:
-        """What :meth:`snapshot` kept, once."""
         held, self._held = self._held, TrainingState()
         return held
 

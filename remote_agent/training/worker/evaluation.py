@@ -31,10 +31,6 @@ class BatchMeter:
     same figures whichever worker computes it, and however often.
 
     Args:
-        model: on ``device``.
-        metrics: what is measured.
-        device: where it computes.
-        seed: the run's.
         dtype: what forward is autocast to; None: nothing.
 
     Attributes:

@@ -53,7 +53,6 @@ class ProcessGroup:
     """This worker's membership of one group.
 
     Args:
-        membership: which group.
         address: this node's own, where gloo listens. Names are of no use: they often resolve to 127.0.1.1.
 
     Raises:

@@ -86,12 +86,10 @@ class Reduction:
 
     Args:
         model: on its device, in training mode.
-        weights: its trained parameters.
         compute: computes one slice, and leaves the gradient sum in the parameters' ``grad``.
         optimizer: the job's, over ``model``.
         schedule: its options by step; None: they stay.
         most_norm: the most that the mean gradient's norm may be; 0: any.
-        seed: the run's.
         first: names of the buffers that training changes, and what they are before the first step.
         done: steps that were made before, by the run that this one goes on from.
         address: this node's own.

@@ -214,7 +214,6 @@ class StaleEngine(Served[StaleSteps]):
         return steps, NetworkChannel.kind
 
     def compute(self, task: StaleTask) -> None:
-        """Compute a slice; see :meth:`StaleSteps.compute`."""
         self.steps.compute(task)
 
     def exchange(self, number: int) -> StaleResult | Failed | ShardLinkDown:

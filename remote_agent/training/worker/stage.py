@@ -94,21 +94,17 @@ class Stage:
 
     Args:
         part: on the device, with its weights.
-        role: the stage's.
         shared: parameters that several stages use, with these stages' numbers.
         links: to the other stages, open.
         compute: has the job's data and loss.
         optimizer: the job's, of the stage's own weights alone.
         schedule: its options by step; None: they stay.
         average: of the weights.
-        config: the run's.
         done: steps that were made before.
 
     Attributes:
         computed: the last step of which this stage has done its part.
         own: the trained weights that this stage steps, by name.
-        optimizer: as above.
-        average: as above.
     """
 
     def __init__(

@@ -81,7 +81,6 @@ class StageEngine(WaitingEngine):
 
     @property
     def stage(self) -> Stage:
-        """What it has taken."""
         assert self._stage is not None, "it has a stage"
         return self._stage
 
@@ -96,7 +95,6 @@ class StageEngine(WaitingEngine):
             return Failed.of(error)
 
     def commit(self, commit: Commit) -> StageBroken | Failed | None:
-        """Apply a step; see :meth:`Stage.commit`."""
         try:
             self.stage.commit(commit)
         except ConnectionBroken as error:

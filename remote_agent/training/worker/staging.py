@@ -81,8 +81,6 @@ class BlockProfiler:
         compute: has the job's data and loss.
         model: the whole model, on the CPU; it is as it was afterwards.
         samples: indices of those that it is measured with.
-        factory: the job's.
-        config: the run's.
 
     Attributes:
         watch: none: the loss is not looked at in a pipeline.

@@ -78,9 +78,6 @@ class Servers:
     """A run's parameter servers: the first, and more on further hosts once it is known where they are of use.
 
     Args:
-        request: the run.
-        nodes: the cluster's.
-        seats: the workers'.
         given: what they are opened with.
         there: servers that serve already, in the layout's order: those of a coordinator that was killed.
 
@@ -169,7 +166,6 @@ class Servers:
         self.spare.actor.call("warm_up", self._given.job)
 
     def kill(self) -> None:
-        """End them all."""
         spare = () if self.spare is None else (self.spare,)
         for server in (*self._there, *(server for server, _ in self._started), *spare):
             server.actor.kill()
@@ -199,7 +195,6 @@ class Workers:
     """Starts a run's workers, also while it is on; :meth:`kill` ends them all.
 
     Args:
-        request: the run.
         given: what they are opened with.
         there: workers that were started before, by a coordinator that was killed.
     """
@@ -242,7 +237,6 @@ class Workers:
         return answer
 
     def end(self, actor: Actor) -> None:
-        """End one of them."""
         with self._lock:
             if actor in self._actors:
                 self._actors.remove(actor)
@@ -251,7 +245,6 @@ class Workers:
         actor.kill()
 
     def end_others(self, kept: Collection[Actor]) -> None:
-        """End all but these."""
         with self._lock:
             others = [actor for actor in self._actors if actor not in kept]
         for actor in others:

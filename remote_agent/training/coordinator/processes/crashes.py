@@ -33,9 +33,6 @@ from remote_agent.whereabouts import LastWords, last_words_here
 class Crashes:
     """Of one run; a context manager, which ends the reading.
 
-    Args:
-        journal: is told of each.
-
     Attributes:
         workers: that the run began with.
     """

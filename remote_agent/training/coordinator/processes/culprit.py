@@ -19,12 +19,10 @@ class Crash:
     """A worker died in a call of the user's code, or hangs in it.
 
     Attributes:
-        worker: its name.
         host: where it was.
         place: the call.
         how: what happened, in words, with the function.
         certain: it was the call's own doing.
-        hung: it hangs.
         detail: the user's calls, and what was written before.
     """
 

@@ -43,11 +43,9 @@ class Joining:
         entry: to the shards; None: there are none, and a new worker takes the weights over from another one.
         buffers: names of the model's buffers that training changes.
         reference: of simulated devices.
-        config: the run's.
 
     Attributes:
         entry: as above; ``recovery.rollback`` sets the new one when it moves the shards.
-        reference: as above.
     """
 
     def __init__(
@@ -96,7 +94,6 @@ class Joining:
         return self._in_background(lambda: self._open(placement.seats([spec], placement.living_nodes())[0], None))
 
     def end(self, member: WorkerHandle) -> None:
-        """End a worker's process."""
         self._workers.end(member.actor)
 
     def end_others(self, members: Sequence[WorkerHandle]) -> None:

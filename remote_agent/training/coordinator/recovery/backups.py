@@ -195,7 +195,6 @@ def _keep(session: Session, step: int, still: int) -> list[tuple[str, Ref[bool]]
 
 
 def _kept(keeping: Sequence[tuple[str, Ref[bool]]]) -> frozenset[str]:
-    """Those that have."""
     names = []
     deadline = time.monotonic() + PING_S
     for name, call in keeping:

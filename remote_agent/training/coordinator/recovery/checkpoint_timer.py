@@ -29,8 +29,6 @@ class CheckpointTimer:
 
     Args:
         session: the run's, before its first step.
-        saver: writes them.
-        clock: gives seconds.
     """
 
     def __init__(self, session: Session, saver: Saver, clock: Callable[[], float] = time.monotonic) -> None:

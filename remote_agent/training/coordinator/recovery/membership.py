@@ -59,9 +59,6 @@ class Membership:
     """Changes which workers of a session take part, as long as a strategy trains.
 
     Args:
-        session: the run's.
-        balancer: decides about shares.
-        heartbeat: pings all of them.
         on_server: see :class:`~remote_agent.training.coordinator.recovery.policy.RunStatus`.
     """
 
@@ -327,7 +324,6 @@ class Membership:
         LOG.info("step %d: continued", step)
 
     def worked(self, member: WorkerHandle) -> None:
-        """A worker made a step."""
         member.steady += 1
         if member.steady >= policy.STEADY_STEPS:
             member.attempts = 0

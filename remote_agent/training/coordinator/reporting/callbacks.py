@@ -65,9 +65,7 @@ class Callbacks:
     """Calls the callbacks of one run; a context manager, which waits at its end until they have returned.
 
     Args:
-        callbacks: the user's.
         journal: whose events they are told.
-        folder: the run's.
         host: the coordinator's, for events.
     """
 

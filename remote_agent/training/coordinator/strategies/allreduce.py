@@ -91,7 +91,6 @@ class AllReduce(Strategy):
         return dataclasses.replace(super().first_cut(config, profiles, least), about=(about,))
 
     def steps(self, session: Session) -> Iterator[StepReport]:
-        """Train; see :class:`~remote_agent.training.coordinator.strategies.Strategy`."""
         if tls.enabled() and len({member.host for member in session.members}) > 1:
             hint = "train with strategy=sync where the model can be streamed (the plan says why not), or on one host"
             raise JobError(f"strategy=allreduce {IN_CLEAR}", hint=hint)

@@ -85,5 +85,4 @@ class Group:
 
     @property
     def number(self) -> int:
-        """Of the group."""
         return next(iter(self.places.values())).number

@@ -34,14 +34,10 @@ class Awaited(Protocol):
     """What a strategy waits for: one worker's answer to one call."""
 
     @property
-    def member(self) -> WorkerHandle:
-        """The worker."""
-        ...
+    def member(self) -> WorkerHandle: ...
 
     @property
-    def answer(self) -> Ref[Any]:
-        """Its answer."""
-        ...
+    def answer(self) -> Ref[Any]: ...
 
     @property
     def expected_s(self) -> float:
@@ -96,9 +92,6 @@ class Driver:
     """See the module.
 
     Args:
-        session: the run's.
-        balancer: decides about shares.
-        heartbeat: pings workers and shards.
         on_server: see :class:`~remote_agent.training.coordinator.recovery.policy.RunStatus`.
 
     Attributes:

@@ -95,7 +95,6 @@ class Pipeline(Strategy):
             job.guard("layers", blocks_of, model, own)
 
     def steps(self, session: Session) -> Iterator[StepReport]:
-        """Train; see :class:`~remote_agent.training.coordinator.strategies.base.Strategy`."""
         self._session = session
         self._commit: Commit | None = None
         with Heartbeat() as self._heartbeat:
@@ -344,7 +343,6 @@ class Pipeline(Strategy):
         )
 
     def _snapshot(self) -> Snapshot:
-        """Keep what the optimizers remember."""
         self._all([(member, member.call("snapshot")) for member in self._stages], SERVER_S)
         taken = [member.call("snapshot_taken") for member in self._stages]
 

@@ -71,7 +71,6 @@ class Stale(Strategy):
         return dataclasses.replace(super().first_cut(config, profiles, least), about=(about(config),))
 
     def steps(self, session: Session) -> Iterator[StepReport]:
-        """Train; see :class:`~remote_agent.training.coordinator.strategies.Strategy`."""
         config, order = session.config, session.order
         self._session, self._balancer = session, ShareBalancer(session)
         self._clocks: StalenessClocks[WorkerHandle] = StalenessClocks(
@@ -260,5 +259,4 @@ class Stale(Strategy):
         return newest_weights(self._session.members, self._heartbeat)
 
     def _snapshot(self) -> Snapshot:
-        """Have the shards keep what the optimizer remembers."""
         return snapshots.of_shards(self._session)

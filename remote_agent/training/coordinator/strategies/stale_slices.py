@@ -24,7 +24,6 @@ class Issued:
 
     @property
     def samples(self) -> int:
-        """Of the slice."""
         return len(self.task.own.indices)
 
     @property

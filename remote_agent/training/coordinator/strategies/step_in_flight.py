@@ -72,12 +72,10 @@ class StepInFlight:
 
     @property
     def step(self) -> int:
-        """Which."""
         return self.common.step
 
     @property
     def awaited(self) -> list[SliceAssignment]:
-        """What is not done yet."""
         return [part for part in (*self.parts, *self.earlier) if part.result is None]
 
     def streamed(self) -> list[tuple[SliceAssignment, StreamedResult]]:

@@ -62,7 +62,6 @@ class Streamed(Strategy):
     """Samples of a local step; 0: a slice is one gradient."""
 
     def steps(self, session: Session) -> Iterator[StepReport]:
-        """Train; see :class:`~remote_agent.training.coordinator.strategies.Strategy`."""
         self._session = session
         self._balancer = self._new_balancer(session)
         self._ended = time.monotonic()
@@ -311,7 +310,6 @@ class Streamed(Strategy):
         return newest_weights(self._session.members, self._heartbeat)
 
     def _snapshot(self) -> Snapshot:
-        """Have the shards keep what the optimizer remembers."""
         return snapshots.of_shards(self._session)
 
     def _report(self, current: StepInFlight) -> StepReport:

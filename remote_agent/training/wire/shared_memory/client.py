@@ -27,7 +27,6 @@ class SharedMemoryChannel:
 
     Args:
         address: of the :class:`~remote_agent.training.server.shared_memory_server.SharedMemoryServer`.
-        layout: the run's.
         signature: what both ends must have in common.
         device: of the worker. On the CPU gradient and weights are the shared memory itself; elsewhere they are copied.
 
@@ -151,7 +150,6 @@ class SharedMemoryChannel:
         """Never called: :meth:`fetch` gives nothing that would have to be put anywhere."""
 
     def close(self) -> None:
-        """Leave."""
         self._sock.close()
 
     def _send(self, index: int, weight: float | None, descriptors: tuple[int, ...] = ()) -> None:

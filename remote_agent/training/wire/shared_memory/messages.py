@@ -40,8 +40,6 @@ class Message:
         kind: JOIN (from a worker; with its gradient's memory, and the cut's signature as text), WELCOME (with the
             memory of the even and of the odd steps' weights), GRADIENT (with memory where it is not in the worker's
             own), WHOLE (all weights of ``step`` are there), FAILURE (why the connection ends).
-        step: the step.
-        slice: number of the slice.
         slices: how many the step has.
         samples: how many samples these have together.
         weight: what the slice weighs in the mean.

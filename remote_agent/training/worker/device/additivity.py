@@ -71,7 +71,6 @@ class _Seen:
 
     @property
     def mean(self) -> float:
-        """The loss."""
         return mean_of([(self.total, self.weight)])
 
 

@@ -75,17 +75,13 @@ class SliceComputer:
 
     Args:
         model: on ``device``, in training mode.
-        loss: the job's.
         data: what :func:`~remote_agent.training.data.datasets.fetch` takes batches from.
-        device: where it computes.
-        seed: the run's.
         most: see the attribute.
         dtype: what forward and backward are autocast to; None: nothing.
 
     Attributes:
         most: samples that are computed at a time; a larger slice is accumulated. None: any.
         scalars: the figures that the loss gives beside the loss.
-        seed: the run's.
         simulated: whose pace is kept; None: as fast as it goes.
         changing: names of the model's buffers and frozen parameters that training changes. Each part starts from what
             they were; afterwards they are the parts' mean by samples (of whole numbers the largest).
@@ -248,7 +244,6 @@ class SliceComputer:
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
         return self._device
 
     @property
@@ -295,12 +290,7 @@ class SliceComputer:
 
 
 class _Mean:
-    """What the model's code makes of its own state, over the parts of a slice, each of which starts from the same.
-
-    Args:
-        state: the model's tensors.
-        before: what they were.
-    """
+    """What the model's code makes of its own state, over the parts of a slice, each of which starts from the same."""
 
     def __init__(self, state: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> None:
         self._state, self._before = state, before
@@ -309,7 +299,6 @@ class _Mean:
 
     @torch.no_grad()
     def restart(self) -> None:
-        """The next part begins."""
         for name, tensor in self._state.items():
             tensor.copy_(self._before[name])
 

@@ -27,9 +27,6 @@ class LossScale:
     Args:
         parameters: whose gradients leave backward divided by the scale. They get a hook that runs before any other use
             of the gradient.
-
-    Attributes:
-        value: the scale.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:

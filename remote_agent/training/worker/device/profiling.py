@@ -40,11 +40,7 @@ class Profiler:
 
     Args:
         computer: computes the slices; its ``most`` is lowered to what fits into memory.
-        model: what it computes.
-        weights: the model's trained parameters.
-        device: where it computes.
         samples: indices of those that it is measured with.
-        owner: the job's object.
 
     Attributes:
         watch: for the run that follows; None: nothing can be looked at then.

@@ -17,9 +17,6 @@ from remote_agent.training.shared.figures import Figures, figures_of, merged
 class Scalars:
     """Collects what a loss returns beside the loss.
 
-    Args:
-        loss: the job's.
-
     Attributes:
         samples: of the part that the loss is called for next.
     """

@@ -20,11 +20,7 @@ Loss = Callable[[nn.Module, Any], Any]
 
 
 class TrainedParameters:
-    """Watches a model's parameters; as it is made, so they have to stay.
-
-    Args:
-        model: the model.
-    """
+    """Watches a model's parameters; as it is made, so they have to stay."""
 
     def __init__(self, model: nn.Module) -> None:
         self._parameters = [(name, parameter, parameter.requires_grad) for name, parameter in model.named_parameters()]

@@ -86,7 +86,6 @@ class TakeoverState:
 
     @property
     def actors(self) -> frozenset[str]:
-        """The names of all."""
         servers = (*self.servers, *([] if self.spare is None else [self.spare]))
         return frozenset((*(worker.actor for worker in self.workers), *(name for _, name in servers)))
 
@@ -106,11 +105,7 @@ def is_left(folder: Path) -> bool:
 
 
 class TakeoverFile:
-    """Keeps the file of a session up to date; there is none where nothing could be taken over. A context manager.
-
-    Args:
-        request: what is run.
-    """
+    """Keeps the file of a session up to date; there is none where nothing could be taken over. A context manager."""
 
     def __init__(self, request: Request) -> None:
         self._path, self._request = request.folder / FILE, request
