@@ -164,7 +164,6 @@ class StreamedResult(Result):
     """A worker's part in a streamed step is done; the new weights are with it.
 
     Attributes:
-        step: as in the task.
         loss: mean over the slice's samples, as the loss weighs them; 0 without a slice.
         weight: what they weigh in the step's mean; 0 without a slice.
         compute_s: fetching the samples, forward, backward.
@@ -173,7 +172,6 @@ class StreamedResult(Result):
         bytes_in: of weights.
     """
 
-    step: int
     loss: float
     weight: float
     compute_s: float
@@ -214,7 +212,6 @@ class StaleResult(Result):
         bytes_in: received since then.
     """
 
-    number: int
     loss: float
     compute_s: float
     push_s: float
@@ -364,7 +361,6 @@ class Reduced(Result):
     """The gradient of all slices is with the worker; nothing is applied yet.
 
     Attributes:
-        step: as in the task.
         samples: of all slices of all workers.
         loss: mean over these samples.
         computed: the slices that this worker has added.
@@ -372,7 +368,6 @@ class Reduced(Result):
         norm: of the mean gradient, before it is clipped.
     """
 
-    step: int
     samples: int
     loss: float
     computed: tuple[Computed, ...]

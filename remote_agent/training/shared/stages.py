@@ -126,7 +126,6 @@ class StageDone:
         scalars: figures that the loss gave beside the loss; of the last stage.
     """
 
-    step: int
     loss: float
     weight: float
     squares: float

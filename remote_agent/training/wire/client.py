@@ -27,7 +27,7 @@ its next step submitted ahead, so that the others can be done with both before i
 _FETCH_AGAIN = "fetch the weights again, then go on with the step after them"
 
 
-class ExchangeClient(ShardLinks):
+class ExchangeClient(ShardLinks[NewWeights]):
     """A worker's connections to all shards; a context manager. One thread uses it (and may share its steps).
 
     Args:

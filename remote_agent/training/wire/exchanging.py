@@ -3,57 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Generic
 
 import torch
 from torch import Tensor
 
-from remote_agent.training.wire.codecs import Codec
 from remote_agent.training.wire.deadlines import STEP_S
 from remote_agent.training.wire.frames import Header, Kind
-from remote_agent.training.wire.layout import Layout
+from remote_agent.training.wire.shard_links import Awaited, ShardLinks
 from remote_agent.training.wire.steps import Contribution, Timings
-
-
-class Incoming(Protocol):
-    """The weights that are awaited, as a step's exchange knows them."""
-
-    @property
-    def step(self) -> int:
-        """What they belong to: the number of the step, or of the slice that they answer."""
-
-
-Awaited = TypeVar("Awaited", bound=Incoming)
-AwaitedBy = TypeVar("AwaitedBy", bound=Incoming, contravariant=True)
-
-
-class Carrier(Protocol[AwaitedBy]):
-    """The client, as a step's exchange uses it."""
-
-    @property
-    def layout(self) -> Layout:
-        """The run's."""
-
-    @property
-    def gradient_codec(self) -> Codec:
-        """The run's."""
-
-    def feedback_for(self, gradient: Tensor) -> Tensor:
-        """The residual that belongs to gradients like this one."""
-
-    def push(self, contribution: Contribution, chunks: Sequence[int]) -> None:
-        """Send these chunks."""
-
-    def wait(self, incoming: AwaitedBy, deadline: float) -> None:
-        """Until the weights are whole; raises ExchangeError."""
-
-    def bytes_moved(self) -> tuple[int, int]:
-        """Bytes (out, in) so far."""
-
-    def last_sent(self) -> float:
-        """When the last chunk of a gradient was on its way, on the monotonic clock."""
 
 
 class Exchanging(Generic[Awaited]):
@@ -63,7 +22,7 @@ class Exchanging(Generic[Awaited]):
         contributed: the slices that this worker sends.
     """
 
-    def __init__(self, carrier: Carrier[Awaited], incoming: Awaited, slices: int, samples: int) -> None:
+    def __init__(self, carrier: ShardLinks[Awaited], incoming: Awaited, slices: int, samples: int) -> None:
         self.contributed: tuple[Contribution, ...] = ()
         self.incoming = incoming
         self._carrier, self._slices, self._samples = carrier, slices, samples

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,10 +16,12 @@ from remote_agent.training.wire.errors import ExchangeError, MalformedFrame
 from remote_agent.training.wire.frames import Header, Kind
 from remote_agent.training.wire.layout import Layout
 from remote_agent.training.wire.link import Link, Worker
-from remote_agent.training.wire.steps import Contribution
+from remote_agent.training.wire.steps import Contribution, IncomingWeights
+
+Awaited = TypeVar("Awaited", bound=IncomingWeights)
 
 
-class ShardLinks(Worker):
+class ShardLinks(Worker, Generic[Awaited]):
     """A worker's connections to all shards; a context manager. What is sent and awaited is its subclasses' affair.
 
     Args:
@@ -77,6 +80,10 @@ class ShardLinks(Worker):
             raise self._failure
 
     # --- For an exchange that is under way ---------------------------------------------------------------------------
+
+    @abstractmethod
+    def wait(self, incoming: Awaited, deadline: float) -> None:
+        """Until the weights are whole; raises ExchangeError."""
 
     @property
     def gradient_codec(self) -> Codec:

@@ -43,7 +43,7 @@ class FreshWeights(IncomingWeights):
         super().arrived(header)
 
 
-class StaleClient(ShardLinks):
+class StaleClient(ShardLinks[FreshWeights]):
     """A worker's connections to all shards; a context manager. One thread uses it.
 
     Args:

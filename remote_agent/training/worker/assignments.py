@@ -4,31 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import Protocol
 
 from remote_agent.training.shared.messages import StreamedAnswer, StreamedTask, WorkerStatus
+from remote_agent.training.worker.streamed import Streaming
 
 MAX_TASKS = 8
 """Of which a worker tells a new coordinator: it is two steps ahead at most, and may do others' slices too."""
-
-
-class Place(Protocol):
-    """Where a worker is in the run's steps."""
-
-    @property
-    def finished(self) -> int:
-        """The last step that it has gone through."""
-        ...
-
-    @property
-    def following(self) -> bool:
-        """Whether it gets up to date, and takes no part."""
-        ...
-
-    @property
-    def is_aside(self) -> bool:
-        """Whether it was set aside, and was not let in again."""
-        ...
 
 
 class Assignments:
@@ -66,20 +47,20 @@ class Assignments:
         with self._lock:
             self._repaired.append((task, answer))
 
-    def account(self, coordinator: str, place: Place | None) -> WorkerStatus | None:
-        """Take tasks from ``coordinator`` alone from now on; without streamed steps ``place`` is None."""
+    def account(self, coordinator: str, steps: Streaming | None) -> WorkerStatus | None:
+        """Take tasks from ``coordinator`` alone from now on; None: there are no streamed ``steps``."""
         with self._lock:
             self._coordinator = coordinator
-            if place is None:
+            if steps is None:
                 return None
-            if place.is_aside:  # it is to follow next, and what it does yet was given to others
-                return WorkerStatus(step=place.finished, following=True)
+            if steps.is_aside:  # it is to follow next, and what it does yet was given to others
+                return WorkerStatus(step=steps.finished, following=True)
             return WorkerStatus(
-                step=place.finished,
+                step=steps.finished,
                 under_way=self._under_way,
                 done=tuple(self._done),
                 repaired=tuple(self._repaired),
-                following=place.following,
+                following=steps.following,
             )
 
     def outcome(self, step: int) -> StreamedAnswer:

@@ -119,7 +119,6 @@ class LocalRounds(Streaming):
             return ShardLinkDown(cause=str(error))
         (bytes_out, bytes_in), self._moved = self._moved, [0, 0]
         return StreamedResult(
-            step=task.step,
             loss=result.loss,
             weight=result.weight,
             compute_s=computed - entered,

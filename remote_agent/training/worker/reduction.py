@@ -161,7 +161,6 @@ class Reduction:
         self._reduced_step = task.step
         samples = int(self._facts[0])
         return Reduced(
-            step=task.step,
             samples=samples,
             loss=float(self._facts[1]) / (float(self._facts[2]) or 1.0),
             computed=tuple(self._contribution.computed.values()),

@@ -165,7 +165,6 @@ class Stage:
             finite = all(bool(each.isfinite().all()) for each in self._trained.values())
             raise LossNotFinite.of(loss, f"step {task.step:,}", task.batch.indices.tolist(), weights=finite)
         return StageDone(
-            step=task.step,
             loss=loss,
             weight=sums.weight * sums.scale,
             squares=squares,

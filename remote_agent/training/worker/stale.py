@@ -152,7 +152,6 @@ class StaleSteps:
             self._done += 1
             self._changed.notify_all()
         return StaleResult(
-            number=number,
             loss=slice_.result.loss,
             compute_s=slice_.compute_s,
             push_s=timings.push_s,

@@ -123,7 +123,6 @@ class Streaming:
             return ShardLinkDown(cause=str(error))
         left = time.monotonic()
         return StreamedResult(
-            step=task.step,
             loss=result.loss,
             weight=result.weight,
             compute_s=computed - entered,
@@ -159,7 +158,6 @@ class Streaming:
             return ShardLinkDown(cause=str(error))
         size = gradient.numel() * gradient.element_size()
         return StreamedResult(
-            step=task.step,
             loss=result.loss,
             weight=result.weight,
             compute_s=computed - entered,

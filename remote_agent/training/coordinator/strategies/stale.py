@@ -25,9 +25,9 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from remote_agent.planning.device_profile import DeviceProfile
-from remote_agent.training.checkpoint.optimizer_state import Snapshot
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import snapshots
 from remote_agent.training.coordinator.members import HeldSlice, WorkerHandle
@@ -43,7 +43,6 @@ from remote_agent.training.coordinator.strategies.stale_slices import Issued, Qu
 from remote_agent.training.coordinator.strategies.staleness_clocks import StalenessClocks
 from remote_agent.training.deadlines import given_up_after, late_after
 from remote_agent.training.shared.figures import whole
-from remote_agent.training.shared.flat import Payload
 from remote_agent.training.shared.messages import EXCHANGE, Slice, StaleResult, StaleTask
 from remote_agent.training.shared.slices import SliceSpan
 
@@ -223,7 +222,7 @@ class Stale(Strategy):
 
     def _report(self, counted: list[tuple[Issued, StaleResult]]) -> StepReport:
         """The step's event, of the slices that were applied since the last one."""
-        begun, now = self._ended, time.monotonic()
+        session, begun, now = self._session, self._ended, time.monotonic()
         for issued, result in counted:
             member, stamps = issued.member, result.stamps
             member.clock.bound(issued.submitted, stamps.entered, stamps.left, now)
@@ -245,18 +244,11 @@ class Stale(Strategy):
             workers=tuple(
                 row(member, [each for each in counted if each[0].member is member], seconds) for member in members
             ),
-            weights=self._weights,
+            weights=partial(newest_weights, session.members, self._heartbeat),
             slices=tuple(
                 SliceSpan(issued.member.name, issued.task.own.begin, issued.task.own.begin + issued.samples)
                 for issued, _ in counted
             ),
-            snapshot=self._snapshot,
+            snapshot=partial(snapshots.of_shards, session),
             scalars=whole(result.scalars for _, result in counted),
         )
-
-    def _weights(self) -> Payload:
-        """The shards' weights, through whichever living worker gives them first."""
-        return newest_weights(self._session.members, self._heartbeat)
-
-    def _snapshot(self) -> Snapshot:
-        return snapshots.of_shards(self._session)

@@ -45,7 +45,6 @@ from remote_agent.training.coordinator.strategies.step_in_flight import SliceAss
 from remote_agent.training.deadlines import given_up_after, late_after
 from remote_agent.training.errors import ServerGone, WeightsGone
 from remote_agent.training.shared.figures import whole
-from remote_agent.training.shared.flat import Payload
 from remote_agent.training.shared.messages import REPAIR, NotBegun, Slice, StreamedResult, StreamedTask
 from remote_agent.training.shared.slices import SliceSpan
 
@@ -306,9 +305,6 @@ class Streamed(Strategy):
 
     # --- Accounting --------------------------------------------------------------------------------------------------
 
-    def _weights(self) -> Payload:
-        return newest_weights(self._session.members, self._heartbeat)
-
     def _snapshot(self) -> Snapshot:
         return snapshots.of_shards(self._session)
 
@@ -337,7 +333,7 @@ class Streamed(Strategy):
             bytes_pushed=sum(result.bytes_out for _, result in results),
             bytes_pulled=sum(result.bytes_in for _, result in results),
             workers=current.times(seconds, now),
-            weights=self._weights,
+            weights=partial(newest_weights, self._session.members, self._heartbeat),
             slices=current.counted(),
             snapshot=self._snapshot,
             scalars=whole(result.scalars for _, result in results),
