@@ -111,7 +111,9 @@ def exchange(number: int, addresses: Sequence[tuple[str, int]], codec: str) -> N
         say(ready=True)
         for step, _ in enumerate(sys.stdin, start=1):
             before = counters()
-            timings = client.push_pull(step, number, len(HOSTS), len(HOSTS), gradient, weights, new)
+            exchanging = client.begin(step, len(HOSTS), len(HOSTS), weights, new)
+            exchanging.contribute(number, gradient).offer(0, len(gradient))
+            timings = exchanging.finish()
             ended, after = time.monotonic(), counters()
             weights, new = new, weights
             say(ended=ended, push_s=timings.push_s, sent=after[0] - before[0], received=after[1] - before[1])

@@ -17,7 +17,7 @@ from remote_agent.training.wire.frames import Header, Kind
 from remote_agent.training.wire.layout import Layout
 from remote_agent.training.wire.outbox import Frame
 from remote_agent.training.wire.shard_links import ShardLinks
-from remote_agent.training.wire.steps import Contribution, NewWeights, Timings
+from remote_agent.training.wire.steps import Contribution, NewWeights
 
 MAX_EARLY = 2
 """Steps beyond the one that is whole here of which weights are kept: a worker without a slice holds up no other, and
@@ -125,27 +125,6 @@ class ExchangeClient(ShardLinks[NewWeights]):
             for header, payload in early:
                 self._keep(header, payload)
             return self._now
-
-    def push_pull(
-        self, step: int, index: int, slices: int, samples: int, gradient: Tensor, weights: Tensor, out: Tensor
-    ) -> Timings:
-        """A whole step's exchange of one slice that is ready: :meth:`begin`, contribute, offer, finish.
-
-        Args:
-            step: as for :meth:`begin`.
-            index: the slice's number.
-            slices: as for :meth:`begin`.
-            samples: as for :meth:`begin`.
-            gradient: the gradient SUM over the slice's samples: float32, shape ``(layout.numel,)``.
-            weights: as for :meth:`begin`.
-            out: as for :meth:`begin`.
-
-        Raises:
-            ExchangeError: as for :meth:`begin` and :meth:`Exchanging.finish`.
-        """
-        exchanging = self.begin(step, slices, samples, weights, out)
-        exchanging.contribute(index, gradient).offer(0, self.layout.numel)
-        return exchanging.finish()
 
     # --- For a step's exchange ---------------------------------------------------------------------------------------
 

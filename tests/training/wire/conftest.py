@@ -20,10 +20,20 @@ from remote_agent.training.wire import codecs
 from remote_agent.training.wire.agreement import Codecs
 from remote_agent.training.wire.client import ExchangeClient
 from remote_agent.training.wire.layout import Layout
+from remote_agent.training.wire.steps import Timings
 
 TOKEN = b"the cluster's token"
 DEADLINE = 20.0
 MakeOptimizer = Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
+
+
+def push_pull(
+    client: ExchangeClient, step: int, index: int, slices: int, samples: int, gradient: Tensor, *buffers: Tensor
+) -> Timings:
+    """A whole step's exchange of one slice that is ready; ``buffers`` are the weights and where the new ones go."""
+    exchanging = client.begin(step, slices, samples, *buffers)
+    exchanging.contribute(index, gradient).offer(0, len(gradient))
+    return exchanging.finish()
 
 
 @dataclass

@@ -14,7 +14,7 @@ from remote_agent import tls
 from remote_agent.training.wire import handshake
 from remote_agent.training.wire.errors import ConnectionRefused
 from remote_agent.training.wire.layout import plan_layout
-from tests.training.wire.conftest import TOKEN, Cable
+from tests.training.wire.conftest import TOKEN, Cable, push_pull
 
 CONSTANT = 0.123456
 NUMBERS, STEPS = 200_000, 4
@@ -70,7 +70,7 @@ def test_weights_are_those_of_a_plain_loop_and_are_not_seen_on_a_cable_that_is_c
         for step in range(1, STEPS + 1):
             if step == 2:
                 cable.break_after(NUMBERS)
-            client.push_pull(step, 0, 1, 1, gradient, weights, new)
+            push_pull(client, step, 0, 1, 1, gradient, weights, new)
             weights, new = new, weights
         assert cable.broken.is_set()
         assert torch.equal(weights, start)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from remote_agent.training.wire.errors import ExchangeError
 from remote_agent.training.wire.layout import Layout, plan_layout
+from tests.training.wire.conftest import push_pull
 
 Optimizer = Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
 NUMBERS, STEPS = 5000, 6
@@ -129,7 +130,7 @@ def test_a_gradient_may_be_offered_in_any_order_as_it_becomes_ready(fleet) -> No
 
 def test_old_weights_stay_as_they_are_until_the_step_is_whole(fleet) -> None:
     member = fleet(cut(), start(), OPTIMIZERS["AdamW"]).join()
-    member.client.push_pull(1, 0, 1, 7, gradient(1, 0, 7), member.weights, member.new)
+    push_pull(member.client, 1, 0, 1, 7, gradient(1, 0, 7), member.weights, member.new)
     assert torch.equal(member.weights, start())
     assert not torch.equal(member.new, start())
 

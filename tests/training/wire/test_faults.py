@@ -29,7 +29,7 @@ from remote_agent.training.wire.errors import (
 )
 from remote_agent.training.wire.frames import HEADER_BYTES, VERSION, Header, Kind, Reason, unpack_failure
 from remote_agent.training.wire.layout import plan_layout
-from tests.training.wire.conftest import until
+from tests.training.wire.conftest import push_pull, until
 
 NUMBERS, DEADLINE = 200_000, 20.0
 TOKEN = b"the cluster's token"
@@ -100,7 +100,7 @@ def test_a_connection_that_breaks_is_made_again_and_nothing_counts_twice(
             cable.break_after(size * step // 5, to_shard=direction == "gradients")
         together(
             partial(steady.step, step, [(0, gradient(step, 0))], 2, 10),
-            partial(shaky.push_pull, step, 1, 2, 10, gradient(step, 1), weights, new),
+            partial(push_pull, shaky, step, 1, 2, 10, gradient(step, 1), weights, new),
         )
         weights, new = new, weights
         assert any(cable.broken.is_set() for cable in cables)

@@ -15,6 +15,7 @@ from remote_agent.training.wire import codecs
 from remote_agent.training.wire.agreement import Codecs
 from remote_agent.training.wire.client import ExchangeClient
 from remote_agent.training.wire.layout import plan_layout
+from tests.training.wire.conftest import push_pull
 
 ROOT = Path(__file__).resolve().parents[3]
 NUMBERS, DEADLINE = 4_000_000, 60.0
@@ -72,7 +73,7 @@ def test_a_shards_memory_does_not_grow_with_workers(together: Callable[..., None
                 for step in range(start + 1, start + 3):
                     together(
                         *(
-                            partial(client.push_pull, step, n, count, count, gradient, *buffers[n])
+                            partial(push_pull, client, step, n, count, count, gradient, *buffers[n])
                             for n, client in enumerate(clients)
                         )
                     )
