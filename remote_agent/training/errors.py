@@ -20,6 +20,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from remote_agent.errors import ConfigError as ConfigError
 from remote_agent.errors import TrainingError as TrainingError
@@ -118,3 +119,9 @@ class StageLost(WeightsGone):
 
 class StorageError(TrainingError):
     """Something of the run can't be written."""
+
+    @classmethod
+    def of(cls, path: Path, error: OSError, what: str = "write") -> StorageError:
+        """The error for a file that something can't be done with."""
+        hint = f"free space or correct the rights of {path.parent}"
+        return cls(f"can't {what} {path.name}: {error.strerror or error}", hint=hint)

@@ -49,7 +49,7 @@ class Journal:
             self._file = path.open("ab", buffering=0)
             found = reopening.reopen(path)
         except OSError as error:
-            raise _storage(path, error) from error
+            raise StorageError.of(path, error) from error
         except ProtocolError as error:
             raise StorageError(f"{path} is no file of events: {error}", hint="choose another folder") from error
         self.continued, self.ended, self.step = found.seq > 0, found.ended, found.step
@@ -75,7 +75,7 @@ class Journal:
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._file.truncate(self._whole)
-            raise _storage(self.path, error) from error
+            raise StorageError.of(self.path, error) from error
         self._whole += len(line)
         self._next += 1
         self.closed = kind.kind in FINAL_KINDS
@@ -106,9 +106,3 @@ def _value(value: object) -> str:
     if isinstance(value, Share):
         return f"{value.worker} {value.samples}"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _storage(path: Path, error: OSError) -> StorageError:
-    return StorageError(
-        f"can't write {path.name}: {error.strerror or error}", hint=f"free space or correct the rights of {path.parent}"
-    )

@@ -122,7 +122,6 @@ def attempt(folder: Path, stop: threading.Event, *, sweep: Path | None = None) -
     from remote_agent.training.coordinator import cluster, engine
     from remote_agent.training.coordinator.history import History
     from remote_agent.training.coordinator.journal import Journal
-    from remote_agent.training.coordinator.plan import profiles
     from remote_agent.training.coordinator.request import Request
     from remote_agent.training.errors import JobError, TrainingError
     from remote_agent.training.shared.output import OUTPUT
@@ -159,19 +158,15 @@ def attempt(folder: Path, stop: threading.Event, *, sweep: Path | None = None) -
         _end_unbegun(journal)
         cluster.disconnect()
         return 0
-    request = Request(
-        run=spec.run,
-        job=loaded,
-        config=config,
-        devices=spec.devices,
-        server_host=spec.server_host,
-        host=spec.host,
-        folder=folder,
+    request = Request.of(
+        spec,
+        loaded,
+        config,
+        folder,
         resume=Path(spec.resume) if spec.resume else None,
         logs=sweep is None,
         commands=spec.commands,
         lasting=spec_of(config.strategy).outlives and not config.overlap and sweep is None,
-        profile=profiles.place(folder, spec.profile),
     )
     try:
         copies = History(spec.run, folder, spec.host, config.keep_checkpoints, journal)

@@ -18,7 +18,6 @@ from remote_agent.protocol import ProtocolError, RunSpec, decode
 from remote_agent.training import job
 from remote_agent.training.coordinator import cluster, setup
 from remote_agent.training.coordinator.journal import Journal
-from remote_agent.training.coordinator.plan import profiles
 from remote_agent.training.coordinator.processes.crashes import Crashes
 from remote_agent.training.coordinator.request import Request
 from remote_agent.training.errors import JobError, TrainingError
@@ -52,16 +51,7 @@ def _survey(folder: Path) -> Survey:
     inert.from_now_on()
     config = job.configured(loaded, spec.config)
     cluster.connect(spec.ray_address, spec.node_address)
-    request = Request(
-        run=spec.run,
-        job=loaded,
-        config=config,
-        devices=spec.devices,
-        server_host=spec.server_host,
-        host=spec.host,
-        folder=folder,
-        profile=profiles.place(folder, spec.profile),
-    )
+    request = Request.of(spec, loaded, config, folder)
     try:
         with contextlib.closing(Journal(folder / "events.jsonl")) as journal, Crashes(journal) as crashes:
             return setup.survey(request, journal, crashes, _tell)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from remote_agent.protocol import DeviceSpec
+from remote_agent.protocol import DeviceSpec, RunSpec
 from remote_agent.training.config import TrainingConfig
+from remote_agent.training.coordinator.plan import profiles
 from remote_agent.training.coordinator.prints import Prints
 from remote_agent.training.job import Job
 
@@ -49,6 +51,21 @@ class Request:
     profile: Path | None = None
     commands: int | None = None
     replanned: int = 0
+
+    @classmethod
+    def of(cls, spec: RunSpec, job: Job, config: TrainingConfig, folder: Path, **more: Any) -> Request:
+        """What the laptop asks for with ``run.json`` in ``folder``; ``more`` are further fields."""
+        return cls(
+            run=spec.run,
+            job=job,
+            config=config,
+            devices=spec.devices,
+            server_host=spec.server_host,
+            host=spec.host,
+            folder=folder,
+            profile=profiles.place(folder, spec.profile),
+            **more,
+        )
 
     @property
     def logged(self) -> str:

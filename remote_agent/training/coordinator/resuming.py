@@ -14,6 +14,7 @@ from remote_agent.training.checkpoint.optimizer_state import TrainingState
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.data.extent import Begin
 from remote_agent.training.errors import JobError
+from remote_agent.training.user_code import checks
 
 _OTHER = "resume with the job that the checkpoint was made with, or start a new run"
 
@@ -69,16 +70,7 @@ def into_model(found: Checkpoint, model: nn.Module) -> None:
     Raises:
         JobError: they are of another model, or can't be read.
     """
-    weights = found.weights()
-    wanted = checkpoint.portable_state(model).keys()
-    different = sorted(wanted ^ weights.keys())
-    cause = f"the checkpoint of step {found.step} is of another model"
-    if different:
-        raise JobError(f"{cause}: {different[0]} is in one of them only", hint=_OTHER)
-    try:
-        model.load_state_dict(weights, strict=False)
-    except RuntimeError as error:
-        raise JobError(f"{cause}: {str(error).splitlines()[-1].strip()}", hint=_OTHER) from error
+    checks.load(model, found.weights(), f"the checkpoint of step {found.step} is of another model", _OTHER)
 
 
 def usable(config: TrainingConfig, found: Checkpoint) -> TrainingState:

@@ -55,7 +55,7 @@ class OrderRecord:
             if self._path.is_file():
                 self._find()
         except OSError as error:
-            raise self._failure(error) from error
+            raise StorageError.of(self._path, error, "read or write") from error
 
     def __len__(self) -> int:
         return len(self._places)
@@ -72,7 +72,7 @@ class OrderRecord:
                 file.seek(begin)
                 lines = [json.loads(line) for line in file.read(end - begin).splitlines()]
         except OSError as error:
-            raise self._failure(error) from error
+            raise StorageError.of(self._path, error, "read or write") from error
         parts = [np.array(line["samples"], np.int64) for line in lines[:-1]]
         sizes = lines[-1].get("batches")
         return Drawn(np.concatenate(parts), None if sizes is None else np.array(sizes, np.int64))
@@ -97,7 +97,7 @@ class OrderRecord:
                 begin = file.tell()
                 file.write(written)
         except OSError as error:
-            raise self._failure(error) from error
+            raise StorageError.of(self._path, error, "read or write") from error
         self._places.append((begin, begin + len(written)))
 
     def _find(self) -> None:
@@ -105,10 +105,6 @@ class OrderRecord:
         with self._path.open("r+b") as file:
             self._places = list(_places(file))
             file.truncate(self._places[-1][1] if self._places else 0)
-
-    def _failure(self, error: OSError) -> StorageError:
-        cause = f"can't read or write {self._path.name}: {error.strerror or error}"
-        return StorageError(cause, hint=f"free space or correct the rights of {self._path.parent}")
 
 
 def _places(lines: Iterable[bytes]) -> Iterable[tuple[int, int]]:

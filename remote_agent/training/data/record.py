@@ -50,7 +50,7 @@ class SliceRecord:
                     size = tail.end_of_lines(file)
                 self._file.truncate(size)
         except OSError as error:
-            raise _storage(path, error) from error
+            raise StorageError.of(path, error) from error
         if resumed_after is not None:
             self.go_back(resumed_after)
 
@@ -79,7 +79,7 @@ class SliceRecord:
         try:
             os.fsync(self._file.fileno())
         except OSError as error:
-            raise _storage(self._path, error) from error
+            raise StorageError.of(self._path, error) from error
 
     def close(self) -> None:
         self._file.close()
@@ -90,7 +90,7 @@ class SliceRecord:
             if self._file.write(line) != len(line):
                 raise OSError("no space left on device")
         except OSError as error:
-            raise _storage(self._path, error) from error
+            raise StorageError.of(self._path, error) from error
 
 
 # --- Reading ---------------------------------------------------------------------------------------------------------
@@ -175,9 +175,3 @@ def gaps_and_overlaps(slices: Sequence[SliceSpan], end: int, begin: int = 0) -> 
     elif position > end:
         found.append(f"positions {end} to {position} lie beyond the end")
     return tuple(found)
-
-
-def _storage(path: Path, error: OSError) -> StorageError:
-    return StorageError(
-        f"can't write {path.name}: {error.strerror or error}", hint=f"free space or correct the rights of {path.parent}"
-    )

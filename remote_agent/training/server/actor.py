@@ -66,7 +66,7 @@ class ParameterServer(LinkEnd):
         try:
             factory = job.guard("loading the job", job.loads, blob)
             self._model = job.create_model(factory, config.seed, config)
-            checks.load(self._model, state)
+            checks.load_first(self._model, state)
             self._optimizer = job.create_optimizer(factory, self._model, config)
             self._schedule = schedule.create(factory, self._optimizer, config)
         except TrainingError as error:

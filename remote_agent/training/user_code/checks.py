@@ -125,7 +125,7 @@ def _needs_closure(step: Callable[..., Any]) -> bool:
     return any(entry.kind in positional and entry.default is inspect.Parameter.empty for entry in parameters)
 
 
-def load(model: nn.Module, state: bytes) -> None:
+def load_first(model: nn.Module, state: bytes) -> None:
     """Bring the run's first weights (safetensors) into a model that ``create_model`` gave in another process.
 
     Lazy layers (:mod:`~remote_agent.training.coordinator.lazy`) get their shapes from it.
@@ -133,13 +133,17 @@ def load(model: nn.Module, state: bytes) -> None:
     Raises:
         JobError: it is another model than the one that they are of.
     """
-    weights = safetensors.torch.load(state)
+    cause = "create_model gave another model on this host than on the coordinator's"
+    load(model, safetensors.torch.load(state), cause, _SAME)
+
+
+def load(model: nn.Module, weights: Mapping[str, Tensor], cause: str, hint: str) -> None:
+    """Bring weights and buffers into a model; a ``JobError`` with ``cause`` and ``hint``: they are of another one."""
     own = {name for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     different = sorted(own ^ weights.keys())
-    cause = "create_model gave another model on this host than on the coordinator's"
     if different:
-        raise JobError(f"{cause}: {different[0]} is in one of them only", hint=_SAME)
+        raise JobError(f"{cause}: {different[0]} is in one of them only", hint=hint)
     try:
         model.load_state_dict(weights, strict=False)
     except RuntimeError as error:
-        raise JobError(f"{cause}: {str(error).splitlines()[-1].strip()}", hint=_SAME) from error
+        raise JobError(f"{cause}: {str(error).splitlines()[-1].strip()}", hint=hint) from error

@@ -92,7 +92,7 @@ class Worker(LinkEnd):
             factory = job.guard("loading the job", job.loads, blob)
             self._device = devices.find(self._wanted)  # it may be of a kind that the job brings
             model = job.create_model(factory, config.seed, config)
-            checks.load(model, state)
+            checks.load_first(model, state)
             split = spec_of(config.strategy).split
             self._model = (model if split else model.to(self._device)).train()
             self._factory = factory
