@@ -15,13 +15,13 @@ from torch import Tensor
 
 from remote_agent.training.server.shard import Shard
 from remote_agent.training.wire.agreement import EXACT
+from remote_agent.training.wire.deadlines import ACCEPT_PAUSE_S, CLOSE_S, JOIN_S
 from remote_agent.training.wire.errors import ExchangeError, MalformedFrame
 from remote_agent.training.wire.frames import Header
 from remote_agent.training.wire.frames import Kind as FrameKind
 from remote_agent.training.wire.layout import Layout
 from remote_agent.training.wire.outbox import Frame, Item
 from remote_agent.training.wire.shared_memory import memory, messages
-from remote_agent.training.wire.shared_memory.deadlines import ACCEPT_PAUSE_S, CLOSE_S, JOIN_S
 from remote_agent.training.wire.shared_memory.messages import Kind, Message, SharedMemoryError
 
 _BACKLOG = 64

@@ -5,6 +5,9 @@ from __future__ import annotations
 CONNECT_S = 5.0
 """One attempt to connect to a shard, the handshake included."""
 
+JOIN_S = 20.0
+"""For a process on the same, busy computer to answer over shared memory."""
+
 HANDSHAKE_S = 5.0
 """A shard's patience with a new connection until it has proved that it knows the token."""
 

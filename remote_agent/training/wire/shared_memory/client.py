@@ -11,11 +11,11 @@ import time
 import torch
 from torch import Tensor
 
+from remote_agent.training.wire.deadlines import JOIN_S
 from remote_agent.training.wire.errors import StepIncomplete
 from remote_agent.training.wire.exchanging import equal_weight
 from remote_agent.training.wire.layout import Layout
 from remote_agent.training.wire.shared_memory import memory, messages
-from remote_agent.training.wire.shared_memory.deadlines import JOIN_S
 from remote_agent.training.wire.shared_memory.messages import Kind, Message, SharedMemoryError
 from remote_agent.training.wire.steps import Timings
 

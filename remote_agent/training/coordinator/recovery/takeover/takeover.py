@@ -176,15 +176,13 @@ def _taken_over(
             _, order = source.open(asked, begin)
         except TrainingError as error:
             raise TakeoverRefused(error.cause) from error
-        spare = _spare(state)
         kept = (*(member.actor for member in members), *(server.actor for server in servers))
         lazy.give_shapes(model, request.job.factory, source)
-        # Workers that were on their way back begin anew.
-        _end_all(request.run, but={actor.name for actor in (*kept, *([] if spare is None else [spare.actor]))})
+        # Workers that were on their way back begin anew, and so does a spare process.
+        _end_all(request.run, but={actor.name for actor in kept})
         nodes = placement.living_nodes()
         given = WorkerInit(request.job, model, source.for_workers())
         pool = Servers(request, nodes, [member.seat for member in members], given, servers)
-        pool.spare = spare
         workers = Workers(request, given, [member.actor for member in members])
         joining = Joining(workers, state.entry, buffers=state.buffers, reference=state.reference, config=state.config)
         away = [Rejoining.new(spec) for spec in _missing(state, request, [member.seat for member in members])]
@@ -298,14 +296,6 @@ def _servers(state: TakeoverState, at: TakeoverPoint) -> tuple[Server, ...]:
     except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
         raise TakeoverRefused(f"the parameter server: {rpc.describe(error)}") from error
     return tuple(servers)
-
-
-def _spare(state: TakeoverState) -> Server | None:
-    if state.spare is None:
-        return None
-    host, name = state.spare
-    actor = rpc.find(name)
-    return Server(host=host, actor=actor) if actor is not None else None
 
 
 def _on_record(file: Path) -> Mapping[int, Sequence[SliceSpan]]:

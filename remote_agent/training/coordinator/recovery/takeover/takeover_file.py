@@ -53,7 +53,6 @@ class TakeoverState:
         config: the run's, as it was resolved.
         workers: those that take part.
         servers: host and actor of each shard, in the layout's order.
-        spare: host and actor of a process for a shard that is lost; None: there is none.
         away: devices whose workers take no part now, and may again.
         draining: hosts that are to leave.
         control_offset: bytes of what the user wanted that were read; what is read again changes nothing.
@@ -71,7 +70,6 @@ class TakeoverState:
     config: TrainingConfig
     workers: tuple[WorkerRecord, ...]
     servers: tuple[tuple[str, str], ...]
-    spare: tuple[str, str] | None
     away: tuple[DeviceSpec, ...]
     draining: frozenset[str]
     control_offset: int
@@ -86,8 +84,7 @@ class TakeoverState:
 
     @property
     def actors(self) -> frozenset[str]:
-        servers = (*self.servers, *([] if self.spare is None else [self.spare]))
-        return frozenset((*(worker.actor for worker in self.workers), *(name for _, name in servers)))
+        return frozenset((*(worker.actor for worker in self.workers), *(name for _, name in self.servers)))
 
 
 def read(folder: Path) -> TakeoverState | None:
@@ -135,7 +132,6 @@ class TakeoverFile:
 def _of(session: Session, request: Request) -> TakeoverState | None:
     """The state of a session; None: it could not be taken over."""
     config, joining = session.config, session.joining
-    spare = session.pool.spare if session.pool is not None else None
     if not isinstance(session.source, Indexed) or session.stream is None or joining.entry is None:
         return None
     return TakeoverState(
@@ -143,7 +139,6 @@ def _of(session: Session, request: Request) -> TakeoverState | None:
         config=config,
         workers=tuple(_record_of(member) for member in session.members),
         servers=tuple((server.host, server.actor.name) for server in session.servers),
-        spare=(spare.host, spare.actor.name) if spare is not None else None,
         away=tuple(away.spec for away in session.away),
         draining=frozenset(session.membership.draining),
         control_offset=session.control.offset if session.control is not None else 0,
