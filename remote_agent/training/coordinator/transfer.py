@@ -115,10 +115,10 @@ def _stream(
     layout = plan_layout(plan.groups, where.parts, sharding.chunk_numbers(numel, len(where.parts)))
     stream = Stream(plan=plan, layout=layout, codecs=agreed, memory=memory)
     try:
-        door = serve(stream, shards)
+        entry = serve(stream, shards)
     except ServerGone as error:  # there is nothing to restore yet: the run is made ready once more
         raise LostAtStart(error.cause, hint=error.hint, host=error.host) from error
-    joined = [(member, member.call("join", door)) for member in members]
+    joined = [(member, member.call("join", entry)) for member in members]
     kinds: Counter[str] = Counter()
     for member, answer in joined:
         kind = _from_worker(answer, member)
@@ -133,7 +133,7 @@ def _stream(
         reasons=reasons,
         names=plan.names,
         stream=stream,
-        entry=door,
+        entry=entry,
     )
 
 
@@ -153,14 +153,16 @@ def serve(stream: Stream, servers: Sequence[Server], kept: Ref[Any] | None = Non
         server.actor.call("serve", stream.plan, stream.layout, number, secret, stream.memory, stream.codecs, kept)
         for number, server in enumerate(servers)
     ]
-    doors = []
+    endpoints = []
     for server, call in zip(servers, calls, strict=True):
-        door = _from_server(call, server.host)
-        if isinstance(door, Failed):
-            raise ServerGone(door.cause, hint=door.hint, host=server.host)
-        assert isinstance(door, ShardEndpoint)
-        doors.append(door)
-    return StreamInfo(plan=stream.plan, layout=stream.layout, doors=tuple(doors), secret=secret, codecs=stream.codecs)
+        answer = _from_server(call, server.host)
+        if isinstance(answer, Failed):
+            raise ServerGone(answer.cause, hint=answer.hint, host=server.host)
+        assert isinstance(answer, ShardEndpoint)
+        endpoints.append(answer)
+    return StreamInfo(
+        plan=stream.plan, layout=stream.layout, shards=tuple(endpoints), secret=secret, codecs=stream.codecs
+    )
 
 
 def _among_workers(model: nn.Module, usage: Usage, servers: Servers, members: Sequence[WorkerHandle]) -> Path:

@@ -18,12 +18,12 @@ class ShardEndpoint:
     Attributes:
         address: (host, port) of its :class:`~remote_agent.training.server.shard_server.ShardServer`.
         place: of its process, see :func:`place`.
-        lane: of its :class:`~remote_agent.training.server.shared_memory_server.SharedMemoryServer`; empty: it has none.
+        memory: of its ``SharedMemoryServer``; empty: it has none.
     """
 
     address: tuple[str, int]
     place: str
-    lane: str = ""
+    memory: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,14 +33,14 @@ class StreamInfo:
     Attributes:
         plan: what is streamed.
         layout: how it is cut.
-        doors: the shards, in the layout's order.
+        shards: the endpoints, in the layout's order.
         secret: what both ends must know; a worker with an earlier one is refused.
         codecs: for the network.
     """
 
     plan: StreamPlan
     layout: Layout
-    doors: tuple[ShardEndpoint, ...]
+    shards: tuple[ShardEndpoint, ...]
     secret: bytes
     codecs: Codecs
 

@@ -95,7 +95,7 @@ class NetworkChannel:
     """A :class:`Channel` over TCP.
 
     Args:
-        doors: the shards, in the layout's order.
+        shards: their endpoints, in the layout's order.
         secret: what both ends must know.
         weights: the first weights, those of ``step``, the same to the bit as the shards'; on the worker's device.
         step: how many steps are in them; None: these are not the run's, which have to be :meth:`fetched <fetch>`.
@@ -106,7 +106,7 @@ class NetworkChannel:
     def __init__(
         self,
         layout: Layout,
-        doors: Sequence[ShardEndpoint],
+        shards: Sequence[ShardEndpoint],
         secret: bytes,
         weights: Tensor,
         codecs: Codecs = EXACT,
@@ -116,7 +116,7 @@ class NetworkChannel:
         self.gradient = torch.zeros_like(weights)
         self.weights = (torch.zeros_like(weights), torch.zeros_like(weights))
         self.weights[self.step % 2].copy_(weights)
-        self._client = ExchangeClient(layout, [door.address for door in doors], secret, codecs, step=step)
+        self._client = ExchangeClient(layout, [shard.address for shard in shards], secret, codecs, step=step)
         self._client.start()
         self._numel = layout.numel
         self._now: Exchanging[NewWeights] | None = None
@@ -182,7 +182,7 @@ class NetworkChannel:
 
 def open_channel(
     layout: Layout,
-    doors: Sequence[ShardEndpoint],
+    shards: Sequence[ShardEndpoint],
     secret: bytes,
     weights: Tensor,
     codecs: Codecs = EXACT,
@@ -197,6 +197,6 @@ def open_channel(
         TrainingError: the shard is here, and refuses this worker.
     """
     here = place()
-    if here and len(doors) == 1 and doors[0].lane and doors[0].place == here:
-        return SharedMemoryChannel(doors[0].lane, layout, EXACT.signature(layout), weights.device)
-    return NetworkChannel(layout, doors, secret, weights, codecs, step)
+    if here and len(shards) == 1 and shards[0].memory and shards[0].place == here:
+        return SharedMemoryChannel(shards[0].memory, layout, EXACT.signature(layout), weights.device)
+    return NetworkChannel(layout, shards, secret, weights, codecs, step)

@@ -85,7 +85,7 @@ class Served(Engine, Generic[Steps]):
         except NotPortable as error:
             return unusable(error)
         self.parts.compute.on_repeat = self.steps.again
-        LOG.info("joined over %s; shards: %d", kind, len(way.doors))
+        LOG.info("joined over %s; shards: %d", kind, len(way.shards))
         return kind
 
     @property
@@ -124,13 +124,13 @@ class Served(Engine, Generic[Steps]):
         if self._steps is not None:
             self._steps.abandon()
 
-    def rejoin(self, kept: NDArray[np.float32] | None, step: int, door: StreamInfo) -> str | Failed:
+    def rejoin(self, kept: NDArray[np.float32] | None, step: int, way: StreamInfo) -> str | Failed:
         """Go back to ``step``, and on with other shards; as :meth:`join`.
 
         Args:
             kept: the weights after ``step``, for a worker that has not kept them itself.
             step: is the last one that counts.
-            door: to the shards.
+            way: to the shards.
         """
         mine = self._kept.get(step)
         if mine is None and kept is None:
@@ -139,14 +139,14 @@ class Served(Engine, Generic[Steps]):
         if self._steps is not None:
             self._steps.close()
         parameters, begin = flat.trained(self.parts.model), 0
-        for name in door.plan.names:
+        for name in way.plan.names:
             parameter = parameters[name]
             part = weights[begin : begin + parameter.numel()]
             parameter.data = part.to(parameter.device, copy=True).view(parameter.shape)
             begin += parameter.numel()
         self.resumed = Resumption(step=step, state=TrainingState(optimizer=mine.inner if mine is not None else {}))
         self.assignments.forget()
-        return self.join(door)
+        return self.join(way)
 
 
 class StreamedEngine(Served[Streaming]):
@@ -154,7 +154,7 @@ class StreamedEngine(Served[Streaming]):
 
     def _begin(self, entry: StreamInfo, first: torch.Tensor, late: bool) -> tuple[Streaming, str]:
         done = None if late else self.resumed.step
-        channel = open_channel(entry.layout, entry.doors, entry.secret, first, entry.codecs, done)
+        channel = open_channel(entry.layout, entry.shards, entry.secret, first, entry.codecs, done)
         return self._over(entry, channel), channel.kind
 
     def _over(self, entry: StreamInfo, channel: Channel) -> Streaming:
@@ -208,7 +208,7 @@ class StaleEngine(Served[StaleSteps]):
     def _begin(self, entry: StreamInfo, first: torch.Tensor, late: bool) -> tuple[StaleSteps, str]:
         del first, late  # it fetches them
         parts, plan = self.parts, entry.plan
-        client = StaleClient(entry.layout, [door.address for door in entry.doors], entry.secret, entry.codecs)
+        client = StaleClient(entry.layout, [shard.address for shard in entry.shards], entry.secret, entry.codecs)
         of_model = (parts.model, plan.names, plan.watched)
         steps = StaleSteps(*of_model, client, parts.compute, parts.config.clip_norm, self.resumed.step)
         return steps, NetworkChannel.kind

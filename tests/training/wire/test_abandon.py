@@ -26,8 +26,8 @@ def weights() -> torch.Tensor:
 
 
 def channel(shards, step: int = 0) -> NetworkChannel:
-    doors = [ShardEndpoint(address=address, place="") for address in shards.addresses]
-    return NetworkChannel(CUT, doors, TOKEN, weights(), EXACT, step)
+    endpoints = [ShardEndpoint(address=address, place="") for address in shards.addresses]
+    return NetworkChannel(CUT, endpoints, TOKEN, weights(), EXACT, step)
 
 
 def test_whoever_waits_for_a_step_is_freed_at_once(fleet) -> None:

@@ -28,7 +28,7 @@ from remote_agent.training.wire.layout import Layout, plan_layout
 from remote_agent.training.wire.shared_memory.client import SharedMemoryChannel
 from remote_agent.training.wire.shared_memory.messages import SharedMemoryError, available
 
-pytestmark = pytest.mark.skipif(not available(), reason="lanes are for Linux")
+pytestmark = pytest.mark.skipif(not available(), reason="shared memory is for Linux")
 
 NUMEL, CHUNK, PATIENCE_S = 1000, 128, 20.0
 LAYOUT = plan_layout([600, 400], [1.0], CHUNK)

@@ -20,7 +20,7 @@ from remote_agent.training.wire.shared_memory.client import SharedMemoryChannel
 from remote_agent.training.wire.shared_memory.messages import available
 from remote_agent.training.worker.channels import Channel, NetworkChannel, open_channel
 
-pytestmark = pytest.mark.skipif(not available(), reason="lanes are for Linux")
+pytestmark = pytest.mark.skipif(not available(), reason="shared memory is for Linux")
 
 NUMEL, PATIENCE_S = 3000, 20.0
 LAYOUT = plan_layout([NUMEL], [1.0], 1024)
@@ -45,9 +45,9 @@ def channels(request: pytest.FixtureRequest) -> Iterator[tuple[Channel, Channel]
     servers = (ShardServer(shard, SECRET, "127.0.0.1"), SharedMemoryServer(shard, board))
     for server in servers:
         server.start()
-    here = ShardEndpoint(address=servers[0].address, place=place(), lane=servers[1].address)
-    away = ShardEndpoint(address=servers[0].address, place="another computer", lane=servers[1].address)
-    opened = tuple(open_channel(LAYOUT, [door], SECRET, numbers(0), agreed) for door in (here, away))
+    here = ShardEndpoint(address=servers[0].address, place=place(), memory=servers[1].address)
+    away = ShardEndpoint(address=servers[0].address, place="another computer", memory=servers[1].address)
+    opened = tuple(open_channel(LAYOUT, [endpoint], SECRET, numbers(0), agreed) for endpoint in (here, away))
     yield opened[0], opened[1]
     for each in (*opened, *servers):
         each.close()

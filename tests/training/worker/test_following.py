@@ -77,7 +77,7 @@ Open = Callable[[int | None], tuple[Streaming, Channel]]
 def worker(request: pytest.FixtureRequest) -> Iterator[Open]:
     """`worker(step)` connects a worker whose weights are those of a step; None: it joins late."""
     if request.param == "memory" and not available():
-        pytest.skip("this operating system has no lane")
+        pytest.skip("this operating system has no shared memory")
     with ExitStack() as stack:
         first = flat(model())
         layout = plan_layout([len(first)], [1.0], 40)
@@ -87,16 +87,16 @@ def worker(request: pytest.FixtureRequest) -> Iterator[Open]:
         server = stack.enter_context(ShardServer(shard, SECRET, "127.0.0.1"))
         address = ""
         if board is not None:
-            lane = SharedMemoryServer(shard, board)
-            lane.start()
-            stack.callback(lane.close)
-            address = lane.address
-        door = ShardEndpoint(address=server.address, place=place(), lane=address)
+            memory = SharedMemoryServer(shard, board)
+            memory.start()
+            stack.callback(memory.close)
+            address = memory.address
+        endpoint = ShardEndpoint(address=server.address, place=place(), memory=address)
 
         def start(step: int | None) -> tuple[Streaming, Channel]:
             network = model()
             names = [name for name, _ in network.named_parameters()]
-            channel = open_channel(layout, [door], SECRET, first, EXACT, step)
+            channel = open_channel(layout, [endpoint], SECRET, first, EXACT, step)
             stack.callback(channel.close)
             return Streaming(
                 network, names, [], channel, SliceComputer(network, loss, as_dataset(data()), CPU, 0)

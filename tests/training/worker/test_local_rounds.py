@@ -25,7 +25,7 @@ from remote_agent.training.worker.device.compute import SliceLoss
 from remote_agent.training.worker.local_rounds import LocalRounds
 from tests.training.cuts import cut
 
-pytestmark = pytest.mark.skipif(not available(), reason="lanes are for Linux")
+pytestmark = pytest.mark.skipif(not available(), reason="shared memory is for Linux")
 
 SIZE, SAMPLES, BATCH, PATIENCE_S = 20, 200, 2, 20.0
 STEPS = (4, 2)
@@ -92,11 +92,11 @@ def replicas(request: pytest.FixtureRequest) -> Iterator[tuple[Replica, Replica]
     for server in servers:
         server.start()
     here, away = (
-        ShardEndpoint(address=servers[0].address, place=where, lane=servers[1].address)
+        ShardEndpoint(address=servers[0].address, place=where, memory=servers[1].address)
         for where in (place(), "elsewhere")
     )
-    doors = (here if request.param == "memory" else away, away)
-    channels = [open_channel(LAYOUT, [door], SECRET, FIRST.clone()) for door in doors]
+    endpoints = (here if request.param == "memory" else away, away)
+    channels = [open_channel(LAYOUT, [endpoint], SECRET, FIRST.clone()) for endpoint in endpoints]
     yield Replica(channels[0]), Replica(channels[1])
     for each in (*channels, *servers):
         each.close()

@@ -102,8 +102,8 @@ def worker() -> Iterator[Open]:
             layout = plan_layout([len(weights)], [1.0, 1.0], 136)  # half a layer
             shards = [Shard(layout, number, weights, OptimizerUpdate(layout, sgd), EXACT) for number in range(2)]
             servers = [stack.enter_context(ShardServer(shard, SECRET, "127.0.0.1")) for shard in shards]
-            doors = [ShardEndpoint(address=server.address, place=place()) for server in servers]
-            channel = NetworkChannel(layout, doors, SECRET, weights)
+            endpoints = [ShardEndpoint(address=server.address, place=place()) for server in servers]
+            channel = NetworkChannel(layout, endpoints, SECRET, weights)
             stack.callback(channel.close)
             compute = SliceComputer(model, loss, as_dataset(data()), CPU, 0, most)
             streaming = Streaming(model, list(parameters), [], channel, compute)

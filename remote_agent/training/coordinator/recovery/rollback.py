@@ -243,7 +243,7 @@ def _weights(session: Session, copy: Copy, servers: Sequence[Server], heartbeat:
 def _rejoin(
     session: Session, copy: Copy, entry: StreamInfo, kept: rpc.Ref[Any], step: int, heartbeat: Heartbeat
 ) -> None:
-    """Bring all workers to the copied step, and to the new doors; one that is lost meanwhile is left out."""
+    """Bring all workers to the copied step, and to the new shards; one that is lost meanwhile is left out."""
     calls = [
         (
             member,
