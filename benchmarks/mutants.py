@@ -1,7 +1,7 @@
 """Small changes that break a module: what can be changed in its functions, and how. For :mod:`benchmarks.mutation`.
 
-Left as they are: constants with a name (deadlines, limits, the defaults of fields), annotations, assertions, what errors
-and logs say.
+Left as they are: constants with a name (deadlines, limits, the defaults of fields), annotations, assertions, and what
+errors and logs say.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def compiled(source: str, file: str, change: Change) -> dict[tuple[str, int], Co
     """The broken module's functions by name and first line; all other lines stay where they were."""
     tree = ast.parse(source)
     node = next(each for number, each in enumerate(ast.walk(tree)) if number == change.place)
-    put = ast.fix_missing_locations(_Put(node, _broken(node)[change.way]).visit(tree))
+    put: ast.Module = ast.fix_missing_locations(_Put(node, _broken(node)[change.way]).visit(tree))
     return codes(compile(put, file, "exec", dont_inherit=True))
 
 

@@ -8,8 +8,8 @@ A change is killed when a test of the module fails with it, or no longer ends. C
 line: each is a test that is lacking, or a change that means the same.
 
 A change costs tens of milliseconds: the tests of a module are collected once, in one process; which functions each of
-them calls is noted once; for each change that process forks, the fork puts the changed code into the function's place and
-runs the tests that call it, the shortest first, until one fails. What runs at import stays as it is.
+them calls is noted once; for each change that process forks, and the fork puts the changed code into the function's
+place and runs the tests that call it, the likeliest first, until one fails. What runs at import stays as it is.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ from benchmarks.mutants import Change, changes_of, compiled, first_line, outermo
 ROOT = Path(__file__).resolve().parent.parent
 
 CPU_S = 5
-"""Processor time of a change, beside four times what its tests take without one; a test that no longer ends is noticed."""
+"""Processor time of a change, beside four times what its tests take without one: tests that no longer end fail."""
 
 WALL_S = 120.0
 """Time for a change's tests, whatever they do: some may wait for what no longer comes."""
@@ -49,24 +50,76 @@ WALL_S = 120.0
 MEMORY_BYTES = 2 << 30
 """That a changed loop may fill, beside what is there before."""
 
+PLANNING = "tests/agent/planning"
 COORDINATOR, ITS_TESTS = "remote_agent/training/coordinator", "tests/training/coordinator"
-PLANNED = "tests/agent/planning"
+FOLD = ("tests/test_fold.py", "tests/runs/test_hostile_events.py", "tests/test_narration.py")
 
 MODULES = {
+    # What is decided before a run, on the laptop and in the coordinator.
+    **{
+        name: (f"remote_agent/planning/{name}.py", (f"{PLANNING}/test_{tests}.py",))
+        for name, tests in (
+            ("channels", "simulator"),
+            ("choice", "choice"),
+            ("exchange", "simulator"),
+            ("fairness", "simulator"),
+            ("self_check", "self_check"),
+            ("sharding", "sharding"),
+            ("shares", "shares"),
+            ("simulator", "simulator"),
+        )
+    },
+    **{
+        name: (f"remote_agent/planning/{name}.py", (PLANNING, "tests/planning/test_what_if.py"))
+        for name in ("limits", "sites", "survey", "verdicts", "ways")
+    },
+    **{
+        name: (f"hetero_tui/planning/{name}.py", (f"tests/planning/test_{name}.py",))
+        for name in ("builds", "cluster", "failover", "reach", "what_if")
+    },
+    **{
+        name: (f"hetero_tui/planning/{name}.py", ("tests/planning/test_what_if.py",))
+        for name in ("catalogue", "fleet_file", "plan_report")
+    },
+    # What is decided during a run.
     "policy": (f"{COORDINATOR}/recovery/policy.py", (f"{ITS_TESTS}/recovery/test_policy.py",)),
+    "copy_interval": (f"{COORDINATOR}/recovery/copy_interval.py", (f"{ITS_TESTS}/recovery/test_copy_interval.py",)),
     "culprit": (f"{COORDINATOR}/processes/culprit.py", (f"{ITS_TESTS}/processes/test_culprit.py",)),
     "balance": (f"{COORDINATOR}/plan/balance.py", (f"{ITS_TESTS}/plan/test_balance.py",)),
+    "resting": (f"{COORDINATOR}/plan/resting.py", (f"{ITS_TESTS}/plan",)),
     "cuts": (f"{COORDINATOR}/plan/cuts.py", (f"{ITS_TESTS}/plan/test_cuts.py",)),
-    "shares": ("remote_agent/planning/shares.py", (PLANNED,)),
-    "sharding": ("remote_agent/planning/sharding.py", (PLANNED,)),
-    "simulator": ("remote_agent/planning/simulator.py", (PLANNED,)),
-    "exchange": ("remote_agent/planning/exchange.py", (PLANNED,)),
-    "choice": ("remote_agent/planning/choice.py", (PLANNED,)),
-    "cluster": ("hetero_tui/planning/cluster.py", ("tests/planning/test_cluster.py",)),
-    "failover": ("hetero_tui/planning/failover.py", ("tests/planning/test_failover.py",)),
-    "reach": ("hetero_tui/planning/reach.py", ("tests/planning/test_reach.py",)),
-    "what_if": ("hetero_tui/planning/what_if.py", ("tests/planning/test_what_if.py",)),
+    "run_plan": (f"{COORDINATOR}/plan/run_plan.py", (f"{ITS_TESTS}/plan",)),
+    "plan_check": (f"{COORDINATOR}/plan_check.py", (f"{ITS_TESTS}/test_plan_check.py",)),
+    "share_balancer": (f"{COORDINATOR}/share_balancer.py", (f"{ITS_TESTS}/test_share_balancer.py",)),
+    "findings_of_runs": ("remote_agent/training/shared/findings.py", (f"{ITS_TESTS}/plan", "tests/training/shared")),
+    "search": ("remote_agent/search.py", ("tests/agent/test_search.py",)),
+    "settings": ("remote_agent/settings.py", ("tests/test_settings.py", "tests/test_job_settings.py")),
+    "goals": ("remote_agent/goals.py", ("tests/test_goals.py",)),
+    "schedule": ("remote_agent/training/shared/schedule.py", ("tests/training/shared/test_schedule.py",)),
+    "assignments": ("remote_agent/training/worker/assignments.py", ("tests/training/worker/test_assignments.py",)),
+    # What a user sees.
+    "fold": ("hetero_tui/fold.py", FOLD),
+    "run_fold": ("hetero_tui/run_fold.py", FOLD),
+    "faults": ("hetero_tui/faults.py", FOLD),
+    "narration": ("hetero_tui/narration.py", FOLD),
     "answers": ("hetero_tui/answers.py", ("tests/test_answers.py",)),
+    "facts": ("hetero_tui/facts.py", ("tests/agent/test_probe_parsers.py", "tests/fleet", "tests/planning")),
+    "findings": ("hetero_tui/fleet/findings.py", ("tests/fleet/test_check.py",)),
+    "preflight": ("hetero_tui/fleet/preflight.py", ("tests/fleet/test_preflight.py",)),
+    "host_keys": ("hetero_tui/transport/host_keys.py", ("tests/transport/test_host_keys.py",)),
+    "figures": ("hetero_tui/reporting/figures.py", ("tests/reporting",)),
+    "metrics": ("hetero_tui/reporting/metrics.py", ("tests/reporting",)),
+    **{
+        name: (
+            f"hetero_tui/ui/{name}.py",
+            tuple(f"tests/ui/test_{each}.py" for each in ("arrangement", "columns", "format", "sentences")),
+        )
+        for name in ("arrangement", "columns", "format", "sentences")
+    },
+    **{
+        f"draw_{name}": (f"hetero_tui/ui/draw/{name}.py", ("tests/ui/draw",))
+        for name in ("bars", "curve", "stages", "step_time")
+    },
 }
 """Names of modules that decide or parse, without I/O: the file, and the tests that are its own."""
 
@@ -95,6 +148,7 @@ class Breaking:
         every = changes_of(self._source)
         chosen = every if len(every) <= most else random.Random(seed).sample(every, most)  # noqa: S311 - to repeat
         self._changes = sorted(chosen, key=lambda change: change.line)
+        self._kills = Counter[tuple[int, int]]()  # by function and test: what killed there before is tried first
         self.tried, self.lived, self.failed = len(self._changes), list[str](), list[str]()
 
     @pytest.hookimpl(tryfirst=True)
@@ -105,6 +159,7 @@ class Breaking:
             return True
         functions = self._functions()
         waiting, running = list(reversed(self._changes)), dict[int, tuple[int, Change, float]]()
+        kills = self._kills
         while waiting or running:
             while waiting and len(running) < self._lanes:
                 change = waiting.pop()
@@ -112,9 +167,9 @@ class Breaking:
                 if not numbers:
                     self.lived.append(f"{change.line}: {change.what}  (no test calls it)")
                     continue
-                numbers.sort(key=measured.seconds.__getitem__)
+                numbers.sort(key=lambda number: measured.seconds[number] / (1 + 10 * kills[change.function, number]))
                 limit_s = CPU_S + 4 * sum(measured.seconds[number] for number in numbers)
-                pid, pipe = _fork(lambda _: self._try(session, change, functions, numbers, int(limit_s)))  # noqa: B023
+                pid, pipe = _fork(lambda answer: self._try(session, change, functions, numbers, int(limit_s), answer))  # noqa: B023
                 running[pipe] = (pid, change, time.monotonic() + WALL_S + 10 * limit_s)
             self._end_one(running)
         return True
@@ -130,7 +185,10 @@ class Breaking:
             with suppress(ProcessLookupError):
                 if not ended:
                     os.kill(pid, signal.SIGKILL)
+            killer = os.read(pipe, 20) if ended else b""
             os.close(pipe)
+            if killer:
+                self._kills[change.function, int(killer)] += 1
             if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0:
                 self.lived.append(f"{change.line}: {change.what}")
 
@@ -183,6 +241,7 @@ class Breaking:
         functions: dict[tuple[str, int], list[FunctionType]],
         numbers: list[int],
         limit_s: int,
+        answer: int,
     ) -> int:
         """In the fork: break the module, run the tests; 0 if none of them notices."""
         resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 1))
@@ -194,17 +253,21 @@ class Breaking:
         for key in functions.keys() & broken.keys():
             for function in functions[key]:
                 function.__code__ = broken[key]
-        _run(session, [session.items[number] for number in numbers])
-        return int(session.testsfailed > 0)
+        killer = _run(session, [session.items[number] for number in numbers])
+        if killer is None:
+            return 0
+        os.write(answer, str(session.items.index(killer)).encode())
+        return 1
 
 
-def _run(session: pytest.Session, items: list[pytest.Item]) -> None:
-    """Run tests until one fails."""
+def _run(session: pytest.Session, items: list[pytest.Item]) -> pytest.Item | None:
+    """Run tests until one fails, which is the answer."""
     before = session.testsfailed
     for item, following in zip(items, [*items[1:], None], strict=True):
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if session.testsfailed > before:
-            return
+            return item
+    return None
 
 
 def _fork(work: Callable[[int], int]) -> tuple[int, int]:
@@ -261,7 +324,9 @@ def main() -> None:
             if pid == 0:
                 _of_module(name, given.most, given.seed, given.lanes, answer)
             os.waitpid(pid, 0)
-            tried, lived, failed = json.loads(answer.read_text(encoding="utf-8")) if answer.exists() else (0, [], [name])
+            tried, lived, failed = (
+                json.loads(answer.read_text(encoding="utf-8")) if answer.exists() else (0, [], [name])
+            )
             if failed:
                 sys.exit(f"{name}: these tests fail without any change: {', '.join(failed)}")
             rows.append((name, tried, tried - len(lived)))
