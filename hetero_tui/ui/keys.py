@@ -11,7 +11,7 @@ from remote_agent.states import RunState
 
 FLEET, RUN, PLAN, FAULTS, RUNS, LOGS = range(1, 7)
 VIEWS = {FLEET: "Fleet", RUN: "Run", PLAN: "Plan", FAULTS: "Faults", RUNS: "Runs", LOGS: "Logs"}
-"""The views by their numbers, which are their keys."""
+"""The views by their numbers, which are their keys; ``Run`` is ``RunPane`` in ``ui/views/run.py``, the others alike."""
 
 EVERYWHERE = frozenset(VIEWS)
 

@@ -15,7 +15,9 @@ from hetero_tui.ui.screens.dialog import Dialog
 from hetero_tui.ui.view import View
 
 _MOVE = Key(key="↑ ↓", code="", action="", word="", help="Choose a line; after tab, scroll the events")
-_VIEWS = Key(key="1 - 6", code="", action="", word="", help=f"The views: {', '.join(VIEWS.values())}; esc goes back")
+_VIEWS = Key(
+    key=f"1 - {max(VIEWS)}", code="", action="", word="", help=f"The views: {', '.join(VIEWS.values())}; esc goes back"
+)
 _INDENT = 8
 
 

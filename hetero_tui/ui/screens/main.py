@@ -11,7 +11,7 @@ from textual.geometry import Size
 from textual.screen import Screen
 
 from hetero_tui.ui.header import header_line, tabs_line
-from hetero_tui.ui.keys import FAULTS, FLEET, LOGS, PLAN, RUN, RUNS, shown_keys
+from hetero_tui.ui.keys import FLEET, VIEWS, shown_keys
 from hetero_tui.ui.sentences import keys_line
 from hetero_tui.ui.view import View
 from hetero_tui.ui.views.fleet import FleetPane
@@ -21,15 +21,6 @@ from hetero_tui.ui.widgets.lines import Lines
 
 TABS_FROM = 20
 """Lines of a terminal from which the views' names have a line of their own."""
-
-_PANES = {
-    RUN: "run.RunPane",
-    PLAN: "plan.PlanPane",
-    FAULTS: "faults.FaultsPane",
-    RUNS: "runs.RunsPane",
-    LOGS: "logs.LogsPane",
-}
-"""Modules and classes, loaded when a view is shown for the first time: the first frame needs only the fleet's."""
 
 
 class MainScreen(Screen[None]):
@@ -69,8 +60,9 @@ class MainScreen(Screen[None]):
     async def show_pane(self, number: int) -> Pane:
         """Show another view; the answer is that view."""
         if number not in self._panes:
-            module, name = _PANES[number].split(".")
-            made: Pane = getattr(import_module(f"hetero_tui.ui.views.{module}"), name)()
+            # Loaded when it is shown for the first time: the first frame needs only the fleet's.
+            name = VIEWS[number]
+            made: Pane = getattr(import_module(f"hetero_tui.ui.views.{name.lower()}"), f"{name}Pane")()
             self._panes[number] = made
             made.display = False
             await self.query_one("#pane").mount(made)

@@ -46,18 +46,18 @@ class FleetPane(Pane):
 
     def compose(self) -> ComposeResult:
         yield Hosts(id="hosts")
-        yield Lines(id="tutorial")
+        yield Lines(id="tutorial", classes="panel")
         yield Lines(id="outcome")
         with Container(id="figures"):
-            yield Lines(id="loss")
+            yield Lines(id="loss", classes="panel")
             with Vertical(id="times"):
-                yield Lines(id="time")
-                yield Lines(id="timeline")
-                yield Lines(id="rate")
-        yield Lines(id="idle")
+                yield Lines(id="time", classes="panel")
+                yield Lines(id="timeline", classes="panel")
+                yield Lines(id="rate", classes="panel")
+        yield Lines(id="idle", classes="panel")
         with Horizontal(id="below"):
-            yield EventLog(id="events")
-            yield Lines(id="details")
+            yield EventLog(id="events", classes="panel")
+            yield Lines(id="details", classes="panel")
 
     @property
     def table(self) -> Hosts:

@@ -62,7 +62,7 @@ class LogsPane(Pane):
 
     def compose(self) -> ComposeResult:
         yield Input(placeholder="words to look for", id="search", compact=True)
-        yield LogPanel(id="log")
+        yield LogPanel(id="log", classes="panel")
 
     def on_mount(self) -> None:
         self.query_one("#search").display = False

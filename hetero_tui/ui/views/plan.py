@@ -44,7 +44,7 @@ class PlanPane(Pane):
 
     def compose(self) -> ComposeResult:
         yield Table(id="plan")
-        yield Lines(id="reasons")
+        yield Lines(id="reasons", classes="panel")
 
     @property
     def table(self) -> Table:

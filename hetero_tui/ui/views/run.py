@@ -42,12 +42,12 @@ class RunPane(Pane):
         yield Lines(id="outcome")
         with Container(id="plots"):
             with Vertical(id="left"):
-                yield Lines(id="loss")
+                yield Lines(id="loss", classes="panel")
             with Vertical(id="right"):
-                yield Lines(id="stages")
-                yield Lines(id="time")
-                yield Lines(id="timeline")
-                yield Lines(id="rate")
+                yield Lines(id="stages", classes="panel")
+                yield Lines(id="time", classes="panel")
+                yield Lines(id="timeline", classes="panel")
+                yield Lines(id="rate", classes="panel")
 
     def draw(self, view: View, width: int, height: int) -> None:
         """Phases until the first step, then the plots."""

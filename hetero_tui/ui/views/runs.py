@@ -55,7 +55,7 @@ class RunsPane(Pane):
 
     def compose(self) -> ComposeResult:
         yield RunsTable(id="runs")
-        yield Lines(id="compared")
+        yield Lines(id="compared", classes="panel")
 
     @property
     def table(self) -> Table:

@@ -21,8 +21,8 @@ class Lines(ScrollView, can_focus=False):
     scrolls: ClassVar[bool] = False
     """Whether there may be more lines than fit; if not, another number of lines needs no new layout."""
 
-    def __init__(self, *, id: str) -> None:  # noqa: A002 (Textual's own name for it)
-        super().__init__(id=id)
+    def __init__(self, *, id: str, classes: str = "") -> None:  # noqa: A002 (Textual's own name for it)
+        super().__init__(id=id, classes=classes)
         self._lines: tuple[Text, ...] = ()
         self._keys: tuple[object, ...] = ()
 

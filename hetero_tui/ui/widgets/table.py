@@ -147,7 +147,7 @@ class Table(Vertical):
         """Another text is filtered by."""
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 (Textual's own name for it)
-        super().__init__(id=id, classes="table")
+        super().__init__(id=id, classes="table panel")
         self.filter = ""
         self.order = 0
         self._title = ""
