@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from hetero_tui.text import one_line
+from remote_agent.device_kinds import KINDS
 
 Line = Annotated[str, BeforeValidator(lambda value: one_line(value) if isinstance(value, str) else value)]
 """Words for people: one line, cut where it is too long; null where nothing is known."""
@@ -26,16 +27,16 @@ def _ip(text: str) -> str:
     return str(ipaddress.ip_address(text.partition("%")[0]))  # a zone says something on that machine only
 
 
+def _kind(text: str) -> str:
+    if text not in KINDS:
+        raise ValueError(f"it is none of {', '.join(KINDS)}")
+    return text
+
+
 CLOCK_OFF = 60.0
 """Seconds by which a clock may be off before it is worth a word."""
 
 _DAYS = 2  # from then on, it is told in days
-
-_VENDORS = {"cuda": "NVIDIA", "rocm": "AMD", "xpu": "Intel"}
-"""Whose GPUs a torch may be built for, the one first that is meant where its build does not say."""
-
-_BUILDS = {"cuda": "cu", "rocm": "rocm", "xpu": "xpu"}
-"""What the names of the builds for them begin with."""
 
 
 class _Facts(BaseModel):
@@ -98,12 +99,12 @@ class Disk(_Facts):
 
 
 class Accelerator(_Facts):
-    """One accelerator: ``kind`` is ``cuda``, ``rocm``, ``xpu`` or ``mps``; ``index`` counts within its kind.
+    """One accelerator: ``kind`` is one of :mod:`remote_agent.device_kinds`, within which ``index`` counts.
 
     ``capability`` is NVIDIA's compute capability, such as ``8.6``.
     """
 
-    kind: Line
+    kind: Annotated[Line, AfterValidator(_kind)]
     index: Count = 0
     name: Line
     memory_bytes: Size | None = None
@@ -114,9 +115,7 @@ class Accelerator(_Facts):
     @property
     def device(self) -> str:
         """Torch's name of it; ROCm devices are ``cuda`` to torch."""
-        if self.kind == "mps":
-            return "mps"
-        return f"{'xpu' if self.kind == 'xpu' else 'cuda'}:{self.index}"
+        return KINDS[self.kind].device(self.index)
 
 
 class Address(_Facts):
@@ -173,12 +172,12 @@ class HostFacts(_Facts):
 
         That is the vendor that its torch is built for, or the first of the table where the build does not say.
         """
-        there = [kind for kind in _VENDORS if kind in {accelerator.kind for accelerator in self.accelerators}]
+        there = [kind for kind in KINDS if kind in {accelerator.kind for accelerator in self.accelerators}]
         if len(there) < 2:
             return self.accelerators
         build = self.torch_build or ""
-        used = next((kind for kind in there if build.startswith(_BUILDS[kind])), there[0])
-        return tuple(accelerator for accelerator in self.accelerators if accelerator.kind in (used, "mps"))
+        used = next((kind for kind in there if build.startswith(KINDS[kind].build)), there[0])
+        return tuple(accelerator for accelerator in self.accelerators if accelerator.kind == used)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -201,7 +200,7 @@ class HostFacts(_Facts):
         if not unused:
             return ()
         names = ", ".join(dict.fromkeys(accelerator.name for accelerator in unused))
-        ours, other = _VENDORS[used[0].kind], _VENDORS[unused[0].kind]
+        ours, other = (KINDS[first.kind].vendor for first in (used[0], unused[0]))
         why = f"a torch drives one vendor's GPUs, here {ours}'s (build: {self.torch_build or 'unknown'})"
         return (f"{names} not used: {why}; to use {other}'s instead, set `python:` to one with a torch for {other}",)
 

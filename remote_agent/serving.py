@@ -17,6 +17,7 @@ from torch import Tensor
 from remote_agent import weights
 from remote_agent.training import job
 from remote_agent.training.errors import JobError
+from remote_agent.training.worker.device import backend
 
 MAX_TOKENS = 4096
 """Of an answer."""
@@ -142,9 +143,8 @@ class Served:
 
 
 def _best_device() -> str:
-    if torch.cuda.is_available():
-        return "cuda:0"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
+    """The first that is there, the CPU last."""
+    return next(name for kind in backend.BACKENDS.values() for name in kind.names())
 
 
 def _logits(given: Any) -> Any:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from hetero_tui.facts import HostFacts
 from hetero_tui.inventory import Host, Inventory
+from remote_agent.device_kinds import NUMBERED
 
 NEEDED_PACKAGES = ("ray", "torch", "safetensors", "psutil", "numpy")
 """What the agent's Python must have for a host to join a cluster."""
@@ -176,7 +177,7 @@ def training_devices(host: Host, facts: HostFacts) -> tuple[str, ...]:
         return facts.devices
     chosen: list[str] = []
     for device in host.devices:
-        if device in ("cuda", "xpu"):
+        if device in NUMBERED:
             chosen.extend(name for name in facts.devices if name.startswith(f"{device}:"))
         else:
             chosen.append(device)
@@ -186,7 +187,7 @@ def training_devices(host: Host, facts: HostFacts) -> tuple[str, ...]:
 def _has_device(facts: HostFacts, device: str) -> bool:
     if device == "cpu":
         return True
-    if device in ("cuda", "xpu"):
+    if device in NUMBERED:
         return any(name.startswith(f"{device}:") for name in facts.devices)
     return device in facts.devices
 

@@ -20,6 +20,7 @@ from hetero_tui.inventory import editing
 from hetero_tui.inventory.checks import check_head, check_hosts
 from hetero_tui.inventory.document import LARGEST, Mapping, Mistakes, Value, parse
 from hetero_tui.inventory.schema import Host, Inventory
+from remote_agent.device_kinds import TORCH_NAMES
 
 HOST_KEYS = tuple(name for name in Host.model_fields if name != "name")
 """Keys that a host may have, and ``defaults`` too."""
@@ -299,7 +300,7 @@ def _said(model: type[BaseModel], key: str, detail: Any) -> str:
         return f"{_short(detail['input'])} is out of range; it should be {limit}"
     if kind == "string_pattern_mismatch":
         if key == "devices":
-            known = "devices are cpu, mps, cuda, cuda:0, cuda:1, ... and xpu likewise"
+            known = f"devices are cpu, {', '.join(TORCH_NAMES)}, and one of several as cuda:0"
             return f"{_short(detail['input'])} is not a device; {known}"
         return "a name has lower-case letters, digits and inner dashes, at most 40 of them"
     return f"{_EXPECTED.get(kind, 'has a wrong value')}, not {_short(detail['input'])}"

@@ -7,10 +7,12 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
+from remote_agent.device_kinds import NUMBERED, TORCH_NAMES
+
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")]
 """A host's or cluster's name: part of folder names and of Ray labels, so lower case, digits and inner dashes."""
 
-DeviceName = Annotated[str, StringConstraints(pattern=r"^(cpu|mps|(cuda|xpu)(:\d+)?)$")]
+DeviceName = Annotated[str, StringConstraints(pattern=rf"^(cpu|{'|'.join(TORCH_NAMES)}|({'|'.join(NUMBERED)}):\d+)$")]
 
 
 Jump = re.compile(r"^(?:(?P<user>[^\s@:,]+)@)?(?P<address>[^\s@:,\[\]]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d{1,5}))?$")

@@ -12,9 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hetero_tui.facts import Accelerator, HostFacts
-
-ROCM = "rocm7.2"
-"""The newest ROCm that torch is built for; its kernels come with the wheel, the kernel driver is the machine's."""
+from remote_agent.device_kinds import KINDS
 
 _OLDEST_DRIVER = (525, 60)
 _CUDA_13_DRIVER = (580,)
@@ -46,13 +44,12 @@ def torch_build(facts: HostFacts, devices: Sequence[str] | None = None) -> Build
         return Build("mps", "macOS: the one build there is holds CPU and Apple GPU")
     if devices is not None and set(devices) == {"cpu"}:
         return Build("cpu", "the inventory lets its CPU alone train")
-    if "cuda" in kinds:
-        return _for_nvidia([accelerator for accelerator in accelerators if accelerator.kind == "cuda"])
-    if "rocm" in kinds:
-        return Build(ROCM, "an AMD GPU with ROCm")
-    if "xpu" in kinds:
-        return Build("xpu", "an Intel GPU")
-    return Build("cpu", "no accelerator was found")
+    kind = next((kind for name, kind in KINDS.items() if name in kinds), None)
+    if kind is None:
+        return Build("cpu", "no accelerator was found")
+    if kind.installed:
+        return Build(kind.installed, f"an {kind.vendor} GPU")
+    return _for_nvidia([accelerator for accelerator in accelerators if accelerator.kind == kind.name])
 
 
 def _for_nvidia(cards: Sequence[Accelerator]) -> Build:

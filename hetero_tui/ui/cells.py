@@ -14,6 +14,7 @@ from hetero_tui.ui import look
 from hetero_tui.ui.columns import Column, Columns
 from hetero_tui.ui.draw.bars import use_bar
 from hetero_tui.ui.palette import Palette
+from remote_agent.device_kinds import KINDS
 from remote_agent.states import RayState
 
 STALE = 6.0
@@ -94,8 +95,7 @@ def device_words(host: HostView) -> tuple[str, str]:
         name = f"{len(names)}× {name}"
     if facts.simulated_speed is not None and "simulated" not in name:
         name = f"simulated ×{facts.simulated_speed:g} {name}"
-    kinds = {"rocm": "ROCm"}
-    kind = next((kinds.get(entry.kind, entry.kind.upper()) for entry in facts.usable_accelerators), "")
+    kind = next((KINDS[entry.kind].title for entry in facts.usable_accelerators), "")
     return name, kind
 
 

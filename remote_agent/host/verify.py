@@ -48,12 +48,10 @@ def _devices() -> list[dict[str, Any]]:
     import torch
 
     names = ["cpu"]
-    if torch.cuda.is_available():
-        names += [f"cuda:{index}" for index in range(torch.cuda.device_count())]
-    if torch.backends.mps.is_available():
-        names.append("mps")
-    if hasattr(torch, "xpu") and torch.xpu.is_available():
-        names += [f"xpu:{index}" for index in range(torch.xpu.device_count())]
+    accelerator = torch.accelerator.current_accelerator()  # the kind that this torch is built for
+    if accelerator is not None and torch.accelerator.is_available():
+        count = torch.accelerator.device_count()
+        names += ["mps"] if accelerator.type == "mps" else [f"{accelerator.type}:{each}" for each in range(count)]
     return [_try(torch, name) for name in names]
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
 from pathlib import Path
 
 import psutil
 
-from remote_agent import probe
+from remote_agent import device_kinds, probe
 from remote_agent.host import layout, node, processes, ray_command
 from remote_agent.protocol import DeviceSample, HostSample
-from remote_agent.sampling import amd, apple, nvidia
 from remote_agent.sampling.link import HeadLink
 from remote_agent.sampling.own_use import OwnUse
 
@@ -26,7 +26,8 @@ class HostSampler:
         _, torch_build = probe.read_packages(None)
         # An AMD GPU that this Python's torch can't use, such as a processor's own, has no part in what is trained here;
         # torch would call it by the name of an NVIDIA one.
-        self._read_gpus = amd.read if (torch_build or "").startswith("rocm") else nvidia.read
+        used = device_kinds.built_for(torch_build)
+        self._readers = [importlib.import_module(kind.sampler).read for kind in used if kind.sampler]
         self._cpu_name = str(probe.read_cpu(probe.Commands(1.0))["model"])
         self._head = HeadLink(folder)
         self._at: float | None = None
@@ -59,7 +60,7 @@ class HostSampler:
             memory_used=used,
             memory_total=total,
             ray=node.ray_state(self._folder),
-            devices=(processor, *self._read_gpus(), *apple.read()),
+            devices=(processor, *(sample for read in self._readers for sample in read())),
             bytes_sent_per_s=sent,
             bytes_received_per_s=received,
             run=_live_run(self._folder),

@@ -2,7 +2,8 @@
 
 import pytest
 
-from hetero_tui.planning.builds import ROCM, torch_build
+from hetero_tui.planning.builds import torch_build
+from remote_agent.device_kinds import KINDS
 
 
 def card(name="A card", capability=None, driver=None, kind="cuda", index=0):
@@ -51,7 +52,7 @@ def test_two_unlike_nvidia_cards_get_the_build_that_serves_both_or_it_is_said_wh
 
 def test_other_machines(make_facts):
     assert torch_build(make_facts()).name == "cpu"
-    assert torch_build(make_facts(accelerators=[card(kind="rocm")])).name == ROCM
+    assert torch_build(make_facts(accelerators=[card(kind="rocm")])).name == KINDS["rocm"].installed
     assert torch_build(make_facts(accelerators=[card(kind="xpu")])).name == "xpu"
     mac = make_facts(os={"system": "Darwin", "machine": "arm64"}, accelerators=[card(kind="mps")])
     assert (torch_build(mac).name, torch_build(mac).local_version) == ("mps", "")

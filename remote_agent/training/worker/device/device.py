@@ -17,7 +17,7 @@ ANY_GPU = "gpu"
 
 
 def find(name: str) -> torch.device:
-    """The torch device of that name (``cpu``, ``cuda:N``, ``xpu:N``, ``mps`` or ``gpu``).
+    """The torch device of that name, as the table of kinds has them, or ``gpu``.
 
     Raises:
         PlacementError: this machine has no such device.
@@ -104,9 +104,7 @@ _FULL = (
     "can't allocate memory",
     "not enough memory",
     "bad_alloc",
-    "MPS backend out of memory",
-    "CUDA out of memory",
-    "XPU out of memory",
+    "out of memory",
 )
 
 

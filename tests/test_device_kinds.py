@@ -1,0 +1,86 @@
+"""A kind of device is one row of a table, by which the probe, the inventory, the builds and the engine know it."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from hetero_tui.facts import parse_facts
+from hetero_tui.inventory.schema import Host
+from hetero_tui.planning.builds import torch_build
+from remote_agent import probe, serving
+from remote_agent.device_kinds import KINDS, NUMBERED, TORCH_NAMES, built_for
+from remote_agent.training.worker.device import backend, device
+
+EVERY = pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
+
+
+def test_the_probe_finds_these_kinds_and_no_others():
+    named = re.findall(r'accelerator\(\s*"(\w+)"', Path(probe.__file__).read_text(encoding="utf-8"))
+    assert set(named) == set(KINDS)
+
+
+@EVERY
+def test_a_device_that_is_found_may_be_named_in_the_inventory_and_has_a_build_and_a_backend(make_facts, kind):
+    card = {"kind": kind.name, "index": 0, "name": "A card", "driver": "580.1", "capability": "8.6"}
+    facts = make_facts(accelerators=[card])
+    (name,) = facts.devices
+    assert name == kind.device(0)
+    assert Host(name="a", address="b", devices=(name,)).devices == (name,)
+    assert torch_build(facts).name.startswith(kind.build)
+    assert kind.torch in backend.BACKENDS
+    assert backend.of(torch.device(name)).kind == kind.torch
+
+
+@EVERY
+def test_its_use_is_read_by_the_module_that_the_table_names(kind):
+    if kind.sampler:
+        assert callable(importlib.import_module(kind.sampler).read)
+
+
+@pytest.mark.parametrize(
+    ("build", "read"),
+    [
+        (None, ("cuda", "xpu", "mps")),
+        ("cpu", ("cuda", "xpu", "mps")),
+        ("cu126", ("cuda", "xpu", "mps")),
+        ("rocm7.2", ("rocm", "xpu", "mps")),
+        ("xpu", ("cuda", "xpu", "mps")),
+        ("mps", ("cuda", "xpu", "mps")),
+    ],
+)
+def test_of_two_kinds_that_torch_calls_the_same_the_one_that_it_is_built_for_counts(build, read):
+    assert tuple(kind.name for kind in built_for(build)) == read
+    assert {kind.torch for kind in built_for(build)} == set(TORCH_NAMES)
+
+
+@pytest.mark.parametrize("name", [*(f"{each}:1" for each in NUMBERED), *TORCH_NAMES, "cpu"])
+def test_the_inventory_takes_a_kind_and_one_of_several(name):
+    assert Host(name="a", address="b", devices=(name,)).devices == (name,)
+
+
+@pytest.mark.parametrize("name", ["gpu", "mps:0", "rocm", "cpu:1", "cuda:", "cuda:x", "xcuda", "cuda:0:0"])
+def test_the_inventory_takes_no_other_names(name):
+    with pytest.raises(ValueError, match="devices"):
+        Host(name="a", address="b", devices=(name,))
+
+
+def test_a_kind_that_nothing_here_knows_is_a_bad_answer_of_the_probe(make_facts):
+    raw = make_facts().model_dump() | {"accelerators": [{"kind": "tpu", "name": "v4"}]}
+    with pytest.raises(ValueError, match=r"bad field accelerators\.0\.kind"):
+        parse_facts(raw)
+
+
+@pytest.mark.parametrize("name", ["cuda:0", "xpu:0", "mps"])
+def test_a_model_is_served_by_whichever_accelerator_is_there_first(monkeypatch, name):
+    assert serving._best_device() == "cpu"
+    monkeypatch.setattr(backend.BACKENDS[name.partition(":")[0]], "names", lambda: [name])
+    assert serving._best_device() == name
+
+
+@pytest.mark.parametrize("what", ["CUDA", "XPU", "MPS backend"])
+def test_a_full_memory_is_recognized_whatever_the_kind(what):
+    assert device.is_out_of_memory(RuntimeError(f"{what} out of memory. Tried to allocate 2.00 GiB"))
+    assert not device.is_out_of_memory(RuntimeError(f"{what} error: an illegal memory access"))
