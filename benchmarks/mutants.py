@@ -148,7 +148,8 @@ def compiled(source: str, file: str, change: Change) -> dict[tuple[str, int], Co
     """The broken module's functions by name and first line; all other lines stay where they were."""
     tree = ast.parse(source)
     node = next(each for number, each in enumerate(ast.walk(tree)) if number == change.place)
-    put: ast.Module = ast.fix_missing_locations(_Put(node, _broken(node)[change.way]).visit(tree))
+    put = ast.fix_missing_locations(_Put(node, _broken(node)[change.way]).visit(tree))
+    assert isinstance(put, ast.Module)
     return codes(compile(put, file, "exec", dont_inherit=True))
 
 

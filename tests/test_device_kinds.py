@@ -12,6 +12,7 @@ from hetero_tui.inventory.schema import Host
 from hetero_tui.planning.builds import torch_build
 from remote_agent import probe, serving
 from remote_agent.device_kinds import KINDS, NUMBERED, TORCH_NAMES, built_for
+from remote_agent.host import verify
 from remote_agent.training.worker.device import backend, device
 
 EVERY = pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
@@ -75,9 +76,23 @@ def test_a_kind_that_nothing_here_knows_is_a_bad_answer_of_the_probe(make_facts)
 
 @pytest.mark.parametrize("name", ["cuda:0", "xpu:0", "mps"])
 def test_a_model_is_served_by_whichever_accelerator_is_there_first(monkeypatch, name):
+    for each in TORCH_NAMES:
+        monkeypatch.setattr(backend.BACKENDS[each], "names", list)
     assert serving._best_device() == "cpu"
     monkeypatch.setattr(backend.BACKENDS[name.partition(":")[0]], "names", lambda: [name])
     assert serving._best_device() == name
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "names"), [("cuda", 1, ["cuda:0"]), ("xpu", 2, ["xpu:0", "xpu:1"]), ("mps", 1, ["mps"])]
+)
+def test_a_new_environment_is_tried_on_every_device_that_its_torch_is_built_for(monkeypatch, kind, count, names):
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(kind))
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: count)
+    assert [each["device"] for each in verify._devices()] == ["cpu", *names]
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    assert [each["device"] for each in verify._devices()] == ["cpu"]
 
 
 @pytest.mark.parametrize("what", ["CUDA", "XPU", "MPS backend"])
