@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -9,7 +10,15 @@ import pytest
 
 from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.planning.shares import split
-from remote_agent.training.coordinator.plan.balance import MAX_LASTING_STEPS, STEPS_BETWEEN, SpeedTrack, recut
+from remote_agent.training.coordinator.plan.balance import (
+    GOES_ON,
+    MAX_LASTING_STEPS,
+    SETTLE_STEPS,
+    STEPS_BETWEEN,
+    SpeedTrack,
+    _by_hiccups,
+    recut,
+)
 
 
 def observed(track: SpeedTrack, samples: int, seconds: float, steps: int) -> SpeedTrack:
@@ -229,3 +238,71 @@ def test_shares_follow_a_fall_in_one_cut_and_stay() -> None:
     assert len(cuts) == 1
     assert 202 <= cuts[0] <= 203
     assert cut == (25, 25, 10)
+
+
+@pytest.mark.parametrize(("samples", "seconds"), [(0, 1.0), (-1, 1.0), (10, 0.0), (10, -1.0)])
+def test_a_slice_without_samples_or_time_says_nothing_about_a_device(samples: int, seconds: float) -> None:
+    track = SpeedTrack(DeviceProfile(100, 0.1))
+    assert track.observe(samples, seconds) is track
+    assert track.anew(samples, seconds) is track
+
+
+def test_nothing_is_learnt_where_no_time_was_predicted() -> None:
+    track = SpeedTrack(DeviceProfile(math.inf))
+    assert track.observe(10, 1.0) is track
+    assert track.anew(10, 1.0) is track
+
+
+def test_a_slice_of_one_sample_that_takes_an_instant_counts() -> None:
+    track = SpeedTrack(DeviceProfile(1e6))
+    assert track.observe(1, 1e-6).steps == 1
+    assert track.anew(1, 1e-6).steps == 1
+
+
+def test_a_device_that_takes_twice_as_long_is_predicted_to_in_all_that_it_does() -> None:
+    track = observed(SpeedTrack(DeviceProfile(100, 0.1, 64)), 20, 2 * 0.3, 30)
+    assert track.factor == pytest.approx(2.0)
+    for samples in (1, 20, 50):
+        assert track.current.seconds(samples) == pytest.approx(2 * DeviceProfile(100, 0.1).seconds(samples))
+    assert track.current.max_batch == 64
+
+
+def test_a_device_of_which_nothing_is_known_yet_is_as_fast_as_usual() -> None:
+    assert SpeedTrack(DeviceProfile(100)).speed == 1.0
+    assert not SpeedTrack(DeviceProfile(100)).slow
+
+
+def test_after_a_rest_the_first_slice_alone_says_how_fast_a_device_is() -> None:
+    before = observed(SpeedTrack(DeviceProfile(100)), 50, 0.5, 40)
+    after = before.anew(50, 2.0)
+    assert after.factor == pytest.approx(4.0)
+    assert after.jumped
+    assert after.steps == before.steps + 1
+    assert after.slow
+    back = after.anew(50, 0.5)
+    assert back.factor == pytest.approx(1.0)
+    assert not back.slow
+
+
+def test_every_slice_counts_once_towards_what_is_usual() -> None:
+    track = SpeedTrack(DeviceProfile(100))
+    for steps in range(1, SETTLE_STEPS):
+        track = track.observe(10, 0.1)
+        assert (track.steps, track.usual) == (steps, None)
+    assert track.observe(10, 0.1).usual == pytest.approx(1.0)
+
+
+def test_hiccups_that_were_never_seen_are_unlikely_to_make_a_run_of_slow_steps() -> None:
+    run = [0.5, 0.6, 0.55]
+    begins, goes_on = 1 / 21, GOES_ON * 0.1 / 0.55
+    assert _by_hiccups([0.0] * 20, run) == pytest.approx(begins * goes_on**2)
+    assert _by_hiccups([0.0] * 20, [0.5, 0.5, 0.5]) == 0.0, "all alike to the last digit: no hiccups are"
+
+
+def test_hiccups_that_were_seen_to_go_on_and_to_be_alike_make_a_run_likelier() -> None:
+    noise = [0.0, 0.5, 0.5, 0.0, 0.0, 0.0, 0.55, 0.0, 0.0, 0.0]  # three, of which one follows another and is as long
+    run = [0.48, 0.52, 0.5]
+    begins, goes_on = (1 + 3 - 1) / (1 + 10), (GOES_ON + 1) / (1 + 3) * (0.04 / 0.5 + 1) / 3
+    assert _by_hiccups(noise, run) == pytest.approx(begins * goes_on**2)
+    assert _by_hiccups([-x for x in noise], [-x for x in run]) == pytest.approx(begins * goes_on**2), "faster ones, too"
+    assert _by_hiccups(noise, run) > _by_hiccups([0.0] * 10, run)
