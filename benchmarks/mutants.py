@@ -1,7 +1,7 @@
 """Small changes that break a module: what can be changed in its functions, and how. For :mod:`benchmarks.mutation`.
 
-Left as they are: constants with a name (deadlines, limits, the defaults of fields), annotations, assertions, and what
-errors and logs say.
+Left as they are: constants with a name (deadlines, limits, the defaults of fields), annotations, assertions (with
+``zip(strict=True)``), and what errors and logs say.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _places(node: ast.AST) -> Iterator[ast.AST]:
     inner = node.body if isinstance(node, FUNCTION) else ast.iter_child_nodes(node)
     for child in inner:
         match child:
-            case ast.Raise() | ast.JoinedStr() | ast.arguments() | ast.Assert():
+            case ast.Raise() | ast.JoinedStr() | ast.arguments() | ast.Assert() | ast.keyword(arg="strict"):
                 continue
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name)))) if name in LOGGERS:
                 continue

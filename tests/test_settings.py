@@ -193,3 +193,54 @@ def test_the_laptop_leaves_to_the_head_what_depends_on_the_jobs_own_settings() -
 def test_every_default_is_valid_and_a_configuration_travels() -> None:
     config = TrainingConfig()
     assert pickle.loads(pickle.dumps(config)) == config
+
+
+PAIRS = [
+    ({"ema_decay": 0.9, "strategy": "async"}, "ema_decay=0.9: strategy=async has no common steps"),
+    ({"ema_decay": 0.9, "strategy": "local_sgd"}, ""),
+    ({"strategy": "async"}, ""),
+    ({"early_stopping": 3}, "early_stopping=3: needs keep_best=METRIC"),
+    ({"early_stopping": 3, "keep_best": "loss"}, ""),
+    ({"keep_best": "loss"}, ""),
+    ({"deterministic": True, "strategy": "local_sgd"}, "strategy=local_sgd: deterministic=true needs strategy=sync or"),
+    ({"deterministic": True, "strategy": "ssp"}, "strategy=ssp: deterministic=true needs"),
+    ({"deterministic": True, "strategy": "allreduce"}, ""),
+    ({"strategy": "ssp"}, ""),
+    ({"deterministic": True, "codec": "int8"}, "codec=int8: deterministic=true needs codec=fp32"),
+    ({"codec": "int8"}, ""),
+    ({"deterministic": True}, ""),
+    ({"deterministic": True, "precision": "fp16"}, "precision=fp16: deterministic=true needs"),
+    ({"deterministic": True, "precision": "bf16"}, ""),
+    ({"precision": "fp16"}, ""),
+    ({"quantize": "nf4"}, "quantize=nf4: frozen weights need adapters; set lora_rank=16"),
+    ({"quantize": "nf4", "lora_rank": 4}, ""),
+    ({"lora_rank": 4}, ""),
+    ({"precision": "fp16", "strategy": "pipeline"}, "precision=fp16: strategy=pipeline needs"),
+    ({"precision": "bf16", "strategy": "pipeline"}, ""),
+    ({"strategy": "pipeline"}, ""),
+    ({"codec": "bf16", "strategy": "allreduce"}, "codec=bf16: strategy=allreduce sends fp32 only"),
+    ({"strategy": "allreduce"}, ""),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), PAIRS, ids=str)
+def test_settings_that_do_not_go_together_are_refused_and_those_that_do_are_not(given: Any, said: str) -> None:
+    if not said:
+        assert TrainingConfig(**given)
+        assert settings.check(given, parse=False) == ()
+        return
+    with pytest.raises(ConfigError) as caught:
+        TrainingConfig(**given)
+    (mistake,) = caught.value.mistakes
+    assert mistake.startswith(said)
+
+
+def test_a_name_that_is_like_none_is_answered_with_all_that_there_are() -> None:
+    (mistake,) = settings.check({"xyzzy": "1"})
+    assert mistake.startswith("xyzzy: no such setting; valid: activation_checkpointing, allow, batch_size, ")
+
+
+def test_a_mistake_does_not_hide_those_after_it_nor_a_jobs_own_setting_what_follows() -> None:
+    mistakes = settings.check({"xyzzy": "1", "seed": "x", "num_iterations": "0"})
+    assert [mistake.partition(":")[0].partition("=")[0] for mistake in mistakes] == ["xyzzy", "seed", "num_iterations"]
+    assert [each.partition("=")[0] for each in settings.check({"mine": "1", "seed": "x"}, is_open=True)] == ["seed"]

@@ -93,3 +93,22 @@ def test_a_trials_loss_is_the_mean_of_its_last_quarter() -> None:
     assert recent([4.0]) == 4.0
     assert recent([]) is None
     assert recent([1.0, None]) is None
+
+
+def test_a_choice_may_be_the_last_one_whatever_the_place() -> None:
+    choice = Parameter(name="c", choices=("a", "b", "c"))
+    assert [choice.at(place) for place in (0.0, 0.34, 0.5, 0.67, 0.999, 1.0)] == ["a", "b", "b", "c", "c", "c"]
+
+
+def test_a_trial_whose_figure_is_not_finite_does_not_go_on_even_alone() -> None:
+    for figure in (math.inf, math.nan, None):
+        assert not Halving().goes_on(0, 0, figure)
+    assert Halving().goes_on(0, 0, 1.0)
+    assert not Halving(sign=-1).goes_on(0, 0, -math.inf)
+
+
+def test_of_few_losses_the_last_one_alone_counts() -> None:
+    assert recent([5.0, 1.0, 3.0]) == 3.0
+    assert recent([4.0]) == 4.0
+    assert recent([]) is None
+    assert recent([1.0, None]) is None

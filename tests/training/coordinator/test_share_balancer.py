@@ -207,3 +207,81 @@ def test_what_a_worker_says_beside_its_result_is_written_down(tmp_path: Path) ->
     assert [each["kind"] for each in events] == ["rebalanced", "notice"]
     assert "hub/cpu's memory was full: it computes 4 samples at a time" in events[0]["reason"]
     assert (events[1]["host"], events[1]["text"]) == ("hub", "the loss drifts")
+
+
+def _events(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+
+
+def test_slices_follow_each_other_and_hold_the_whole_batch_whatever_its_size(tmp_path: Path) -> None:
+    balancer = Steps(tmp_path).balancer
+    for total in (1, 7, BATCH - 1, BATCH, BATCH + 1, 10 * BATCH):
+        slices = balancer.slices(total)
+        begins, ends = [begin for _, begin, _ in slices], [end for _, _, end in slices]
+        assert begins == [0, *ends[:-1]]
+        assert ends[-1] == total
+        assert all(begin < end for begin, end in zip(begins, ends, strict=True))
+
+
+def test_a_cut_may_follow_the_devices_from_the_first_steps_on(tmp_path: Path) -> None:
+    steps = Steps(tmp_path)
+    before = steps.balancer.cut
+    steps.factors["desk"] = 4.0
+    steps.make(6)
+    assert steps.balancer.cut[0] < before[0]
+
+
+def test_a_lost_slice_goes_to_the_worker_that_will_have_done_it_soonest(tmp_path: Path) -> None:
+    steps = Steps(tmp_path)
+    desk, hub = steps.members
+    balancer = steps.balancer
+    assert balancer.substitute(10, {}, 5) is desk
+    assert balancer.substitute(10, {desk: 10.0}, 5) is hub
+    assert balancer.substitute(10, {desk: 10.0, hub: 20.0}, 5) is desk
+    assert balancer.substitute(10, {hub: 0.5}, 5) is desk, "what is busy is no sooner"
+
+
+def test_a_lost_slice_goes_to_a_worker_that_has_room_for_it_if_there_is_one(tmp_path: Path) -> None:
+    steps = Steps(tmp_path)
+    desk, hub = steps.members
+    desk.track = SpeedTrack(dataclasses.replace(PROFILES["desk"], max_batch=10))
+    assert steps.balancer.substitute(10, {}, 5) is desk, "it fits to the last sample"
+    assert steps.balancer.substitute(11, {}, 5) is hub
+    hub.track = SpeedTrack(dataclasses.replace(PROFILES["hub"], max_batch=10))
+    assert steps.balancer.substitute(11, {}, 5) is desk, "in parts, where it fits nowhere"
+
+
+def test_a_lost_slice_goes_to_a_worker_that_has_the_weights_of_its_step(tmp_path: Path) -> None:
+    steps = Steps(tmp_path)
+    desk, hub = steps.members
+    desk.entered = 6
+    assert steps.balancer.substitute(10, {}, 5) is hub, "the other one gets them once that step is whole"
+    assert steps.balancer.substitute(10, {}, 6) is desk
+    hub.entered = 6
+    assert steps.balancer.substitute(10, {}, 5) is desk, "where all came later, the soonest"
+
+
+@pytest.mark.parametrize(("most", "whole"), [(BATCH, False), (BATCH - 1, True)])
+def test_where_the_batch_does_not_fit_those_that_are_left_one_computes_its_slice_in_parts(
+    tmp_path: Path, most: int, whole: bool
+) -> None:
+    steps = Steps(tmp_path)
+    desk, hub = steps.members
+    desk.track = SpeedTrack(dataclasses.replace(PROFILES["desk"], max_batch=most))
+    steps.members.remove(hub)
+    steps.balancer.recut(4, "hub/cpu was lost")
+    assert steps.balancer.cut == (BATCH,)
+    assert (desk.track.profile.max_batch is None) is whole
+    event = _events(tmp_path)[-1]
+    assert (event["kind"], event["step"], event["reason"]) == ("rebalanced", 4, "hub/cpu was lost")
+    assert [share["samples"] for share in event["shares"]] == [BATCH]
+
+
+def test_what_a_worker_that_has_left_still_delivers_hides_nothing_of_the_others(tmp_path: Path) -> None:
+    steps = Steps(tmp_path)
+    desk, hub = steps.members
+    steps.members.remove(desk)
+    steps.balancer.recut(1, "desk/cpu was lost")
+    before = hub.track.steps
+    steps.balancer.adapt(2, [(desk, 10, 1.0), (hub, 54, 1.0)])
+    assert hub.track.steps == before + 1
