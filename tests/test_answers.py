@@ -257,3 +257,135 @@ def test_text_of_a_host_is_clean_wherever_it_is_formatted() -> None:
     assert f"{text}" == str(text) == "red next"
     assert "\x1b" not in repr([text])
     assert not isinstance(text, str)
+
+
+def nested(kind: str, depth: int) -> str:
+    opening, closing = ("[", "]") if kind == "list" else ('{"a":', "}")
+    return '{"a": ' + opening * (depth - 1) + '"\\t"' + closing * (depth - 1) + "}"
+
+
+HARMFUL = '"\\t"'
+"""A text that has to be cleaned, so that all of its document is looked at."""
+
+BOUNDS = {
+    "levels of lists": (
+        nested("list", answers.MAX_DEPTH),
+        nested("list", answers.MAX_DEPTH + 1),
+        "nested more than 40",
+    ),
+    "levels of objects": (nested("dict", answers.MAX_DEPTH), nested("dict", answers.MAX_DEPTH + 1), "nested more than"),
+    "whole numbers": (f'{{"a": {2**63 - 1}}}', f'{{"a": {2**63}}}', "a whole number is too large"),
+    "whole numbers below 0": (f'{{"a": {-(2**63) + 1}}}', f'{{"a": {-(2**63)}}}', "a whole number is too large"),
+    "numbers": ('{"a": 1e300}', '{"a": 1.1e300}', "a number is not finite, or too large"),
+    "entries of a list": (
+        f'{{"a": [{",".join([HARMFUL] * answers.MAX_ENTRIES)}]}}',
+        f'{{"a": [{",".join([HARMFUL] * (answers.MAX_ENTRIES + 1))}]}}',
+        "a list has more than 10,000 entries",
+    ),
+    "entries of an object": (
+        json.dumps(dict.fromkeys(map(str, range(answers.MAX_ENTRIES)), "\t")),
+        json.dumps(dict.fromkeys(map(str, range(answers.MAX_ENTRIES + 1)), "\t")),
+        "an object has more than 10,000 entries",
+    ),
+    "characters": (
+        "{}".ljust(answers.MAX_DOCUMENT),
+        "{}".ljust(answers.MAX_DOCUMENT + 1),
+        "a line is longer than 4 MB",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BOUNDS)
+def test_a_document_is_taken_up_to_its_bounds_and_no_further(what: str) -> None:
+    taken, refused, says = BOUNDS[what]
+    assert answers.clean_document(HostText(taken)) is not None
+    with pytest.raises(ProtocolError, match=says):
+        answers.clean_document(HostText(refused))
+
+
+def test_the_probes_answer_is_taken_up_to_its_longest() -> None:
+    assert answers.facts(HostText(fuzzing.FACTS.ljust(answers.MAX_FACTS)))
+    with pytest.raises(ProtocolError, match="longer than 256 KB"):
+        answers.facts(HostText(fuzzing.FACTS.ljust(answers.MAX_FACTS + 1)))
+
+
+def test_a_long_line_is_looked_at_as_a_suspicious_one_is() -> None:
+    line = '{"a": [' + ",".join(["0"] * (answers.MAX_ENTRIES + 1)) + "]}"
+    assert len(answers.clean_document(HostText(line))["a"]) == answers.MAX_ENTRIES + 1, "it is short"
+    with pytest.raises(ProtocolError, match="a list has more than"):
+        answers.clean_document(HostText(line.ljust(2**16 + 1)))
+    assert answers.clean_document(HostText(line.ljust(2**16)))
+
+
+def sample(**changes: Any) -> protocol.HostSample:
+    values = {"time": 1.0, "cpu_use": None, "memory_used": None, "memory_total": None, "ray": RayState.NONE}
+    return protocol.HostSample(**values | changes)
+
+
+def used(use: float | None) -> protocol.HostSample:
+    return sample(devices=(protocol.DeviceSample(device="cpu", name="CPU", use=use),))
+
+
+def formed(epoch: float) -> protocol.NodeReport:
+    return replace(NODE, spec=replace(SPEC, epoch=int(epoch)))
+
+
+def listening(*ports: int) -> protocol.Listening:
+    return protocol.Listening(word="w", ports=ports)
+
+
+NOW = time.time()
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        sample(),
+        sample(cpu_use=0.0),
+        sample(cpu_use=2.0),
+        used(None),
+        used(2.0),
+        listening(1, 65535),
+        listening(*range(1, 21)),
+        replace(NODE, spec=replace(SPEC, gcs_port=1, dashboard_port=65535)),
+        formed(0),
+        formed(NOW + 3600),
+        cut_at((0, 1), micro_batches=1),
+        cut_at((0, 3), (3, 4), (4, 6)),
+        replace(cut_at(), micro_batches=0),
+        protocol.RunList(runs=(replace(RUN, started=0.0, ended=2.0),)),
+    ],
+)
+def test_values_at_the_edge_of_what_can_be_are_taken(found: object) -> None:
+    assert answers.value(type(found), HostText(protocol.encode(found))) == found
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (sample(cpu_use=2.1), "a use of 2.1 is no fraction"),
+        (sample(cpu_use=-0.1), "no fraction"),
+        (used(2.1), "no fraction"),
+        (used(-0.1), "no fraction"),
+        (listening(0), "a port is not from 1"),
+        (listening(2**16), "a port is not from 1"),
+        (listening(*range(1, 22)), "more than 20 ports"),
+        (replace(NODE, spec=replace(SPEC, dashboard_port=2**16)), "a port is not from 1"),
+        (replace(NODE, spec=replace(SPEC, node_address="mercer")), "a node's address is 'mercer'"),
+        (formed(-1), "formed in the future"),
+        (formed(NOW + 2 * 86400), "formed in the future"),
+        (cut_at((1, 3)), "no cut of a model"),
+        (cut_at((0, 3), (3, 3)), "no cut of a model"),
+        (protocol.RunList(runs=(replace(RUN, ended=-1.0),)), "not a time"),
+    ],
+)
+def test_values_beyond_the_edge_of_what_can_be_are_refused(found: object, says: str) -> None:
+    with pytest.raises(ProtocolError, match=says):
+        answers.value(type(found), HostText(protocol.encode(found)))
+
+
+@pytest.mark.parametrize("moment", [-1.0, 253402300800.0])
+def test_an_event_of_a_time_that_no_clock_shows_is_refused(moment: float) -> None:
+    assert answers.event(HostText(protocol.encode(cut_at((0, 3))))) == cut_at((0, 3))
+    with pytest.raises(ProtocolError, match="not a time"):
+        answers.event(HostText(protocol.encode(replace(cut_at((0, 3)), time=moment))))

@@ -214,3 +214,40 @@ def test_a_cycle_that_is_shorter_than_the_run_says_so() -> None:
     options.options(0, 5)
     with pytest.raises(JobError, match="the scheduler's step: ValueError: Tried to step"):
         options.options(0, 7)
+
+
+def test_a_warm_up_rises_in_equal_parts_to_the_whole_rate_in_the_step_after_it() -> None:
+    assert [factor("constant", 3, 10, step) for step in range(1, 7)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    assert [factor("linear", 2, 6, step) for step in (1, 2, 3, 4, 5, 6, 7)] == pytest.approx(
+        [1 / 3, 2 / 3, 1.0, 0.75, 0.5, 0.25, 0.0]
+    )
+    assert factor("linear", 2, 2, 3) == 1.0
+
+
+def test_a_constant_rate_with_a_warm_up_is_a_schedule() -> None:
+    optimizer, config = sgd(model()), TrainingConfig(warmup_steps=3, num_iterations=10)
+    made = schedule.create(object(), optimizer, config)
+    assert made is not None
+    assert [made.options(0, step)["lr"] for step in (1, 3, 4, 9)] == pytest.approx([0.025, 0.075, 0.1, 0.1])
+    assert schedule.create(object(), optimizer, TrainingConfig(schedule="linear", num_iterations=10)) is not None
+    assert schedule.create(object(), optimizer, TrainingConfig()) is None
+
+
+def test_an_events_rate_is_that_of_the_first_group_and_none_where_the_optimizer_has_none() -> None:
+    net = model()
+    config = TrainingConfig(warmup_steps=1, num_iterations=10)
+    rates = schedule.Rates(adamw(net), schedule.create(object(), adamw(net), config))
+    assert [rates.at(step, ()) for step in (1, 2, 3)] == pytest.approx([0.005, 0.01, 0.01])
+    assert schedule.Rates(adamw(net), None).at(5, ()) == 0.01
+    without = sgd(net)
+    del without.param_groups[0]["lr"]
+    assert schedule.Rates(without, None).at(5, ()) is None
+
+
+def test_an_events_rate_follows_the_figures_of_the_evaluations_before_its_step() -> None:
+    optimizer = sgd(model())
+    made = Schedule(optimizer, lambda replica: torchs.ReduceLROnPlateau(replica, factor=0.5, patience=0))
+    rates = schedule.Rates(optimizer, made)
+    worse = ((2, 1.0), (4, 2.0), (6, 3.0))
+    assert [rates.at(step, worse) for step in (2, 4, 5, 7)] == pytest.approx([0.1, 0.1, 0.05, 0.025])
+    assert rates.at(7, ((2, 1.0), (4, 0.5), (6, 0.2))) == pytest.approx(0.1), "other figures count anew"
