@@ -4,7 +4,7 @@ import pytest
 
 from hetero_tui.demo.machines import EmbeddedMachines
 from hetero_tui.fleet.check import _surroundings
-from hetero_tui.fleet.findings import Surroundings, of_facts, of_network, of_surroundings, of_trial
+from hetero_tui.fleet.findings import MOST_CLOCK_SKEW, Surroundings, of_facts, of_network, of_surroundings, of_trial
 from hetero_tui.fleet.install.verification import DeviceTrial, Verification
 from hetero_tui.inventory import Host
 from hetero_tui.inventory.file import load
@@ -100,3 +100,43 @@ def test_what_an_outsider_can_do_is_said_where_there_can_be_one(addresses, says)
     assert says in said
     assert bool(said) == bool(says)
     assert of_network(addresses, encrypted=True) == ""
+
+
+def test_what_mends_a_finding_is_for_that_system_and_for_who_made_the_environment(make_facts):
+    around = Surroundings(skew=90.0, open_files=256, sleeps_after=10)
+    mac, linux = make_facts(os={"system": "Darwin", "machine": "arm64"}), make_facts()
+    for facts, words in ((mac, ("sntp", "pmset", "launchctl")), (linux, ("timedatectl", "gsettings", "limits.conf"))):
+        found = of_surroundings("nas", facts, around)
+        assert [word in finding.mend for word, finding in zip(words, found, strict=True)] == [True] * 3
+    facts = make_facts(accelerators=[GPU], torch_build="cpu")
+    broken = _shown(DeviceTrial("cuda:0", 0.1, "no kernel image"))
+    ours, own = HOST, HOST.model_copy(update={"python": "/opt/python"})
+    for host, of_build, of_packages in (
+        (ours, "check --fix", "check --fix"),
+        (own, "in its `python:`", "mend the packages"),
+    ):
+        (finding,) = of_facts(host, facts)
+        assert of_build in finding.mend
+        (finding,) = of_trial(host, facts, broken)
+        assert of_packages in finding.mend
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "cards", "enough"), [(4, [], True), (3.9, [], False), (16, [GPU], True), (15.9, [GPU], False)]
+)
+def test_room_for_an_environment_is_enough_to_the_last_gigabyte(make_facts, gigabytes, cards, enough):
+    disk = {"path": "/home", "free_bytes": int(gigabytes * 10**9)}
+    assert (of_facts(HOST, make_facts(packages={}, accelerators=cards, disk=disk)) == ()) is enough
+    assert of_facts(HOST, make_facts(accelerators=cards, disk=disk)) == (), "it has all that it needs"
+
+
+def test_a_setting_at_its_limit_is_no_finding(make_facts):
+    facts = make_facts()
+    for around in (
+        Surroundings(skew=MOST_CLOCK_SKEW),
+        Surroundings(skew=-MOST_CLOCK_SKEW),
+        Surroundings(open_files=4096),
+    ):
+        assert of_surroundings("nas", facts, around) == ()
+    for around in (Surroundings(skew=MOST_CLOCK_SKEW + 1), Surroundings(open_files=4095)):
+        assert len(of_surroundings("nas", facts, around)) == 1

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from hetero_tui.fleet.preflight import NEEDED_RAY, judge, judge_fleet, judge_together, training_devices
+from hetero_tui.fleet.preflight import (
+    MIN_FREE_DISK,
+    MIN_FREE_MEMORY,
+    NEEDED_RAY,
+    judge,
+    judge_fleet,
+    judge_together,
+    training_devices,
+)
 from hetero_tui.inventory import Host, Inventory
 
 ROCM = {"kind": "rocm", "index": 0, "name": "Radeon Pro W6800", "memory_bytes": 32 << 30}
@@ -167,3 +175,57 @@ def test_intel_gpus_are_xpu_devices_and_beside_nvidias_the_build_decides(make_fa
         "xpu:0",
         "xpu:1",
     )
+
+
+@pytest.mark.parametrize(("device", "there"), [("cuda", True), ("cuda:1", True), ("cuda:2", False), ("xpu", False)])
+def test_a_kind_in_the_inventory_means_all_of_it_and_one_at_least_must_be_there(
+    make_facts: Any, device: str, there: bool
+) -> None:
+    host = HOST.model_copy(update={"devices": (device,)})
+    facts = make_facts(accelerators=[CUDA, CUDA | {"index": 1}])
+    assert (judge(host, facts) == ()) is there
+    if there:
+        assert training_devices(host, facts) == (("cuda:0", "cuda:1") if device == "cuda" else (device,))
+
+
+def test_what_gives_a_host_its_environment_is_said_by_whose_that_is(make_facts: Any) -> None:
+    own = HOST.model_copy(update={"python": "/opt/python"})
+    without, old = make_facts(packages={}), make_facts(packages=make_facts().packages | {"ray": "2.9.0"})
+    assert "makes an environment there" in judge(HOST, without)[0].hint
+    assert "take `python:` out" in judge(own, without)[0].hint
+    assert "makes an environment there" in judge(HOST, old)[0].hint
+    assert "pip install 'ray==" in judge(own, old)[0].hint
+
+
+def test_free_disk_and_memory_are_enough_to_the_last_byte(make_facts: Any) -> None:
+    disk, memory = {"path": "/", "free_bytes": MIN_FREE_DISK}, {"available_bytes": MIN_FREE_MEMORY}
+    assert judge(HOST, make_facts(disk=disk, memory=memory)) == ()
+    assert len(judge(HOST, make_facts(disk=disk | {"free_bytes": MIN_FREE_DISK - 1}))) == 1
+    assert len(judge(HOST, make_facts(memory={"available_bytes": MIN_FREE_MEMORY - 1}))) == 1
+
+
+def test_of_many_hosts_with_another_version_some_are_named(make_facts: Any) -> None:
+    def said(count: int) -> str:
+        odd = make_facts(packages=make_facts().packages | {"ray": "2.60.1"})
+        fleet = {f"h{number}": make_facts() for number in range(count)} | {"odd": odd}
+        (problem,) = judge_together(fleet).values()
+        return problem.cause
+
+    assert said(2).endswith("h0, h1 have 2.60.0")
+    assert said(3).endswith("h0, h1, h2 have 2.60.0")
+    assert said(5).endswith("h0, h1, h2 and 2 more have 2.60.0")
+
+
+def test_a_machine_that_is_named_twice_has_one_voice_about_versions(make_facts: Any) -> None:
+    newer = make_facts(packages=make_facts().packages | {"ray": "2.60.1"})
+    fleet = {
+        "a": newer.model_copy(update={"machine": "one"}),
+        "b": newer.model_copy(update={"machine": "one"}),
+        "c": make_facts(),
+        "d": make_facts(),
+    }
+    hosts = tuple(Host(name=name, address=f"10.0.0.{number}") for number, name in enumerate(fleet))
+    judged = judge_fleet(Inventory(hosts=hosts), fleet)
+    assert "same machine as a" in judged["b"][0].cause
+    assert "c, d have 2.60.0" in judged["a"][0].cause
+    assert judged["c"] == judged["d"] == ()

@@ -62,3 +62,22 @@ def test_a_machine_whose_cpu_alone_trains_is_spared_the_gigabytes_of_cuda(make_f
     facts = make_facts(accelerators=[card("RTX", "8.6", "580.65")])
     assert torch_build(facts, ("cpu",)).name == "cpu"
     assert torch_build(facts, ("cpu", "cuda:0")).name == "cu130"
+
+
+@pytest.mark.parametrize(
+    ("capability", "driver", "build"),
+    [
+        ("7.5", "580", "cu130"),
+        ("7.5", "579.99", "cu126"),
+        ("12.0", "580", "cu130"),
+        ("12.0", "579.99", "cpu"),
+        ("7.0", "525.60", "cu126"),
+        ("7.0", "525.59", "cpu"),
+        ("5.0", "580", "cu126"),
+        ("4.9", "580", "cpu"),
+        ("9.0", "570", "cu126"),
+        ("9.1", "570", "cpu"),
+    ],
+)
+def test_the_oldest_driver_and_card_of_a_build_get_it_and_what_is_older_does_not(make_facts, capability, driver, build):
+    assert torch_build(make_facts(accelerators=[card("TITAN", capability, driver)])).name == build

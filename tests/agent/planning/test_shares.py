@@ -8,6 +8,7 @@ from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.planning.shares import (
     balanced_time,
     fit,
+    least_slice,
     scaled,
     split,
     spread,
@@ -154,3 +155,44 @@ def test_a_single_sample_is_filled_up_only_from_slices_that_can_spare_one() -> N
 
 def test_spread_is_the_slowest_less_the_fastest_over_the_slowest() -> None:
     assert spread((10, 5, 0), [DeviceProfile(10), DeviceProfile(10), DeviceProfile(1)]) == pytest.approx(0.5)
+
+
+def test_a_slice_that_is_too_small_goes_to_the_largest_that_has_room() -> None:
+    assert without_crumbs([1, 5, 9], [99, 99, 99], 2) == (0, 5, 10)
+    assert without_crumbs([9, 1, 5], [9, 99, 99], 2) == (9, 0, 6)
+    assert without_crumbs([2, 5, 9], [99, 99, 99], 3) == (0, 5, 11)
+    assert without_crumbs([2, 5, 9], [99, 6, 10], 3) == (0, 6, 10)
+
+
+def test_a_slice_that_goes_nowhere_is_filled_up_to_the_last_sample_that_its_device_takes() -> None:
+    assert without_crumbs([1, 3], [4, 3], 2) == (2, 2)
+    assert without_crumbs([1, 3], [2, 3], 2) == (2, 2)
+    assert without_crumbs([1, 3], [1, 3], 2) == (1, 3), "nothing can be done"
+
+
+def test_a_batch_is_scaled_to_any_smaller_one_and_to_no_other() -> None:
+    assert scaled((1, 2), 0) == (0, 0)
+    assert scaled((1, 2), 3) == (1, 2)
+    assert scaled((10, 20), 3) == (1, 2)
+    assert scaled((0, 0), 0) == (0, 0)
+    for batch in (-1, 4):
+        with pytest.raises(ValueError, match=f"a batch of {batch} samples is not a part of one of 3"):
+            scaled((1, 2), batch)
+
+
+@pytest.mark.parametrize(("shares", "uneven"), [((20, 10), 0.5), ((40, 10), 0.75), ((0, 7), 0.0), ((0, 0), 0.0)])
+def test_how_unevenly_devices_end_is_a_part_of_the_step_whatever_its_length(
+    shares: tuple[int, ...], uneven: float
+) -> None:
+    assert spread(shares, [DeviceProfile(10)] * 2) == pytest.approx(uneven)
+    assert spread(shares, [DeviceProfile(0.01)] * 2) == pytest.approx(uneven)
+
+
+def test_a_single_sample_is_a_measurement() -> None:
+    assert fit([(1, 0.5)]) == DeviceProfile(2.0)
+    assert fit([(1, 0.5), (3, 0.7)]) == DeviceProfile(pytest.approx(10.0), pytest.approx(0.4))
+
+
+def test_slices_have_two_samples_where_something_is_computed_of_all_of_them() -> None:
+    assert least_slice([]) == 1
+    assert least_slice(["running_mean"]) == 2
