@@ -59,9 +59,9 @@ MODULES = {
     **{
         name: (f"remote_agent/planning/{name}.py", (f"{PLANNING}/test_{tests}.py",))
         for name, tests in (
-            ("channels", "simulator"),
+            ("channels", "exchange"),
             ("choice", "choice"),
-            ("exchange", "simulator"),
+            ("exchange", "exchange"),
             ("fairness", "simulator"),
             ("self_check", "self_check"),
             ("sharding", "sharding"),

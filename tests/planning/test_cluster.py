@@ -6,7 +6,7 @@ import pytest
 
 from hetero_tui.errors import ClusterError
 from hetero_tui.inventory import Host, Inventory
-from hetero_tui.planning.cluster import Candidate, node_address, plan_cluster
+from hetero_tui.planning.cluster import Candidate, node_address, plan_cluster, shared_addresses
 
 
 def address(ip: str, prefix: int = 24, speed: int | None = 1000) -> dict[str, Any]:
@@ -147,3 +147,81 @@ def test_machines_with_ipv6_alone_are_known_at_it(make_facts: Any) -> None:
     zone = candidate(make_facts(addresses=[address("fe80::3%eth0", 64), address("fd00::3", 64)]), "b", "fe80::3%eth0")
     plan = plan_cluster(*inventory(first, zone, head="a"))
     assert [node.address for node in plan.nodes] == ["fd00::2", "fd00::3"]
+
+
+def test_the_inventorys_cpus_count_else_those_that_this_user_may_use(make_facts: Any) -> None:
+    facts = make_facts(cpu={"model": "CPU", "logical": 8, "quota": 3.0})
+    own, all_ = candidate(facts, "a", "10.0.0.2"), candidate(make_facts(), "b", "10.0.0.3")
+    few = Candidate(own.host.model_copy(update={"cpus": 2}), facts, "10.0.0.2")
+    assert [node.cpus for node in plan_cluster(*inventory(own, all_)).nodes] == [3, 8]
+    assert [node.cpus for node in plan_cluster(*inventory(few, all_)).nodes] == [2, 8]
+
+
+def test_why_a_head_is_the_head_is_said(make_facts: Any) -> None:
+    a, b = candidate(make_facts(), "a", "10.0.0.2"), candidate(make_facts(), "b", "10.0.0.2")
+    assert plan_cluster(*inventory(a, b, head="b")).reasons[0] == "head b: the inventory names it"
+    assert plan_cluster(*inventory(a, b, head="b"), head="a").reasons[0] == "head a: it is the running cluster's head"
+    assert plan_cluster(*inventory(a)).reasons[0] == "head a: it is the only machine"
+    assert plan_cluster(*inventory(a, b)).reasons[0].startswith("head a: best link")
+
+
+def test_the_head_is_no_worker_by_role_where_another_stays_and_has_the_most_memory_of_equals(make_facts: Any) -> None:
+    def one(name: str, gigabytes: int | None, speed: int | None = 1000, role: str = "any") -> Candidate:
+        memory = {"total_bytes": gigabytes and gigabytes << 30}
+        facts = make_facts(memory=memory, addresses=[address("10.0.0.2", speed=speed)])
+        return candidate(facts, name, "10.0.0.2", role=role)
+
+    def head(*all_: Candidate) -> str:
+        return plan_cluster(*inventory(*all_)).head
+
+    assert head(one("a", 8), one("b", 32), one("c", 16)) == "b"
+    assert head(one("a", 8), one("b", None)) == "a"
+    assert head(one("a", None), one("b", 8)) == "b"
+    assert head(one("a", 32, role="worker"), one("b", 8)) == "b"
+    assert head(one("a", 8, speed=100), one("b", 8, speed=None)) == "a"
+    assert head(one("a", 8, speed=None), one("b", 8, speed=100)) == "b"
+    assert head(one("a", 8), one("b", 8)) == "a", "the inventory's order"
+
+
+def test_the_fastest_of_a_heads_links_counts_and_no_bridge(make_facts: Any) -> None:
+    def head_of(links: list[dict[str, Any]]) -> str:
+        odd = candidate(make_facts(addresses=links), "odd", None)
+        usual = candidate(make_facts(addresses=[address("10.0.0.9", speed=1000)]), "usual", "10.0.0.9")
+        return plan_cluster(*inventory(usual, odd)).head
+
+    assert head_of([address("10.0.0.2", speed=100), address("10.0.1.2", speed=10_000)]) == "odd"
+    assert head_of([address("10.0.0.2", speed=100), address("10.0.1.2", speed=10_000) | {"interface": "docker0"}]) == (
+        "usual"
+    )
+
+
+@pytest.mark.parametrize("useless", ["127.0.0.1", "169.254.3.4", "224.0.0.1", "0.0.0.0", "fe80::1%eth0", "::1"])
+def test_an_address_that_leads_nowhere_is_never_a_nodes(make_facts: Any, useless: str) -> None:
+    links = [address(useless, prefix=8, speed=100_000), address("10.0.0.2")]
+    assert node_address(candidate(make_facts(addresses=links), "a", None), None) == "10.0.0.2"
+    alone = candidate(make_facts(addresses=links[:1]), "a", None)
+    assert node_address(alone, None) == "127.0.0.1"
+
+
+def test_of_a_hosts_addresses_ipv4_comes_first_then_the_fastest(make_facts: Any) -> None:
+    def chosen(*links: dict[str, Any]) -> str:
+        return node_address(candidate(make_facts(addresses=list(links)), "a", None), None)
+
+    six, four = address("fd00::2", prefix=64, speed=10_000), address("10.0.0.2", speed=100)
+    assert chosen(six, four) == "10.0.0.2"
+    assert chosen(address("10.0.0.2", speed=None), address("10.0.1.2", speed=100)) == "10.0.1.2"
+    assert chosen(address("10.0.0.2", speed=100), address("10.0.1.2", speed=None)) == "10.0.0.2"
+    assert chosen(address("10.0.0.2", speed=100), address("10.0.1.2", speed=1000)) == "10.0.1.2"
+
+
+def test_an_address_that_several_machines_have_is_none_of_theirs(make_facts: Any) -> None:
+    docker = address("172.17.0.1", prefix=16, speed=100_000)
+    a = candidate(make_facts(addresses=[docker, address("10.0.0.2")]), "a", None)
+    b = candidate(make_facts(addresses=[docker, address("10.0.0.3")]), "b", None)
+    assert shared_addresses({"a": a, "b": b}) == {"172.17.0.1"}
+    assert shared_addresses({"a": a}) == frozenset()
+    one = a.facts.model_copy(update={"machine": "x"})
+    twins = {name: candidate(one, name, None) for name in ("a", "b")}
+    assert shared_addresses(twins) == frozenset(), "one machine, which is named twice"
+    assert node_address(a, None, frozenset({"172.17.0.1"})) == "10.0.0.2"
+    assert node_address(a, None, frozenset({"172.17.0.1", "10.0.0.2"})) == "172.17.0.1", "it has no other"

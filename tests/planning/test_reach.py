@@ -104,3 +104,81 @@ def test_the_address_that_most_others_reach_is_taken_whatever_was_guessed(make_f
 def test_machines_on_one_computers_loopback_need_not_be_tried(make_facts: MakeFacts) -> None:
     candidates = {"a": Candidate(Host(name="a", address="a"), make_facts(), "127.0.0.2")}
     assert addresses_to_try(candidates) == {}
+
+
+def outcomes(*failed: tuple[str, str, str, int], made: tuple[tuple[str, str, str, int], ...] = ()) -> Measured:
+    """(source, host, address, port) of connections that failed, and of those that were ``made``."""
+    tried = {(source, Door(host, address, port)): "no answer" for source, host, address, port in failed}
+    return Measured(tried | {(source, Door(host, address, port)): "" for source, host, address, port in made}, {})
+
+
+def test_an_address_is_judged_by_how_many_reach_it_then_by_how_many_ports() -> None:
+    own = {"nas": ("x", "y")}
+    one_host_all_ports = [("a", "nas", "x", port) for port in PORTS]
+    two_hosts_one_port = [("a", "nas", "y", 6389), ("b", "nas", "y", 6389)]
+    assert best_addresses(outcomes(*one_host_all_ports, *two_hosts_one_port), own) == {"nas": "x"}
+    assert best_addresses(outcomes(*one_host_all_ports, ("a", "nas", "y", 6389)), own) == {"nas": "y"}
+    assert best_addresses(outcomes(("a", "nas", "x", 1), ("a", "nas", "y", 1)), own) == {"nas": "x"}, (
+        "of equals the first"
+    )
+
+
+def test_only_a_host_that_was_tried_gets_an_address_by_its_own_doors() -> None:
+    own = {"nas": ("x", "y"), "pi": ("x", "z")}
+    assert best_addresses(outcomes(), own) == {}
+    assert best_addresses(outcomes(("a", "nas", "x", 1)), own) == {"nas": "y"}
+    assert best_addresses(outcomes(("a", "nas", "q", 1)), own) == {}, "none of its own"
+    assert best_addresses(outcomes(made=(("a", "pi", "z", 1),)), own) == {"pi": "x"}
+
+
+def test_why_a_host_is_out_names_those_that_stay_and_no_others() -> None:
+    hosts = {**HOSTS, "pi": "10.0.0.5"}
+    own = {name: (address,) for name, address in hosts.items()}
+    # nas and pi are closed to all; what is between the two concerns nobody that stays
+    blocked = {(source, hosts[target]): PORTS for source in hosts for target in ("nas", "pi") if source != target}
+    out = closed(measured(blocked, own), hosts, ())
+    assert [each.host for each in out] == ["nas", "pi"]
+    assert out[0].cause.startswith("mercer and crosby can't connect to it at 10.0.0.4, TCP ports 6389, 10002, 40000")
+    assert "pi" not in out[0].cause
+    assert "nas" not in out[1].cause
+
+
+def test_where_nobody_stays_beside_it_the_others_that_are_out_are_named() -> None:
+    two = {name: HOSTS[name] for name in ("nas", "crosby")}
+    blocked = {("nas", HOSTS["crosby"]): PORTS, ("crosby", HOSTS["nas"]): PORTS}
+    out = closed(measured(blocked, {name: (address,) for name, address in two.items()}), two, ())
+    assert len(out) == 1
+    assert {"nas", "crosby"} - {out[0].host} == {name for name in two if name in out[0].cause}
+
+
+@pytest.mark.parametrize(
+    ("firewalls", "hint"),
+    [
+        ({"nas": "macos"}, "System Settings"),
+        ({"mercer": "macos"}, "open all TCP ports from 1024"),
+        ({}, "open all TCP ports from 1024"),
+    ],
+)
+def test_the_hint_is_for_the_firewall_of_the_host_whose_ports_are_closed(firewalls: dict[str, str], hint: str) -> None:
+    blocked = {(source, HOSTS["nas"]): PORTS for source in ("mercer", "crosby")}
+    (out,) = closed(measured(blocked, firewalls=firewalls), HOSTS, ())
+    assert hint in out.hint
+
+
+@pytest.mark.parametrize(
+    ("sources", "named"),
+    [
+        (1, "h0 can't"),
+        (2, "h0 and h1 can't"),
+        (3, "h0, h1 and h2 can't"),
+        (4, "h0, h1, h2 and 1 more can't"),
+        (6, "h0, h1, h2 and 3 more can't"),
+    ],
+)
+def test_of_many_that_do_not_get_through_three_are_named(sources: int, named: str) -> None:
+    hosts = {**{f"h{number}": f"10.0.1.{number}" for number in range(sources)}, "nas": "10.0.0.4"}
+    own = {name: (address,) for name, address in hosts.items()}
+    blocked = {(f"h{number}", "10.0.0.4"): PORTS for number in range(sources)}
+    keep = [name for name in hosts if name != "nas"]
+    (out,) = closed(measured(blocked, own), hosts, keep)
+    assert out.cause.startswith(f"{named} connect to it")

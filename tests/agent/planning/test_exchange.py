@@ -1,0 +1,124 @@
+"""The simulated exchange in cases small enough to be added up by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from remote_agent.planning.channels import Agenda, Channel, Network
+from remote_agent.planning.exchange import Exchange, Exchanged, Sender, _dealt
+from remote_agent.planning.survey import Survey
+from tests.agent.planning.fleets import host, survey
+
+RATE = 1e6
+CHUNK_S = 4 * 1000 / RATE
+"""Of 1,000 numbers in fp32 over one link."""
+
+
+def pair(parameters: int = 1000, *, a: dict[str, Any] | None = None, b: dict[str, Any] | None = None) -> Survey:
+    return survey([host("a", 40, RATE, **a or {}), host("b", 40, RATE, **b or {})], parameters)
+
+
+def exchanged(of: Survey, *senders: Sender, parts: dict[str, float] | None = None) -> Exchanged:
+    return Exchange(of, parts or {"a": 1.0}, "fp32").step(senders, (0.0,) * len(senders))
+
+
+def test_the_weights_are_there_after_the_last_gradient_the_update_and_the_way_back() -> None:
+    of = pair(a={"update_s": 2e-6})
+    found = exchanged(of, Sender(host="a", done=1.0), Sender(host="b", done=2.0))
+    assert found.ends == pytest.approx((2.0 + CHUNK_S + 0.002, 2.0 + CHUNK_S + 0.002 + CHUNK_S))
+    assert found.update_s == pytest.approx(0.002)
+    assert found.busy["the link of b (out)"] == found.busy["the link of a (in)"] == pytest.approx(CHUNK_S)
+    assert found.busy["the link of a (out)"] == pytest.approx(CHUNK_S)
+
+
+def test_a_worker_without_a_slice_sends_nothing_and_gets_the_weights() -> None:
+    found = exchanged(pair(), Sender(host="a", done=1.0), Sender(host="b", done=0.0, has_slice=False))
+    assert found.ends == pytest.approx((1.0, 1.0 + CHUNK_S))
+    assert found.busy["the link of b (out)"] == 0.0
+
+
+def test_a_step_begins_when_the_one_before_has_ended_on_each_worker() -> None:
+    exchange = Exchange(pair(), {"a": 1.0}, "fp32")
+    senders = (Sender(host="a", done=1.0), Sender(host="b", done=1.0))
+    first = exchange.step(senders, (0.0, 0.0))
+    second = exchange.step(senders, first.ends)
+    assert second.ends[0] == pytest.approx(first.ends[1] + 1.0 + CHUNK_S)
+
+
+def test_the_lag_of_a_message_is_that_of_the_farther_link_and_of_the_slower_host() -> None:
+    of = pair(a={"latency_s": 0.01, "turn_s": 0.3}, b={"latency_s": 0.04, "turn_s": 0.1})
+    found = exchanged(of, Sender(host="a", done=0.0), Sender(host="b", done=0.0))
+    # There: half a turn of its own, then of the link and the slower host; the shard's thread takes half a turn a chunk.
+    own, other = 0.3 / 2, (0.04 + 0.3) / 2
+    shard_s = max(own + 0.15, CHUNK_S + other) + 0.15
+    assert found.ends == pytest.approx((shard_s + own, shard_s + CHUNK_S + other))
+    assert found.handling_s == pytest.approx(2 * 0.15)
+
+
+def test_of_several_shards_the_one_that_works_longest_counts() -> None:
+    of = pair(2000, a={"update_s": 1e-6, "touch_s": 5e-6}, b={"update_s": 3e-6, "touch_s": 2e-6})
+    senders = (Sender(host="a", done=0.0), Sender(host="b", done=0.0))
+    found = exchanged(of, *senders, parts={"a": 0.5, "b": 0.5})
+    assert found.update_s == pytest.approx(1000 * 3e-6)
+    assert found.handling_s == pytest.approx(2 * 1000 * 5e-6)
+
+
+def test_a_shard_without_a_part_takes_no_part() -> None:
+    of = pair()
+    senders = (Sender(host="a", done=0.0), Sender(host="b", done=0.0))
+    assert exchanged(of, *senders, parts={"a": 1.0, "b": 0.0}) == exchanged(of, *senders, parts={"a": 1.0})
+
+
+def test_nothing_is_exchanged_of_a_model_without_parameters() -> None:
+    found = exchanged(pair(0), Sender(host="a", done=1.0), Sender(host="b", done=2.0))
+    assert found.ends == (1.0, 2.0)
+    assert found.update_s == found.handling_s == 0.0
+
+
+def test_each_holder_gets_chunks_by_its_part_and_numbers_by_its_part() -> None:
+    owners, sizes = _dealt(8, 8000, [("a", 0.5), ("b", 0.25), ("c", 0.25)])
+    assert [owners.count(name) for name in "abc"] == [4, 2, 2]
+    assert sizes == [1000] * 8
+    third = [(name, 1 / 3) for name in "abc"]
+    assert _dealt(6, 6000, third)[0] == ["a", "b", "c"] * 2, "neighbours on different shards"
+
+
+def test_a_part_smaller_than_a_chunk_is_a_chunk_of_its_own() -> None:
+    owners, sizes = _dealt(4, 1000, [("a", 0.98), ("b", 0.02)])
+    assert (owners.count("a"), owners.count("b")) == (3, 1)
+    assert sizes[owners.index("b")] == 20
+    assert sizes[owners.index("a")] == 327  # 980 in three
+    assert _dealt(0, 1000, [("a", 1.0)]) == ([], [])
+
+
+def test_of_two_at_the_same_time_the_one_added_first_comes_first() -> None:
+    agenda, told = Agenda(), list[str]()
+    for at, name in ((2.0, "c"), (1.0, "a"), (1.0, "b"), (2.0, "d")):
+        agenda.add(at, lambda _, name=name: told.append(name))  # type: ignore[misc]
+    agenda.run()
+    assert told == ["a", "b", "c", "d"]
+
+
+def test_a_channel_does_one_thing_after_the_other() -> None:
+    channel = Channel("x", 10.0)
+    assert channel.carry(20, 1.0) == (1.0, 3.0)
+    assert channel.carry(10, 2.0) == (3.0, 4.0)
+    assert channel.carry(10, 9.0) == (9.0, 10.0)
+    assert channel.busy == 4.0
+
+
+def test_the_busiest_channel_is_the_one_that_was_at_work_for_longest() -> None:
+    network, agenda = Network(pair(b={"medium": ""})), Agenda()
+    network.send(agenda, "b", "a", 4000, 0.0, lambda _: None)
+    network.send(agenda, "a", "b", 1000, 0.0, lambda _: None)
+    agenda.run()
+    assert network.busiest().name in ("the link of b (out)", "the link of a (in)")
+    assert network.busiest().busy == pytest.approx(CHUNK_S)
+
+
+def test_a_link_that_nobody_measured_holds_nothing_up() -> None:
+    of = survey([host("a", 40, 0.0), host("b", 40, RATE)], 1000)
+    found = exchanged(of, Sender(host="a", done=0.0), Sender(host="b", done=0.0))
+    assert found.ends == pytest.approx((CHUNK_S, 2 * CHUNK_S), rel=1e-3)
