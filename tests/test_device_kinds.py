@@ -23,6 +23,14 @@ def test_the_probe_finds_these_kinds_and_no_others():
     assert set(named) == set(KINDS)
 
 
+def test_a_kind_is_named_where_it_is_found_where_it_computes_and_in_the_table() -> None:
+    """A further one, such as Intel's, touches these files and the one that reads its use."""
+    package = Path(probe.__file__).parent
+    sources = [path for folder in (package, package.parent / "hetero_tui") for path in folder.rglob("*.py")]
+    named = {path.name for path in sources if re.search(r"""["']xpu""", path.read_text(encoding="utf-8"))}
+    assert named == {"device_kinds.py", "probe.py", "backend.py"}
+
+
 @EVERY
 def test_a_device_that_is_found_may_be_named_in_the_inventory_and_has_a_build_and_a_backend(make_facts, kind):
     card = {"kind": kind.name, "index": 0, "name": "A card", "driver": "580.1", "capability": "8.6"}
