@@ -57,11 +57,11 @@ FOLD = ("tests/test_fold.py", "tests/runs/test_hostile_events.py", "tests/test_n
 MODULES = {
     # What is decided before a run, on the laptop and in the coordinator.
     **{
-        name: (f"remote_agent/planning/{name}.py", (f"{PLANNING}/test_{tests}.py",))
+        name: (f"remote_agent/planning/{name}.py", tuple(f"{PLANNING}/test_{each}.py" for each in tests.split()))
         for name, tests in (
             ("channels", "exchange"),
             ("choice", "choice"),
-            ("exchange", "exchange"),
+            ("exchange", "exchange simulator"),
             ("fairness", "simulator"),
             ("self_check", "self_check"),
             ("sharding", "sharding"),

@@ -99,3 +99,44 @@ def test_a_paused_host_is_tried_once_its_pause_is_over(scenarios) -> None:
     host = dataclasses.replace(scenarios.faulty().host("nas"), next_try=scenarios.NOW + 8)
     assert cells.state_words(host, scenarios.NOW) == "paused, next try in 8 s (b: now)"
     assert cells.state_words(host, scenarios.NOW + 9) == "paused, tried now"
+
+
+CHOICES = """
+6 run | 1 | HOST 3 STATE 2
+9 run | 1 | HOST 4 STATE 4
+14 run | 1 | HOST 7 STATE 6
+26 run | 1 | HOST 7 STATE 18
+27 run | 1 | HOST 7 STATE 19
+33 run | 1 | HOST 7 STATE 20 USE- 4
+34 run | 1 | HOST 7 STATE 21 USE- 4
+40 run | 1 | HOST 7 STATE 27 USE- 4
+48 run | 1 | HOST 7 STATE 23 DEVICE- 11 USE- 4
+62 run | 1 | HOST 7 STATE 19 DEVICE- 11 USE 13 MEMORY- 8
+66 run | 1 | HOST 7 STATE 22 DEVICE- 11 USE 14 MEMORY- 8
+72 run | 1 | HOST 7 STATE 22 DEVICE- 11 USE 14 MEMORY- 8 SHARE 5
+72 none | 1 | HOST 7 STATE 22 DEVICE 16 USE 15 MEMORY- 8
+80 run | 1 | HOST 7 STATE 20 DEVICE 16 USE 13 MEMORY 14 SHARE 5
+80 none | 1 | HOST 7 STATE 22 DEVICE 16 USE 17 MEMORY 14
+90 run | 1 | HOST 7 STATE 26 DEVICE 16 USE 17 MEMORY 14 SHARE 5
+96 run | 1 | HOST 7 STATE 32 DEVICE 16 USE 17 MEMORY 14 SHARE 5
+110 run | 2 | HOST 7 STATE 22 DEVICE 16 USE 17 MEMORY 14 LINK 17 SHARE 5
+110 none | 2 | HOST 7 STATE 29 DEVICE 16 USE 17 MEMORY 14 LINK 17
+130 run | 2 | HOST 7 STATE 36 DEVICE 22 USE 17 MEMORY 14 LINK 17 SHARE 5
+160 run | 2 | HOST 7 STATE 36 DEVICE 22 USE 17 MEMORY 14 LINK 17 SHARE 5 RAY 14 SEEN 12
+240 run | 2 | HOST 7 STATE 48 DEVICE 24 USE 30 MEMORY 14 LINK 17 SHARE 5 RAY 14 SEEN 12
+"""
+"""Width, is there a run | the gap | each column with its width; -: without its optional half."""
+
+
+@pytest.mark.parametrize("line", CHOICES.strip().splitlines())
+def test_the_columns_at_these_widths_are_the_accepted_ones(line: str) -> None:
+    given, gap, wanted = line.split(" | ")
+    width, run = given.split()
+    chosen = columns.choose(int(width), NAMES, run=run == "run")
+    said = [f"{column.title}{'' if column.full else '-'} {column.width}" for column in chosen.columns]
+    assert (str(chosen.gap), " ".join(said)) == (gap, wanted)
+
+
+def test_amounts_stand_to_the_right_and_names_to_the_left() -> None:
+    sides = {column.title: column.right for column in columns.choose(240, NAMES).columns}
+    assert [title for title, right in sides.items() if right] == ["MEMORY", "LINK", "SHARE"]
