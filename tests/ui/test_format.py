@@ -49,6 +49,45 @@ GB = 2**30
         (fmt.loss(0.0), "0.0000"),
         (fmt.figure("test_accuracy", 0.9731), "test accuracy 97.3%"),
         (fmt.figure("test_loss", 0.12345), "test loss 0.1235"),
+        (fmt.size(1023), "1023 B"),
+        (fmt.size(1024), "1.0 KB"),
+        (fmt.size(1024**2), "1.0 MB"),
+        (fmt.milliseconds(0.00994), "9.9 ms"),
+        (fmt.milliseconds(0.00995), "10 ms"),
+        (fmt.milliseconds(0.9996), "1,000 ms"),
+        (fmt.milliseconds(9.9994), "9,999 ms"),
+        (fmt.milliseconds(9.9995), "10.0 s"),
+        (fmt.duration(0.5), "0 s"),
+        (fmt.duration(59.9), "59 s"),
+        (fmt.duration(60), "1 min"),
+        (fmt.duration(3599), "59 min"),
+        (fmt.duration(3600), "1 h 00"),
+        (fmt.duration(86399), "23 h 59"),
+        (fmt.duration(86400), "1 d"),
+        (fmt.seconds(-1), "0.0 s"),
+        (fmt.seconds(9.94), "9.9 s"),
+        (fmt.seconds(9.95), "9 s"),
+        (fmt.seconds(12), "12 s"),
+        (fmt.ago(2.9), "now"),
+        (fmt.ago(3), "3 s ago"),
+        (fmt.link_rate(9.94e6 / 8), "9.9 Mb/s"),
+        (fmt.link_rate(9.95e6 / 8), "10 Mb/s"),
+        (fmt.link_rate(999.4e6 / 8), "999 Mb/s"),
+        (fmt.link_rate(999.5e6 / 8), "1.0 Gb/s"),
+        (fmt.loss(1000.0), "1.0e+03"),
+        (fmt.loss(999.0), "999.0"),
+        (fmt.loss(100.0), "100.0"),
+        (fmt.loss(99.5), "99.500"),
+        (fmt.loss(0.1), "0.100"),
+        (fmt.loss(0.0999), "0.0999"),
+        (fmt.loss(0.0001), "0.0001"),
+        (fmt.loss(-4.8), "-4.800"),
+        (fmt.figure("accuracy", 0.0), "accuracy 0.0%"),
+        (fmt.figure("accuracy", 1.0), "accuracy 100.0%"),
+        (fmt.figure("accuracy", 97.3), "accuracy 97.3"),
+        (fmt.plural(0, "host"), "0 hosts"),
+        (fmt.plural(2, "copy"), "2 copies"),
+        (fmt.plural(8, "batch"), "8 batches"),
         (fmt.plural(1, "host"), "1 host"),
         (fmt.plural(1200, "process"), "1,200 processes"),
     ],
@@ -76,3 +115,13 @@ def test_a_device_is_named_without_its_maker(name, short) -> None:
 def test_times_of_day_are_on_the_users_clock() -> None:
     assert fmt.clock(1_790_000_460.0, UTC) == "14:21:00"
     assert fmt.clock(1_790_000_460.0, timezone(timedelta(hours=2)), seconds=False) == "16:21"
+
+
+@pytest.mark.parametrize(
+    ("days", "said"),
+    [(0, "14:21"), (1, "Sun 14:21"), (6, "Tue 14:21"), (7, "14 Sep 14:21"), (40, "12 Aug 14:21")],
+)
+def test_a_moment_in_the_past_is_said_by_how_long_ago_it_was(days, said) -> None:
+    now = 1_790_000_460.0
+    assert fmt.day(now - days * 86400, now, UTC) == said
+    assert fmt.day(now - 600, now, timezone(timedelta(hours=9, minutes=40))) == "Mon 23:51", "the user's own day"

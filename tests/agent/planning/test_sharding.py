@@ -135,3 +135,93 @@ def test_more_shards_than_hosts_are_refused_with_what_is_there() -> None:
         check_shards(3, ("b", "a", "b"))
     assert caught.value.cause == "shards=3, but the run has 2 hosts: b, a"
     assert caught.value.hint == "set shards to 2 or less, or to 0 to let the links decide"
+
+
+@pytest.mark.parametrize(
+    ("up_a", "down_a", "up_b", "down_b", "seconds"),
+    [
+        (1.0, 1e9, 1e9, 1e9, 2 * 30 * 0.75 + 1 * 10 * 0.25),  # its gradients to b, its weights to b's worker
+        (1e9, 1.0, 1e9, 1e9, 2 * 10 * 0.75 + 1 * 30 * 0.25),  # weights from b, the gradient of b's worker
+        (1e9, 1e9, 1.0, 1e9, 1 * 30 * 0.25 + 2 * 10 * 0.75),
+        (1e9, 1e9, 1e9, 1.0, 1 * 10 * 0.25 + 2 * 30 * 0.75),
+        (0.5, 1e9, 1.0, 1e9, (2 * 30 * 0.75 + 1 * 10 * 0.25) / 0.5),
+    ],
+)
+def test_a_step_takes_what_its_busiest_direction_carries(
+    up_a: float, down_a: float, up_b: float, down_b: float, seconds: float
+) -> None:
+    sites = [
+        Site(host="a", workers=2, up=up_a, down=down_a),
+        Site(host="b", workers=1, up=up_b, down=down_b),
+    ]
+    traffic = Traffic(gradient=30, weights=10, held=1)
+    assert exchange_seconds((0.25, 0.75), sites, traffic) == pytest.approx(seconds)
+
+
+def test_parts_go_to_the_earlier_sites_or_are_even_within_their_limits() -> None:
+    assert sharding._filled([0.0, 0.1, 0.0], [0.5, 0.5, 1.0], even=False) == pytest.approx([0.5, 0.5, 0.0])
+    assert sharding._filled([0.2, 0.3, 0.0], [1.0, 1.0, 1.0], even=False) == pytest.approx([0.7, 0.3, 0.0])
+    assert sharding._filled([0.0, 0.0, 0.5], [0.1, 1.0, 1.0], even=True) == pytest.approx([0.1, 0.4, 0.5])
+    assert sharding._filled([0.0] * 4, [1.0] * 4, even=True) == pytest.approx([0.25] * 4)
+
+
+@pytest.mark.parametrize(
+    ("numel", "shards", "numbers"),
+    [
+        (10**8, 1, 1 << 17),
+        (10, 1, 1 << 17),
+        (10**8, 4, 1 << 17),
+        (4_000_000, 4, 31_250),
+        (128_000, 4, 8_000),
+        (100, 5, 5),
+    ],
+)
+def test_chunks_are_as_small_as_each_shard_needs_and_no_smaller_than_is_useful(
+    numel: int, shards: int, numbers: int
+) -> None:
+    assert chunk_numbers(numel, shards) == numbers
+
+
+def test_a_site_has_room_for_a_part_of_what_is_held() -> None:
+    assert host("a", memory=50).most(100) == 0.5
+    assert host("a", memory=200).most(100) == host("a").most(100) == host("a", memory=1).most(0) == 1.0
+    assert host("a", memory=-5).most(100) == host("a", reachable=False).most(100) == 0.0
+
+
+def test_the_wanted_count_of_shards_is_on_the_hosts_with_the_best_links_and_each_is_worth_one() -> None:
+    sites = [host("slow", 1, FAST / 100), host("a"), host("b", 0, FAST * 2), host("c")]
+    parts = decide(sites, TRAFFIC, 3).parts
+    assert parts[0] == 0.0
+    assert all(part >= sharding.MIN_PART - 1e-9 for part in parts[1:])
+    assert decide([host(name) for name in "abc"], TRAFFIC, 2).parts == pytest.approx((0.5, 0.5, 0.0))
+    every = decide(sites, TRAFFIC, 4).parts
+    assert every[0] == pytest.approx(sharding.MIN_PART, abs=1e-6)
+    with pytest.raises(ValueError, match="5 shards need 5 hosts that all others can connect to"):
+        decide(sites, TRAFFIC, 5)
+
+
+def test_several_shards_have_to_gain_a_tenth_and_two_milliseconds() -> None:
+    three = [host(name) for name in "abc"]
+    small = Traffic(gradient=10_000, weights=10_000, held=1)  # a tenth is gained, of a millisecond
+    assert decide(three, small).parts == (1.0, 0.0, 0.0)
+    assert decide(three, TRAFFIC).parts != (1.0, 0.0, 0.0)
+    # The first host's link is so much faster that next to nothing is gained by the others'.
+    near = [host("a", 1, FAST * 40), host("b", 1, FAST), host("c", 1, FAST)]
+    assert decide(near, TRAFFIC).parts == (1.0, 0.0, 0.0)
+    assert decide([host("a", memory=TRAFFIC.held // 2), host("b")], TRAFFIC).parts == pytest.approx((0.5, 0.5))
+
+
+def test_the_plan_says_of_each_host_without_a_shard_why() -> None:
+    sites = [host("a"), host("b"), host("c"), host("nas", 0, FAST / 20), host("pi", 0, FAST * 0.6)]
+    decision = sharding.Decision(parts=(0.5, 0.3, 0.2, 0.0, 0.0), seconds=1.5, alone_s=2.0)
+    said = sharding.reasons(decision, sites, TRAFFIC)
+    assert "parameter server on 3 hosts: a 50%, b 30%, c 20%; predicted exchange of a step: 1.5 s, 2 s" in said[0]
+    assert said[1:] == ("nas holds no shard: its link is slow", "pi holds no shard: it would not make a step shorter")
+    alone = sharding.Decision(parts=(1.0, 0.0, 0.0, 0.0, 0.0), seconds=2.0, alone_s=2.0)
+    assert len(sharding.reasons(alone, sites, TRAFFIC)) == 1
+    full = [host("a", memory=TRAFFIC.held // 2), host("b"), host("c", memory=2 * TRAFFIC.held)]
+    half = sharding.Decision(parts=(0.5, 0.5, 0.0), seconds=1.0, alone_s=2.0)
+    assert sharding.reasons(half, full, TRAFFIC)[1:] == (
+        "a holds 50%: its memory has no room for more",
+        "c holds no shard: it would not make a step shorter",
+    )
