@@ -45,7 +45,7 @@ from remote_agent.training.shared.messages import (
 from remote_agent.training.shared.schedule import Schedule
 from remote_agent.training.user_code import checks
 from remote_agent.training.wire.errors import NothingCounts
-from remote_agent.training.worker.device.compute import slice_seed
+from remote_agent.training.worker.device.compute import seed_everything, slice_seed
 from remote_agent.training.worker.process_group import GroupBroken, ProcessGroup
 from remote_agent.training.worker.streamed import Compute
 
@@ -194,7 +194,7 @@ class Reduction:
             torch.nn.utils.clip_grad_norm_(self._parameters, self._most_norm)
         if self._schedule is not None:
             self._schedule.set(self._optimizer, step)
-        torch.manual_seed(slice_seed(self._seed, step, _OPTIMIZER))
+        seed_everything(slice_seed(self._seed, step, _OPTIMIZER), self._parameters[0].device)
         job.guard("the optimizer's step", self._optimizer.step)
         self._average.update(self._parameters)
         if self._bystanders is not None:  # what the first step leaves alone the others do too

@@ -340,7 +340,7 @@ class Stage:
                         parameter.grad.mul_(factor)
         if self._schedule is not None:
             self._schedule.set(self.optimizer, commit.step)
-        torch.manual_seed(unit_seed(self._config.seed, commit.step, _OPTIMIZER, 0))
+        seed_everything(unit_seed(self._config.seed, commit.step, _OPTIMIZER, 0), self._compute.device)
         job.guard("the optimizer's step", self.optimizer.step)
         self.average.update(self.own.values())
         for parameter in self._trained.values():
