@@ -131,15 +131,24 @@ def between(here: Host, there: Host, arrives: Callable[[], None], size: float = 
         begins, sent = here.carry(size, carried, out=True)
         carried = max(sent, there.carry(size, begins, out=False)[1])
 
-    def deliver() -> None:
-        if here.is_cut:
-            here.waiting.append(deliver)
-        elif there.is_cut:
-            there.waiting.append(deliver)
-        else:
-            arrives()
+    kernel.at(carried + _SOONEST_S + _RANGE_S * kernel.random.random(), _Message(here, there, arrives))
 
-    kernel.at(carried + _SOONEST_S + _RANGE_S * kernel.random.random(), deliver)
+
+class _Message:
+    """What is under way; an object, since a function that names itself would be left for the garbage collector."""
+
+    __slots__ = ("_arrives", "_here", "_there")
+
+    def __init__(self, here: Host, there: Host, arrives: Callable[[], None]) -> None:
+        self._here, self._there, self._arrives = here, there, arrives
+
+    def __call__(self) -> None:
+        if self._here.is_cut:
+            self._here.waiting.append(self)
+        elif self._there.is_cut:
+            self._there.waiting.append(self)
+        else:
+            self._arrives()
 
 
 class Promise:

@@ -188,12 +188,19 @@ class Factory:
         return nn.functional.mse_loss(model(x[indices]), y[indices])
 
     @staticmethod
-    def loss(model: Line, indices: Any) -> Tensor:
-        """The sum over the samples."""
-        x, y = OF_DTYPE[model.weight.dtype]
-        found = torch.addmv(model.bias, x[indices], model.weight)
-        loss = nn.functional.mse_loss(found, y[indices], reduction="sum")
-        return loss if model.tally is None else loss + model.tally[indices].sum()
+    def backward(model: Line, indices: Any) -> tuple[float, list[tuple[nn.Parameter, Tensor]]]:
+        """The loss, which is the sum over the samples, and each parameter's gradient, in its dtype."""
+        x, y = (tensor.numpy()[indices] for tensor in OF_DTYPE[model.weight.dtype])
+        off = x @ model.weight.detach().numpy() + model.bias.detach().numpy() - y
+        loss = float(off @ off)
+        gradients = [(model.weight, torch.from_numpy(2 * (off @ x)))]
+        gradients.append((model.bias, torch.from_numpy(2 * off.sum(keepdims=True))))
+        if model.tally is not None:
+            tally = model.tally.detach().numpy()
+            loss += float(tally[indices].sum())
+            counts = np.bincount(indices, minlength=SAMPLES).astype(tally.dtype)
+            gradients.append((model.tally, torch.from_numpy(counts)))
+        return loss, gradients
 
 
 @dataclass(frozen=True)
@@ -622,7 +629,7 @@ ROWS, WANTED = np.concatenate([X.numpy(), np.ones((SAMPLES, 1))], axis=1), Y.num
 
 
 def _gradient(weights: NDArray[np.float64], indices: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The mean over the samples, of :meth:`Factory.loss`."""
+    """The mean over the samples, of :meth:`Factory.backward`."""
     rows = ROWS[indices]
     return 2 * (rows @ weights - WANTED[indices]) @ rows / len(indices)  # type: ignore[no-any-return]
 
