@@ -1,18 +1,17 @@
 """A clock and threads that are simulated: code that waits takes no time, and one seed gives the same run each time.
 
 The engine's modules ask ``time`` and ``threading`` for the time and for locks. In a simulation these names are objects
-of this module (:func:`installed`): a thread is a real one, but only one runs at any moment, and it hands over to the
-next where it waits. Who comes next is drawn from the seed; the time is that of the next event. So the code that is
-tested is the product's, line by line, without a change to it. The idea is that of FoundationDB's simulation and of
+of this module (:func:`installed`): a thread is a greenlet, a stack of its own in the one real thread, and hands over to
+the next where it waits. Which comes next is drawn from the seed; the time is that of the next event. So the code that
+is tested is the product's, line by line, without a change to it. The idea is that of FoundationDB's simulation and of
 MadSim.
 
-Most of a simulation's time goes into handing over from one thread to the next. So a thread that waits for a condition
-is only woken once that is true (whoever notifies looks), and real threads are used again.
+A schedule has some 800 waits. A greenlet hands over in 0.2 us; a real thread took 5 us and moved between cores: a third
+of all processor time. A thread that waits for a condition is only woken once that is true: whoever notifies looks.
 """
 
 from __future__ import annotations
 
-import _thread
 import concurrent.futures
 import contextlib
 import heapq
@@ -25,6 +24,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+
+import torch
+from greenlet import getcurrent, greenlet
 
 BEGIN_S = 1000.0
 """The clock's first time: not 0, which some code takes for "never"."""
@@ -49,31 +51,13 @@ class Owner:
     process: Any = None
 
 
-class _Carrier:
-    """A real thread, which carries out one simulated thread after the other."""
-
-    def __init__(self) -> None:
-        self.turn = _thread.allocate_lock()
-        self.turn.acquire()
-        self.run: Callable[[], _Carrier] = lambda: self
-        _thread.start_new_thread(self._carry_out, ())
-
-    def _carry_out(self) -> None:
-        while True:
-            self.turn.acquire()
-            self.run().turn.release()
-
-
-_IDLE: list[_Carrier] = []
-
-
 class Task:
     """A thread."""
 
-    __slots__ = ("carrier", "ended", "joining", "name", "owner", "thread", "timed_out", "token", "waiting")
+    __slots__ = ("ended", "joining", "name", "owner", "stack", "thread", "timed_out", "token", "waiting")
 
-    def __init__(self, name: str, owner: Owner | None, carrier: _Carrier) -> None:
-        self.name, self.owner, self.carrier = name, owner, carrier
+    def __init__(self, name: str, owner: Owner | None, stack: greenlet) -> None:
+        self.name, self.owner, self.stack = name, owner, stack
         self.token = 0
         self.waiting = True
         self.timed_out = self.ended = False
@@ -101,10 +85,7 @@ class Kernel:
         self._events: list[tuple[float, int, Callable[[], None] | None, Task | None, int]] = []
         self._count = 0
         self._ready: list[Task] = []
-        main = _Carrier.__new__(_Carrier)
-        main.turn = _thread.allocate_lock()
-        main.turn.acquire()
-        self._main = Task("main", None, main)
+        self._main = Task("main", None, getcurrent())
         self._main.waiting = False
         self.current = self._main
         self._stopping: BaseException | None = None
@@ -127,10 +108,9 @@ class Kernel:
 
     def spawn(self, name: str, work: Callable[[], None], owner: Owner | None) -> Task:
         """A new thread, which begins when another one waits."""
-        carrier = _IDLE.pop() if _IDLE else _Carrier()
-        task = Task(name, owner, carrier)
 
-        def run() -> _Carrier:
+        def run() -> Task | None:
+            torch.set_grad_enabled(True)  # torch knows it for each real thread, and here they share one
             try:
                 if not self._closing:
                     work()
@@ -142,13 +122,12 @@ class Kernel:
             task.ended = True
             for waiter, token in task.joining:
                 self.wake(waiter, token)
-            following = self._main if self._closing else self._next()
-            self.current = following
-            carrier.run = lambda: carrier  # what the work held can go
-            _IDLE.append(carrier)
-            return following.carrier
+            if self._closing:
+                return None
+            self.current = following = self._next()
+            return None if following is self._main else following  # the main thread hands over to it, see wait
 
-        carrier.run = run
+        task = Task(name, owner, greenlet(run, self._main.stack))
         self._tasks.append(task)
         self.wake(task, 0)
         return task
@@ -171,9 +150,12 @@ class Kernel:
             heapq.heappush(self._events, (max(deadline, self.now), self._count, None, task, task.token))
         following = self._next()
         if following is not task:
-            self.current, mine = following, task.carrier.turn
-            following.carrier.turn.release()
-            mine.acquire()
+            self.current, computes_gradients = following, torch.is_grad_enabled()
+            next_one: Task | None = following
+            while next_one:  # a thread that has ended says which one is next
+                next_one = next_one.stack.switch()
+            if torch.is_grad_enabled() is not computes_gradients:
+                torch.set_grad_enabled(computes_gradients)
         if task is self._main:
             if self._stopping is not None:
                 raise self._stopping
@@ -238,9 +220,7 @@ class Kernel:
         for task in self._tasks:
             if not task.ended:
                 self.current = task
-                if task.carrier.turn.locked():  # else it has its turn already
-                    task.carrier.turn.release()
-                self._main.carrier.turn.acquire()
+                task.stack.switch()
         self.current = self._main
 
 
