@@ -75,6 +75,8 @@ class Tail:
         """Those that were added since this was called before; none of a log that is not there."""
         former = self._log.path.with_name(f"{self._log.path.name}.1")
         for path in (former, self._log.path):
+            if not path.is_file():  # reading a pipe would wait without end
+                continue
             with contextlib.suppress(OSError), path.open("rb") as file:
                 status = os.fstat(file.fileno())
                 # The former file is read to its end if it is the one that was read; and at first.

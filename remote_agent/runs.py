@@ -35,6 +35,8 @@ def list_runs(folder: Path) -> protocol.RunList:
     """All runs under ``folder``, oldest first; a folder without a readable ``run.json`` is not a run."""
     found: list[tuple[float, protocol.RunSummary]] = []
     for path in (folder / "runs").glob("*/run.json"):
+        if not path.is_file():  # reading a pipe would wait without end, and a device may have none
+            continue
         try:
             spec = protocol.decode(protocol.RunSpec, path.read_text(encoding="utf-8"))
             created = path.stat().st_mtime
@@ -95,6 +97,8 @@ def summarize(folder: Path, spec: protocol.RunSpec, events: Path) -> protocol.Ru
 def sampled_steps(events: Path, count: int = CURVE_POINTS) -> tuple[protocol.Step, ...]:
     """Steps from ``count`` places of the file, however long it is; fewer where a place has none."""
     found: dict[int, protocol.Step] = {}
+    if not events.is_file():
+        return ()
     try:
         size = events.stat().st_size
         with events.open("rb") as file:
@@ -222,6 +226,8 @@ def tell(folder: Path, run: str, command: protocol.RunCommand) -> None:
 def _first_and_last(path: Path) -> tuple[protocol.Event | None, list[protocol.Event]]:
     """The first event, and those from the last step on. No others are decoded: this is done for every run there is."""
     last: list[protocol.Event] = []
+    if not path.is_file():
+        return None, []
     try:
         with path.open("rb") as file:
             first = _event(file.readline())

@@ -1,5 +1,6 @@
 """A run's logs on one machine: lines in the order of their times, errors of Ray among them, and nothing twice."""
 
+import os
 import subprocess
 import sys
 import time
@@ -107,3 +108,14 @@ def test_the_command_prints_what_is_there_and_follows_until_the_process_is_gone(
     first, *rest = done.stdout.split("\n")
     assert decode(LogLine, first) == LogLine(time=10.0, process="coordinator", line="run_started")
     assert rest == ([""] if not follow else ["", ""])
+
+
+def test_a_pipe_in_place_of_a_log_is_passed_over(tmp_path: Path) -> None:
+    own(tmp_path, "coordinator", f"{stamp(10)} run_started")
+    os.mkfifo(tmp_path / f"runs/{RUN}/cpu.log")
+    script = (
+        "import sys; from pathlib import Path; from remote_agent.logs import Reader;"
+        " print(len([*Reader(Path('.'), sys.argv[1], 0.0, 50.0).new()]))"
+    )
+    command = [sys.executable, "-c", script, RUN]
+    assert subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=15).stdout == "1\n"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -129,3 +132,18 @@ def test_of_a_long_run_only_as_many_events_are_decoded_as_it_takes(
     assert (found.step, found.seq, found.started) == (11_998, 12_000, 5.0)
     assert decoded == 3 + runs.CURVE_POINTS, "the first, the last, the last step, and those of the curve"
     assert len(found.curve) == runs.CURVE_POINTS
+
+
+def test_pipes_and_devices_among_a_runs_files_are_not_waited_for(tmp_path: Path) -> None:
+    """Each would hold `status` up for its whole deadline of 20 s, and `/dev/zero` would take all memory besides."""
+    assert summary(tmp_path, step(1, 1)).step == 1
+    for name, make in (("pipe", os.mkfifo), ("device", lambda path: path.symlink_to("/dev/zero"))):
+        (tmp_path / "runs" / name).mkdir()
+        make(tmp_path / "runs" / name / "run.json")
+    events = tmp_path / "runs/r/events.jsonl"
+    events.unlink()
+    os.mkfifo(events)
+    script = "import sys; from pathlib import Path; from remote_agent import runs; print(runs.list_runs(Path('.')))"
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=15)
+    assert done.stdout.count("RunSummary(") == 1
+    assert "id='r'" in done.stdout
