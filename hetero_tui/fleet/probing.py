@@ -63,14 +63,11 @@ async def _probe(cluster: str, host: Host, transport: Transport, emit: Emit) -> 
     try:
         async with asyncio.timeout(deadlines.PROBE):
             await transport.connect()
-            facts = await probe_host(cluster, host, transport)
+        facts = await probe_host(cluster, host, transport, deadlines.PROBE - (time.monotonic() - began))
     except TimeoutError:
-        error: HostError = DeadlineExceeded(
-            host.name,
-            f"no answer to the probe within {deadlines.PROBE:g} s",
-            step=STEP,
-            hint="is the machine asleep or very busy, or does a start-up file of its shell wait for something?",
-        )
+        cause = f"no connection within {deadlines.PROBE:g} s"
+        hint = "is the machine asleep or very busy?"
+        error: HostError = DeadlineExceeded(host.name, cause, step=STEP, hint=hint)
     except HostError as raised:
         error = raised
     else:
@@ -86,8 +83,8 @@ async def _probe(cluster: str, host: Host, transport: Transport, emit: Emit) -> 
     return Probed(host.name, error=error, seconds=time.monotonic() - began)
 
 
-async def probe_host(cluster: str, host: Host, transport: Transport) -> HostFacts:
-    """Facts about one connected host.
+async def probe_host(cluster: str, host: Host, transport: Transport, deadline: float = deadlines.PROBE) -> HostFacts:
+    """Facts about one connected host, within ``deadline`` seconds.
 
     Raises:
         PythonMissing: none of the Pythons that could be used is there.
@@ -95,12 +92,12 @@ async def probe_host(cluster: str, host: Host, transport: Transport) -> HostFact
     """
     candidates = agent.python_candidates(cluster, host)
     # -I: what .bashrc sets for Python, and a file of the user's that is called as a module is, must not get in the way.
-    began = time.time()
+    began, ends = time.time(), time.monotonic() + deadline
     wanted = f'-I - --folder "$0" --deadline {deadlines.PROBE_ON_HOST:g}'
     done = await transport.run(
         agent.with_python(wanted, candidates, agent.home_folder(cluster)),
         step=STEP,
-        deadline=deadlines.PROBE,
+        deadline=deadline,
         stdin=agent.source("probe.py"),
     )
     if done.exit_status == agent.NO_PYTHON:
@@ -115,7 +112,7 @@ async def probe_host(cluster: str, host: Host, transport: Transport) -> HostFact
         tail = last_lines(done.stderr) or last_lines(done.stdout)
         if is_windows(done.stderr.raw) or is_windows(done.stdout.raw):
             raise RequirementMissing(host.name, "it runs Windows, which Ray can't train on", step=STEP, hint=_WSL_HINT)
-        version = await _version(transport, candidates)
+        version = await _version(transport, candidates, ends - time.monotonic())
         if re.match(r"Python (2|3\.[0-7])\b", version):
             raise PythonMissing(
                 host.name,
@@ -151,9 +148,9 @@ def is_windows(said: str) -> bool:
     )
 
 
-async def _version(transport: Transport, candidates: list[str]) -> str:
+async def _version(transport: Transport, candidates: list[str], deadline: float) -> str:
     """What the Python that was used says of its version; before 3.4 it does so on stderr."""
-    done = await transport.run(agent.with_python("-V", candidates), step=STEP, deadline=deadlines.PROBE)
+    done = await transport.run(agent.with_python("-V", candidates), step=STEP, deadline=max(1.0, deadline))
     return last_lines(done.stdout, 1) or last_lines(done.stderr, 1)
 
 

@@ -53,6 +53,10 @@ class Running(Protocol):
     async def wait(self) -> int:
         """The exit status (negative: a signal) once the command has ended."""
 
+    @property
+    def said_before(self) -> str | None:
+        """What a shell said last, which has not come to the command yet; None: it has, or there is no shell."""
+
     async def end(self) -> None:
         """End the command, with its process group, if it still runs; never raises for one that is gone."""
 
@@ -68,17 +72,17 @@ class CommandTransport:
 
     async def run(self, command: Sequence[str], *, step: str, deadline: float, stdin: bytes | None = None) -> Completed:
         """Run to the end; see :meth:`Transport.run <hetero_tui.transport.base.Transport.run>`."""
-        started = False
+        begun: Running | None = None
         try:
             async with asyncio.timeout(deadline), self.start(command, step) as running:
-                started = True
+                begun = running
                 async with asyncio.TaskGroup() as group:
                     group.create_task(running.feed(stdin or b""))
                     stdout = group.create_task(self._collect(running.read_stdout, step))
                     stderr = group.create_task(self._collect(running.read_stderr, step))
                 status = await running.wait()
         except TimeoutError:
-            raise self._late(command, step, deadline, started=started) from None
+            raise self._late(command, step, deadline, begun) from None
         except BaseExceptionGroup as group_error:
             raise _first(group_error) from None
         return Completed(status, _decoded(stdout.result()), _decoded(stderr.result()))
@@ -162,7 +166,7 @@ class CommandTransport:
                 await helpers[0]
                 status = await running.wait()
         except TimeoutError:
-            raise self._late(command, step, deadlines.COMMAND, started=True) from None
+            raise self._late(command, step, deadlines.COMMAND, running) from None
         if status != 0:
             output = last_lines(_decoded(bytes(errors)))
             raise CommandFailed(
@@ -186,12 +190,16 @@ class CommandTransport:
         cause = f"the command was ended: {what} grew past {limit // 2**20} MiB"
         return BadAnswer(self.host, cause, step=step, hint="look for a shell start-up file that prints without end")
 
-    def _late(self, command: Sequence[str], step: str, deadline: float, *, started: bool) -> HostError:
-        if not started:
-            return Unreachable(
-                self.host, f"no connection within {deadline:g} s", step=step, hint="check that it is switched on"
-            )
-        cause = f"{_shown(command)} did not end within {deadline:g} s and was ended"
+    def _late(self, command: Sequence[str], step: str, deadline: float, running: Running | None) -> HostError:
+        if running is None:
+            cause = f"no connection within {deadline:.3g} s"
+            return Unreachable(self.host, cause, step=step, hint="check that it is switched on")
+        if (said := running.said_before) is not None:
+            cause = f"its login shell ran no command within {deadline:.3g} s: a start-up file or a forced command waits"
+            cause += f'; the last that it said is "{said}"' if said else ""
+            hint = "let nothing there ask a question or start another shell but at a terminal: `[ -t 0 ] || return`"
+            return DeadlineExceeded(self.host, cause, step=step, hint=hint)
+        cause = f"{_shown(command)} did not end within {deadline:.3g} s and was ended"
         return DeadlineExceeded(self.host, cause, step=step, hint="the host may be overloaded; try again")
 
 

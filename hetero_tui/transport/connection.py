@@ -176,6 +176,10 @@ class Dialler:
             )
         except asyncssh.HostKeyNotVerifiable as error:
             raise gate.refusal(error, place) from None
+        except asyncssh.PermissionDenied as error:
+            if gate.wanted and not gate.refused_keys:
+                raise failures.more_than_a_key(place, gate.wanted) from None
+            raise failures.explain(error, place) from None
         except asyncssh.ChannelOpenError as error:  # only a jump host opens channels here
             raise failures.behind_jump(error, place) from None
         except (asyncssh.ConnectionLost, ConnectionError) as error:
@@ -202,7 +206,12 @@ class Dialler:
 
 
 class _Gate(asyncssh.SSHClient):
-    """Decides on the host's key during the key exchange, and remembers why it said no."""
+    """Decides on the host's key during the key exchange, and remembers why it said no, and what the server asked for.
+
+    Attributes:
+        wanted: what it asked for beside keys: a password, a code.
+        refused_keys: whether it asked for one more key once all were offered.
+    """
 
     def __init__(self, target: Target, paths: Sequence[Path], attempt: Attempt, *, accept_new: bool) -> None:
         self._target = target
@@ -213,6 +222,17 @@ class _Gate(asyncssh.SSHClient):
         self._line: host_keys.KnownKey | None = None
         self._offered: OfferedKey | None = None
         self._unwritable = ""
+        self.wanted: list[str] = []
+        self.refused_keys = False
+
+    def public_key_auth_requested(self) -> None:
+        self.refused_keys = True
+
+    def password_auth_requested(self) -> None:
+        self.wanted.append("a password")
+
+    def kbdint_auth_requested(self) -> None:
+        self.wanted.append("a code (keyboard-interactive)")
 
     def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
         self._attempt.connected = True

@@ -8,11 +8,12 @@ from __future__ import annotations
 import errno
 import re
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import asyncssh
 
-from hetero_tui.errors import AuthenticationFailed, CommandFailed, HostError, Unreachable
+from hetero_tui.errors import AuthenticationFailed, BadAnswer, CommandFailed, HostError, Unreachable
 from hetero_tui.text import one_line
 
 SSH_ERRORS = (OSError, asyncssh.Error, asyncssh.ChannelListenError, ValueError, EOFError)
@@ -51,6 +52,13 @@ def explain(error: BaseException, place: Place) -> HostError:
                 f"{place.endpoint} refused the login of user '{place.user}' (offered: {place.keys or 'no key'})",
                 step=place.step,
                 hint=f"set `user` or `identity_file` in the inventory, or run ssh-copy-id {place.user}@...",
+            )
+        case asyncssh.DisconnectError() if "too many authentication" in error.reason.lower():
+            return AuthenticationFailed(
+                place.host,
+                f"{place.endpoint} ended the login of user '{place.user}' after so many keys (offered: {place.keys})",
+                step=place.step,
+                hint="name the right one as `identity_file` in the inventory, which is then the only one offered",
             )
         case asyncssh.KeyExchangeFailed():
             return _failed(
@@ -95,7 +103,7 @@ def timed_out(place: Place, seconds: float, *, connected: bool) -> Unreachable:
         return _unreachable(
             place,
             f"{place.endpoint} accepted the connection but completed no SSH login within {seconds:g} s",
-            "check that the port is an SSH server's, and that the host is not overloaded",
+            "check that the port is an SSH server's, that the host is not overloaded, and that large packets pass",
         )
     return _unreachable(place, f"no answer from {place.endpoint} within {seconds:g} s", _DOWN)
 
@@ -122,6 +130,17 @@ def lost(place: Place) -> Unreachable:
     )
 
 
+def more_than_a_key(place: Place, wanted: Sequence[str]) -> AuthenticationFailed:
+    """The server takes a password or a code, beside the key or in its place: nobody is here to type it."""
+    return AuthenticationFailed(
+        place.host,
+        f"{place.endpoint} wants more than a key from user '{place.user}': {' and '.join(wanted)}"
+        f" (offered: {place.keys or 'no key'})",
+        step=place.step,
+        hint="let this user in by key alone there (sshd_config: Match User, then AuthenticationMethods publickey)",
+    )
+
+
 def behind_jump(error: asyncssh.ChannelOpenError, place: Place) -> Unreachable:
     """The jump host answered, but can't connect to the host behind it, or may not."""
     return _unreachable(
@@ -143,6 +162,12 @@ def foreign_answer(place: Place, status: int, said: str) -> CommandFailed:
         " authorized_keys, and a start-up file that exits",
         output=said,
     )
+
+
+def prints_without_end(place: Place, limit: int) -> BadAnswer:
+    """The user's start-up files print more than any do, and no command comes to run."""
+    cause = f"the start-up files of '{place.user}' printed {limit // 2**20} MiB, and no command was run yet"
+    return BadAnswer(place.host, cause, step=place.step, hint="look for one that prints without end there")
 
 
 def _network(error: OSError, place: Place) -> HostError:

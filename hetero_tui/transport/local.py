@@ -68,6 +68,8 @@ class LocalTransport(CommandTransport):
 
 
 class _LocalCommand:
+    said_before = None
+
     def __init__(self, spawned: Spawned) -> None:
         self._spawned = spawned
 
@@ -99,6 +101,8 @@ class _LocalCommand:
 
 class _NotStarted:
     """What a shell would have said about a program that is not there."""
+
+    said_before = None
 
     def __init__(self, message: str, status: int) -> None:
         self._message = message.encode()

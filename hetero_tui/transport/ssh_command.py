@@ -27,8 +27,10 @@ from hetero_tui.transport.failures import SSH_ERRORS, Place
 
 _CHUNK = 64 * 1024
 _MARK = re.compile(rb"hetero-tui-pid:(\d{1,10})\n")
+_LONGEST_MARK = 30  # bytes
 _SAID = 4096  # bytes of stdout that are kept, to show what answered in a command's place
-_MARK_WITHIN = 64 * 1024  # what login shells print before it is shorter; past that, it is not waited for
+_BEFORE = 64 * 1024  # bytes that are kept of the end of what login shells print before it
+_MOST_BEFORE = 64 * 1024 * 1024  # bytes that they may print: it takes about a second to pass over these
 
 # The exec's keep one process id from sshd's child to the command, which makes it the leader of a process group.
 # A start-up file may have gone elsewhere: commands start in the home folder. With CDPATH, cd says where it went, and a
@@ -114,6 +116,14 @@ class SshCommand:
             raise failures.foreign_answer(self._place, status, shown)
         return status
 
+    @property
+    def said_before(self) -> str | None:
+        """The last line that start-up files printed, while these have not come to their end; None once they have."""
+        if not (self._stdout.waits and self._stderr.waits):
+            return None
+        said = [HostText(each.before.decode("utf-8", "replace")) for each in (self._stdout, self._stderr)]
+        return last_lines(said[0], 1, 120) or last_lines(said[1], 1, 120)
+
     async def end(self) -> None:
         """End the command and its process group if it still runs."""
         killer: asyncssh.SSHClientProcess[bytes] | None = None
@@ -145,44 +155,52 @@ class SshCommand:
             return await output.read()
         except SSH_ERRORS as error:
             raise failures.explain(error, self._place) from None
+        except _PrintsWithoutEnd:
+            raise failures.prints_without_end(self._place, _MOST_BEFORE) from None
         finally:
             self._begun.set()  # so that nobody waits for what is broken
+
+
+class _PrintsWithoutEnd(Exception):
+    """A login shell printed more than any start-up file does, and no command began."""
 
 
 class _Output:
     """One of the two outputs of a command: what the login shell wrote to it, the mark, and what the command writes.
 
     Attributes:
+        before: the end of what the login shell wrote, as long as :attr:`waits`.
         pid: the command's, from the mark.
         lacks_mark: it ended without one.
+        waits: whether the mark may still come.
     """
 
     def __init__(self, reader: asyncssh.SSHReader[bytes], begun: asyncio.Event) -> None:
         self._reader = reader
         self._begun = begun
-        self._before: bytes | None = b""
+        self._passed = 0
+        self.before = b""
+        self.waits = True
         self.pid: int | None = None
         self.lacks_mark = False
 
-    @property
-    def waits(self) -> bool:
-        """Whether the mark may still come."""
-        return self._before is not None
-
     async def read(self) -> tuple[bytes, bytes]:
         """Some bytes from before the mark and from after it; both empty at the end. Returns no sooner than the mark."""
-        while self._before is not None:
+        while self.waits:
             chunk = await self._reader.read(_CHUNK)
-            seen = self._before + chunk
-            found = _MARK.search(seen)
+            seen = self.before + chunk
+            self._passed += len(chunk)
+            found = _MARK.search(seen, max(0, len(self.before) - _LONGEST_MARK))
             if found is not None:
-                self._before, self.pid = None, int(found[1])
+                self.waits, self.pid = False, int(found[1])
                 self._begun.set()
                 if len(found[0]) < len(seen):
                     return seen[: found.start()], seen[found.end() :]
-            elif not chunk or len(seen) >= _MARK_WITHIN:
-                self._before, self.lacks_mark = None, not chunk
+            elif not chunk:
+                self.waits, self.lacks_mark = False, True
                 return b"", seen
+            elif self._passed > _MOST_BEFORE:
+                raise _PrintsWithoutEnd
             else:
-                self._before = seen
+                self.before = seen[-_BEFORE:]
         return b"", await self._reader.read(_CHUNK)

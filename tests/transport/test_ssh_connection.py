@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -9,10 +10,11 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import asyncssh
 import pytest
 
 from hetero_tui import deadlines
-from hetero_tui.errors import AuthenticationFailed, HostError, HostKeyChanged, HostKeyUnknown, Unreachable
+from hetero_tui.errors import AuthenticationFailed, BadAnswer, HostError, HostKeyChanged, HostKeyUnknown, Unreachable
 from hetero_tui.inventory import Host
 from hetero_tui.transport import ssh
 from tests.processes import ends
@@ -335,9 +337,42 @@ async def test_a_start_up_file_that_reads_stdin_gets_nothing_of_what_is_the_comm
     await openssh.stop()
     await openssh.start()
     ran = tmp_path / "ran"
-    with pytest.raises(HostError, match="did not end within"):
+    with pytest.raises(HostError, match="its login shell ran no command within 2 s: a start-up file"):
         await connect(openssh.host).run(["sh"], step="try", deadline=2, stdin=f"echo > {ran}\n".encode())
     assert not ran.exists()
+
+
+async def test_a_menu_in_a_commands_place_is_quoted(openssh, connect, tmp_path):
+    with (tmp_path / "sshd_config").open("a") as config:
+        config.write("ForceCommand echo 'Welcome'; echo '1) backup  2) restore'; exec cat\n")
+    await openssh.stop()
+    await openssh.start()
+    transport = connect(openssh.host)
+    with pytest.raises(HostError, match=re.escape('the last that it said is "1) backup 2) restore"')) as caught:
+        await transport.run(["true"], step="try", deadline=2, stdin=b"1\n")
+    assert caught.value.status == "unreachable"
+    with pytest.raises(HostError, match="nothing came for 2 s"):
+        async with transport.stream(["true"], step="follow", silence=2) as lines:
+            _ = [line async for line in lines]
+
+
+async def test_a_start_up_file_may_print_ten_megabytes_but_not_without_end(openssh, connect, tmp_path):
+    """What it prints is passed over, and not kept."""
+    prints = tmp_path / "prints"
+    with (tmp_path / "sshd_config").open("a") as config:
+        config.write(f'ForceCommand . {prints}; eval "$SSH_ORIGINAL_COMMAND"\n')
+    await openssh.stop()
+    await openssh.start()
+    transport = connect(openssh.host)
+    prints.write_text("head -c 10000000 /dev/zero; head -c 10000000 /dev/zero >&2\n")
+    done = await transport.run(["sh", "-c", "echo out; echo err >&2"], step="try", deadline=60)
+    assert (done.exit_status, done.stdout.raw) == (0, "out\n")
+    assert done.stderr.raw.endswith("err\n")
+    async with transport.stream(["echo", "line"], step="follow", silence=60) as lines:
+        assert [line.raw async for line in lines] == ["line"]
+    prints.write_text("yes\n")
+    with pytest.raises(BadAnswer, match=f"start-up files of '{openssh.host.user}' printed 64 MiB"):
+        await transport.run(["true"], step="try", deadline=60)
 
 
 async def test_a_server_that_allows_one_session_on_each_connection_gets_more_of_these(
@@ -433,3 +468,50 @@ async def test_known_hosts_that_are_a_pipe_hold_no_key(openssh, connect, tmp_pat
     os.mkfifo(tmp_path / "known")
     with pytest.raises(HostKeyUnknown):
         await connect(openssh.host.model_copy(update={"known_hosts": str(tmp_path / "known")})).connect()
+
+
+@pytest.mark.parametrize(
+    ("server", "status", "says"),
+    [
+        (
+            "AuthenticationMethods publickey,password\nPasswordAuthentication yes",
+            "auth_failed",
+            "more than a key .*: a password",
+        ),
+        ("PubkeyAuthentication no\nPasswordAuthentication yes", "auth_failed", "more than a key .*: a password"),
+        (
+            "AuthorizedKeysFile none\nPasswordAuthentication yes",
+            "auth_failed",
+            r"refused the login of user .*client_key\)",
+        ),
+        ("AuthorizedKeysFile none\nMaxAuthTries 1", "auth_failed", r"ended the login of user .* after so many keys"),
+    ],
+)
+async def test_what_a_server_wants_beside_a_key_is_said(openssh, connect, tmp_path, server, status, says):
+    text = (tmp_path / "sshd_config").read_text()
+    (tmp_path / "sshd_config").write_text(f"{server}\n{text}")  # the first of two lines counts
+    await openssh.stop()
+    await openssh.start()
+    with pytest.raises(HostError, match=says) as caught:
+        await connect(openssh.host).connect()
+    assert caught.value.status == status
+
+
+class WantsACode(asyncssh.SSHServer):
+    """A server as one with two factors is: it asks for a code."""
+
+    def kbdint_auth_supported(self) -> bool:
+        return True
+
+
+async def test_a_second_factor_is_named(connect, tmp_path):
+    key = asyncssh.generate_private_key("ssh-ed25519")
+    server = await asyncssh.listen("127.0.0.1", 0, server_host_keys=[key], server_factory=WantsACode)
+    port = server.get_port()
+    (tmp_path / "known").write_text(f"[127.0.0.1]:{port} {key.export_public_key().decode()}")
+    host = Host(name="two", address="127.0.0.1", port=port, user="me", known_hosts=str(tmp_path / "known"))
+    async with server:
+        with pytest.raises(
+            AuthenticationFailed, match=r"more than a key from user 'me': a code \(keyboard-interactive\)"
+        ):
+            await connect(host).connect()
