@@ -137,6 +137,24 @@ class Address(_Facts):
         return ipaddress.ip_network((self.address, prefix), strict=False)
 
 
+class Limits(_Facts):
+    """What each process of the user may have at most (``ulimit``); None: there is no limit.
+
+    Attributes:
+        memory_bytes: of address space (-v).
+        processes: and threads, of all of the user's together (-u).
+        files: open ones (-n).
+        file_bytes: length of a file that it writes (-f).
+        seconds: of processor time (-t).
+    """
+
+    memory_bytes: Size | None = None
+    processes: Size | None = None
+    files: Size | None = None
+    file_bytes: Size | None = None
+    seconds: Size | None = None
+
+
 class HostFacts(_Facts):
     """All that the probe found out about one machine.
 
@@ -164,6 +182,7 @@ class HostFacts(_Facts):
     problems: Annotated[tuple[Line, ...], Field(max_length=100)] = ()
     machine: Line | None = None
     power: Line | None = None
+    limits: Limits = Limits()
     clock_ahead: float = 0.0
 
     @property

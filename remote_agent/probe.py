@@ -643,7 +643,12 @@ def read_disk(folder: str) -> Facts:
     while not os.path.isdir(place):
         place = os.path.dirname(place)
     usage = shutil.disk_usage(place)
-    return {"path": path, "total_bytes": usage.total, "free_bytes": usage.free, "unwritable": unwritable(path)}
+    return {
+        "path": printable(path),
+        "total_bytes": usage.total,
+        "free_bytes": usage.free,
+        "unwritable": unwritable(path),
+    }
 
 
 def unwritable(path: str) -> str:
@@ -651,6 +656,8 @@ def unwritable(path: str) -> str:
     home = os.path.expanduser("~")
     if not (os.path.isabs(home) and os.path.isdir(home)):
         return "the home folder %s is not there" % home
+    if printable(home) != home:
+        return "the name of the home folder has a tab, a line break or the like in it, which Ray can't use"
     if not os.path.isdir(path):
         return "it is no folder"
     place = os.statvfs(path)
@@ -659,6 +666,33 @@ def unwritable(path: str) -> str:
     if place.f_files and place.f_favail < LEAST_FILES:  # f_files is 0 where the file system does not count them
         return "the file system has room for %d more files (inodes) only" % place.f_favail
     return "" if os.access(path, os.W_OK | os.X_OK) else "it belongs to another user"
+
+
+def read_limits() -> Dict[str, Optional[int]]:
+    """What each process of this user may have at most (``ulimit``); null where there is no limit.
+
+    Of open files it is the hard limit, to which Ray raises its own.
+    """
+    import resource
+
+    found: Dict[str, Optional[int]] = {}
+    for name, kind, which in (
+        ("memory_bytes", "RLIMIT_AS", 0),
+        ("processes", "RLIMIT_NPROC", 0),
+        ("files", "RLIMIT_NOFILE", 1),
+        ("file_bytes", "RLIMIT_FSIZE", 0),
+        ("seconds", "RLIMIT_CPU", 0),
+    ):
+        limit = resource.getrlimit(getattr(resource, kind))[which]
+        found[name] = limit if 0 <= limit < 2**62 else None
+    if os.getuid() == 0 and not MACOS:  # Linux does not count root's
+        found["processes"] = None
+    return found
+
+
+def printable(path: str) -> str:
+    """A path as it can be shown: signs of control are question marks."""
+    return re.sub(r"[\x00-\x1f\x7f]", "?", path)
 
 
 def machine_identity(folder: str, root: str = "/") -> Optional[str]:
@@ -724,6 +758,7 @@ def look(folder: str, deadline: float) -> Facts:
         "python": lambda: read_python(folder),
         "machine": lambda: machine_identity(folder),
         "power": lambda: power_state(commands),
+        "limits": read_limits,
     }
     values: Dict[str, Any] = {}
     problems: Dict[str, str] = {}
@@ -737,9 +772,14 @@ def look(folder: str, deadline: float) -> Facts:
             problems[name] = "%s could not be read: %s: %s" % (name, type(error).__name__, error)
 
     threads = [(name, threading.Thread(target=look_at, args=(name,), daemon=True)) for name in parts]
-    for _, thread in threads:
-        thread.start()
     for name, thread in threads:
+        try:
+            thread.start()
+        except RuntimeError:  # no more processes for this user: then one after the other
+            look_at(name)
+    for name, thread in threads:
+        if thread.ident is None:
+            continue
         thread.join(commands.remaining())
         if thread.is_alive():
             problems[name] = "%s did not answer within %g s" % (name, deadline)
@@ -749,7 +789,7 @@ def look(folder: str, deadline: float) -> Facts:
         "probe": VERSION,
         "hostname": socket.gethostname(),
         "user": user_name(),
-        "home": os.path.expanduser("~"),
+        "home": printable(os.path.expanduser("~")),
         "os": {
             "system": platform.system(),
             "release": platform.release(),
@@ -769,6 +809,7 @@ def look(folder: str, deadline: float) -> Facts:
         "free_ports": values.get("free_ports", []),
         "machine": values.get("machine"),
         "power": values.get("power"),
+        "limits": values.get("limits", {}),
         "clock": time.time(),
         "simulated_speed": simulated_speed(),
         "problems": [problems[name] for name in parts if name in problems],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from hetero_tui.facts import HostFacts
@@ -23,6 +23,16 @@ MIN_FREE_DISK = 1 << 30
 
 MIN_FREE_MEMORY = 300 << 20
 """Bytes of memory that Ray's own processes need before anything is trained."""
+
+
+_LEAST = (
+    ("memory_bytes", 4 << 30, 1 << 20, "MB of memory for each process (ulimit -v)"),
+    ("processes", 500, 1, "processes and threads (ulimit -u)"),
+    ("files", 500, 1, "open files (ulimit -n)"),
+    ("file_bytes", 1 << 30, 1 << 20, "MB for each file (ulimit -f)"),
+    ("seconds", 3600, 1, "s of processor time for each process (ulimit -t)"),
+)
+"""The user's limits that Ray and a run need: field of :class:`~hetero_tui.facts.Limits`, least value, unit, words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +121,7 @@ def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:
         problems.append(
             Problem(
                 f"nothing can be written in {facts.disk.path}: {facts.disk.unwritable}",
-                "see there that it is a folder, on a disk with room, in which this user may make files",
+                "see there that it is a folder with a plain name, on a disk with room, in which this user may make files",
             )
         )
     if facts.disk.free_bytes is not None and facts.disk.free_bytes < MIN_FREE_DISK:
@@ -124,6 +134,7 @@ def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:
     available = facts.memory.available_bytes
     if available is not None and available < MIN_FREE_MEMORY:
         problems.append(Problem(f"only {available >> 20} MB of memory free", "end something else on this machine"))
+    problems.extend(_limits(facts))
     absent = [device for device in host.devices or () if not _has_device(facts, device)]
     if absent:
         problems.append(
@@ -133,6 +144,17 @@ def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:
             )
         )
     return tuple(problems)
+
+
+def _limits(facts: HostFacts) -> Iterator[Problem]:
+    """The limits of the user that Ray, or a run, would end at."""
+    for name, least, unit, what in _LEAST:
+        limit = getattr(facts.limits, name)
+        if limit is not None and limit < least:
+            yield Problem(
+                f"its user may have only {limit // unit} {what}; {least // unit} are needed",
+                "raise it there: in the user's start-up files (~/.bashrc), or in /etc/security/limits.conf",
+            )
 
 
 def _environment_hint(host: Host) -> str:

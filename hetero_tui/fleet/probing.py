@@ -31,6 +31,12 @@ from remote_agent.protocol import ProtocolError
 STEP = "probe"
 _SHELLS_PREFIX = re.compile(r"^\S+: (?:line )?\d+: exec: ")
 """What a host's shell puts before its word on a Python that can't be run: a name and a line of our own script."""
+_EXHAUSTED = re.compile(
+    r"can't start new thread|[Cc](?:an't|annot) (?:fork|allocate memory)|[Rr]esource temporarily unavailable"
+    r"|MemoryError|failed to map segment|bad_alloc|[Tt]oo many open files|File size limit"
+)
+"""What programs say that come to a limit of their user."""
+
 _WSL_HINT = "install WSL2 and an SSH server in it, and name its address and port in the inventory"
 
 
@@ -122,11 +128,15 @@ async def probe_host(cluster: str, host: Host, transport: Transport, deadline: f
             )
         status = done.exit_status
         ended = f"its Python was ended by signal {-status}" if status < 0 else f"the probe ended with status {status}"
+        if _EXHAUSTED.search(tail):
+            hint = "its user may have too few processes, files or too little memory: `ulimit -a` there says how many"
+        else:
+            hint = f"try `python3 --version` there; used: {', '.join(candidates)}"
         raise CommandFailed(
             host.name,
             _SHELLS_PREFIX.sub("", last_lines(tail, 1)) or f"{ended} and no answer",
             step=STEP,
-            hint=f"try `python3 --version` there; used: {', '.join(candidates)}",
+            hint=hint,
             output=tail,
         )
     try:

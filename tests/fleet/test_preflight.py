@@ -35,6 +35,14 @@ def test_a_healthy_machine_is_fit(make_facts: Any) -> None:
         ({"python": {"version": "3.11.7", "executable": "/home/my name/python"}}, "in its path: /home/my name/python"),
         ({"python": {"version": "3.11.7", "executable": "/home/o'brien/python"}}, "in its path: /home/o'brien/python"),
         ({"memory": {"total_bytes": 1 << 30, "available_bytes": 90 << 20}}, "only 90 MB of memory free"),
+        (
+            {"limits": {"memory_bytes": 200 << 20}},
+            "only 200 MB of memory for each process (ulimit -v); 4096 are needed",
+        ),
+        ({"limits": {"processes": 3}}, "only 3 processes and threads (ulimit -u); 500 are needed"),
+        ({"limits": {"files": 12, "file_bytes": None}}, "only 12 open files (ulimit -n)"),
+        ({"limits": {"file_bytes": 1024}}, "only 0 MB for each file (ulimit -f)"),
+        ({"limits": {"seconds": 1}}, "only 1 s of processor time for each process (ulimit -t)"),
     ],
 )
 def test_what_is_missing_is_named_with_what_to_do(make_facts: Any, changes: dict[str, Any], says: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ import pytest
 
 from hetero_tui.errors import BadAnswer, CommandFailed, HostError, PythonMissing, RequirementMissing
 from hetero_tui.facts import HostFacts
+from hetero_tui.fleet.preflight import judge
 from hetero_tui.fleet.probing import probe_host
 from hetero_tui.inventory import Host
 from hetero_tui.transport.local import LocalTransport
-from remote_agent.probe import unwritable
+from remote_agent.probe import look, unwritable
 from tests.garbage import REFUSED
 
 CLUSTER = "lab"
@@ -68,6 +70,48 @@ async def test_a_folder_of_ours_that_can_not_be_made_is_told_before_anything_is_
     monkeypatch.setattr(Path, "home", lambda: tmp_path)  # where the command starts, here as on a host without a home
     facts = await probe_host(CLUSTER, host, LocalTransport(host))
     assert re.match(says, facts.disk.unwritable)
+
+
+@pytest.mark.parametrize("name", ["a\tb", "a\nb", "a\x1b[31mb"])
+async def test_a_home_whose_name_no_line_can_hold_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / name).mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / name))
+    facts = await probe(tmp_path)
+    assert re.match(r"the name of the home folder has a tab, a line break", facts.disk.unwritable)
+    assert re.search(r"/a\?(\[31m)?b", facts.home)
+
+
+@pytest.mark.parametrize(
+    ("limit", "says"),
+    [
+        ("ulimit -v 20000", "too little memory"),
+        ("ulimit -n 12", "only 12 open files"),
+        ("ulimit -v 300000", "only 292 MB of memory"),
+        ("ulimit -f 1", "for each file"),
+        ("ulimit -t 7", "only 7 s of processor time"),
+    ],
+)
+async def test_limits_of_the_user_are_told(tmp_path: Path, limit: str, says: str) -> None:
+    python = program(tmp_path, f'{limit}; exec {sys.executable} "$@"')
+    try:
+        said = "".join(problem.cause for problem in judge(Host(name="nas"), await probe(tmp_path, python)))
+    except CommandFailed as error:
+        said = str(error)
+    assert says in said, said
+
+
+def test_a_machine_that_starts_no_thread_is_looked_at_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    facts = look(str(tmp_path), 8.0)
+    assert facts["disk"]["free_bytes"] > 0
+    assert facts["limits"]
 
 
 def test_a_file_system_whose_inodes_are_used_up_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
