@@ -57,8 +57,8 @@ def judge_fleet(
 
 
 def _is_there(host: Host, facts: HostFacts) -> bool:
-    """Whether the machine says that it has the address that the inventory gives."""
-    return any(each.address == host.address for each in facts.addresses)
+    """Whether the machine says that it has the address that the inventory gives, or that its name led to."""
+    return any(each.address in (host.address, facts.reached) for each in facts.addresses)
 
 
 def _twins(fleet: Mapping[str, HostFacts], wanted: str | None, at_home: Collection[str]) -> dict[str, Problem]:

@@ -145,7 +145,7 @@ async def probe_host(cluster: str, host: Host, transport: Transport, deadline: f
         raise agent.refused(host.name, error, STEP) from None
     # It was read between the two moments: only what lies outside them is the clock's fault.
     ahead = max(0.0, facts.clock - time.time()) or min(0.0, facts.clock - began)
-    return facts.model_copy(update={"clock_ahead": round(ahead, 1)})
+    return facts.model_copy(update={"clock_ahead": round(ahead, 1), "reached": transport.address})
 
 
 def is_windows(said: str) -> bool:

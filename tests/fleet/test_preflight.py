@@ -163,6 +163,13 @@ def test_who_repeats_what_another_machine_says_of_itself_does_not_put_it_out(mak
     judged = judge_fleet(Inventory(cluster="lab", hosts=hosts), {"mallory": facts, "plain": facts})
     assert judged["plain"] == ()
     assert judged["mallory"][0].cause == "is the same machine as plain, which is used"
+    named = (Host(name="mallory", address="mallory.local"), Host(name="plain", address="plain.local"))
+    reached = {
+        name: facts.model_copy(update={"reached": address})
+        for name, address in (("mallory", "10.0.0.66"), ("plain", "10.0.0.2"))
+    }
+    judged = judge_fleet(Inventory(cluster="lab", hosts=named), reached)
+    assert [name for name, problems in judged.items() if problems] == ["mallory"]
 
 
 def test_a_home_that_cannot_be_written_is_named(make_facts: Any) -> None:
