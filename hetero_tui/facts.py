@@ -160,7 +160,7 @@ class HostFacts(_Facts):
 
     ``machine`` is the same for two hosts of the inventory that are one machine, user and folder; None: unknown.
     ``power`` is ``battery`` or ``mains``; None: unknown.
-    ``reached`` is the address that the laptop's connection went to; None behind a jump host, or by this computer's word.
+    ``reached`` is the address that the laptop's connection went to; None behind a jump host.
     ``clock_ahead`` is by how many seconds its clock is ahead of the laptop's (less than 0: behind), as far as it shows.
     """
 

@@ -121,7 +121,7 @@ def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:
         problems.append(
             Problem(
                 f"nothing can be written in {facts.disk.path}: {facts.disk.unwritable}",
-                "see there that it is a folder with a plain name, on a disk with room, in which this user may make files",
+                "it has to be a folder with a plain name, on a disk with room, in which this user may make files",
             )
         )
     if facts.disk.free_bytes is not None and facts.disk.free_bytes < MIN_FREE_DISK:

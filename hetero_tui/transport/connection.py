@@ -93,6 +93,10 @@ class Dialler:
             if attempt.reads_config:
                 raise failures.config_takes_long(attempt.place, self.deadline) from None
             raise failures.timed_out(attempt.place, self.deadline, connected=attempt.connected) from None
+        except HostError:
+            raise
+        except Exception as error:  # strangers and ssh_config may make asyncssh raise anything
+            raise failures.explain(error, attempt.place) from error
 
     async def _dial(
         self, endpoint: Endpoint, attempt: Attempt, *, depth: int, through: Dialled | None, direct: bool = False
@@ -125,9 +129,10 @@ class Dialler:
             attempt.reads_config = True
             options = await identities.resolve(common)
             attempt.reads_config = False
+            by = " (by ProxyCommand)" if options.proxy_command and through is None else ""
             place = replace(
                 place,
-                endpoint=_shown(options.host, options.port) + label,
+                endpoint=_shown(options.host, options.port) + label + by,
                 user=options.username,
                 keys=identities.offered(endpoint.identity_file, options),
             )

@@ -92,9 +92,17 @@ def explain(error: BaseException, place: Place) -> HostError:
         case OSError():
             return _network(error, place)
         case _:
-            return _failed(
-                place, f"{type(error).__name__}: {one_line(str(error), 160)}", "check ~/.ssh/config and keys"
-            )
+            return _configuration(error, place)
+
+
+def _configuration(error: BaseException, place: Place) -> HostError:
+    match error:
+        case OverflowError():
+            return _failed(place, f"{place.endpoint} has no port from 1 to 65535", "mend Port in ~/.ssh/config")
+        case RecursionError():
+            return _failed(place, "~/.ssh/config includes itself", "mend its Include lines")
+    name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+    return _failed(place, f"{name}{one_line(str(error), 160)}", "check ~/.ssh/config and keys")
 
 
 def timed_out(place: Place, seconds: float, *, connected: bool) -> Unreachable:
@@ -195,7 +203,8 @@ def _network(error: OSError, place: Place) -> HostError:
     text = one_line(error.strerror or str(error), 160)
     subject = f" ({error.filename})" if error.filename else ""
     if isinstance(error, FileNotFoundError | PermissionError):
-        return _failed(place, f"a file that SSH needs can't be read: {text}{subject}", "check identity_file")
+        hint = "check identity_file, and ProxyCommand in ~/.ssh/config"
+        return _failed(place, f"a file that SSH needs can't be read: {text}{subject}", hint)
     return _unreachable(place, f"{place.endpoint} could not be reached: {text}{subject}", _DOWN)
 
 

@@ -515,3 +515,22 @@ async def test_a_second_factor_is_named(connect, tmp_path):
             AuthenticationFailed, match=r"more than a key from user 'me': a code \(keyboard-interactive\)"
         ):
             await connect(host).connect()
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("Port 99999", "127.0.0.1 port 99999 has no port from 1 to 65535"),
+        ("ProxyCommand false", r"127.0.0.1 port \d+ \(by ProxyCommand\) closed the connection during login"),
+        ("ProxyCommand /nonexistent/program", "No such file or directory"),
+        ("PKCS11Provider /nonexistent.so", "connect: PKCS#11 support not available"),
+        ("Include {config}", "~/.ssh/config includes itself"),
+    ],
+)
+async def test_what_ssh_config_says_wrongly_is_one_line(common, connect, tmp_path, line, says):
+    config = tmp_path / "config"
+    config.write_text(line.format(config=config) + "\n")
+    host = common.host.model_copy(update={"port": None} if "Port" in line else {})
+    with pytest.raises(HostError, match=says) as caught:
+        await connect(host, config=(config,)).connect()
+    assert caught.value.hint
