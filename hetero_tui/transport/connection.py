@@ -44,12 +44,16 @@ class Dialled:
 
 @dataclass
 class Attempt:
-    """What one attempt found out, kept also when it fails: the key that was offered, and how far it came."""
+    """What one attempt found out, kept also when it fails: the key that was offered, and how far it came.
+
+    ``trusted``: the server's key is the right one, and the login is under way.
+    """
 
     place: failures.Place
     reads_config: bool = False
     offered: OfferedKey | None = None
     connected: bool = False
+    trusted: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +96,8 @@ class Dialler:
         except TimeoutError:
             if attempt.reads_config:
                 raise failures.config_takes_long(attempt.place, self.deadline) from None
+            if attempt.trusted:
+                raise failures.login_takes_long(attempt.place, self.deadline) from None
             raise failures.timed_out(attempt.place, self.deadline, connected=attempt.connected) from None
         except HostError:
             raise
@@ -104,7 +110,7 @@ class Dialler:
         """``through``: the hop before this one; ``direct``: this hop's own ProxyJump in ssh_config is left out."""
         label = " (on the way)" if depth else ""
         place = failures.Place(host=self.host.name, step=STEP, endpoint=_shown(endpoint.address, endpoint.port) + label)
-        attempt.place, attempt.connected = place, False
+        attempt.place, attempt.connected, attempt.trusted = place, False, False
         try:
             common: dict[str, Any] = {
                 "host": endpoint.address,
@@ -148,7 +154,7 @@ class Dialler:
             for hop in hops:
                 same = hop.address == endpoint.address  # `Host *` with ProxyJump matches the jump host too
                 before = await self._dial(hop, attempt, depth=depth + 1, through=before, direct=same)
-            attempt.place, attempt.connected = place, False
+            attempt.place, attempt.connected, attempt.trusted = place, False, False
             return await self._login(endpoint, common, options, before, place, attempt)
         except BaseException:
             if before is not None and before is not through:
@@ -246,6 +252,7 @@ class _Gate(asyncssh.SSHClient):
         known = host_keys.find(self._paths, replace(self._target, address=addr or ""))
         self._verdict, self._line = host_keys.decide(known, key)
         if self._verdict is Verdict.KNOWN:
+            self._attempt.trusted = True
             return True
         if self._verdict is not Verdict.UNKNOWN:
             return False
@@ -258,11 +265,13 @@ class _Gate(asyncssh.SSHClient):
         except OSError as error:
             self._unwritable = error.strerror or str(error)
             return False
+        self._attempt.trusted = True
         return True
 
     def validate_host_ca_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
         known = host_keys.find(self._paths, replace(self._target, address=addr or ""))
-        return host_keys.trusts_authority(known, key)
+        self._attempt.trusted = host_keys.trusts_authority(known, key)
+        return self._attempt.trusted
 
     def refusal(self, error: asyncssh.HostKeyNotVerifiable, place: failures.Place) -> HostError:
         """The verdict in words."""

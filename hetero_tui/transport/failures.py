@@ -116,6 +116,15 @@ def timed_out(place: Place, seconds: float, *, connected: bool) -> Unreachable:
     return _unreachable(place, f"no answer from {place.endpoint} within {seconds:g} s", _DOWN)
 
 
+def login_takes_long(place: Place, seconds: float) -> Unreachable:
+    """The server showed its key, and then nobody was logged in within ``seconds``."""
+    return _unreachable(
+        place,
+        f"{place.endpoint} is an SSH server, but logged '{place.user}' in neither nor refused it within {seconds:g} s",
+        "see with `ssh-add -l` that your SSH agent answers, and no key waits for a touch; or the host is overloaded",
+    )
+
+
 def config_takes_long(place: Place, seconds: float) -> HostError:
     """ssh_config was not read within ``seconds``."""
     cause = f"reading ~/.ssh/config took longer than {seconds:g} s"

@@ -534,3 +534,17 @@ async def test_what_ssh_config_says_wrongly_is_one_line(common, connect, tmp_pat
     with pytest.raises(HostError, match=says) as caught:
         await connect(host, config=(config,)).connect()
     assert caught.value.hint
+
+
+async def test_an_agent_that_does_not_answer_is_not_told_as_the_hosts_fault(common, connect, monkeypatch, short_folder):
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(short_folder / "agent"))
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(short_folder / "agent"))
+        silent.listen()
+        transport = connect(common.host.model_copy(update={"identity_file": None}))
+        object.__setattr__(transport._dialler, "deadline", 1.0)
+        with pytest.raises(
+            Unreachable, match=r"is an SSH server, but logged .* in neither nor refused it within 1 s"
+        ) as caught:
+            await transport.connect()
+    assert "ssh-add -l" in caught.value.hint
