@@ -89,13 +89,15 @@ class Memory(_Facts):
 class Disk(_Facts):
     """The file system that would hold the cluster's folder, in bytes; None where it could not be read.
 
-    ``unwritable`` says why this user can't write there; empty where it can.
+    ``unwritable`` says why this user can't write there; empty where it can. ``shared`` is the server and folder that it
+    comes from, where other machines may have it too; None: it is the machine's own.
     """
 
     path: Path = ""
     total_bytes: Size | None = None
     free_bytes: Size | None = None
     unwritable: Line = ""
+    shared: Line | None = None
 
 
 class Accelerator(_Facts):

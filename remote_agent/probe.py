@@ -48,6 +48,12 @@ DISCRETE_MEMORY = 2 * 1024 * MIB
 LEAST_FILES = 1000
 """That can still be made where the agent, Ray's logs and a run's files go."""
 
+NETWORK_DISKS = (
+    *("nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs"),
+    *("fuse.sshfs", "fuse.glusterfs", "fuse.cephfs", "fuse.beegfs"),
+)
+"""File systems that several machines have at once."""
+
 UNKNOWN = ("", "n/a", "[n/a]", "not supported", "[not supported]", "[unknown error]", "unknown", "none")
 
 Facts = Dict[str, Any]
@@ -635,6 +641,24 @@ def read_python(folder: str) -> Facts:
     }
 
 
+def shared_place(path: str, mounts: str) -> Optional[str]:
+    """The same for all machines that have a folder from one server; None: it lies on this machine's own disk.
+
+    ``mounts`` is /proc/self/mounts: https://man7.org/linux/man-pages/man5/fstab.5.html
+    """
+    best = ("", "", "")
+    for line in mounts.splitlines():
+        words = [re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), word) for word in line.split()]
+        if len(words) < 3:
+            continue
+        device, place, kind = words[:3]
+        inside = path == place or path.startswith(place.rstrip("/") + "/")
+        if inside and len(place) >= len(best[1]):
+            best = (device, place, kind)
+    device, place, kind = best
+    return device + path[len(place.rstrip("/")) :] if kind in NETWORK_DISKS else None
+
+
 def read_disk(folder: str) -> Facts:
     path = folder
     while not os.path.lexists(path) and path != os.path.dirname(path):
@@ -648,6 +672,7 @@ def read_disk(folder: str) -> Facts:
         "total_bytes": usage.total,
         "free_bytes": usage.free,
         "unwritable": unwritable(path),
+        "shared": shared_place(os.path.realpath(place), read_text("/proc/self/mounts") or ""),
     }
 
 

@@ -52,6 +52,7 @@ def judge_fleet(
     wanted = next((name for name in (head, inventory.head) if name in fit), None)
     at_home = {host.name for host in inventory.hosts if host.name in fit and _is_there(host, fit[host.name])}
     twins = _twins(fit, wanted, at_home)
+    twins |= _sharers({name: facts for name, facts in fit.items() if name not in twins}, wanted)
     odd = judge_together({name: facts for name, facts in fit.items() if name not in twins}, head)
     return judged | {name: (problem,) for name, problem in (twins | odd).items()}
 
@@ -80,6 +81,24 @@ def _twins(fleet: Mapping[str, HostFacts], wanted: str | None, at_home: Collecti
             )
         used.setdefault(machine, name)
     return twins
+
+
+def _sharers(fleet: Mapping[str, HostFacts], wanted: str | None) -> dict[str, Problem]:
+    """Machines that have the folder of ours from the same server as another one: ``wanted``, or else the first."""
+    used: dict[str, str] = {}
+    sharers: dict[str, Problem] = {}
+    for name in sorted(fleet, key=lambda each: each != wanted):
+        place = fleet[name].disk.shared
+        if place is None:
+            continue
+        if place in used:
+            sharers[name] = Problem(
+                f"has its home folder in common with {used[place]} ({place}), and two nodes there would end each other",
+                "give each a disk of its own: `mkdir -p /var/tmp/$USER-ht` on all that share it, and once"
+                " `ln -s /var/tmp/$USER-ht ~/.hetero-tui` (where there is no such folder yet)",
+            )
+        used.setdefault(place, name)
+    return sharers
 
 
 def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:

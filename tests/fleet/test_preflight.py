@@ -172,6 +172,16 @@ def test_who_repeats_what_another_machine_says_of_itself_does_not_put_it_out(mak
     assert [name for name, problems in judged.items() if problems] == ["mallory"]
 
 
+def test_machines_that_share_a_home_are_told_and_one_is_used(make_facts: Any) -> None:
+    disk = {"path": "/home/me", "total_bytes": 9 << 30, "free_bytes": 8 << 30}
+    own, shared = make_facts(disk=disk), make_facts(disk=disk | {"shared": "server:/export/home/me"})
+    inventory, facts = fleet_of(a=shared, b=own, c=shared, d=own)
+    judged = judge_fleet(inventory, facts)
+    assert [name for name, problems in judged.items() if problems] == ["c"]
+    assert judged["c"][0].cause.startswith("has its home folder in common with a (server:/export/home/me)")
+    assert [name for name, problems in judge_fleet(inventory, facts, "c").items() if problems] == ["a"]
+
+
 def test_a_home_that_cannot_be_written_is_named(make_facts: Any) -> None:
     disk = {"path": "/home/me", "total_bytes": 9 << 30, "free_bytes": 8 << 30}
     (problem,) = judge(HOST, make_facts(disk=disk | {"unwritable": "the file system is read-only"}))

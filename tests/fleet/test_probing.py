@@ -18,7 +18,7 @@ from hetero_tui.fleet.preflight import judge
 from hetero_tui.fleet.probing import probe_host
 from hetero_tui.inventory import Host
 from hetero_tui.transport.local import LocalTransport
-from remote_agent.probe import look, unwritable
+from remote_agent.probe import look, shared_place, unwritable
 from tests.garbage import REFUSED
 
 CLUSTER = "lab"
@@ -100,6 +100,26 @@ async def test_limits_of_the_user_are_told(tmp_path: Path, limit: str, says: str
     except CommandFailed as error:
         said = str(error)
     assert says in said, said
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/home/me", "nas:/export/home/me"),
+        ("/home/me/.hetero-tui", "nas:/export/home/me/.hetero-tui"),
+        ("/home", "nas:/export/home"),
+        ("/homes/me", None),
+        ("/home/local/me", None),
+        ("/mnt/two words/x", "//box/disk/x"),
+        ("/", None),
+    ],
+)
+def test_a_folder_of_a_server_has_the_same_name_on_all_machines(path: str, expected: str | None) -> None:
+    mounts = (
+        "/dev/sda1 / ext4 rw 0 0\nproc /proc proc rw 0 0\nnas:/export/home /home nfs4 rw,vers=4.2 0 0\n"
+        "/dev/sdb1 /home/local xfs rw 0 0\n//box/disk /mnt/two\\040words cifs rw 0 0\nbroken\n"
+    )
+    assert shared_place(path, mounts) == expected
 
 
 def test_a_machine_that_starts_no_thread_is_looked_at_all_the_same(
