@@ -8,9 +8,11 @@ import errno
 import os
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hetero_tui.errors import HeteroTuiError, UsageError
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from hetero_tui.machines import Machines
     from hetero_tui.recording.replay import Replay
     from hetero_tui.ui.preferences import Preferences
+
+T = TypeVar("T")
 
 DONE, FAILED, USAGE, PARTLY, LEFT_BEHIND, INTERRUPTED = 0, 1, 2, 3, 4, 130
 """Exit codes; an API for scripts."""
@@ -148,6 +152,24 @@ def on_a_terminal() -> bool:
     return os.environ.get("TERM") != "dumb" and all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
+class _Threads(ThreadPoolExecutor):
+    """Threads that nothing waits for at the end: a name that is being resolved, or a command of ssh_config."""
+
+    def submit(self, work: Callable[..., T], /, *words: Any, **named: Any) -> Future[T]:
+        future: Future[T] = Future()
+
+        def whole() -> None:
+            try:
+                result = work(*words, **named)
+            except Exception as error:  # noqa: BLE001 - it is the caller's
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        threading.Thread(target=whole, daemon=True).start()
+        return future
+
+
 def run_to_end(
     work: Callable[[], Coroutine[Any, Any, int]],
     say: Callable[[str], None] | None = None,
@@ -161,6 +183,7 @@ def run_to_end(
         task = asyncio.current_task()
         assert task is not None
         loop = asyncio.get_running_loop()
+        loop.set_default_executor(_Threads())
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, task.cancel)
         return await work()

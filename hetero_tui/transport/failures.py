@@ -113,7 +113,8 @@ def timed_out(place: Place, seconds: float, *, connected: bool) -> Unreachable:
             f"{place.endpoint} accepted the connection but completed no SSH login within {seconds:g} s",
             "check that the port is an SSH server's, that the host is not overloaded, and that large packets pass",
         )
-    return _unreachable(place, f"no answer from {place.endpoint} within {seconds:g} s", _DOWN)
+    hint = f"{_DOWN}; of a name, that this network's name server answers"
+    return _unreachable(place, f"no answer from {place.endpoint} within {seconds:g} s", hint)
 
 
 def login_takes_long(place: Place, seconds: float) -> Unreachable:

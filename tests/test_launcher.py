@@ -1,0 +1,32 @@
+"""What a command's end waits for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+SCRIPT = """
+import asyncio, threading
+from hetero_tui.launcher import run_to_end
+
+async def work():
+    loop = asyncio.get_running_loop()
+    assert await loop.run_in_executor(None, int, "7") == 7
+    try:
+        await loop.run_in_executor(None, int, "seven")
+    except ValueError:
+        print("as a thread's error is told")
+    try:
+        await asyncio.wait_for(asyncio.to_thread(threading.Event().wait), 0.1)
+    except TimeoutError:
+        print("late")
+    return 3
+
+raise SystemExit(run_to_end(work))
+"""
+
+
+def test_a_name_that_no_server_resolves_does_not_keep_a_command_that_is_done() -> None:
+    """A name server that is silent, or a command of ssh_config that hangs, is waited for in a thread."""
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "as a thread's error is told\nlate\n", "")
