@@ -151,6 +151,9 @@ def _check(found: object) -> None:
                 _check_run(run)
         case protocol.NodeReport(spec=protocol.NodeSpec() as spec):
             _check_spec(spec)
+        case protocol.History():
+            if min(found.history, found.step, found.size) < 0:
+                raise ProtocolError("a history of less than nothing")
         case protocol.Listening():
             _check_ports(found.ports, _MOST_PORTS)
         case protocol.HostSample():

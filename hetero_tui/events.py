@@ -144,6 +144,15 @@ class RunProgressed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunBehind:
+    """A run that is attached to has a history, up to event number ``seq``, of ``step``, before anything is present."""
+
+    run: str
+    seq: int
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunRewound:
     """The events of a run after number ``seq``, as they were shown, are not its history any more; others follow.
 
@@ -181,6 +190,7 @@ Event = (
     | ClusterChanged
     | RunChanged
     | RunProgressed
+    | RunBehind
     | RunRewound
     | RunsListed
     | Notice

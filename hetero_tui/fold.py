@@ -11,7 +11,7 @@ from dataclasses import replace
 from hetero_tui import events
 from hetero_tui.events import ClusterState, Event, HostState, Level
 from hetero_tui.run_fold import begun, fold_run
-from hetero_tui.state import IN_CLUSTER, LOG_LINES, HostView, LogLine, Phase, RunView, State
+from hetero_tui.state import IN_CLUSTER, LOG_LINES, Behind, HostView, LogLine, Phase, RunView, State
 from hetero_tui.text import one_line
 from remote_agent import protocol
 from remote_agent.states import RayState, RunState
@@ -64,6 +64,12 @@ def apply(state: State, event: Event) -> State:
             return _run_changed(state, event)
         case events.RunProgressed():
             return _run_progressed(state, event)
+        case events.RunBehind():
+            run = state.run
+            if run is None or run.run != event.run or event.seq <= run.last_seq:
+                return state
+            run = replace(run, behind=Behind(seq=event.seq, step=event.step))
+            return _mark_training_hosts(replace(state, run=run))
         case events.RunRewound():
             run = state.run
             if run is None or run.run != event.run:
@@ -219,7 +225,7 @@ def _mark_training_hosts(state: State) -> State:
 
 def _part_in(run: RunView | None, host: str) -> tuple[HostState, str]:
     """What a host that is in the cluster does for the run, with a few words of detail."""
-    if run is None or run.is_starting:
+    if run is None or run.is_starting or run.behind is not None:
         return HostState.UP, ""
     workers = [worker for worker in run.workers if worker.host == host]
     living = [worker for worker in workers if worker.alive]
@@ -288,10 +294,11 @@ def _run_progressed(state: State, wrapped: events.RunProgressed) -> State:
         run = RunView(run=wrapped.run, job="", started=event.time)
     if event.seq <= run.last_seq:
         return state
-    run = replace(run, last_seq=event.seq)
+    caught_up = run.behind is not None and event.seq >= run.behind.seq
+    run = replace(run, last_seq=event.seq, behind=None if caught_up else run.behind)
     run, level, text = fold_run(run, event)
     state = replace(state, run=run)
-    if not isinstance(event, protocol.Step) or len(run.recent) == 1:
+    if caught_up or not isinstance(event, protocol.Step) or len(run.recent) == 1:
         state = _mark_training_hosts(state)
     told = state.told[1] if state.told[0] == wrapped.run else 0
     if event.seq <= told:

@@ -35,7 +35,7 @@ from hetero_tui.runs.logs import Logged
 from hetero_tui.runs.order import READY_JOBS, Order, archive_of, read_order
 from hetero_tui.runs.recovery import FleetRecovery
 from hetero_tui.scripting import Scripting
-from hetero_tui.state import initial
+from hetero_tui.state import LOSS_POINTS, initial
 from hetero_tui.text import HostText
 from remote_agent import protocol
 from remote_agent.planning.survey import Survey
@@ -195,8 +195,12 @@ class Session(Scripting):
         self._follow(run)
         return run
 
-    async def events_of(self, run: str | None) -> AsyncGenerator[tuple[HostText, protocol.Event]]:
+    async def events_of(
+        self, run: str | None, most_steps: int | None = None
+    ) -> AsyncGenerator[tuple[HostText, protocol.Event]]:
         """(line as written, event) of a run from seq 1 to its end; None is the newest run. Each is folded as well.
+
+        ``most_steps``: of the steps that it has made before, about so many; None: all.
 
         Raises:
             RunError: there is no such run, or it ended without a last event.
@@ -209,7 +213,7 @@ class Session(Scripting):
         fleet, head = self._fleet, self._run_host
         try:
             async with aclosing(
-                attend(fleet.cluster, fleet.transports, run, head, self.emit, self._recovery)
+                attend(fleet.cluster, fleet.transports, run, head, self.emit, self._recovery, most_steps)
             ) as coming:
                 async for line, event in coming:
                     yield line, event
@@ -343,6 +347,7 @@ class Session(Scripting):
                     time=time.time(), run=summary.id, job=summary.job, state=RunState(summary.state), detail="attached"
                 )
             )
+            self.emit(events.RunBehind(run=summary.id, seq=summary.seq, step=summary.step))
             self._follow(summary.id)
 
     async def _join(self, only: str | None = None) -> None:
@@ -356,7 +361,7 @@ class Session(Scripting):
     def _follow(self, run: str) -> None:
         async def consume() -> None:
             with suppress(HeteroTuiError):  # it is in the log and in the run's state
-                async for _ in self.events_of(run):
+                async for _ in self.events_of(run, LOSS_POINTS):
                     pass
 
         if self._follower is not None:

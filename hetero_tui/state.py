@@ -128,8 +128,19 @@ class Phase:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Behind:
+    """The newest event of a run, of which only older ones are known yet: its number, and the step that it is at."""
+
+    seq: int
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunView:
-    """What is known of the run on the screen."""
+    """What is known of the run on the screen.
+
+    While it is ``behind``, what is known is the past: screens show :attr:`State.present` instead.
+    """
 
     run: str
     job: str
@@ -144,6 +155,7 @@ class RunView:
     loss: float | None = None
     samples: int = 0
     last_seq: int = 0
+    behind: Behind | None = None
     history: int = 0  # the number of its last event before it was resumed; 0: it was not, since it is followed
     losses: tuple[tuple[int, float], ...] = ()
     workers: tuple[WorkerView, ...] = ()
@@ -246,10 +258,19 @@ class State:
     log: tuple[LogLine, ...] = ()
 
     @property
+    def present(self) -> State:
+        """The same without what is known of a run's past only, until that has caught up with its present."""
+        run = self.run
+        if run is None or run.behind is None:
+            return self
+        now = RunView(run=run.run, job=run.job, state=run.state, step=run.step, iterations=run.iterations)
+        return replace(self, run=replace(now, behind=run.behind))
+
+    @property
     def listed_runs(self) -> tuple[protocol.RunSummary, ...] | None:
         """The runs as the hosts listed them, the one on the screen as it stands now; None: not asked for yet."""
         shown, runs = self.run, self.runs
-        if shown is None or runs is None or not shown.step:
+        if shown is None or runs is None or not shown.step or shown.behind is not None:
             return runs
         losses = shown.losses[:: max(1, len(shown.losses) // CURVE_POINTS)]
         now: dict[str, Any] = {

@@ -2,11 +2,13 @@
 
 ::
 
-    python -m remote_agent.follow PATH --offset N [--process-folder F --process-name NAME]
+    python -m remote_agent.follow PATH --offset N [--process-folder F --process-name NAME] [--most-steps M]
 
 Only complete lines are printed, so the reader's next offset is N plus the bytes of the lines it has. An empty line is a
-heartbeat and no part of the file. It ends with 0 after a run's last event, or when the reader goes away, and otherwise
-with one of the protocol's exit codes ``FOLLOW_...``.
+heartbeat and no part of the file. With ``--most-steps``, of the steps that are there already only about M are printed,
+evenly spread, and the last ones; a :class:`~remote_agent.protocol.History` stands before and after what is there. It
+ends with 0 after a run's last event, or when the reader goes away, and otherwise with one of the protocol's exit codes
+``FOLLOW_...``.
 """
 
 from __future__ import annotations
@@ -16,20 +18,35 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import BinaryIO
 
 from remote_agent import deadlines
 from remote_agent.host import processes
-from remote_agent.protocol import FINAL_KINDS, FOLLOW_FILE_SHORTER, FOLLOW_NO_FILE, FOLLOW_PROCESS_GONE
+from remote_agent.protocol import (
+    FINAL_KINDS,
+    FOLLOW_FILE_SHORTER,
+    FOLLOW_NO_FILE,
+    FOLLOW_PROCESS_GONE,
+    History,
+    ProtocolError,
+    Step,
+    decode_event,
+    decode_numbered,
+    encode,
+)
 from remote_agent.stream import LineStream, StreamClosed
+from remote_agent.tail import lines_from_end
 
 LAST_STEPS = 50
 """Steps at the end of a run that are never left out: what the speed and the times of a step are taken from."""
 
 _CHUNK = 1 << 20
 _LINES = 1000
+_STEP = b'"kind":"step",'
 _HEAD = 100
 """Bytes of a line in which its kind stands, after its number and its time."""
 
@@ -41,42 +58,85 @@ def once(path: Path, offset: int, most_steps: int | None = None) -> int:
     """
     if not path.is_file():
         return 0
-    with path.open("rb") as file, contextlib.suppress(StreamClosed):
+    with path.open("rb", _CHUNK) as file, contextlib.suppress(StreamClosed):
+        known = None if most_steps is None else _newest(file)
         file.seek(offset)
-        whole: Iterator[bytes] = (line for line in file if line.endswith(b"\n"))
-        if most_steps is not None:
-            steps = sum(is_step(line) for line in whole)
-            file.seek(offset)
-            whole = thinned((line for line in file if line.endswith(b"\n")), steps, most_steps)
         stream = LineStream()
-        while lines := list(islice(whole, _LINES)):
-            stream.write(lines)
+        if known is not None and most_steps is not None:
+            _write_all(stream, thinned(file, offset, known, most_steps))
+        _write_all(stream, (line for line in file if line.endswith(b"\n")))
     return 0
 
 
-def thinned(lines: Iterable[bytes], steps: int, most: int) -> Iterator[bytes]:
-    """The lines without most of the ``steps`` among them: the first, about ``most``, and the last ones stay."""
-    every = max(1, -(-steps // max(1, most)))
+def _write_all(stream: LineStream, lines: Iterator[bytes]) -> None:
+    while some := list(islice(lines, _LINES)):
+        stream.write(some)
+
+
+@dataclass(frozen=True)
+class _Newest:
+    """The end of a run's events: the newest one, and where the last :data:`LAST_STEPS` steps begin."""
+
+    history: History
+    last_steps: int
+
+
+def _newest(file: BinaryIO) -> _Newest | None:
+    """How far a file of events has come; None: it has no event yet."""
+    history: History | None = None
+    steps = offset = 0
+    for offset, line in lines_from_end(file):
+        if history is None:
+            with contextlib.suppress(ProtocolError):
+                number, _ = decode_numbered(line.decode(errors="replace"))
+                history = History(history=number, step=0, size=offset)
+        if history is not None and is_step(line):
+            steps += 1
+            if steps == 1:
+                history = replace(history, step=_step_of(line))
+            if steps == LAST_STEPS:
+                break
+    return None if history is None else _Newest(history, offset)
+
+
+def _step_of(line: bytes) -> int:
+    try:
+        event = decode_event(line.decode(errors="replace"))
+    except ProtocolError:
+        return 0
+    return event.step if isinstance(event, Step) else 0
+
+
+def thinned(file: BinaryIO, offset: int, newest: _Newest, most: int) -> Iterator[bytes]:
+    """The lines from ``offset`` to the newest event without most of the steps: about ``most`` and the last ones stay.
+
+    The newest event is not among them: it may be the run's last word, after which nothing more is read.
+    """
+    every = max(1, -(-newest.history.step // max(1, most)))
     number = -1
-    for line in lines:
-        step = is_step(line)
-        number += step
-        if not step or number % every == 0 or number >= steps - LAST_STEPS:
+    while offset < newest.history.size and (line := file.readline()):
+        offset += len(line)
+        if line.find(_STEP, 0, _HEAD) < 0:
             yield line
+        else:
+            number += 1
+            if number % every == 0 or offset > newest.last_steps:
+                yield line
 
 
 def is_step(line: bytes) -> bool:
     """Whether this line of a run's events, as :func:`~remote_agent.protocol.encode` writes them, is a step."""
-    return line.find(b'"kind":"step",', 0, _HEAD) >= 0
+    return line.find(_STEP, 0, _HEAD) >= 0
 
 
-def follow(path: Path, offset: int, process: tuple[Path, str] | None = None) -> int:
+def follow(path: Path, offset: int, process: tuple[Path, str] | None = None, most_steps: int | None = None) -> int:
     """Print lines until the file is complete; returns the exit code.
 
     Args:
         path: the file; it may not exist yet.
         offset: bytes to leave out.
         process: the cluster's folder and the name of the process that writes the file, when there is one to watch.
+        most_steps: of the steps that are there, print about so many and the last ones; None: all, and no History.
     """
     stream = LineStream()
     try:
@@ -84,9 +144,25 @@ def follow(path: Path, offset: int, process: tuple[Path, str] | None = None) -> 
             return FOLLOW_PROCESS_GONE if process is not None and not _alive(process) else FOLLOW_NO_FILE
         if path.stat().st_size < offset:
             return FOLLOW_FILE_SHORTER
+        if most_steps is not None:
+            offset = _catch_up(path, offset, stream, most_steps)
         return _follow(path, offset, process, stream)
     except StreamClosed:
         return 0
+
+
+def _catch_up(path: Path, offset: int, stream: LineStream, most_steps: int) -> int:
+    """Print what is there already, with few of its steps; returns where what is new begins."""
+    with path.open("rb", _CHUNK) as file:
+        newest = _newest(file)
+        if newest is None or newest.history.size <= offset:
+            return offset
+        line = encode(newest.history).encode() + b"\n"
+        stream.write([line])
+        file.seek(offset)
+        _write_all(stream, thinned(file, offset, newest, most_steps))
+        stream.write([line])
+    return newest.history.size
 
 
 def _await_file(path: Path, process: tuple[Path, str] | None, stream: LineStream) -> bool:
@@ -144,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--process-folder", type=processes.absolute_path)
     parser.add_argument("--process-name")
     parser.add_argument("--once", action="store_true", help="end when what is there is printed")
-    parser.add_argument("--most-steps", type=int, help="with --once: of the steps, about so many")
+    parser.add_argument("--most-steps", type=int, help="of the steps that are there, about so many")
     options = parser.parse_args(arguments)
     if (options.process_folder is None) != (options.process_name is None):
         parser.error("--process-folder and --process-name go together")
@@ -153,7 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = (
             once(options.path, options.offset, options.most_steps)
             if options.once
-            else follow(options.path, options.offset, process)
+            else follow(options.path, options.offset, process, options.most_steps)
         )
     except OSError as error:
         print(f"{options.path}: {error.strerror}", file=sys.stderr)

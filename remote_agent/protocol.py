@@ -261,6 +261,19 @@ class HeadReport:
 
 
 @dataclass(frozen=True, kw_only=True)
+class History:
+    """What ``python -m remote_agent.follow --most-steps`` prints before and after the events that are there already.
+
+    ``history`` is the number of the newest event, which comes right after it, ``step`` the last step, and ``size`` the
+    bytes of all events before the newest one.
+    """
+
+    history: int
+    step: int
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunSummary:
     """One run as its host's files tell it; ``started`` is None until the first event.
 

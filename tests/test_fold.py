@@ -11,6 +11,7 @@ from hetero_tui.calls import call_for
 from hetero_tui.events import ClusterState, HostState, Level
 from hetero_tui.fold import apply
 from hetero_tui.narration import Narrator, Output
+from hetero_tui.reporting.metrics import metrics
 from hetero_tui.reports import status_document
 from hetero_tui.state import COORDINATOR, LOG_LINES, LOSS_POINTS, RECENT_STEPS, RunView, State, initial
 from hetero_tui.ui.header import verdict
@@ -571,3 +572,24 @@ def test_a_record_that_is_read_with_few_of_its_steps_gives_the_same_figures() ->
     assert (thin.samples, thin.step) == (991 * 64, 991)
     assert (thin.step_seconds, whole.step_seconds) == (1.0, 1.0)
     assert thin.losses[::10] == whole.losses[::100]
+
+
+def test_of_a_run_that_is_attached_to_nothing_old_is_the_present_until_its_history_is_read() -> None:
+    attached = events.RunChanged(time=500.0, run="text-1", job="text", state=RunState.RUNNING, detail="attached")
+    state = apply(apply(both_up(), attached), events.RunBehind(run="text-1", seq=42, step=39))
+    assert state.run is not None
+    assert state.run.behind is not None
+    gone = lost(3, "nas", "its worker ended")
+    state = run_of(started(), plan(), gone, *(step(number, number + 3) for number in range(1, 39)), start=state)
+    assert state.run is not None
+    assert [host.state for host in state.hosts] == [HostState.UP, HostState.UP]
+    shown = state.present.run
+    assert shown is not None
+    assert (shown.step, shown.faults, shown.workers, shown.recent, shown.is_starting) == (38, (), (), (), False)
+    assert "nas" not in metrics(state).partition("run_state")[2]
+
+    state = run_of(step(39, 42), start=state)
+    assert state.present is state
+    assert [host.state for host in state.hosts] == [HostState.TRAINING, HostState.PAUSED]
+    again = apply(state, events.RunBehind(run="text-1", seq=42, step=39))
+    assert again is state

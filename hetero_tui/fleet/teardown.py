@@ -54,8 +54,9 @@ def preview(state: State, touched: Collection[str]) -> TeardownPreview:
     run = state.run
     live = ""
     if run is not None and not run.state.final:
+        step = run.step if run.behind is None else run.behind.step
         saved = f"last checkpoint: step {run.checkpoint_step:,}" if run.checkpoint else "no checkpoint yet"
-        live = f"{run.run} at step {run.step:,} ({saved})"
+        live = f"{run.run} at step {step:,}" + (f" ({saved})" if run.behind is None else "")
     with_ray = [host.name for host in state.hosts if host.state in _WITH_RAY]
     stops: tuple[str, ...] = ()
     if with_ray:

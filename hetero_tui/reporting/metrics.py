@@ -26,8 +26,9 @@ Sample = tuple[Mapping[str, str], float | None]
 
 
 def metrics(state: State) -> str:
-    """All of them. Pure."""
-    return "".join((*_of_fleet(state), *_of_hosts(state.hosts), *(_of_run(state.run) if state.run is not None else ())))
+    """All of them; none of a run of which only the past is known yet. Pure."""
+    of_run = _of_run(state.run) if state.run is not None and state.run.behind is None else ()
+    return "".join((*_of_fleet(state), *_of_hosts(state.hosts), *of_run))
 
 
 def _of_fleet(state: State) -> Iterator[str]:

@@ -42,9 +42,17 @@ class Recovery(Protocol):
 
 
 async def attend(
-    cluster: str, transports: Mapping[str, Transport], run: str, head: str, emit: Emit, recovery: Recovery
+    cluster: str,
+    transports: Mapping[str, Transport],
+    run: str,
+    head: str,
+    emit: Emit,
+    recovery: Recovery,
+    most_steps: int | None = None,
 ) -> AsyncGenerator[tuple[HostText, protocol.Event]]:
     """Yield (line as written, event) of a run from seq 1 to its last event; each is also emitted.
+
+    ``most_steps``: of the steps that it has made before, about so many; None: all.
 
     Raises:
         RunError: there is no such run, or it can't go on.
@@ -62,13 +70,27 @@ async def attend(
             notice(Level.WARNING, f"lost sight of {run}: {cause}; it goes on, and so do we")
         broken = True
 
+    missed = _Missed(recovery)
+
+    def told(history: protocol.History) -> None:
+        missed.from_number = history.history
+        seen.begin(history.history)
+        emit(events.RunBehind(run=run, seq=history.history, step=history.step))
+
     shown, restarted_at = 0, -1
     movable, compares = True, False
-    away: frozenset[str] = frozenset()
     with Seen() as seen:
         while True:
             loss = asyncio.create_task(head_loss(cluster, transports, head) if movable else _never())
-            lines = follow(transports[head], cluster, run, lost, after=0 if compares else shown)
+            lines = follow(
+                transports[head],
+                cluster,
+                run,
+                lost,
+                after=0 if compares else shown,
+                most_steps=most_steps,
+                on_history=told,
+            )
             try:
                 async with aclosing(until_lost(lines, loss)) as coming:
                     async for line, event in coming:
@@ -85,8 +107,7 @@ async def attend(
                         shown = event.seq
                         seen.add(line, event.seq)
                         emit(events.RunProgressed(run=run, event=event))
-                        if away != (away := doing_without(away, event)):
-                            recovery.look_after(away)
+                        missed.after(event)
                         yield line, event
             except HeadGone as gone:
                 broken = False
@@ -107,6 +128,23 @@ async def attend(
                 loss.cancel()
                 with suppress(asyncio.CancelledError):
                     await loss
+
+
+class _Missed:
+    """Has the hosts looked after that a run does without; in its history they were lost then, and not now."""
+
+    def __init__(self, recovery: Recovery) -> None:
+        self._recovery = recovery
+        self._away: frozenset[str] = frozenset()
+        self._looked_after: frozenset[str] = frozenset()
+        self.from_number = 0
+
+    def after(self, event: protocol.Event) -> None:
+        """One more of the run's events has come."""
+        self._away = doing_without(self._away, event)
+        if event.seq >= self.from_number and self._away != self._looked_after:
+            self._looked_after = self._away
+            self._recovery.look_after(self._away)
 
 
 def doing_without(hosts: frozenset[str], event: protocol.Event) -> frozenset[str]:

@@ -16,9 +16,54 @@ STEP = "follow"
 MAX_BAD_LINES = 20
 """So many lines in a row that are no events, and it is not our file that is being read."""
 
+_HISTORY = '{"history":'
+
+
+class _Place:
+    """Where in the file the reading is: a stream that breaks goes on there, or with the whole history once more."""
+
+    def __init__(self, most_steps: int | None, on_history: Callable[[protocol.History], None]) -> None:
+        self._most_steps, self._offset = most_steps, 0
+        self._on_history = on_history
+        self._is_history = False
+
+    def arguments(self) -> tuple[str, ...]:
+        """What :mod:`remote_agent.follow` is told, of a stream that begins."""
+        self._is_history = False
+        few = () if self._most_steps is None else ("--most-steps", str(self._most_steps))
+        return ("--offset", str(self._offset), *few)
+
+    def takes(self, line: HostText) -> bool:
+        """Whether the line is one that stands before or after the history.
+
+        Raises:
+            ProtocolError: it does not fit.
+        """
+        if not line.raw.startswith(_HISTORY):
+            return False
+        said = answers.value(protocol.History, line)
+        if self._is_history:
+            self._offset, self._most_steps = said.size, None
+        self._is_history = self._most_steps is not None
+        if self._is_history:
+            self._on_history(said)
+        return True
+
+    def add(self, size: int) -> None:
+        """So many bytes were read, unless it was of a history with gaps."""
+        if not self._is_history:
+            self._offset, self._most_steps = self._offset + size, None
+
 
 async def follow(
-    transport: Transport, cluster: str, run: str, on_break: Callable[[str], None] | None = None, *, after: int = 0
+    transport: Transport,
+    cluster: str,
+    run: str,
+    on_break: Callable[[str], None] = lambda _: None,
+    *,
+    after: int = 0,
+    most_steps: int | None = None,
+    on_history: Callable[[protocol.History], None] = lambda _: None,
 ) -> AsyncGenerator[tuple[HostText, protocol.Event]]:
     """Yield (line as written, event) from seq 1 to the run's last event; ends after that one.
 
@@ -26,13 +71,16 @@ async def follow(
     nothing comes twice. ``on_break`` is told why, each time. Kinds that this version does not know are skipped, and so
     are events up to seq ``after``, which were seen before the run went on elsewhere.
 
+    ``most_steps``: of the steps that are there already, about so many, evenly spread, and the last ones; None: all.
+    ``on_history`` is told then how far the run has come, before the first of its events.
+
     Raises:
         RunError: the run does not exist.
         CoordinatorGone: its coordinator is gone without a last event.
         HostKeyChanged, HostKeyUnknown: the host is not the one it was.
     """
     folder = agent.home_folder(cluster)
-    offset, last_seq, pauses = 0, after, deadlines.reconnect_pauses()
+    place, last_seq, pauses = _Place(most_steps, on_history), after, deadlines.reconnect_pauses()
     while True:
         try:
             await transport.connect()
@@ -41,9 +89,9 @@ async def follow(
                 cluster,
                 "follow",
                 f"{folder}/runs/{run}/events.jsonl",
-                *("--offset", str(offset)),
                 *("--process-folder", folder),
                 *("--process-name", protocol.run_process_name(run)),
+                *place.arguments(),
                 step=STEP,
             ) as lines:
                 bad, damaged = 0, 0
@@ -52,6 +100,8 @@ async def follow(
                     if not line.raw:
                         continue  # a heartbeat
                     try:
+                        if place.takes(line):
+                            continue
                         event = answers.event(line)
                     except protocol.ProtocolError:
                         bad += 1
@@ -62,7 +112,7 @@ async def follow(
                         damaged += len(line.raw.encode()) + 1 if line.raw.startswith("{") else 0
                         continue
                     bad = 0
-                    offset += damaged + len(line.raw.encode()) + 1
+                    place.add(damaged + len(line.raw.encode()) + 1)
                     damaged = 0
                     if event is None or event.seq <= last_seq:
                         continue
@@ -91,6 +141,5 @@ async def follow(
             raise
         except Unreachable as error:
             why = error.cause
-        if on_break is not None:
-            on_break(why)
+        on_break(why)
         await asyncio.sleep(next(pauses))

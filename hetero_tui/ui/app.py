@@ -142,7 +142,7 @@ class HeteroApp(MachineActions):
         busy = "" if self._mistakes and isinstance(intents, Opening) else intents.busy
         no_tutorial = bool(intents.state.hosts) or busy == BUSY
         return View(
-            state=intents.state,
+            state=intents.state.present,
             busy=busy,
             now=self._now(),
             zone=self._zone,

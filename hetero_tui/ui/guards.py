@@ -43,6 +43,8 @@ def drain_refusal(state: State, host: str | None) -> str | None:
     run = state.run
     if run is None or run.state.final:
         return "No run is going on, so there is nothing to leave."
+    if run.behind is not None:
+        return f"{run.run} is still being read; try again in a moment."
     if host is None:
         return "There is no machine to drain."
     if host not in {worker.host for worker in run.workers if worker.alive}:
@@ -57,6 +59,8 @@ def back_refusal(state: State, host: str | None) -> str | None:
     run = state.run
     if run is None or run.state.final:
         return "No run is going on. Press t to train, or r to resume one."
+    if run.behind is not None:
+        return f"{run.run} is still being read; try again in a moment."
     known = state.host(host) if host is not None else None
     if known is None:
         return "There is no machine to bring back."

@@ -13,6 +13,7 @@ from hetero_tui.state import RunView, State
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui import look
 from hetero_tui.ui.draw.bars import use_bar
+from hetero_tui.ui.draw.phases import catching_up_words
 from hetero_tui.ui.keys import FAULTS, VIEWS
 from hetero_tui.ui.palette import Palette
 from remote_agent.states import RunState
@@ -67,7 +68,7 @@ def verdict(state: State, busy: str, palette: Palette) -> Text:
     if not state.hosts:
         return Text("")
     run = state.run
-    if run is not None and not run.state.final and not run.is_starting:
+    if run is not None and not run.state.final and not run.is_starting and run.behind is None:
         training, able = state.hosts_training, state.hosts_able
         glyph, colour = ("●", palette.accent) if training == able and training else ("◐", palette.warning)
         return Text(f"{glyph} training {training}/{able}", style=colour)
@@ -102,6 +103,9 @@ def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) ->
     colour = shown.colour(palette)
     if run.state.final:
         words = f"{shown.glyph} {run.run} {ending(run)}"
+        return [_Place(rank=1, width=len(words), text=Text(words, style=colour))]
+    if run.behind is not None:
+        words = f"{shown.glyph} {run.run} {catching_up_words(run, run.behind)}"
         return [_Place(rank=1, width=len(words), text=Text(words, style=colour))]
     if run.is_starting:
         phase = run.phases[-1]

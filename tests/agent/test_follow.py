@@ -16,6 +16,7 @@ from remote_agent.protocol import (
     FOLLOW_NO_FILE,
     FOLLOW_PROCESS_GONE,
     CheckpointSaved,
+    History,
     Step,
     encode,
 )
@@ -148,12 +149,13 @@ def test_a_file_that_is_not_there_has_nothing_to_be_read_once(agent_stream, tmp_
     assert process.wait(30) == 0
 
 
-def test_of_a_long_record_few_steps_are_read_and_every_other_event(tmp_path, capfdbinary):
-    def step(number: int) -> str:
-        return encode(
-            Step(seq=number, time=1.0, step=number, loss=None, samples=1, seconds=1.0, bytes_pushed=0, bytes_pulled=0)
-        )
+def step(number: int) -> str:
+    return encode(
+        Step(seq=number, time=1.0, step=number, loss=None, samples=1, seconds=1.0, bytes_pushed=0, bytes_pulled=0)
+    )
 
+
+def test_of_a_long_record_few_steps_are_read_and_every_other_event(tmp_path, capfdbinary):
     other = encode(CheckpointSaved(seq=9, time=1.0, step=5, path='"kind":"step",', host="a", size=1))
     path = tmp_path / "events.jsonl"
     path.write_text("\n".join([*map(step, range(1, 5001)), other, *map(step, range(5001, 10001)), "cut"]))
@@ -164,3 +166,25 @@ def test_of_a_long_record_few_steps_are_read_and_every_other_event(tmp_path, cap
     assert steps[:3] == [1, 101, 201]
     assert steps[-follow.LAST_STEPS :] == list(range(10001 - follow.LAST_STEPS, 10001))
     assert len(steps) == 100 + follow.LAST_STEPS
+
+
+def test_a_run_that_goes_on_is_caught_up_with_by_few_of_its_steps_and_then_read_whole(agent_stream, tmp_path):
+    path = tmp_path / "events.jsonl"
+    path.write_text("".join(f"{step(number)}\n" for number in range(1, 1001)))
+    process = agent_stream("follow", str(path), "--most-steps", "10")
+    before = encode(History(history=1000, step=1000, size=path.stat().st_size - len(step(1000)) - 1))
+
+    assert process.stdout.readline().decode() == f"{before}\n"
+    history = list(iter(lambda: process.stdout.readline().decode().rstrip(), before))
+    assert [json.loads(line)["step"] for line in history] == [*range(1, 950, 100), *range(951, 1000)]
+    with path.open("a") as file:
+        file.write(f"{step(1001)}\n{step(1002)}\n")
+    assert [process.stdout.readline().decode().rstrip() for _ in range(3)] == [*map(step, (1000, 1001, 1002))]
+
+
+def test_the_last_word_of_a_run_that_is_caught_up_with_ends_the_stream(agent_stream, tmp_path):
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b"".join(f"{step(number)}\n".encode() for number in (1, 2)) + FINAL + b"after the end\n")
+    process = agent_stream("follow", str(path), "--most-steps", "10")
+    assert process.stdout.read().splitlines()[-1] == FINAL.rstrip()
+    assert process.wait(30) == 0

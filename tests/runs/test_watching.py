@@ -69,3 +69,16 @@ def test_what_was_seen_is_compared_with_what_the_history_is_now() -> None:
         seen.cut(2)
         seen.add(HostText("another"), 3)
         assert (seen.last, seen.lines()) == (3, b"line 1\nline 2\nanother\n")
+
+
+def test_of_a_run_that_was_attached_to_late_what_is_older_is_not_kept() -> None:
+    with Seen() as seen:
+        seen.begin(1000)
+        for seq in (1, 500, 1000, 1001):
+            seen.add(HostText(f"line {seq}"), seq)
+        assert seen.lines(after=1000) == b"line 1001\n"
+        assert seen.lines(after=998) == b""
+        assert all(seen.same(HostText(f"line {seq}"), seq) for seq in (1, 900, 1000, 1001))
+        assert not seen.same(HostText("line 1000"), 1001)
+        seen.cut(1000)
+        assert (seen.last, seen.lines(after=999)) == (1000, b"line 1000\n")

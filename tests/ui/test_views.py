@@ -6,14 +6,14 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from textual.widgets import Input
+from textual.widgets import Input, Static
 
 from hetero_tui import events as ev
 from hetero_tui.errors import InventoryError, UsageError
 from hetero_tui.events import ClusterState, HostState
 from hetero_tui.fold import apply
 from hetero_tui.launcher import changes_of
-from hetero_tui.state import WORKERS, Phase
+from hetero_tui.state import WORKERS, Behind, Phase
 from hetero_tui.ui.app import HeteroApp
 from hetero_tui.ui.draw.phases import phases_lines
 from hetero_tui.ui.keys import KEYS, RUNS, VIEWS, clashes, remapped
@@ -81,6 +81,23 @@ async def test_before_the_first_step_the_start_is_shown_part_by_part_with_its_se
             assert "◔ workers              12 s" in said
             assert "first step in about 5 s" in said
         assert "starting: workers 12 s" in app.main.query_one("#status", Lines).text
+
+
+async def test_while_a_history_is_read_every_view_says_how_far_and_shows_nothing_of_it(scenarios, open_app) -> None:
+    state = scenarios.faulty()
+    run = state.run
+    behind = replace(run, step=1204, behind=Behind(seq=run.last_seq + 1, step=3000))
+    app = open_app(replace(state, run=behind))
+    words = "catching up: step 1,204 of 3,000"
+    async with app.run_test(size=(120, 40)) as pilot:
+        assert words in app.main.query_one("#status", Lines).text
+        for view in "1234":
+            await pilot.press(view)
+            said = text_of(app)
+            assert words in said
+        await pilot.press("1", "s")
+        await pilot.pause()
+        assert "with a checkpoint" in str(app.screen.query_one("#text", Static).render())
 
 
 def test_what_takes_longer_than_usual_makes_the_time_to_the_first_step_longer(scenarios) -> None:

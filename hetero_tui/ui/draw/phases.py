@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from hetero_tui.state import COORDINATOR, FIRST_STEP, MEASURING, WORKERS, Phase, State
+from hetero_tui.state import COORDINATOR, FIRST_STEP, MEASURING, WORKERS, Behind, Phase, RunView, State
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui.palette import Palette
 
@@ -34,15 +34,27 @@ def phases_of(state: State) -> tuple[Phase, ...]:
 
 
 def is_starting(state: State) -> bool:
-    """Whether a run or a cluster is being started, and its start is what there is to see."""
+    """Whether a run or a cluster is being started, or a run's history is read, and that is what there is to see."""
     cluster = state.cluster_phase
     if cluster is not None and cluster.ended is None:
         return True
-    return state.run is not None and state.run.is_starting
+    return state.run is not None and (state.run.is_starting or state.run.behind is not None)
+
+
+def start_title(state: State) -> str:
+    """What the panel of :func:`phases_lines` is called."""
+    return "Start" if state.run is None or state.run.behind is None else "History"
+
+
+def catching_up_words(run: RunView, behind: Behind) -> str:
+    """How far the history of a run that was attached to has been read."""
+    return f"catching up: step {min(run.step, behind.step):,} of {behind.step:,}"
 
 
 def phases_lines(state: State, now: float, width: int, palette: Palette) -> list[Text]:
     """A line for each part: done with its seconds, under way with a word of what it does, and to come."""
+    if state.run is not None and state.run.behind is not None:
+        return [Text(catching_up_words(state.run, state.run.behind), style=palette.foreground)]
     known = phases_of(state)
     order = [COORDINATOR, WORKERS, MEASURING, FIRST_STEP] if state.run is not None or not known else []
     lines = []
@@ -74,6 +86,8 @@ def _pace(known: Sequence[Phase], now: float) -> float:
 
 def phase_words(state: State, now: float) -> str:
     """The part that is under way, in a few words; empty where none is."""
+    if state.run is not None and state.run.behind is not None:
+        return catching_up_words(state.run, state.run.behind)
     known = phases_of(state)
     if not known or known[-1].ended is not None:
         return ""

@@ -24,6 +24,8 @@ class StopScreen(Dialog[bool]):
         run, palette = view.state.run, view.palette
         if run is None or run.run != self._run or run.state.final:
             said = [f"{self._run} has ended meanwhile."]
+        elif run.behind is not None:
+            said = ["It ends after its step, with a checkpoint.", "It can be resumed with r."]
         elif not run.step:
             said = ["It is still starting: it ends before its first step, or after that with a checkpoint."]
         else:

@@ -8,6 +8,7 @@ from textual.app import ComposeResult
 from hetero_tui.events import HostState
 from hetero_tui.state import Fault, RunView
 from hetero_tui.ui import format as fmt
+from hetero_tui.ui.draw.phases import catching_up_words
 from hetero_tui.ui.draw.tables import Col, table_line, titles_line
 from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.view import View
@@ -104,6 +105,8 @@ def foot(run: RunView | None, view: View, width: int, palette: Palette) -> list[
     """The sums: faults, seconds stalled and their part of the time; which hosts are missing, and until when."""
     if run is None:
         return [Text("There is no run." if view.state.hosts else NO_HOSTS, style=palette.foreground)]
+    if run.behind is not None:
+        return [Text(catching_up_words(run, run.behind), style=palette.foreground)]
     if not run.faults:
         return [Text("No fault so far.", style=palette.accent)]
     stalled, passed = run.stalled_seconds, run.seconds

@@ -13,7 +13,7 @@ from hetero_tui.ui import format as fmt
 from hetero_tui.ui.arrangement import FRAME, Arrangement, arrange
 from hetero_tui.ui.details import details_lines
 from hetero_tui.ui.draw.curve import curve, loss_blocks, scale_label
-from hetero_tui.ui.draw.phases import is_starting, phases_lines
+from hetero_tui.ui.draw.phases import is_starting, phases_lines, start_title
 from hetero_tui.ui.draw.step_time import (
     WorkerTime,
     last_times,
@@ -114,7 +114,7 @@ class FleetPane(Pane):
             self.lines("outcome").show([outcome_line(run, width, palette)])
         half = width // 2 if arranged.side_by_side else width
         if arranged.loss and is_starting(view.state):
-            self.titled("loss", "Start")
+            self.titled("loss", start_title(view.state))
             lines = phases_lines(view.state, view.now, half - INSIDE, palette)
             self.lines("loss").show(lines if arranged.loss >= _CURVE_FROM else _current(lines))
         elif arranged.loss:

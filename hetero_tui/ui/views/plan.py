@@ -11,7 +11,7 @@ from hetero_tui.state import RunView
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui.arrangement import FRAME
 from hetero_tui.ui.details import wrapped
-from hetero_tui.ui.draw.phases import phase_words
+from hetero_tui.ui.draw.phases import catching_up_words, phase_words
 from hetero_tui.ui.draw.step_time import recent_times, verdict
 from hetero_tui.ui.draw.tables import Col, table_line, titles_line
 from hetero_tui.ui.palette import Palette
@@ -88,6 +88,8 @@ def _none_yet(view: View) -> str:
         return NO_HOSTS
     if run is None:
         return "There is no run. A plan is made when one starts: press t to train."
+    if run.behind is not None:
+        return catching_up_words(run, run.behind)
     if run.state.final:
         return f"{run.run} ended before it had a plan."
     return f"{run.run} has no plan yet; {phase_words(view.state, view.now) or run.detail or 'it is being resumed'}"

@@ -10,7 +10,7 @@ from hetero_tui.state import RunView
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui.arrangement import FRAME, SIDE_BY_SIDE
 from hetero_tui.ui.draw.curve import Points, curve, loss_blocks, scale_label, smoothed
-from hetero_tui.ui.draw.phases import is_starting, phases_lines
+from hetero_tui.ui.draw.phases import is_starting, phases_lines, start_title
 from hetero_tui.ui.draw.stages import bubble_words, stages_lines, stages_title
 from hetero_tui.ui.draw.step_time import (
     last_times,
@@ -63,7 +63,7 @@ class RunPane(Pane):
             self.give_heights({"outcome": outcome, "plots": room, "loss": room} | none)
             self.set_class(False, "side-by-side")
             self.query_one("#right").display = False
-            self.titled("loss", "Start" if starting else "Run")
+            self.titled("loss", start_title(view.state) if starting else "Run")
             lines = phases_lines(view.state, view.now, width - INSIDE, palette) if starting else _nothing(run, view)
             self.lines("loss").show(lines)
             if outcome and run is not None:
