@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import secrets
 import shlex
 import socket
@@ -27,6 +28,11 @@ OPEN = "/open"
 COOKIE = "hetero-tui"
 
 _REFUSED = "This page is for the browser that opened the link of `hetero-tui web`, which works once: start it again.\n"
+
+_FROM_ELSEWHERE = re.compile(r'<link\s[^>]*href="https?://(?!127\.0\.0\.1[:/])[^>]*>')
+
+_TERMINAL = ("env", "-u", "COLORFGBG", "TERM=xterm-256color", "COLORTERM=truecolor")
+"""What a page's terminal is, whatever the one is that this was started in."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -74,14 +80,25 @@ class GuardedServer(Server):
 
     def __init__(self, command: Sequence[str], listening: socket.socket) -> None:
         host, port = listening.getsockname()[:2]
-        super().__init__(f"exec {shlex.join(command)}", host=host, port=port, title="hetero-tui")
+        super().__init__(f"exec {shlex.join((*_TERMINAL, *command))}", host=host, port=port, title="hetero-tui")
         self._listening = listening
         self.guard = Guard(f"{host}:{port}")
 
     async def _make_app(self) -> web.Application:
         app = await super()._make_app()
         app.middlewares.append(self.guard.check)
+        app.router.add_get("/favicon.ico", self.handle_icon)
         return app
+
+    async def handle_index(self, request: web.Request) -> web.Response:
+        """textual-serve's page without what it has browsers fetch from other servers."""
+        page: web.Response = await super().handle_index(request)
+        page.text = _FROM_ELSEWHERE.sub("", page.text or "")
+        return page
+
+    async def handle_icon(self, request: web.Request) -> web.Response:
+        """There is none, which is no error."""
+        return web.Response(status=204)
 
     async def _process_messages(self, websocket: web.WebSocketResponse, app_service: AppService) -> None:
         """The page's app ends with the page: textual-serve asks it to, and would wait without end or not at all."""

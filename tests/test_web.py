@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -68,8 +69,11 @@ async def test_the_link_works_once_and_for_its_own_page_alone(tmp_path: Path) ->
         async with mine.get(link) as page:
             assert page.status == 200
             assert page.url.path == "/"
-            assert "hetero-tui" in await page.text()
+            text = await page.text()
+            assert "hetero-tui" in text
+            assert set(re.findall(r'(?:href|src)="(\w+://[^/"]+)', text)) == {place}
         assert await status(mine, f"{place}/static/css/xterm.css") == 200
+        assert await status(mine, f"{place}/favicon.ico") == 204
         assert await status(mine, place, Host="elsewhere.example") == 403
         assert await status(mine, f"{place}/ws", Origin="http://elsewhere.example") == 403
         assert await status(other, link) == 403
