@@ -90,9 +90,10 @@ class GuardedServer(Server):
         app.router.add_get("/favicon.ico", self.handle_icon)
         return app
 
-    async def handle_index(self, request: web.Request) -> web.Response:
+    async def handle_index(self, request: web.Request) -> web.StreamResponse:
         """textual-serve's page without what it has browsers fetch from other servers."""
-        page: web.Response = await super().handle_index(request)
+        page = await super().handle_index(request)
+        assert isinstance(page, web.Response), "a template is answered whole"
         page.text = _FROM_ELSEWHERE.sub("", page.text or "")
         return page
 

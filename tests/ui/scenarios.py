@@ -344,6 +344,29 @@ def finished(now: float = NOW) -> State:
     return fold(state, [ev.RunProgressed(run="text-7f3", event=end)])
 
 
+def torn_down(now: float = NOW) -> State:
+    """The cluster was taken down in mid-run: the run was stopped with a checkpoint, and the hosts are as before."""
+    state = training(now)
+    assert state.run is not None
+    end = p.RunFinished(
+        seq=state.run.last_seq + 1,
+        time=now - 9,
+        steps=1204,
+        samples=168_560,
+        final_loss=1.4,
+        samples_per_second=541.0,
+        checkpoint="~/.hetero-tui/rc-lab/runs/text-7f3/step-1204",
+        stopped=True,
+    )
+    happened: list[ev.Event] = [
+        ev.ClusterChanged(time=now - 10, state=ClusterState.STOPPING),
+        ev.RunProgressed(run="text-7f3", event=end),
+        *(ev.HostChanged(time=now - 4, host=host, state=HostState.READY) for host, _ in FLEET if host != "nas"),
+        ev.ClusterChanged(time=now - 4, state=ClusterState.DOWN),
+    ]
+    return listed(fold(state, happened))
+
+
 def failed(now: float = NOW) -> State:
     """The run ended badly."""
     state = training(now)

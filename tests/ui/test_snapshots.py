@@ -1,6 +1,7 @@
 """The screens as pictures. After a change that is meant: pytest tests/ui/test_snapshots.py --snapshot-update.
 
-Each view is taken in three conditions (a run goes on, there is nothing, there is trouble) and at three sizes. An app is
+Each view is taken in four conditions (a run goes on, there is nothing, there is trouble, the cluster was taken down in
+mid-run) and at three sizes. An app is
 started once for a condition and a size, and goes through its views: starting takes most of the time.
 """
 
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
-CONDITIONS = {"running": "training", "empty": "empty", "faulty": "faulty"}
+CONDITIONS = {"running": "training", "empty": "empty", "faulty": "faulty", "torn_down": "torn_down"}
 VIEWS = {"1": "fleet", "2": "run", "3": "plan", "4": "faults", "5": "runs", "6": "logs"}
 DIALOGS = {
     "probed_fleet": ("probed", ()),
@@ -36,6 +37,20 @@ async def test_the_views_look_as_they_were_accepted(condition, size, scenarios, 
             app.redraw()
             await pilot.pause()
             snapshot_of(app, f"{view}-{condition}-{size[0]}x{size[1]}")
+
+
+@pytest.mark.parametrize("size", [(60, 15), *SIZES], ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("condition", ["training", "faulty", "torn_down", "starting", "pipeline"])
+async def test_no_word_of_a_view_is_cut(condition, size, scenarios, open_app) -> None:
+    app = open_app(scenarios.listed(getattr(scenarios, condition)()))
+    async with app.run_test(size=size) as pilot:
+        for key in VIEWS:
+            await pilot.press(key)
+            await app.workers.wait_for_complete()
+            app.redraw()
+            await pilot.pause()
+            cut = [line.text for line in app.main._compositor.render_strips() if "…" in line.text]
+            assert not cut or (VIEWS[key] == "faults" and size[0] < 80), "there the marked fault is whole below"
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")

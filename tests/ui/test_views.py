@@ -156,6 +156,35 @@ async def test_faults_are_rows_with_what_was_done_and_a_host_can_be_brought_back
         assert toasts(app) == ["mercer is the last machine that trains. Press s to stop the run."]
 
 
+async def test_what_a_narrow_terminal_has_no_column_for_is_said_of_the_marked_fault(scenarios, open_app) -> None:
+    app = open_app(scenarios.training())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("4", "down")
+        await pilot.pause()
+        said = "1: 14:18:54 nas lost: silent for 1.1 s; 12 samples went to mercer; stall 0.9 s"
+        assert said in text_of(app).replace("\n", " ")
+
+
+async def test_of_a_run_that_is_over_nothing_is_said_to_go_on(scenarios, open_app) -> None:
+    app = open_app(scenarios.torn_down())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("4")
+        assert text_of(app).count("to the end") == 2
+        assert not [word for word in ("still", "not yet", "next try") if word in text_of(app)]
+        await pilot.press("3")
+        assert "A step was link-bound" in text_of(app)
+
+
+async def test_a_log_line_that_is_wider_than_the_view_goes_on_below(scenarios, open_app) -> None:
+    app = open_app(scenarios.training())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("6")
+        assert "No run yet" not in text_of(app)
+        await app.workers.wait_for_complete()
+        app.redraw()
+        assert "INFO plan: mercer 52, crosby 48, macbook 28, nas\n" + 28 * " " + "12\n" in text_of(app)
+
+
 async def test_a_host_is_drained_with_a_key(scenarios, open_app) -> None:
     app = open_app(scenarios.training())
     async with app.run_test() as pilot:

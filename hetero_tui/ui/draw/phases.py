@@ -8,12 +8,13 @@ from rich.text import Text
 
 from hetero_tui.state import COORDINATOR, FIRST_STEP, MEASURING, WORKERS, Behind, Phase, RunView, State
 from hetero_tui.ui import format as fmt
+from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.palette import Palette
 
 _WHAT = {
     "cluster": "Ray starts on every machine",
     COORDINATOR: "the code is sent, torch is loaded on the head",
-    WORKERS: "a worker for each device: torch is loaded, the model is made",
+    WORKERS: "each worker loads torch and makes the model",
     MEASURING: "how fast each device and each link is",
     FIRST_STEP: "the batch is cut, the first step is computed",
 }
@@ -63,7 +64,13 @@ def phases_lines(state: State, now: float, width: int, palette: Palette) -> list
             lines.append(_line("✔", phase.name, fmt.seconds(phase.ended - phase.began), "", palette.accent, palette))
         else:
             spent = fmt.duration(now - phase.began)
-            lines.append(_line("◔", phase.name, spent, _WHAT[phase.name], palette.foreground, palette))
+            line = _line("◔", phase.name, spent, _WHAT[phase.name], palette.foreground, palette)
+            if line.cell_len > width:
+                line = _line("◔", phase.name, spent, "", palette.foreground, palette)
+                below = wrapped(_WHAT[phase.name], max(10, width - 2))
+                lines += [line, *(Text(f"  {part}", style=palette.muted) for part in below)]
+            else:
+                lines.append(line)
     # What comes after the last one: a run that is started again from a checkpoint has its coordinator already.
     last = known[-1].name if known else ""
     to_come = order[order.index(last) + 1 :] if last in order else order

@@ -93,7 +93,7 @@ def moved_words(run: RunView) -> str:
     """The bytes of the last step; of a pipeline those of the stage that sent most."""
     last = run.recent[-1]
     if run.stages:
-        return f"{fmt.size(last.bytes_pushed)} sent by a stage at most"
+        return f"a stage sent {fmt.size(last.bytes_pushed)} at most"
     return f"{fmt.size(last.bytes_pushed)} pushed, {fmt.size(last.bytes_pulled)} pulled"
 
 

@@ -8,8 +8,9 @@ from textual.app import ComposeResult
 from hetero_tui.events import HostState
 from hetero_tui.state import Fault, RunView
 from hetero_tui.ui import format as fmt
+from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.draw.phases import catching_up_words
-from hetero_tui.ui.draw.tables import Col, table_line, titles_line
+from hetero_tui.ui.draw.tables import Col, fitting, table_line, titles_line
 from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.view import View
 from hetero_tui.ui.views.pane import INSIDE, NO_HOSTS, Pane
@@ -55,12 +56,14 @@ class FaultsPane(Pane):
         entries = [
             Entry(key=str(fault.number), line=table_line(_COLUMNS, _cells(fault, view), inside)) for fault in faults
         ]
+        chosen = next((fault for fault in faults if str(fault.number) == self.table.rows.marked), None)
+        below = _whole(chosen, view, inside) if chosen is not None else []
         self.table.fill(
             f"Faults of {run.run}" if run is not None else "Faults",
             titles_line(_COLUMNS, inside, palette),
             entries,
             palette,
-            foot(run, view, inside, palette),
+            (*below, *foot(run, view, inside, palette)),
         )
 
 
@@ -92,10 +95,23 @@ def _cells(fault: Fault, view: View) -> list[Text]:
     ]
 
 
+def _whole(fault: Fault, view: View, width: int) -> list[Text]:
+    """The fault with what its line has no room for; nothing where that has it all."""
+    cells = _cells(fault, view)
+    columns = fitting(_COLUMNS, width)
+    if len(columns) == len(_COLUMNS) and all(cells[place].cell_len <= room for place, _, room in columns):
+        return []
+    _, when, host, what, done, stall, _ = (cell.plain for cell in cells)
+    said = f"{fault.number}: {when} {host} {what[2:]}; {done}; stall {stall}"
+    return [Text(part, style=view.palette.foreground) for part in wrapped(said, width)]
+
+
 def _back(fault: Fault, view: View) -> Text:
     palette = view.palette
     if fault.back is not None:
         return Text(f"after {fmt.seconds(fault.back - fault.time)}", style=palette.foreground)
+    if view.run is not None and view.run.state.final:
+        return Text("slow to the end" if fault.word == "slow" else "not to the end", style=palette.muted)
     if fault.retry_s is not None and fault.time + fault.retry_s > view.now:
         return Text(f"next try in {fmt.duration(fault.time + fault.retry_s - view.now)}", style=palette.warning)
     return Text("still slow" if fault.word == "slow" else "not yet", style=palette.warning)

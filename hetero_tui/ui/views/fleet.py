@@ -143,7 +143,7 @@ class FleetPane(Pane):
             self.lines("timeline").show(timeline_lines((), width, arranged.timeline - FRAME, palette))
         elif arranged.timeline:
             last = run.recent[-1]
-            self.titled("timeline", f"Step {last.step:,} from start to end, {moved_words(run)}")
+            self.titled("timeline", f"Step {last.step:,}: {moved_words(run)}")
             lines = timeline_lines(last_times(run), width, arranged.timeline - FRAME, palette)
             self.lines("timeline").show(lines)
         if arranged.rate:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from datetime import tzinfo
+from functools import lru_cache
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
@@ -14,6 +17,8 @@ from hetero_tui.intents import LoggedLine
 from hetero_tui.text import one_line
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui.arrangement import FRAME
+from hetero_tui.ui.details import wrapped
+from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.view import View
 from hetero_tui.ui.views.pane import INSIDE, Pane
 from hetero_tui.ui.widgets.lines import Lines
@@ -116,15 +121,15 @@ class LogsPane(Pane):
             return
         self._drawn = drawn
         shown = self.shown
-        lines = log_lines(shown, view, width - INSIDE) if shown else [Text(self._empty(), style=view.palette.muted)]
+        lines = log_lines(shown, view, width - INSIDE) if shown else [Text(self._empty(view), style=view.palette.muted)]
         panel.show(lines)
         if self.follows:
             panel.scroll_to(y=max(0, len(lines) - (height - FRAME)), animate=False, immediate=True)
 
-    def _empty(self) -> str:
+    def _empty(self, view: View) -> str:
         if self.said:
             return self.said
-        if not self.run:
+        if not self.run and view.run is None:
             return "No run yet: there is nothing to read."
         return "Nothing matches." if self.entries else "Waiting for the first line."
 
@@ -169,23 +174,29 @@ def _text(entry: LoggedLine) -> str:
 
 
 def log_lines(entries: Sequence[LoggedLine], view: View, width: int) -> list[Text]:
-    """The lines with time and process; what is wider than the panel is cut."""
-    palette = view.palette
+    """The lines with time and process; what is wider than the panel goes on below."""
     label = min(22, max(len(f"{entry.host}/{entry.line.process}") for entry in entries))
-    lines = []
-    for entry in entries:
-        name = f"{entry.host}/{one_line(entry.line.process)}"
-        text = entry.line.line.expandtabs(4)
-        indent = len(text) - len(text.lstrip(" "))
-        line = Text(f"{fmt.clock(entry.line.time, view.zone)} ", style=palette.muted)
-        line.append(f"{name[:label]:<{label}} ", style=palette.push)
-        line.append(" " * min(indent, 40) + _text(entry), style=_colour(entry, palette))
-        line.truncate(max(10, width), overflow="ellipsis")
-        lines.append(line)
-    return lines
+    return [line for entry in entries for line in _lines_of(entry, label, view.zone, width, view.palette)]
 
 
-def _colour(entry: LoggedLine, palette: object) -> str:
+@lru_cache(maxsize=2 * KEPT)
+def _lines_of(entry: LoggedLine, label: int, zone: tzinfo | None, width: int, palette: Palette) -> tuple[Text, ...]:
+    name = f"{entry.host}/{one_line(entry.line.process)}"
+    line = Text(f"{fmt.clock(entry.line.time, zone)} ", style=palette.muted)
+    line.append(f"{name[:label]:<{label}} ", style=palette.push)
+    raw = entry.line.line.expandtabs(4)
+    text, colour = _text(entry), _colour(entry, palette)
+    room = max(10, width - line.cell_len)
+    indent = min(len(raw) - len(raw.lstrip(" ")), room // 2)
+    first, *rest = wrapped(text, room - indent) if indent + cell_len(text) > room else [text]
+    below = " " * (line.cell_len + indent)
+    return (
+        line.append(" " * indent + first, style=colour),
+        *(Text(below).append(part, style=colour) for part in rest),
+    )
+
+
+def _colour(entry: LoggedLine, palette: Palette) -> str:
     text = entry.line.line
     bad = "Traceback" in text or "Error" in text or " ERROR " in text or " CRITICAL " in text
-    return str(getattr(palette, "bad" if bad else "warning" if " WARNING " in text else "foreground"))
+    return palette.bad if bad else palette.warning if " WARNING " in text else palette.foreground

@@ -15,6 +15,9 @@ INSIDE = FRAME + 2
 """Cells of a line that a panel's borders, its left padding and its scroll bar (or right padding) take."""
 
 
+TITLE = FRAME + 4
+"""Cells of a panel's upper border that its title has not."""
+
 NO_HOSTS = "No machines yet: press 1 to see how to name them."
 """What the other views say then."""
 

@@ -16,7 +16,7 @@ from hetero_tui.ui.draw.step_time import recent_times, verdict
 from hetero_tui.ui.draw.tables import Col, table_line, titles_line
 from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.view import View
-from hetero_tui.ui.views.pane import INSIDE, NO_HOSTS, Pane
+from hetero_tui.ui.views.pane import INSIDE, NO_HOSTS, TITLE, Pane
 from hetero_tui.ui.widgets.lines import Lines
 from hetero_tui.ui.widgets.table import CURSOR, Entry, Table
 
@@ -68,18 +68,19 @@ class PlanPane(Pane):
             Entry(key=share.worker, line=table_line(_COLUMNS, _cells(run, run.plan, share, palette), inside))
             for share in run.plan.shares
         ]
-        self.table.fill(title_of(run, run.plan), titles, entries, palette)
+        self.table.fill(title_of(run, run.plan, width - TITLE), titles, entries, palette)
         if room:
             self.titled("reasons", "Why")
             self.lines("reasons").show(reasons)
 
 
-def title_of(run: RunView, plan: protocol.PlanMade) -> str:
-    """The strategy, and the predicted time of a step beside the measured one."""
+def title_of(run: RunView, plan: protocol.PlanMade, width: int) -> str:
+    """The strategy, and the predicted time of a step beside the measured one, in words that fit."""
     predicted, measured = plan.predicted_step_s, run.step_seconds
     off = f" ({measured / predicted - 1:+.0%})" if predicted and measured else ""
-    times = f"a step predicted {fmt.milliseconds(predicted)}, measured {fmt.milliseconds(measured)}{off}"
-    return f"{run.run}: {plan.strategy}, {times}"
+    times = f"predicted {fmt.milliseconds(predicted)}, measured {fmt.milliseconds(measured)}{off}"
+    title = f"{run.run}: {plan.strategy}, a step {times}"
+    return title if len(title) <= width else f"{plan.strategy}, {times}"
 
 
 def _none_yet(view: View) -> str:
@@ -139,7 +140,8 @@ def reasons_lines(run: RunView, plan: protocol.PlanMade, width: int, palette: Pa
     lines = []
     bound = verdict(recent_times(run))
     if bound:
-        lines.append(Text.assemble(("A step is ", palette.foreground), (bound, f"bold {palette.accent}")))
+        verb = "was" if run.state.final else "is"
+        lines.append(Text.assemble((f"A step {verb} ", palette.foreground), (bound, f"bold {palette.accent}")))
     if run.replanned is not None:
         said = f"step {run.replanned.step:,}: {run.replanned.reason}"
         lines += [Text(part, style=palette.foreground) for part in wrapped(said, width)]

@@ -92,7 +92,7 @@ class RunPane(Pane):
             )
         if heights["timeline"] and run.recent:
             last = run.recent[-1]
-            self.titled("timeline", f"Step {last.step:,} from start to end, {moved_words(run)}")
+            self.titled("timeline", f"Step {last.step:,}: {moved_words(run)}")
             self.lines("timeline").show(timeline_lines(last_times(run), right, heights["timeline"] - FRAME, palette))
 
     def _draw_loss(self, run: RunView, width: int, height: int, view: View) -> None:

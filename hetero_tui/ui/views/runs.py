@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -12,6 +12,7 @@ from hetero_tui.state import RunView
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui import look
 from hetero_tui.ui.arrangement import FRAME
+from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.draw.bars import blocks
 from hetero_tui.ui.draw.curve import curve
 from hetero_tui.ui.draw.tables import Col, table_line, titles_line
@@ -82,7 +83,9 @@ class RunsPane(Pane):
         entries = [
             Entry(key=run.id, line=table_line(_COLUMNS, _cells(run, self.chosen, view), inside)) for run in found
         ]
-        self.table.fill("Runs", titles_line(_COLUMNS, inside, palette), entries, palette, [_foot(view, self.chosen)])
+        self.table.fill(
+            "Runs", titles_line(_COLUMNS, inside, palette), entries, palette, _foot(view, self.chosen, inside)
+        )
         if below:
             self.titled("compared", " and ".join(run.run for run in self.compared))
             self.lines("compared").show(compared_lines(self.compared, width - INSIDE, below - FRAME, palette))
@@ -113,7 +116,12 @@ def _cells(run: protocol.RunSummary, chosen: tuple[str, ...], view: View) -> lis
     ]
 
 
-def _foot(view: View, chosen: tuple[str, ...]) -> Text:
+def _foot(view: View, chosen: tuple[str, ...], width: int) -> list[Text]:
+    said = _foot_words(view, chosen)
+    return [Text(part, style=said.style) for part in wrapped(said.plain, width)]
+
+
+def _foot_words(view: View, chosen: tuple[str, ...]) -> Text:
     palette = view.palette
     if not view.state.hosts:
         return Text(NO_HOSTS, style=palette.foreground)
@@ -124,6 +132,17 @@ def _foot(view: View, chosen: tuple[str, ...]) -> Text:
     if len(chosen) == 2:
         return Text(f"c compares {chosen[0]} and {chosen[1]}", style=palette.foreground)
     return Text("enter opens · r resumes · space marks two, c compares them · l its logs", palette.muted)
+
+
+def _in_lines(figures: Sequence[str], width: int) -> list[str]:
+    """The figures one after the other in lines of at most ``width`` cells."""
+    lines: list[str] = []
+    for figure in figures:
+        if lines and len(lines[-1]) + 3 + len(figure) <= width:
+            lines[-1] += f"   {figure}"
+        else:
+            lines.append(figure)
+    return lines
 
 
 def compared_lines(runs: tuple[RunView, ...], width: int, height: int, palette: Palette) -> list[Text]:
@@ -142,9 +161,9 @@ def compared_lines(runs: tuple[RunView, ...], width: int, height: int, palette: 
             fmt.plural(run.faults[-1].number if run.faults else 0, "fault"),
             *(fmt.figure(name, value) for name, value in run.evaluation.items()),
         ]
-        line = Text(f"{run.run:<{label}}  ", style=f"bold {palette.accent}")
-        lines.append(line.append("   ".join(figures), style=palette.foreground))
-        lines[-1].truncate(width, overflow="ellipsis")
+        for index, part in enumerate(_in_lines(figures, width - label - 2)):
+            line = Text(f"{'' if index else run.run:<{label}}  ", style=f"bold {palette.accent}")
+            lines.append(line.append(part, style=palette.foreground))
     each = max(4, (height - len(lines)) // max(1, len(runs)))
     for run in runs:
         lines += curve(run.losses, (), width, each, palette) if run.losses else [Text("no step", style=palette.muted)]
