@@ -22,13 +22,13 @@ PARTS = ("compute", "push", "pull", "wait")
 
 @dataclass(frozen=True, kw_only=True)
 class Happened:
-    """Something besides steps: when, after which step, and in a sentence. ``is_fault``: something was lost or late."""
+    """Something besides steps: when, after which step, and in a sentence; ``fault`` is its number as one, or 0."""
 
     time: float
     step: int
     text: str
     level: Level
-    is_fault: bool = False
+    fault: int = 0
 
 
 @dataclass(kw_only=True)
@@ -83,12 +83,6 @@ class Figures:
         return dict(self.started.config) if self.started is not None else {}
 
 
-_FAULTS = (protocol.WorkerLost, protocol.ServerLost, protocol.HeadLost, protocol.RunFailed)
-
-_DRAINED = "drained"
-"""The cause of a worker's loss that a user asked for."""
-
-
 def figures_of(run: str, happened: Iterable[protocol.Event], standing: str = "") -> Figures:
     """The figures of a run from all of its events, in their order; ``standing`` is the word for where it stands."""
     found = Figures(run=run, state=standing)
@@ -124,13 +118,19 @@ def _told(found: Figures, state: State, event: protocol.Event) -> State:
         line = after.log[-1]
         step = after.run.step if after.run is not None else 0
         found.happened.append(
-            Happened(time=event.time, step=step, text=line.text, level=line.level, is_fault=_is_fault(event))
+            Happened(
+                time=event.time,
+                step=step,
+                text=line.text,
+                level=line.level,
+                fault=_newest_fault(after) if _newest_fault(after) > _newest_fault(state) else 0,
+            )
         )
     return after
 
 
-def _is_fault(event: protocol.Event) -> bool:
-    return isinstance(event, _FAULTS) and getattr(event, "cause", "") != _DRAINED
+def _newest_fault(state: State) -> int:
+    return state.run.faults[-1].number if state.run is not None and state.run.faults else 0
 
 
 def _worker(found: Figures, name: str) -> WorkerFigures:

@@ -143,8 +143,7 @@ def _loss(figures: Figures) -> Iterable[str]:
         smooth = svg.smoothed(points, len(points) // SMOOTH_PART)
         series.append(svg.Series(name="smoothed", points=smooth, style="main"))
     series.append(svg.Series(name="validation", points=validation, style="second", dots=True))
-    faults = [each for each in figures.happened if each.is_fault]
-    marks = [svg.Mark(x=each.step, number=number, text=each.text) for number, each in enumerate(faults, start=1)]
+    marks = [svg.Mark(x=each.step, number=each.fault, text=each.text) for each in figures.happened if each.fault]
     yield f"<h2>Loss{' (logarithmic scale)' if log else ''}</h2>"
     yield svg.line_plot(series, marks, x_label="step", y_label="loss", log=log)
     names = [(each.style, each.name) for each in series if each.points]
@@ -221,11 +220,9 @@ def _figure(each: protocol.Evaluated, name: str) -> str:
 def _happened(figures: Figures) -> Iterable[str]:
     if not figures.happened:
         return
-    number = 0
     rows, bad = [], []
     for each in figures.happened:
-        number += each.is_fault
-        rows.append([_clock(each.time), f"{each.step:,}", str(number) if each.is_fault else "", each.text])
+        rows.append([_clock(each.time), f"{each.step:,}", str(each.fault or ""), each.text])
         bad.append(each.level in (Level.BAD, Level.WARNING))
     yield "<h2>What happened</h2>"
     if len(rows) > MOST_ROWS:

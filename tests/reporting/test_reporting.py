@@ -100,7 +100,16 @@ def test_steps_that_were_made_again_count_once() -> None:
     assert figures.steps[2].loss == 90.0 / 27
     worker = figures.workers["fast/cpu"]
     assert (worker.steps, worker.samples, worker.seconds["compute"]) == (6, 24, 3.0)
-    assert [each.text for each in figures.happened if each.is_fault] == ["half lost at step 4: <i>silent</i>"]
+    assert [each.text for each in figures.happened if each.fault] == ["half lost at step 4: <i>silent</i>"]
+
+
+def test_a_report_numbers_the_faults_as_the_app_does() -> None:
+    slow = protocol.WorkerSlow(seq=8, time=107.5, worker="fast/cpu", host="fast", step=4, factor=0.5)
+    figures = figures_of(RUN, (*HAPPENED[:7], slow))
+    assert [(each.fault, each.text.split()[1]) for each in figures.happened if each.fault] == [
+        (1, "lost"),
+        (2, "slowed"),
+    ]
 
 
 def test_a_worker_that_took_over_a_slice_took_part_in_one_step_and_not_in_two() -> None:
