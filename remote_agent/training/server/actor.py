@@ -168,8 +168,8 @@ class ParameterServer(LinkEnd):
         _give_back_memory()
         for stream in self._streams:
             stream.start()
-        local = [stream.address for stream in self._streams if isinstance(stream, SharedMemoryServer)]
-        return ShardEndpoint(address=network.address, place=place(), memory="".join(local))
+        addresses = [stream.address for stream in self._streams if isinstance(stream, SharedMemoryServer)]
+        return ShardEndpoint(address=network.address, place=place(), memory="".join(addresses))
 
     def _optimizer_of(self, group: int, part: torch.nn.Parameter) -> torch.optim.Optimizer:
         """What changes a part of parameter group ``group``."""
