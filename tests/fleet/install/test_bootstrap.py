@@ -96,7 +96,6 @@ class Fleet:
         return ("bootstrap", "--from-laptop", "--wheels", str(self.wheels))
 
 
-@pytest.mark.long
 @pytest.fixture
 async def fleet(short_folder: Path) -> AsyncIterator[Fleet]:
     path = f"{Path(sys.base_prefix) / 'bin'}:/usr/bin:/bin"
@@ -104,6 +103,7 @@ async def fleet(short_folder: Path) -> AsyncIterator[Fleet]:
         yield Fleet(short_folder, machines)
 
 
+@pytest.mark.long
 async def test_a_killed_bootstrap_is_gone_on_with_and_the_machine_is_fit_then(fleet: Fleet) -> None:
     there = fleet.cluster
     half_made = there / "env/bin/python"  # of an environment that says that it is whole, and does not start
