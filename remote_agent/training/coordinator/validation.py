@@ -41,10 +41,6 @@ class Validation:
     data: Any
     batches: tuple[Indices, ...]
 
-    @property
-    def samples(self) -> int:
-        return sum(map(len, self.batches))
-
 
 def of_job(request: Request, config: TrainingConfig) -> Validation | None:
     """What the run is validated on; None: the job has no validation data.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable
@@ -87,17 +88,7 @@ class Contribution:
         payload = self._payloads.get(number)
         if payload is None:
             payload = self._payloads[number] = self._encode(number)
-        header = Header(
-            Kind.GRADIENT,
-            step=self._header.step,
-            slice=self._header.slice,
-            slices=self._header.slices,
-            samples=self._header.samples,
-            weight=self._header.weight,
-            chunk=number,
-            codec=self._codec.code,
-            length=len(payload),
-        )
+        header = dataclasses.replace(self._header, chunk=number, codec=self._codec.code, length=len(payload))
         return header, payload.numpy().data
 
     def _encode(self, number: int) -> Tensor:

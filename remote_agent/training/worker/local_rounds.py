@@ -27,21 +27,16 @@ from torch import Tensor, nn
 
 from remote_agent.training import job
 from remote_agent.training.deadlines import EXCHANGE_S
-from remote_agent.training.errors import JobError, LossNotFinite, TrainingError
 from remote_agent.training.shared.messages import (
-    Failed,
-    ShardLinkDown,
     Slice,
-    Stamps,
     StreamedAnswer,
-    StreamedResult,
     StreamedTask,
 )
 from remote_agent.training.shared.schedule import Schedule
 from remote_agent.training.wire.steps import Timings
 from remote_agent.training.worker.channels import Channel
 from remote_agent.training.worker.device.compute import SliceLoss
-from remote_agent.training.worker.streamed import Compute, Streaming
+from remote_agent.training.worker.streamed import Compute, Streaming, streamed
 
 
 class LocalRounds(Streaming):
@@ -84,49 +79,34 @@ class LocalRounds(Streaming):
     def computed(self) -> int:
         return max(self.contributed, self._made)
 
-    def step(self, task: StreamedTask) -> StreamedAnswer:
+    def _step(self, task: StreamedTask) -> StreamedAnswer:
         """Make the task's round and contribute it; unless it is delayed, wait for the new common weights."""
-        if (over := self._is_over(task)) is not None:
-            return over
         if not task.delayed and self._assumed is None:
-            return super().step(task)
+            return super()._step(task)
         entered = computed = time.monotonic()
         result = SliceLoss(0.0, 0.0)
-        try:
-            if task.own is not None:
-                with self._computing:
-                    result = self._local_steps(task, correcting=True)
-                    computed = time.monotonic() - result.aside_s
-            self._made = task.step
-            self._catch_up()
-            self._channel.begin(task.step, task.slices, task.samples)
-            if task.own is not None:
-                with self._computing:
-                    self._leave_difference(task.step - 1, len(task.own.indices), self._own)
-                    self._channel.contribute(task.own.index, result.weight)
-            if task.delayed:
-                self._assumed = self._weights.clone()
-            with self._begun:
-                self.contributed = task.step
-                self._begun.notify_all()
-            if not task.delayed:
-                self._count(self._channel.finish(EXCHANGE_S))
-                with self._computing:
-                    self._flip()
-        except (JobError, LossNotFinite) as error:
-            return Failed.of(error)
-        except TrainingError as error:
-            return ShardLinkDown(cause=str(error))
-        (bytes_out, bytes_in), self._moved = self._moved, [0, 0]
-        return StreamedResult(
-            loss=result.loss,
-            weight=result.weight,
-            compute_s=computed - entered,
-            pushed=computed,
-            bytes_out=bytes_out,
-            bytes_in=bytes_in,
-            stamps=Stamps(entered=entered, left=time.monotonic()),
-        )
+        if task.own is not None:
+            with self._computing:
+                result = self._local_steps(task, correcting=True)
+                computed = time.monotonic() - result.aside_s
+        self._made = task.step
+        self._catch_up()
+        self._channel.begin(task.step, task.slices, task.samples)
+        if task.own is not None:
+            with self._computing:
+                self._leave_difference(task.step - 1, len(task.own.indices), self._own)
+                self._channel.contribute(task.own.index, result.weight)
+        if task.delayed:
+            self._assumed = self._weights.clone()
+        with self._begun:
+            self.contributed = task.step
+            self._begun.notify_all()
+        if not task.delayed:
+            self._count(self._channel.finish(EXCHANGE_S))
+            with self._computing:
+                self._flip()
+        moved, self._moved = self._moved, [0, 0]
+        return streamed(result, entered, computed, computed, *moved)
 
     def _catch_up(self) -> None:
         """Wait for the common weights of the delayed round, if one is open; lost slices are repaired meanwhile."""

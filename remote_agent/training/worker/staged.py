@@ -25,7 +25,7 @@ from remote_agent.training.shared.stages import (
 from remote_agent.training.wire.errors import ConnectionBroken, ExchangeError
 from remote_agent.training.wire.stage_links import StageLinks
 from remote_agent.training.worker.device import device as devices
-from remote_agent.training.worker.engine import Parts, WaitingEngine, unusable
+from remote_agent.training.worker.engine import Answer, Parts, WaitingEngine, unusable
 from remote_agent.training.worker.stage import OwnWeights, Stage
 from remote_agent.training.worker.staging import stage_of
 
@@ -86,22 +86,21 @@ class StageEngine(WaitingEngine):
 
     def step(self, task: StageTask) -> StageDone | StageBroken | Failed:
         """The stage's part in a step; see :meth:`Stage.step`."""
-        try:
-            done = self.stage.step(task)
+        done = self._answered(lambda: self.stage.step(task))
+        if isinstance(done, StageDone):
             return dataclasses.replace(done, scalars=self.parts.compute.scalars.take())
-        except ConnectionBroken as error:
-            return self._broken(error)
-        except TrainingError as error:
-            return Failed.of(error)
+        return done
 
     def commit(self, commit: Commit) -> StageBroken | Failed | None:
+        return self._answered(lambda: self.stage.commit(commit))
+
+    def _answered(self, work: Callable[[], Answer]) -> Answer | StageBroken | Failed:
         try:
-            self.stage.commit(commit)
+            return work()
         except ConnectionBroken as error:
             return self._broken(error)
         except TrainingError as error:
             return Failed.of(error)
-        return None
 
     def share_of(self, function: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
         """The figures of a batch, of the last stage; of the others, and where one is lost meanwhile, none."""

@@ -99,73 +99,49 @@ class Streaming:
 
     def step(self, task: StreamedTask) -> StreamedAnswer:
         """Compute the task's slice (if it has one), contribute it, and wait for the new weights."""
-        if (over := self._is_over(task)) is not None:
-            return over
+        return self._is_over(task) or answered(lambda: self._step(task))
+
+    def _step(self, task: StreamedTask) -> StreamedAnswer:
         entered = computed = time.monotonic()
         result = SliceLoss(0.0, 0.0)
-        try:
-            self._channel.begin(task.step, task.slices, task.samples)
-            if task.own is not None:
-                with self._computing:
-                    result = self._gradient_of(task, self._own)
-                    computed = time.monotonic() - result.aside_s
-                    if not self._offered:
-                        self._channel.contribute(task.own.index, result.weight)
-            with self._begun:
-                self.contributed = task.step
-                self._begun.notify_all()
-            timings = self._channel.finish(EXCHANGE_S)
+        self._channel.begin(task.step, task.slices, task.samples)
+        if task.own is not None:
             with self._computing:
-                self._flip()
-        except (JobError, LossNotFinite) as error:
-            return Failed.of(error)
-        except TrainingError as error:
-            return ShardLinkDown(cause=str(error))
-        left = time.monotonic()
-        return StreamedResult(
-            loss=result.loss,
-            weight=result.weight,
-            compute_s=computed - entered,
-            pushed=computed + timings.push_s,
-            bytes_out=timings.bytes_out,
-            bytes_in=timings.bytes_in,
-            stamps=Stamps(entered=entered, left=left),
-        )
+                result = self._gradient_of(task, self._own)
+                computed = time.monotonic() - result.aside_s
+                if not self._offered:
+                    self._channel.contribute(task.own.index, result.weight)
+        with self._begun:
+            self.contributed = task.step
+            self._begun.notify_all()
+        timings = self._channel.finish(EXCHANGE_S)
+        with self._computing:
+            self._flip()
+        return streamed(result, entered, computed, computed + timings.push_s, timings.bytes_out, timings.bytes_in)
 
     def repair(self, task: StreamedTask) -> StreamedAnswer:
         """Compute a slice that another worker has lost, with the same weights, and contribute it.
 
         It waits until this worker is in the step itself. A step that is whole had the slice after all.
         """
-        assert task.own is not None, "a slice is repaired"
         with self._begun:
             if not self._begun.wait_for(lambda: self.contributed >= task.step or self._abandoned, REPAIR_S):
                 return NotBegun()
             if self._abandoned:
                 return ShardLinkDown(cause="the run goes on with other shards")
+        return answered(lambda: self._repair(task))
+
+    def _repair(self, task: StreamedTask) -> StreamedAnswer:
+        assert task.own is not None, "a slice is repaired"
         entered = time.monotonic()
-        try:
-            with self._computing:
-                if self._channel.step >= task.step:
-                    return Counted()
-                gradient = self._channel.spare()
-                result = self._gradient_of(task, self._gradients.views(gradient))
-                computed = time.monotonic() - result.aside_s
-                self._channel.contribute_spare(task.own.index, gradient, result.weight)
-        except (JobError, LossNotFinite) as error:
-            return Failed.of(error)
-        except TrainingError as error:
-            return ShardLinkDown(cause=str(error))
-        size = gradient.numel() * gradient.element_size()
-        return StreamedResult(
-            loss=result.loss,
-            weight=result.weight,
-            compute_s=computed - entered,
-            pushed=time.monotonic(),
-            bytes_out=size,
-            bytes_in=0,
-            stamps=Stamps(entered=entered, left=time.monotonic()),
-        )
+        with self._computing:
+            if self._channel.step >= task.step:
+                return Counted()
+            gradient = self._channel.spare()
+            result = self._gradient_of(task, self._gradients.views(gradient))
+            computed = time.monotonic() - result.aside_s
+            self._channel.contribute_spare(task.own.index, gradient, result.weight)
+        return streamed(result, entered, computed, time.monotonic(), gradient.nbytes, 0)
 
     # --- Left out, and in again --------------------------------------------------------------------------------------
 
@@ -297,6 +273,31 @@ class Streaming:
         views = self._sides[self._channel.step % 2]
         for parameter, view in zip(self._parameters.values(), views, strict=True):
             parameter.data = view
+
+
+def answered(work: Callable[[], StreamedAnswer]) -> StreamedAnswer:
+    """What ``work`` answers; an error of the job's is an answer, and so is a shard that can't be reached."""
+    try:
+        return work()
+    except (JobError, LossNotFinite) as error:
+        return Failed.of(error)
+    except TrainingError as error:
+        return ShardLinkDown(cause=str(error))
+
+
+def streamed(
+    result: SliceLoss, entered: float, computed: float, pushed: float, bytes_out: int, bytes_in: int
+) -> StreamedResult:
+    """The result of a call that was entered, had computed, and had pushed at these moments, and ends now."""
+    return StreamedResult(
+        loss=result.loss,
+        weight=result.weight,
+        compute_s=computed - entered,
+        pushed=pushed,
+        bytes_out=bytes_out,
+        bytes_in=bytes_in,
+        stamps=Stamps(entered=entered, left=time.monotonic()),
+    )
 
 
 def _progress(moments: Sequence[float], began: float) -> list[float]:

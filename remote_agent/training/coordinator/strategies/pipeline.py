@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -40,12 +40,12 @@ from remote_agent.training.coordinator.session import Session, StepReport
 from remote_agent.training.coordinator.share_balancer import ShareBalancer
 from remote_agent.training.coordinator.strategies.base import Strategy
 from remote_agent.training.coordinator.strategies.driver import Answered, Driver, Lost, Owed, Stalled
-from remote_agent.training.deadlines import LOOK_S, PING_S, SERVER_S, TRANSFER_S, given_up_after
+from remote_agent.training.deadlines import HUNG_DEADLINES, SERVER_S, TRANSFER_S, given_up_after
 from remote_agent.training.errors import StageLost, TrainingError
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.figures import whole
 from remote_agent.training.shared.flat import Payload
-from remote_agent.training.shared.messages import Failed, Slice
+from remote_agent.training.shared.messages import Slice
 from remote_agent.training.shared.rpc import Ref
 from remote_agent.training.shared.slices import SliceSpan
 from remote_agent.training.shared.stages import (
@@ -136,7 +136,7 @@ class Pipeline(Strategy):
         """
         session, members = self._session, list(self._session.members)
         self._step = session.order.done
-        costs: list[DeviceCosts] = self._all([(member, member.call("costs")) for member in members], SERVER_S)
+        costs: list[DeviceCosts] = self._all(members, SERVER_S, "costs")
         micro_batches = -(-session.config.batch_size // micro_batch(session.config))
         paced = [_paced(cost, member.simulated_speed) for cost, member in zip(costs, members, strict=True)]
         try:
@@ -146,8 +146,11 @@ class Pipeline(Strategy):
         self._stages = [members[stage.device] for stage in found.stages]
         self._plan(found, micro_batches, paced)
         secret = secrets.token_bytes(32)
-        listening = [(each, each.call("listen", number, secret)) for number, each in enumerate(self._stages)]
-        addresses: list[tuple[str, int]] = self._all(listening, SERVER_S)
+        now = time.monotonic()
+        listening = [
+            _Call(each, each.call("listen", number, secret), SERVER_S, now) for number, each in enumerate(self._stages)
+        ]
+        addresses: list[tuple[str, int]] = self._within(listening, SERVER_S)
         total = sum(block.seconds for block in costs[0].blocks)
         opening = []
         for number, member in enumerate(self._stages):
@@ -160,9 +163,9 @@ class Pipeline(Strategy):
                 in_flight=found.in_flight,
                 paces=(sum(each.forward_s for each in own) / total, sum(each.backward_s for each in own) / total),
             )
-            opening.append((member, member.call("take", role)))
-        self._all(opening, TRANSFER_S)
-        self._names: tuple[str, ...] = self._all([(self._stages[0], self._stages[0].call("names"))], SERVER_S)[0]
+            opening.append(_Call(member, member.call("take", role), TRANSFER_S, time.monotonic()))
+        self._within(opening, TRANSFER_S)
+        self._names: tuple[str, ...] = self._all(self._stages[:1], SERVER_S, "names")[0]
 
     def _plan(self, found: Cut, micro_batches: int, costs: Sequence[DeviceCosts]) -> None:
         """Write how the model is cut, and why."""
@@ -228,12 +231,7 @@ class Pipeline(Strategy):
         return error
 
     def _made(self, step: int, batch: Slice) -> list[StageDone]:
-        """What the stages say of a step.
-
-        Raises:
-            StageLost: one was lost.
-            TrainingError: the job failed.
-        """
+        """What the stages say of a step; raises as :meth:`_answers`."""
         task = StageTask(
             step=step,
             batch=batch,
@@ -241,34 +239,55 @@ class Pipeline(Strategy):
             watched=self._session.watched if self._session.plateau else (),
         )
         now = time.monotonic()
-        self._submitted = now
         calls = [_Call(each, each.call("step", task), each.usual_call_s, now) for each in self._stages]
-        answers: dict[WorkerHandle, StageDone] = {}
+
+        def owed(member: WorkerHandle, computed: int) -> Owed | None:
+            patience_s = given_up_after(self._session.config.slice_deadline_s, member.usual_call_s)
+            return Owed(now, patience_s, patience_s) if computed < step else None
+
+        return self._answers(calls, owed)
+
+    def _all(self, members: Sequence[WorkerHandle], seconds: float, method: str, *arguments: Any) -> list[Any]:
+        """What the members answer to a call that takes so many seconds at most; raises as :meth:`_answers`."""
+        calls = [_Call(each, each.call(method, *arguments), seconds, time.monotonic()) for each in members]
+        return self._within(calls, seconds)
+
+    def _within(self, calls: Sequence[_Call], seconds: float) -> list[Any]:
+        owed = Owed(time.monotonic(), seconds / HUNG_DEADLINES, seconds)
+        return self._answers(calls, lambda *_: owed)
+
+    def _answers(self, calls: Sequence[_Call], owed: Callable[[WorkerHandle, int], Owed | None]) -> list[Any]:
+        """What is answered to the calls, in their order.
+
+        Raises:
+            StageLost: a member was lost, or lost another one.
+            TrainingError: the job failed.
+        """
+        answers: dict[WorkerHandle, Any] = {}
         broken: list[tuple[WorkerHandle, str]] = []
+        awaited = list(calls)
         self._driver.begin()
-        while calls:
-            match self._driver.next(step, calls, self._owed):
-                case Answered(call, StageBroken(cause=cause)):
-                    calls.remove(call)
-                    broken.append((call.member, cause))
+        while awaited:
+            match self._driver.next(
+                self._step,
+                awaited,
+                lambda member, computed: None if member in answers else owed(member, computed),
+                list(answers),  # a member may wait for one that has answered
+            ):
                 case Answered(call, answer):
-                    calls.remove(call)
+                    awaited.remove(call)
                     answers[call.member] = answer
+                    if isinstance(answer, StageBroken):
+                        broken.append((call.member, answer.cause))
                 case Lost(member, evidence):
                     self._lose(member, evidence)
                 case Stalled():
-                    self._lose(calls[0].member, policy.Hung(time.monotonic() - now))
+                    self._lose(awaited[0].member, policy.Hung(time.monotonic() - awaited[0].since))
         if broken:
             # A process or host that is gone is found as such; what is left is a connection.
             member, cause = broken[0]
             raise self._lost(f"{member.name} lost another stage: {cause}", member.host)
-        return [answers[member] for member in self._stages]
-
-    def _owed(self, member: WorkerHandle, computed: int) -> Owed | None:
-        if computed >= self._step:
-            return None
-        patience_s = given_up_after(self._session.config.slice_deadline_s, member.usual_call_s)
-        return Owed(self._submitted, patience_s, patience_s)
+        return [answers[call.member] for call in calls]
 
     def _lose(self, member: WorkerHandle, evidence: policy.Evidence) -> None:
         """Write that a stage is lost.
@@ -285,57 +304,15 @@ class Pipeline(Strategy):
         error.unreachable = isinstance(evidence, policy.Silent)
         raise error
 
-    def _all(self, calls: Sequence[tuple[WorkerHandle, Ref[Any]]], seconds: float) -> list[Any]:
-        """What the members answer, in their order; whoever fails is heard at once.
-
-        Raises:
-            StageLost: one does not.
-            TrainingError: one has failed.
-        """
-        answers: dict[int, Any] = {}
-        end = time.monotonic() + seconds
-        while len(answers) < len(calls):
-            open_ = [number for number in range(len(calls)) if number not in answers]
-            ready = rpc.first_ready([calls[number][1] for number in open_], LOOK_S)
-            if ready is None:
-                for member, _ in calls:  # the others may wait for one that has answered
-                    self._look(member)
-                if time.monotonic() > end:
-                    self._lose(calls[open_[0]][0], policy.Hung(seconds))
-                continue
-            member, call = calls[open_[ready]]
-            try:
-                answer = rpc.get(call, PING_S)
-            except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
-                self._lose(member, policy.Died(rpc.describe(error)))
-            if isinstance(answer, Failed):
-                raise answer.error(member.host)
-            if isinstance(answer, StageBroken):
-                raise self._lost(f"{member.name}: {answer.cause}", member.host)
-            answers[open_[ready]] = answer
-        return [answers[number] for number in range(len(calls))]
-
-    def _look(self, member: WorkerHandle) -> None:
-        """See whether a member is alive.
-
-        Raises:
-            StageLost: it is not.
-        """
-        beat = self._heartbeat.of(member.actor)
-        if beat.ended:
-            self._lose(member, policy.Died(beat.ended))
-        if beat.is_silent:
-            self._lose(member, policy.Silent(beat.silent_s))
-
     # --- Accounting --------------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
         """Have the last step applied now."""
-        self._all([(member, member.call("commit", self._commit)) for member in self._stages], SERVER_S)
+        self._all(self._stages, SERVER_S, "commit", self._commit)
 
     def _weights(self) -> Payload:
         """The weights after the last step, as one flat buffer per dtype in the model's order."""
-        parts = self._all([(member, member.call("own_weights")) for member in self._stages], TRANSFER_S)
+        parts = self._all(self._stages, TRANSFER_S, "own_weights")
         flats = {name: (dtype, array) for part in parts for name, (dtype, array) in part.items()}
         dtypes = dict.fromkeys(flats[name][0] for name in self._names)
         return tuple(
@@ -343,7 +320,7 @@ class Pipeline(Strategy):
         )
 
     def _snapshot(self) -> Snapshot:
-        self._all([(member, member.call("snapshot")) for member in self._stages], SERVER_S)
+        self._all(self._stages, SERVER_S, "snapshot")
         taken = [member.call("snapshot_taken") for member in self._stages]
 
         def fetch() -> TrainingState:
