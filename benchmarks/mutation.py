@@ -112,18 +112,12 @@ MODULES = {
     "figures": ("hetero_tui/reporting/figures.py", ("tests/reporting",)),
     "metrics": ("hetero_tui/reporting/metrics.py", ("tests/reporting",)),
     **{
-        name: (
-            f"hetero_tui/ui/{name}.py",
-            tuple(f"tests/ui/test_{each}.py" for each in ("arrangement", "columns", "format", "sentences")),
-        )
-        for name in ("arrangement", "columns", "format", "sentences")
-    },
-    **{
-        f"draw_{name}": (f"hetero_tui/ui/draw/{name}.py", ("tests/ui/draw",))
-        for name in ("bars", "curve", "stages", "step_time")
+        name: (f"hetero_tui/ui/{name}.py", (f"tests/ui/test_{name}.py",))
+        for name in ("arrangement", "columns", "format")
     },
 }
-"""Names of modules that decide or parse, without I/O: the file, and the tests that are its own."""
+"""Names of modules that decide or parse, without I/O: the file, and the tests that are its own. What only makes text or
+pictures of what was decided is left out: accepted pictures hold that (``tests/ui/test_snapshots.py``)."""
 
 
 @dataclass
