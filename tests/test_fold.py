@@ -593,3 +593,155 @@ def test_of_a_run_that_is_attached_to_nothing_old_is_the_present_until_its_histo
     assert [host.state for host in state.hosts] == [HostState.TRAINING, HostState.PAUSED]
     again = apply(state, events.RunBehind(run="text-1", seq=42, step=39))
     assert again is state
+
+
+def said(state: State) -> list[tuple[Level, str]]:
+    return [(line.level, line.text) for line in state.log]
+
+
+def after(*happened: events.Event, start: State = START) -> State:
+    for event in happened:
+        start = apply(start, event)
+    return start
+
+
+def test_a_notice_names_its_host_where_it_has_one() -> None:
+    state = after(
+        events.Notice(time=1.0, level=Level.WARNING, text="the laptop slept"),
+        events.Notice(time=2.0, level=Level.BAD, text="no room", host="nas"),
+    )
+    assert said(state) == [(Level.WARNING, "the laptop slept"), (Level.BAD, "nas: no room")]
+    assert [line.number for line in state.log] == [1, 2]
+
+
+def test_the_log_keeps_its_newest_lines_cut_to_a_length_and_counts_them_all() -> None:
+    lines = [
+        events.Notice(time=1.0, level=Level.INFO, text=f"{number} " + "x" * 500) for number in range(LOG_LINES + 3)
+    ]
+    state = after(*lines)
+    assert len(state.log) == LOG_LINES
+    assert (state.log[0].number, state.log[-1].number) == (4, LOG_LINES + 3)
+    assert {len(line.text) for line in state.log} == {400}
+
+
+@pytest.mark.parametrize("known", [HostState.READY, HostState.UNFIT])
+def test_a_look_that_finds_less_changes_nothing_but_when_a_host_was_seen(known: HostState) -> None:
+    before = after(events.HostChanged(time=1.0, host="nas", state=known, detail="x"))
+    now = after(events.HostChanged(time=5.0, host="nas", state=HostState.IDLE), start=before)
+    host = now.host("nas")
+    assert host is not None
+    assert (host.state, host.detail, host.last_seen, host.since) == (known, "x", 5.0, 1.0)
+    other = after(events.HostChanged(time=5.0, host="mercer", state=HostState.IDLE)).host("mercer")
+    assert other is not None
+    assert other.state is HostState.IDLE
+
+
+def test_a_round_trip_stays_known_until_there_is_a_new_one() -> None:
+    first = events.HostSampled(time=1.0, host="nas", sample=sampled("nas", "running").sample, round_trip_s=0.25)
+    state = after(first, sampled("nas", "running", 2.0))
+    host = state.host("nas")
+    assert host is not None
+    assert (host.round_trip_s, host.sampled, host.last_seen) == (0.25, 2.0, 2.0)
+
+
+def test_a_host_whose_ray_runs_takes_part_in_a_run_that_is_on_and_in_no_other() -> None:
+    on = run_of(started(), plan(), step(1, 3))
+    state = after(sampled("mercer", "running"), start=on)
+    assert [host.state for host in state.hosts] == [HostState.TRAINING, HostState.UNKNOWN]
+    failed = protocol.RunFailed(seq=4, time=9.0, step=1, host="nas", cause="x", hint="", detail="")
+    over = run_of(started(), plan(), step(1, 3), failed)
+    assert after(sampled("mercer", "running"), start=over).hosts[0].state is HostState.UP
+
+
+def test_the_start_of_a_cluster_has_its_own_phase_with_an_end() -> None:
+    def changed(state: ClusterState, time: float, head: str = "") -> events.ClusterChanged:
+        return events.ClusterChanged(time=time, state=state, head=head or None)
+
+    starting = after(changed(ClusterState.STARTING, 5.0))
+    assert starting.cluster_phase is not None
+    assert (starting.cluster_phase.began, starting.cluster_phase.ended) == (5.0, None)
+    again = after(changed(ClusterState.STARTING, 6.0), start=starting)
+    assert again.cluster_phase is not None
+    assert again.cluster_phase.ended == 6.0
+    up = after(changed(ClusterState.UP, 8.0, "mercer"), start=starting)
+    assert up.cluster_phase is not None
+    assert (up.cluster_phase.began, up.cluster_phase.ended) == (5.0, 8.0)
+    later = after(changed(ClusterState.DEGRADED, 20.0, "mercer"), start=up)
+    assert later.cluster_phase == up.cluster_phase, "it ended once"
+    assert after(changed(ClusterState.UP, 3.0)).cluster_phase is None
+    assert said(later) == [
+        (Level.INFO, "cluster lab is starting"),
+        (Level.GOOD, "cluster lab is up, head mercer"),
+        (Level.WARNING, "cluster lab is degraded, head mercer"),
+    ]
+
+
+def test_a_clusters_head_is_said_where_it_is_up_and_forgotten_where_it_is_down() -> None:
+    down = events.ClusterChanged(time=9.0, state=ClusterState.DOWN, head="mercer")
+    state = after(down, start=both_up())
+    assert state.head is None
+    assert said(state)[-1] == (Level.INFO, "cluster lab is down")
+    assert said(after(events.ClusterChanged(time=9.0, state=ClusterState.UP)))[-1] == (Level.GOOD, "cluster lab is up")
+
+
+def changed(state: RunState, time: float = 50.0, run: str = "text-1", detail: str = "") -> events.RunChanged:
+    return events.RunChanged(time=time, run=run, job="text", state=state, detail=detail)
+
+
+@pytest.mark.parametrize(
+    ("state", "detail", "line"),
+    [
+        (RunState.STARTING, "", (Level.INFO, "text-1 is starting")),
+        (RunState.RUNNING, "on mercer", (Level.INFO, "text-1 is running: on mercer")),
+        (RunState.LOST, "no answer", (Level.BAD, "text-1 is lost at step 7: no answer")),
+        (RunState.FAILED, "", (Level.BAD, "text-1 failed at step 7")),
+        (RunState.STOPPED, "", (Level.INFO, "text-1 stopped at step 7")),
+        (RunState.FINISHED, "", (Level.INFO, "text-1 finished at step 7")),
+    ],
+)
+def test_what_became_of_a_run_is_one_line(state: RunState, detail: str, line: tuple[Level, str]) -> None:
+    before = run_of(started(), plan(), step(7, 3)) if state.final else START
+    now = after(changed(state, detail=detail), start=before)
+    assert said(now)[-1] == line
+    assert now.run is not None
+    assert (now.run.state, now.run.ended) == (state, 50.0 if state.final else None)
+
+
+def test_a_run_that_ended_before_its_first_step_names_none() -> None:
+    assert said(after(changed(RunState.FAILED)))[-1] == (Level.BAD, "text-1 failed")
+
+
+def test_a_run_that_has_begun_since_runs_were_listed_is_among_them_once() -> None:
+    known = protocol.RunSummary(id="old", job="text", state=RunState.FINISHED, step=3, loss=1.0, started=1.0, seq=40)
+    listed = after(events.RunsListed(time=1.0, runs=(known,)), start=both_up())
+    state = after(changed(RunState.STARTING), start=listed)
+    assert [run.id for run in state.runs or ()] == ["old", "text-1"]
+    new = (state.runs or ())[-1]
+    assert (new.state, new.step, new.started, new.host, new.job) == (RunState.STARTING, 0, 50.0, "mercer", "text")
+    back = after(changed(RunState.STARTING, run="old"), start=listed)
+    assert [run.id for run in back.runs or ()] == ["old"]
+    assert back.run is not None
+    assert back.run.history == 40, "its start is read after the last event of what it was"
+    assert after(changed(RunState.FAILED, run="old"), start=listed).run == replace(
+        back.run, state=RunState.FAILED, ended=50.0, history=0
+    )
+    assert after(changed(RunState.STARTING)).runs is None
+    away = after(events.RunsListed(time=1.0, runs=()), changed(RunState.STARTING))
+    assert (away.runs or ())[-1].host == ""
+
+
+def test_an_event_that_was_told_before_is_shown_and_not_told_again() -> None:
+    once = run_of(started(), plan(), lost(3, "nas", "killed"))
+    again = run_of(started(), plan(), lost(3, "nas", "killed"), start=replace(once, run=None))
+    assert again.log == once.log
+    assert again.run == once.run
+    another = run_of(lost(4, "nas", "killed once more"), start=again)
+    assert len(another.log) == len(once.log) + 1
+
+
+def test_a_host_is_tried_again_when_its_own_worker_is() -> None:
+    before = (started(), plan(), step(1, 3))
+    both = (lost(4, "mercer", "killed"), lost(5, "nas", "killed (tried again in 16 s)"))
+    state = run_of(*before, *both, start=both_up())
+    assert [host.state for host in state.hosts] == [HostState.PAUSED, HostState.PAUSED]
+    assert [host.next_try for host in state.hosts] == [None, 105.0 + 16.0]
