@@ -66,7 +66,7 @@ MODULES = {
             ("self_check", "self_check"),
             ("sharding", "sharding"),
             ("shares", "shares"),
-            ("simulator", "simulator"),
+            ("simulator", "simulator predictions"),
         )
     },
     **{
@@ -102,7 +102,7 @@ MODULES = {
     # What a user sees.
     "fold": ("hetero_tui/fold.py", FOLD),
     "run_fold": ("hetero_tui/run_fold.py", FOLD),
-    "faults": ("hetero_tui/faults.py", FOLD),
+    "faults": ("hetero_tui/faults.py", ("tests/test_faults_of_runs.py", *FOLD)),
     "narration": ("hetero_tui/narration.py", FOLD),
     "answers": ("hetero_tui/answers.py", ("tests/test_answers.py",)),
     "facts": ("hetero_tui/facts.py", ("tests/agent/test_probe_parsers.py", "tests/fleet", "tests/planning")),

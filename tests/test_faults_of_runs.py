@@ -1,0 +1,197 @@
+"""A run's faults as rows: what happened, what was done about it, what it cost, and when it was over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hetero_tui import faults
+from hetero_tui.faults import after, retry_seconds
+from hetero_tui.state import FAULTS, Fault, RunView, WorkerView
+from remote_agent import protocol
+
+RUN = RunView(run="text-1", job="text")
+
+
+def fault(number: int = 1, **changes: Any) -> Fault:
+    known = {"time": 10.0, "step": 5, "host": "nas", "worker": "nas/cpu", "word": faults.LOST, "what": "killed"}
+    return Fault(number=number, **known | changes)
+
+
+def run(*known: Fault, **changes: Any) -> RunView:
+    return replace(RUN, faults=known, **changes)
+
+
+def lost(cause: str, time: float = 20.0, worker: str = "nas/cpu") -> protocol.WorkerLost:
+    host = worker.partition("/")[0]
+    return protocol.WorkerLost(seq=1, time=time, worker=worker, host=host, device="cpu", step=7, cause=cause)
+
+
+def reissued(samples: int = 1200, stall_s: float | None = 0.5, to: str = "pi/cpu") -> protocol.SliceReissued:
+    return protocol.SliceReissued(seq=1, time=30.0, step=7, worker="nas/cpu", to=to, samples=samples, stall_s=stall_s)
+
+
+def slow(factor: float) -> protocol.WorkerSlow:
+    return protocol.WorkerSlow(seq=1, time=40.0, worker="nas/cpu", host="nas", step=9, factor=factor)
+
+
+@pytest.mark.parametrize(
+    ("cause", "seconds"),
+    [("killed (tried again in 16 s)", 16.0), ("killed", None), ("(tried again in 4 s) and more", None)],
+)
+def test_a_cause_says_when_a_worker_is_tried_again(cause: str, seconds: float | None) -> None:
+    assert retry_seconds(cause) == seconds
+
+
+def test_a_lost_worker_is_a_row_without_the_pause_in_its_cause() -> None:
+    (row,) = after(RUN, lost("killed (tried again in 16 s)"))
+    assert (row.number, row.time, row.step, row.host, row.worker) == (1, 20.0, 7, "nas", "nas/cpu")
+    assert (row.word, row.what, row.retry_s, row.back, row.tries) == (faults.LOST, "killed", 16.0, None, 0)
+
+
+def test_a_worker_that_fails_on_its_way_back_is_the_same_row_with_a_try_more() -> None:
+    (row,) = after(run(fault()), lost("no driver (tried again in 4 s)"))
+    assert (row.number, row.tries, row.retry_s, row.what) == (1, 1, 20.0 - 10.0 + 4.0, "killed")
+    (row,) = after(run(row), lost("no driver"))
+    assert (row.tries, row.retry_s) == (2, None)
+    back = fault(back=12.0)
+    assert [row.number for row in after(run(back), lost("again"))] == [1, 2], "that one was over"
+    assert len(after(run(fault()), lost("killed", worker="pi/cpu"))) == 2
+    assert len(after(run(fault(word=faults.SLOW)), lost("killed"))) == 2
+
+
+def test_a_drained_worker_is_no_fault() -> None:
+    assert after(run(fault()), lost(faults.DRAINED)) == (fault(),)
+
+
+def test_of_many_faults_the_newest_are_kept_and_counted_on() -> None:
+    known = tuple(fault(number, back=1.0) for number in range(1, FAULTS + 1))
+    rows = after(run(*known), lost("killed"))
+    assert len(rows) == FAULTS
+    assert (rows[0].number, rows[-1].number) == (2, FAULTS + 1)
+
+
+def test_a_worker_that_is_back_ends_all_that_it_was_away_for() -> None:
+    joined = protocol.WorkerJoined(seq=1, time=50.0, worker="nas/cpu", host="nas", device="cpu")
+    rows = (fault(1), fault(2, word=faults.SLOW), fault(3, worker="pi/cpu"), fault(4, back=3.0))
+    assert [row.back for row in after(run(*rows), joined)] == [50.0, None, None, 3.0]
+
+
+def test_a_slice_that_went_to_another_is_what_was_done_and_what_it_cost() -> None:
+    (row,) = after(run(fault()), reissued())
+    assert (row.done, row.stall_s, row.back) == ("1,200 samples went to pi", 0.5, None)
+    (row,) = after(run(row), reissued(10, 0.25))
+    assert (row.done, row.stall_s) == ("1,200 samples went to pi; 10 samples went to pi", 0.75)
+    (same,) = after(run(fault(done="10 samples went to pi")), reissued(10, None))
+    assert (same.done, same.stall_s) == ("10 samples went to pi", None)
+
+
+def test_a_late_slice_is_a_fault_that_is_over_with_its_reissue() -> None:
+    (row,) = after(RUN, reissued())
+    assert (row.word, row.what, row.host, row.back) == (faults.LATE, "its slice was late", "nas", 30.0)
+    assert len(after(run(fault(word=faults.SLOW)), reissued())) == 2
+    assert len(after(run(fault(worker="pi/cpu")), reissued())) == 2
+
+
+def test_a_slow_device_is_one_row_until_it_is_back_at_its_speed() -> None:
+    (row,) = after(RUN, slow(0.4))
+    assert (row.word, row.what, row.step) == (faults.SLOW, "slowed to ×0.40", 9)
+    (row,) = after(run(row), slow(0.6))
+    assert (row.number, row.what, row.back) == (1, "slowed to ×0.60", None)
+    (row,) = after(run(row), slow(1.0))
+    assert row.back == 40.0
+    assert [each.number for each in after(run(row), slow(0.5))] == [1, 2]
+    assert after(run(fault()), slow(1.0)) == (fault(),), "a lost one is not back by that"
+    other = fault(word=faults.SLOW, worker="pi/cpu")
+    assert after(run(other), slow(1.0)) == (other,)
+    assert len(after(run(other), slow(0.5))) == 2
+
+
+def worker(name: str, fraction: float) -> WorkerView:
+    return WorkerView(worker=name, host=name.partition("/")[0], device="cpu", fraction=fraction, samples=1)
+
+
+def cut(**samples: int) -> protocol.Rebalanced:
+    shares = tuple(
+        protocol.Share(worker=f"{host}/cpu", host=host, device="cpu", samples=count, speed=1.0)
+        for host, count in samples.items()
+    )
+    return protocol.Rebalanced(seq=1, time=1.0, step=1, shares=shares, reason="x")
+
+
+def test_what_became_of_a_slow_devices_share_is_said_once() -> None:
+    workers = (worker("nas/cpu", 0.5), worker("pi/cpu", 0.5))
+    row = fault(word=faults.SLOW)
+    (done,) = after(run(row, workers=workers), cut(nas=25, pi=75))
+    assert done.done == "share 50% → 25%"
+    assert after(run(done, workers=workers), cut(nas=10, pi=90)) == (done,)
+    assert after(run(row, workers=workers), cut(nas=1002, pi=998)) == (row,), "no per cent of a change"
+    for other in (fault(), fault(word=faults.SLOW, back=2.0), fault(word=faults.SLOW, worker="mac/mps")):
+        assert after(run(other, workers=workers), cut(nas=25, pi=75)) == (other,)
+    (gone,) = after(run(row, workers=workers), cut(pi=75))
+    assert gone.done == "share 50% → 0%"
+    (none,) = after(run(row, workers=workers), cut())
+    assert none.done == "share 50% → 0%"
+
+
+def test_a_resumed_run_ends_what_was_lost_with_its_shards_or_its_head() -> None:
+    resumed = protocol.RunResumed(
+        seq=1, time=50.0, step=1200, host="pi", checkpoint="", samples=1, iterations=1, notes=(), cause=""
+    )
+    shard, head, worker_ = fault(1, word=faults.SHARD), fault(2, word=faults.HEAD, done="x"), fault(3)
+    over = fault(4, word=faults.SHARD, back=11.0)
+    rows = after(run(shard, head, worker_, over), resumed)
+    assert [row.back for row in rows] == [50.0, 50.0, None, 11.0]
+    assert [row.stall_s for row in rows] == [40.0, 40.0, None, None]
+    assert [row.done for row in rows[:3]] == [
+        "resumed on pi after step 1,200",
+        "x; resumed on pi after step 1,200",
+        "",
+    ]
+    (early,) = after(run(fault(word=faults.SHARD, time=60.0)), resumed)
+    assert early.stall_s == 0.0, "clocks of two hosts"
+
+
+def made(step: int, time: float) -> protocol.Step:
+    return protocol.Step(seq=1, time=time, step=step, loss=1.0, samples=1, seconds=1.0, bytes_pushed=0, bytes_pulled=0)
+
+
+@pytest.mark.parametrize(
+    ("number", "time", "cost"),
+    [(6, 13.0, 2.0), (6, 11.5, None), (6, 12.0, 1.0), (6, 11.99, None), (8, 13.5, None), (8, 17.0, 4.0)],
+)
+def test_a_fault_whose_cost_no_event_gives_costs_the_gap_between_two_steps(
+    number: int, time: float, cost: float | None
+) -> None:
+    """The last step ended at 10 s, the usual one takes 1 s, and a fault was seen at 10.5 s."""
+    known = run(fault(time=10.5), recent=(made(4, 9.0), made(5, 10.0)))
+    assert known.step_seconds == pytest.approx(1.0)
+    (row,) = after(known, made(number, time))
+    assert row.stall_s == (None if cost is None else pytest.approx(cost))
+
+
+def test_a_gap_is_the_cost_of_no_fault_that_was_before_it_or_has_its_own() -> None:
+    recent = (made(4, 9.0), made(5, 10.0))
+    before, told = fault(time=9.5), fault(time=10.5, stall_s=0.1)
+    assert after(run(before, recent=recent), made(6, 20.0)) == (before,)
+    assert after(run(told, recent=recent), made(6, 20.0)) == (told,)
+    assert after(run(told, fault(2, time=10.6), recent=recent), made(6, 20.0)) == (told, fault(2, time=10.6))
+    assert after(run(fault(time=10.5)), made(6, 20.0)) == (fault(time=10.5),), "no step before"
+    at_once = run(fault(time=10.0), recent=recent)
+    assert after(at_once, made(6, 20.0))[0].stall_s == pytest.approx(9.0)
+    assert after(run(recent=recent), made(6, 20.0)) == ()
+
+
+def test_other_events_change_no_row() -> None:
+    saved = protocol.CheckpointSaved(seq=1, time=1.0, step=1, path="p", host="nas")
+    assert after(run(fault()), saved) == (fault(),)
+
+
+def test_lost_shards_and_heads_are_rows() -> None:
+    (shard,) = after(RUN, protocol.ServerLost(seq=1, time=2.0, host="nas", step=3, cause="no answer for 3.0 s"))
+    assert (shard.word, shard.host, shard.step, shard.what) == (faults.SHARD, "nas", 3, "no answer for 3.0 s")
+    (head,) = after(RUN, protocol.HeadLost(seq=1, time=2.0, host="nas", step=3, cause="x" * 300))
+    assert head.word == faults.HEAD
+    assert len(head.what) <= 160
