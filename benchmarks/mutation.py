@@ -103,7 +103,6 @@ MODULES = {
     "fold": ("hetero_tui/fold.py", FOLD),
     "run_fold": ("hetero_tui/run_fold.py", FOLD),
     "faults": ("hetero_tui/faults.py", ("tests/test_faults_of_runs.py", *FOLD)),
-    "narration": ("hetero_tui/narration.py", FOLD),
     "answers": ("hetero_tui/answers.py", ("tests/test_answers.py",)),
     "facts": ("hetero_tui/facts.py", ("tests/agent/test_probe_parsers.py", "tests/fleet", "tests/planning")),
     "findings": ("hetero_tui/fleet/findings.py", ("tests/fleet/test_check.py",)),
