@@ -52,7 +52,7 @@ MEMORY_BYTES = 2 << 30
 
 PLANNING = "tests/agent/planning"
 COORDINATOR, ITS_TESTS = "remote_agent/training/coordinator", "tests/training/coordinator"
-FOLD = ("tests/test_fold.py", "tests/runs/test_hostile_events.py", "tests/test_narration.py")
+FOLD = ("tests/test_fold.py", "tests/test_narration.py")
 
 MODULES = {
     # What is decided before a run, on the laptop and in the coordinator.
