@@ -30,12 +30,15 @@ CURVE_POINTS = 24
 MAX_LINES = 1000
 """Of the end of ``events.jsonl``, where no step is found: there are few events between two steps."""
 
+MAX_LINE, MAX_SPEC = 1 << 20, 16 << 20
+"""Bytes of an event that is read, and of a ``run.json``: a step with 50 workers is under 16 KiB."""
+
 
 def list_runs(folder: Path) -> protocol.RunList:
     """All runs under ``folder``, oldest first; a folder without a readable ``run.json`` is not a run."""
     found: list[tuple[float, protocol.RunSummary]] = []
     for path in (folder / "runs").glob("*/run.json"):
-        if not path.is_file():  # reading a pipe would wait without end, and a device may have none
+        if not path.is_file() or path.stat().st_size > MAX_SPEC:  # a pipe would be waited for, a device has no end
             continue
         try:
             spec = protocol.decode(protocol.RunSpec, path.read_text(encoding="utf-8"))
@@ -104,8 +107,8 @@ def sampled_steps(events: Path, count: int = CURVE_POINTS) -> tuple[protocol.Ste
         with events.open("rb") as file:
             for index in range(count):
                 file.seek(size * index // count)
-                file.readline()  # the rest of the line that this place is in
-                event = _event(file.readline())
+                file.readline(MAX_LINE)  # the rest of the line that this place is in
+                event = _event(file.readline(MAX_LINE))
                 if isinstance(event, protocol.Step):
                     found[event.step] = event
     except OSError:
@@ -230,8 +233,8 @@ def _first_and_last(path: Path) -> tuple[protocol.Event | None, list[protocol.Ev
         return None, []
     try:
         with path.open("rb") as file:
-            first = _event(file.readline())
-            for _, line in islice(tail.lines_from_end(file), MAX_LINES):
+            first = _event(file.readline(MAX_LINE))
+            for _, line in islice(tail.lines_from_end(file, MAX_LINE), MAX_LINES):
                 event = _event(line)
                 if event is not None:
                     last.append(event)

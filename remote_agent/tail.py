@@ -13,10 +13,11 @@ BLOCK_BYTES = 1 << 16
 """How much is read at a time; a step with 50 workers is under 16 KiB."""
 
 
-def lines_from_end(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+def lines_from_end(file: BinaryIO, longest: int | None = None) -> Iterator[tuple[int, bytes]]:
     """(offset of its first byte, line without its newline) of each whole line, the last one first.
 
-    What follows the last newline is no line yet. Lines that are added meanwhile do not come.
+    What follows the last newline is no line yet. Lines that are added meanwhile do not come. At a line of more than
+    ``longest`` bytes (zeros, after a power cut) it ends.
     """
     begin = file.seek(0, os.SEEK_END)
     end, rest, is_whole = begin, b"", False
@@ -24,12 +25,14 @@ def lines_from_end(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
         size = min(BLOCK_BYTES, begin)
         begin = file.seek(begin - size)
         rest, *lines = (file.read(size) + rest).split(b"\n")
+        if longest is not None and len(rest) > longest:
+            begin = 0
         for line in reversed(lines):
             end -= len(line)
             if is_whole:
                 yield end, line
             end, is_whole = end - 1, True
-    if is_whole:
+    if is_whole and (longest is None or len(rest) <= longest):
         yield 0, rest
 
 

@@ -75,9 +75,9 @@ async def ship(transport: Transport, cluster: str, python: str) -> None:
     if done.exit_status != 0:
         raise CommandFailed(
             transport.host,
-            f"can't write {home_folder(cluster)}: {last_lines(done.stderr, 1) or 'unknown reason'}",
+            f"the agent can't be unpacked in {home_folder(cluster)}: {last_lines(done.stderr, 1) or 'unknown reason'}",
             step=step,
-            hint="check the disk's free space and who owns the folder",
+            hint="check that tar and gzip are there, the disk's free space, and who owns the folder",
             output=last_lines(done.stderr),
         )
 

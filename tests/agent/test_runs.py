@@ -137,6 +137,8 @@ def test_of_a_long_run_only_as_many_events_are_decoded_as_it_takes(
 def test_pipes_and_devices_among_a_runs_files_are_not_waited_for(tmp_path: Path) -> None:
     """Each would hold `status` up for its whole deadline of 20 s, and `/dev/zero` would take all memory besides."""
     assert summary(tmp_path, step(1, 1)).step == 1
+    os.truncate(tmp_path / "runs/r/events.jsonl", 8 << 30)  # zeros, as after a power cut
+    assert runs.list_runs(tmp_path).runs[0].step == 0
     for name, make in (("pipe", os.mkfifo), ("device", lambda path: path.symlink_to("/dev/zero"))):
         (tmp_path / "runs" / name).mkdir()
         make(tmp_path / "runs" / name / "run.json")
