@@ -22,6 +22,7 @@ from hetero_tui.inventory.schema import Jump
 from hetero_tui.transport import failures, host_keys, identities
 from hetero_tui.transport.addresses import first_to_answer
 from hetero_tui.transport.host_keys import OfferedKey, Target, Verdict
+from hetero_tui.transport.logins import login_at
 
 STEP = "connect"
 _MAX_JUMPS = 8
@@ -175,16 +176,17 @@ class Dialler:
         gate = _Gate(target, paths, attempt, accept_new=self.accept_new_host_keys)
         sock: socket.socket | None = None
         try:
-            if through is None and not options.proxy_command and not options.config.get("BindAddress"):
-                sock = await first_to_answer(options.host, options.port, options.family)
-            connection = await asyncssh.connect(
-                **common,
-                sock=sock,
-                tunnel=through.connection if through else None,
-                known_hosts=((), (), ()),  # every key comes to the gate
-                server_host_key_algs=host_keys.algorithms(host_keys.find(paths, target)),
-                client_factory=lambda: gate,
-            )
+            async with login_at(options.host, options.port):
+                if through is None and not options.proxy_command and not options.config.get("BindAddress"):
+                    sock = await first_to_answer(options.host, options.port, options.family)
+                connection = await asyncssh.connect(
+                    **common,
+                    sock=sock,
+                    tunnel=through.connection if through else None,
+                    known_hosts=((), (), ()),  # every key comes to the gate
+                    server_host_key_algs=host_keys.algorithms(host_keys.find(paths, target)),
+                    client_factory=lambda: gate,
+                )
         except asyncssh.HostKeyNotVerifiable as error:
             raise gate.refusal(error, place) from None
         except asyncssh.PermissionDenied as error:

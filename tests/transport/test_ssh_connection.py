@@ -548,3 +548,15 @@ async def test_an_agent_that_does_not_answer_is_not_told_as_the_hosts_fault(comm
         ) as caught:
             await transport.connect()
     assert "ssh-add -l" in caught.value.hint
+
+
+async def test_a_server_gets_no_more_logins_at_once_than_it_takes_by_default(openssh, connect, tmp_path):
+    """As a jump host does, before more than ten hosts: OpenSSH drops the others."""
+    with (tmp_path / "sshd_config").open("r+") as config:
+        text = config.read().replace("MaxStartups 100", "MaxStartups 10:100:10")
+        config.seek(0)
+        config.write(text)
+    await openssh.stop()
+    await openssh.start()
+    transports = [connect(openssh.host) for _ in range(25)]
+    await asyncio.gather(*(transport.connect() for transport in transports))
