@@ -19,8 +19,10 @@ def call_for(before: State, after: State) -> tuple[Level, str] | None:
             return Level.BAD, f"{run.run} {run.state} at step {run.step:,}{cause}"
         return Level.GOOD, f"{run.run} {run.state} at step {run.step:,}{cause}"
     for host in after.hosts:
+        if host.state is not HostState.REFUSED:
+            continue
         known = before.host(host.name)
         was_well = known is not None and known.last_seen is not None and known.state is not HostState.REFUSED
-        if was_well and host.state is HostState.REFUSED:
+        if was_well:
             return Level.BAD, f"{host.name} needs a hand: {host.detail}"
     return None
