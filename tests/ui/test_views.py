@@ -352,6 +352,9 @@ async def test_an_inventory_that_names_no_machine_is_a_tutorial_until_the_file_d
         await pilot.pause()
         assert "mercer" in app.main.hosts.rows.text
         assert app.intents.asked == [("probe",)]
+        await pilot.press("down")
+        await pilot.pause()
+        assert app.main.hosts.rows.marked == "crosby", "the keys are about the machines from their first moment on"
         changed.put_nowait(None)
         await pilot.pause()
         assert "mercer" in app.main.hosts.rows.text

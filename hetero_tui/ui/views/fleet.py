@@ -167,6 +167,9 @@ class FleetPane(Pane):
         """Give every panel its place; nothing is laid out again while that stays the same."""
         if self._arranged == (arranged, empty):
             return
+        had_none = self._arranged is not None and self._arranged[1]
+        if had_none and not empty:  # what is not shown can't have the focus
+            self.call_after_refresh(self.focus_first)
         self._arranged = (arranged, empty)
         self.set_class(not arranged.framed, "frameless")
         self.set_class(arranged.side_by_side, "side-by-side")
