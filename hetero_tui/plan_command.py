@@ -47,10 +47,13 @@ def plan(
 ) -> None:
     """Say what a step will take and which machines help. Nothing is trained."""
     from hetero_tui.planning import fleet_file
+    from hetero_tui.planning import what_if as what_if_changes
     from hetero_tui.runs.order import read_order
 
     output = Output(as_json, plain)
-    commanding.checked(output, lambda: _check(allow, by, race=race, imagined=bool(what_if or fleet)))
+    commanding.checked(
+        output, lambda: _check(allow, by, race=race, measure=measure, what_if=bool(what_if), fleet=fleet is not None)
+    )
     pairs = [*(settings or ()), *([f"allow={allow}"] if allow != "exact" else [])]
     order = commanding.checked(output, lambda: read_order(job, pairs, paths or ()))
     limits = commanding.checked(output, lambda: _limits(order))
@@ -64,6 +67,7 @@ def plan(
         raise typer.Exit(code)
 
     async def work(session: Session, output: Output) -> int:
+        what_if_changes.check([host.name for host in session.inventory.hosts], changes)
         survey, measured = await session.survey_of(order, anew=measure)
         if race:
             return await _race(session, output, order, survey, limits, "loss" if by == "loss" else "speed")
@@ -72,7 +76,7 @@ def plan(
     commanding.in_session(context, output, accept, work)
 
 
-def _check(allow: str, by: str, *, race: bool, imagined: bool) -> None:
+def _check(allow: str, by: str, *, race: bool, measure: bool, what_if: bool, fleet: bool) -> None:
     """Raises UsageError with every mistake."""
     from hetero_tui.errors import UsageError
 
@@ -80,8 +84,9 @@ def _check(allow: str, by: str, *, race: bool, imagined: bool) -> None:
     mistakes += [f"--by {by}: valid: speed, loss"] if by not in ("speed", "loss") else []
     mistakes += ["--by is for --race"] if by != "speed" and not race else []
     mistakes += ["--race trains on the machines that are there, not on those of --what-if or --fleet"] * (
-        race and imagined
+        race and (what_if or fleet)
     )
+    mistakes += ["--measure looks at the machines that are there, not at those of --fleet"] if measure and fleet else []
     if mistakes:
         raise UsageError("; ".join(mistakes), step="plan")
 

@@ -86,11 +86,17 @@ def _fleet(root: Value | None, name: str, mistakes: Mistakes) -> FleetFile | Non
         mistakes.add(groups.line if groups is not None else 0, "hosts", "expected one host or more")
         return None
     hosts: list[Host] = []
+    names = set[str]()
     for entry in groups.value.entries:
-        hosts += _hosts(entry.key, entry.value, gflop, mistakes)
-        if len(hosts) > MAX_DEVICES:
+        room = MAX_DEVICES + 1 - len(hosts)  # of more, mistakes are told, but no hosts are made
+        found = _hosts(entry.key, entry.value, gflop, mistakes, room)
+        if room and len(found) == room:
             mistakes.add(entry.line, f"hosts.{entry.key}", f"more than {MAX_DEVICES:,} devices in all")
-            return None
+        twice = next((host.name for host in found if host.name in names), None)
+        if twice is not None:
+            mistakes.add(entry.line, f"hosts.{entry.key}", f"a host {twice!r} is there twice")
+        hosts += found
+        names.update(host.name for host in found)
     if mistakes:
         return None
     media = {"wifi": WIFI_BYTES} if any(host.medium for host in hosts) else {}
@@ -98,7 +104,7 @@ def _fleet(root: Value | None, name: str, mistakes: Mistakes) -> FleetFile | Non
     return FleetFile(survey=Survey(job=name, work=work, hosts=tuple(hosts), media=media), faults_per_host_day=faults)
 
 
-def _hosts(name: str, value: Value, gflop: float, mistakes: Mistakes) -> list[Host]:
+def _hosts(name: str, value: Value, gflop: float, mistakes: Mistakes, most: int) -> list[Host]:
     where = f"hosts.{name}"
     keys = _entries(value, where, _HOST, mistakes)
     count = int(_number(keys, "count", where, mistakes, default=1, whole=True))
@@ -126,9 +132,10 @@ def _hosts(name: str, value: Value, gflop: float, mistakes: Mistakes) -> list[Ho
         assert link is not None, "the default is one"
         mistakes.add(link.line, f"{where}.link", f"no link {text!r}: expected wifi, 100mbit, 1gbit, 2.5gbit ...")
     watts, price = (_number(keys, key, where, mistakes, default=0.0) for key in ("watts", "price"))
-    if mistakes or rate is None or count > MAX_DEVICES:
-        return [Host(name=name, devices=())] * min(count, MAX_DEVICES + 1)
-    names = [name] if count == 1 else [f"{name}-{number + 1}" for number in range(count)]
+    numbers = range(1, min(count, most) + 1)
+    names = [name if count == 1 else f"{name}-{number}" for number in numbers]
+    if mistakes or rate is None:
+        return [Host(name=each, devices=()) for each in names]
     return [
         Host(
             name=each,

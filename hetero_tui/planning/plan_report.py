@@ -141,5 +141,7 @@ def _way(found: Prediction) -> dict[str, Any]:
 
 def estimates(survey: Survey) -> list[str]:
     """What of the fleet was not measured, and where its figures come from."""
-    found = {device.estimate: device.product or device.name for host in survey.hosts for device in host.devices}
-    return [f"estimate: {name}: {source}" for source, name in found.items() if source]
+    found: dict[str, list[str]] = {}
+    for device in (device for host in survey.hosts for device in host.devices if device.estimate):
+        found.setdefault(device.estimate, []).append(device.product or device.name)
+    return [f"estimate: {names(devices)}: {source}" for source, devices in found.items()]

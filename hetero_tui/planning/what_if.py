@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 
 from hetero_tui.errors import PlanError
 from hetero_tui.planning.catalogue import DEVICES, WIFI_BYTES, estimate, link_rate
-from remote_agent.planning.survey import Host, Survey
+from remote_agent.planning.survey import Device, Host, Survey, Work
 
 HINT = "for example add=rtx4070@1gbit, link=wifi, link=nas:100mbit or without=nas"
 
@@ -36,6 +36,17 @@ def changed(survey: Survey, changes: Sequence[str]) -> Survey:
     if mistakes:
         raise PlanError(tuple(mistakes), hint=HINT)
     return survey
+
+
+def check(hosts: Sequence[str], changes: Sequence[str]) -> None:
+    """See what is wrong with changes of a fleet of these hosts before they are measured, which takes a while.
+
+    Raises:
+        PlanError: with every one that can't be made, whatever is measured.
+    """
+    devices = {name: Device(name=f"{name}/any", speed=1.0) for name in hosts}
+    fleet = tuple(Host(name=name, devices=(device,)) for name, device in devices.items())
+    changed(Survey(job="", work=Work(parameters=1, batch=1), hosts=fleet), changes)
 
 
 def _added(survey: Survey, value: str) -> Survey:

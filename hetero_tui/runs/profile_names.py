@@ -16,6 +16,7 @@ OF_NO_MATTER = frozenset(
         *("allow", "staleness", "shards", "codec", "topk_fraction", "local_steps", "local_batch", "overlap", "outer"),
         *("outer_learning_rate", "outer_momentum", "checkpoint_every", "checkpoint_seconds", "keep_checkpoints"),
         *("evaluate_every", "keep_best", "early_stopping", "measure_seconds", "rebalance", "slice_deadline_s"),
+        *("in_flight", "log_to"),
     }
 )
 """Settings that change nothing of what is measured."""

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 from hetero_tui.cli import application
 from hetero_tui.errors import PlanError
 from hetero_tui.planning import catalogue, fleet_file
-from hetero_tui.planning.what_if import changed
+from hetero_tui.planning.plan_report import estimates
+from hetero_tui.planning.what_if import changed, check
 from remote_agent.planning.choice import choose
 from remote_agent.planning.survey import Device, Host, Survey, Work
 
@@ -75,6 +76,40 @@ def test_a_fleet_file_with_mistakes_is_refused_with_all_of_them_and_their_lines(
     for part in ("batch: is missing", "line 1: parameters", "line 3: hosts.a.device", "line 3: hosts.a.link"):
         assert part in done.output
     assert "line 4: hosts.b.sped: no such key; did you mean 'speed'?" in done.output
+
+
+def test_hosts_of_one_name_and_too_many_are_refused_beside_what_comes_after_them(tmp_path: Path) -> None:
+    path = tmp_path / "lab.yaml"
+    hosts = "a: {count: 2, speed: 1}\n  a-2: {speed: 1}\n  b: {count: 2000, speed: 1}\n  c: {sped: 3}\n  c: {speed: 3}"
+    path.write_text(f"parameters: 10\nbatch: 4\nhosts:\n  {hosts}\n")
+    with pytest.raises(PlanError) as error:
+        fleet_file.read(path)
+    told = str(error.value)
+    assert "line 5: hosts.a-2: a host 'a-2' is there twice" in told
+    assert told.count("more than 1,000 devices in all") == 1
+    assert "line 6: hosts.b: more than 1,000 devices" in told
+    assert "line 7: hosts.c.sped: no such key" in told
+    path.write_text("parameters: 10\nbatch: 4\nhosts:\n  a: {count: 999, speed: 1}\n  b: {speed: 1}\n")
+    assert len(fleet_file.read(path).survey.hosts) == 1000
+
+
+def test_a_change_that_can_not_be_made_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    inventory = tmp_path / "inventory.yaml"
+    inventory.write_text("hosts:\n  mercer: {address: 192.0.2.1}\n")  # an address at which nothing is
+    changes = ["--what-if", "add=rtx470", "--what-if", "without=mercy", "--what-if", "link=3"]
+    done = CliRunner().invoke(application, ["--inventory", str(inventory), "plan", "text", *changes])
+    assert done.exit_code == 2
+    for part in ("did you mean 'rtx4070'?", "did you mean 'mercer'?", "no link '3'"):
+        assert part in done.output
+    assert "192.0.2.1" not in done.output
+    check(["mercer"], ["add=rtx4070", "link=mercer:wifi"])
+
+
+def test_estimates_name_all_devices_that_they_are_of(tmp_path: Path) -> None:
+    path = tmp_path / "lab.yaml"
+    path.write_text(FLEET)
+    told = estimates(fleet_file.read(path).survey)
+    assert [line.split(": ")[1] for line in told] == ["gpu-1/device, gpu-2/device and gpu-3/device", "nas/device"]
 
 
 def test_what_faults_cost_grows_with_the_hosts_and_stays_below_all_of_the_time(tmp_path: Path) -> None:
