@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,6 +64,44 @@ def test_moving_one_sample_to_another_device_never_ends_the_step_sooner(
                 other[giver] -= 1
                 other[taker] += 1
                 assert step_seconds(other, devices) >= best * (1 - 1e-6) - 1e-9
+
+
+few = st.lists(
+    st.builds(
+        DeviceProfile,
+        speed=st.floats(0.1, 1e3),
+        overhead_s=st.floats(0, 1),
+        max_batch=st.none() | st.integers(1, 8),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@given(st.integers(1, 10), few)
+def test_of_all_ways_to_cut_a_batch_no_other_ends_sooner(batch: int, devices: list[DeviceProfile]) -> None:
+    if room(devices, batch) < batch:
+        return
+    limits = [batch if device.max_batch is None else device.max_batch for device in devices]
+    every = [cut for cut in itertools.product(*(range(min(limit, batch) + 1) for limit in limits)) if sum(cut) == batch]
+    best = min(step_seconds(cut, devices) for cut in every)
+    assert step_seconds(split(batch, devices), devices) == pytest.approx(best, rel=1e-6)
+
+
+@given(st.integers(1, 500), profiles, st.data())
+def test_a_small_change_of_speeds_changes_the_step_as_little(
+    batch: int, devices: list[DeviceProfile], data: st.DataObject
+) -> None:
+    """No share jumps in a way that costs time: as profiles are measured, they are never quite the same."""
+    if room(devices, batch) < batch:
+        return
+    factors = data.draw(st.lists(st.floats(0.98, 1.02), min_size=len(devices), max_size=len(devices)))
+    near = [
+        DeviceProfile(device.speed * factor, device.overhead_s / factor, device.max_batch)
+        for device, factor in zip(devices, factors, strict=True)
+    ]
+    before, after = (step_seconds(split(batch, each), each) for each in (devices, near))
+    assert before / 1.021 <= after <= before * 1.021
 
 
 @given(st.integers(2, 500), profiles)
