@@ -5,10 +5,11 @@
 
 Root on Linux: the lab's hosts, links shaped by ``tc``, devices simulated by a sleep (``benchmarks.lab``). A cell is one
 way to train one model on one fleet: one run of some seconds, whose plan predicts what its steps then take; the median
-step counts, without the first ones. So both are from the same minute. What an earlier run has learned of the job is
-thrown away before. ``alone`` is ``sync`` on the fastest host; of each fleet and model ``hetero-tui plan`` is asked too,
-and what it chooses is run where no other way was the same. *Regret*: the step of the chosen way over that of the best
-exact way that was run. Cells are appended to the file one by one, so that a sweep can be broken off and taken up.
+step counts, without the first ones. So both are from the same minute. Of each fleet and model ``hetero-tui plan`` is
+asked first, each run begins with what that found out and no other run, and what it chooses is run where no other way
+was the same. ``alone`` is ``sync`` on the fastest host, as a fleet of its own. *Regret*: the step of the chosen way
+over that of the best exact way that was run. Cells are appended to the file one by one, so that a sweep can be broken
+off and taken up.
 """
 
 from __future__ import annotations
@@ -50,7 +51,13 @@ SKIPPED = 3
 START_S = 150.0
 """A run may take so long beside its steps."""
 
-FORGET = "rm -rf ~/.hetero-tui/*/profiles"
+FORGET = "rm -rf ~/.hetero-tui/*/profiles ~/.hetero-tui/*/profiles.planned"
+KEEP = 'for each in ~/.hetero-tui/*/profiles; do cp -r "$each" "$each.planned"; done'
+AS_PLANNED = (
+    "rm -rf ~/.hetero-tui/*/profiles; "
+    'for each in ~/.hetero-tui/*/profiles.planned; do [ ! -e "$each" ] || cp -r "$each" "${each%.planned}"; done'
+)
+"""On the head: nothing is known of any job; what the plan found is kept; each run begins with that."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +68,7 @@ class Cell:
         terms: of the prediction.
         compute_s: measured: of the device that computed longest.
         load: of this computer when the run ended, over one minute.
+        ratios: of a plan: measured over predicted seconds of its terms, by the steps that it tried.
         chosen: of a plan: strategy and hosts; how long it took, and a second one.
     """
 
@@ -76,6 +84,7 @@ class Cell:
     terms: dict[str, float] = field(default_factory=dict)
     compute_s: float = 0.0
     load: float = 0.0
+    ratios: dict[str, float] = field(default_factory=dict)
     chosen: str = ""
     plan_s: tuple[float, ...] = ()
     error: str = ""
@@ -99,9 +108,12 @@ class Cell:
 def measured(cell: Cell, fleet: Fleet, batch: int, seconds: float, hosts: Sequence[str]) -> Cell:
     """The cell, after its run on these hosts; none: all of the fleet."""
     lab = fleet.lab
-    lab.hosts[0].exec(["sh", "-c", FORGET])
+    lab.hosts[0].exec(["sh", "-c", FORGET if cell.way == PLAN else AS_PLANNED])
     if cell.way == PLAN:
-        return _planned(cell, HeteroTui(lab.laptop, lab.inventory()), batch)
+        planned = _planned(cell, HeteroTui(lab.laptop, lab.inventory()), batch)
+        kept = lab.hosts[0].exec(["sh", "-c", "cat ~/.hetero-tui/*/profiles/*.json"]).stdout
+        lab.hosts[0].exec(["sh", "-c", KEEP])
+        return dataclasses.replace(planned, ratios=json.loads(kept)["ratios"] if kept else {})
     product = HeteroTui(lab.laptop, lab.inventory(hosts=list(hosts) or None))
     strategy, *pairs = ("sync" if cell.way in (ALONE, CHOSEN) else cell.way).split(":")
     settings = {"strategy": strategy, "batch_size": batch, "num_iterations": 100_000}
@@ -240,7 +252,8 @@ def read(path: Path) -> list[Cell]:
 def line(cell: Cell) -> str:
     """While the sweep runs."""
     if cell.way == PLAN and not cell.error:
-        return f"{cell.name}: {cell.chosen}, {cell.predicted_s:.3f} s a step; plans took {cell.plan_s} s"
+        ratios = {name: round(ratio, 2) for name, ratio in cell.ratios.items()}
+        return f"{cell.name}: {cell.chosen}, {cell.predicted_s:.3f} s a step, {ratios}; plans took {cell.plan_s} s"
     if cell.error:
         return f"{cell.name} failed: {cell.error}"
     terms = ", ".join(f"{name} {1e3 * seconds:.1f}" for name, seconds in cell.terms.items())

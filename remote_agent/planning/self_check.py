@@ -9,6 +9,7 @@ Where next to nothing was foreseen of that, there is nothing to multiply: what i
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 from dataclasses import dataclass
 
@@ -39,6 +40,9 @@ WORTH = 2.0
 
 LEAST_PART = 0.05
 """A term of a smaller part of the step is not multiplied: what is left of the step has another cause."""
+
+LEAST_RATIO = 0.2
+"""No term is corrected to less: that would be the noise of computing, and what is 0 once stays 0."""
 
 SAID = 0.1
 """A link whose speed has changed by more than this part is named."""
@@ -94,7 +98,7 @@ class SelfCheck:
         found, (compute_s, rest_s) = self.median, apart(self.predicted)
         ratios = {COMPUTE: found.compute_s / compute_s} if compute_s > 0 else {}
         if rest_s > LEAST_PART * self.predicted.seconds:
-            ratios[EXCHANGE] = max(0.0, found.seconds - found.compute_s) / rest_s
+            ratios[EXCHANGE] = max(LEAST_RATIO, (found.seconds - found.compute_s) / rest_s)
         return ratios
 
 
@@ -125,6 +129,23 @@ def corrected(survey: Survey, way: Way, found: Seen) -> tuple[Survey, Prediction
         left = found.seconds - predict(dataclasses.replace(survey, other_s=0.0), way).seconds
         survey = dataclasses.replace(survey, other_s=max(0.0, left))
     return survey, predict(survey, way)
+
+
+def remembered(first: Survey, now: Survey) -> Survey:
+    """What a run's steps have shown, for the job's later plans: half of what its own plan was corrected by.
+
+    By half (of the logarithm): what was off may have had a cause that is no more, and a way that is not taken any more
+    would never be seen to be better. Of computing nothing: devices are measured anew.
+
+    Args:
+        first: what the run was planned with.
+        now: the same, as it was corrected.
+    """
+    ratios = {
+        name: math.sqrt(ratio * first.ratios.get(name, 1.0)) for name, ratio in now.ratios.items() if name != COMPUTE
+    }
+    ratios |= {COMPUTE: first.ratios[COMPUTE]} if COMPUTE in first.ratios else {}
+    return dataclasses.replace(now, ratios=ratios, other_s=(first.other_s + now.other_s) / 2)
 
 
 def better(survey: Survey, now: Prediction, limits: Limits, samples_left: float, pause_s: float) -> Prediction | None:

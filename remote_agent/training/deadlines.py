@@ -117,6 +117,9 @@ before, which the worker waits for, may be next in its queue."""
 LINK_S = 0.6
 """Of one transfer in the measurement of links."""
 
+TRIAL_S = 4.0
+"""Of steps that are made before a plan is told."""
+
 LINK_CONNECT_S = 2.0
 """Until another host must have let us connect in the measurement of links."""
 

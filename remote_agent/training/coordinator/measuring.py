@@ -8,6 +8,7 @@ called wrongly.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import sys
 from pathlib import Path
@@ -15,8 +16,9 @@ from pathlib import Path
 from remote_agent import protocol
 from remote_agent.planning.survey import Survey
 from remote_agent.protocol import ProtocolError, RunSpec, decode
+from remote_agent.strategies import AUTO
 from remote_agent.training import job
-from remote_agent.training.coordinator import cluster, setup
+from remote_agent.training.coordinator import cluster, setup, trial
 from remote_agent.training.coordinator.journal import Journal
 from remote_agent.training.coordinator.processes.crashes import Crashes
 from remote_agent.training.coordinator.request import Request
@@ -54,9 +56,18 @@ def _survey(folder: Path) -> Survey:
     request = Request.of(spec, loaded, config, folder)
     try:
         with contextlib.closing(Journal(folder / "events.jsonl")) as journal, Crashes(journal) as crashes:
-            return setup.survey(request, journal, crashes, _tell)
+            return _measured(request, journal, crashes)
     finally:
         cluster.disconnect()
+
+
+def _measured(request: Request, journal: Journal, crashes: Crashes) -> Survey:
+    if request.config.strategy == AUTO:
+        request = dataclasses.replace(request, config=dataclasses.replace(request.config, strategy="sync"))
+    with setup.session_of(request, journal, lambda: False, crashes, plans=True, tell=_tell) as (session, _):
+        found = trial.surveyed(session, _tell)
+        profiles.keep(request.profile, found)
+        return found
 
 
 if __name__ == "__main__":

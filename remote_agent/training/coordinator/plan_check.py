@@ -107,7 +107,7 @@ class PlanCheck:
             ratios=self._check.ratios,
             restarts=best is not None,
         )
-        profiles.keep(self._foreseen.place, now)
+        profiles.keep(self._foreseen.place, self_check.remembered(self._foreseen.survey, now))
         self._survey, self._check = now, SelfCheck(predicted=predicted)
         return PlannedAnew(reason, hint="resume the run") if best is not None else None
 

@@ -13,7 +13,7 @@ from remote_agent import protocol
 from remote_agent.planning.limits import limits_of
 from remote_agent.planning.survey import Survey
 from remote_agent.protocol import CONTROL_FILE, DeviceSpec
-from remote_agent.strategies import AUTO, spec_of
+from remote_agent.strategies import spec_of
 from remote_agent.training import job
 from remote_agent.training.checkpoint.checkpoint import Checkpoint
 from remote_agent.training.checkpoint.optimizer_state import Resumption, TrainingState
@@ -72,13 +72,6 @@ def _silent(_: str) -> None:
     """Say nothing: a run's events do."""
 
 
-def survey(request: Request, journal: Journal, crashes: Crashes, tell: Callable[[str], None] = _silent) -> Survey:
-    """What the planner works with, measured as before a run; all actors end. ``tell`` is told how far it is."""
-    with _ready(request, journal, crashes, again=False, plans=True, tell=tell) as ready:
-        assert ready.planned.whole is not None, "the fleet is known"
-        return ready.planned.whole
-
-
 @contextlib.contextmanager
 def _ready(
     request: Request,
@@ -86,8 +79,8 @@ def _ready(
     crashes: Crashes,
     *,
     again: bool,
-    plans: bool = False,
-    tell: Callable[[str], None] = _silent,
+    plans: bool,
+    tell: Callable[[str], None],
 ) -> Iterator[_Ready]:
     began = time.monotonic()
     hosts = ", ".join(dict.fromkeys(device.host for device in request.devices))
@@ -132,7 +125,7 @@ def _ready(
             tell(f"devices are measured, now the links between {hosts}")
             before = profiles.read(request.profile)
             knows = before is not None and before.hosts[0].up > 0 and not before.is_old(time.time())
-            plans = plans or config.strategy == AUTO or not knows
+            plans = plans or not knows
             fleet = _fleet(request, model, servers, candidates, relative, plans=plans)
             profile = Profile(
                 before=before,
@@ -166,7 +159,14 @@ def _ready(
 
 @contextlib.contextmanager
 def session_of(
-    request: Request, journal: Journal, stopping: Callable[[], bool], crashes: Crashes, *, again: bool = False
+    request: Request,
+    journal: Journal,
+    stopping: Callable[[], bool],
+    crashes: Crashes,
+    *,
+    again: bool = False,
+    plans: bool = False,
+    tell: Callable[[str], None] = _silent,
 ) -> Iterator[tuple[Session, nn.Module]]:
     """All that comes before the first step: check, place, measure, plan. The actors end when the block does.
 
@@ -176,11 +176,13 @@ def session_of(
         stopping: true once the user wants it to end early.
         crashes: is told of workers that die.
         again: the journal says already that the run begins or goes on.
+        plans: links are measured, whatever is known of them.
+        tell: is told how far it is.
 
     Yields:
         The session for a strategy, and the coordinator's own copy of the model (on the CPU, with the first weights).
     """
-    with _ready(request, journal, crashes, again=again) as ready:
+    with _ready(request, journal, crashes, again=again, plans=plans, tell=tell) as ready:
         yield from _opened(ready, journal, stopping, crashes)
 
 

@@ -64,6 +64,20 @@ def test_what_no_term_accounts_for_is_a_term_of_its_own() -> None:
     assert predict(fixed.of(("a",)), alone).seconds == pytest.approx(predict(fleet, alone).seconds + 0.5, rel=0.01)
 
 
+def test_later_plans_are_told_half_of_what_a_run_corrected_and_nothing_of_its_devices() -> None:
+    first = dataclasses.replace(FLEET, ratios={COMPUTE: 1.2, EXCHANGE: 2.0}, other_s=0.1)
+    now = dataclasses.replace(first, ratios={COMPUTE: 3.0, EXCHANGE: 8.0, "calls": 4.0}, other_s=0.3)
+    told = self_check.remembered(first, now)
+    assert told.ratios == pytest.approx({COMPUTE: 1.2, EXCHANGE: 4.0, "calls": 2.0})
+    assert told.other_s == pytest.approx(0.2)
+
+
+def test_no_term_is_corrected_away() -> None:
+    check = after(FLEET, 1.5, 0.0, STEPS)
+    assert check.ratios[EXCHANGE] == self_check.LEAST_RATIO
+    assert self_check.corrected(FLEET, WAY, check.median)[0].ratios[EXCHANGE] > 0
+
+
 def test_a_better_plan_is_taken_where_it_gains_and_the_run_is_long_enough_to_be_made_ready_again() -> None:
     slow = survey([host("a", 40, LINK_100M), host("b", 40, LINK_100M), host("c", 5, LINK_10M / 4)])
     now = predict(slow, WAY)

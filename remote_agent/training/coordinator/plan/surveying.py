@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from remote_agent.planning.limits import limits_of
 from remote_agent.planning.simulator import predict
 from remote_agent.planning.sites import DoesNotFit
 from remote_agent.planning.survey import Device, Host, Survey, Work
-from remote_agent.planning.ways import COMPUTE, Prediction, Way
+from remote_agent.planning.ways import Prediction, Way
 from remote_agent.protocol import DeviceSpec
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.plan.measure import Measurements
@@ -130,18 +129,13 @@ def _host(fleet: Fleet, found: Measurements, name: str, mine: Sequence[int], com
 
 
 def with_known(survey: Survey, before: Survey) -> Survey:
-    """With what an earlier run found out that was not measured anew: links, and half of what its prediction was off by.
-
-    By half (of the logarithm): what was off may have had a cause that is no more, and a way that is not taken any more
-    would never be seen to be better.
-    """
-    ratios = {name: math.sqrt(ratio) for name, ratio in before.ratios.items() if name != COMPUTE and ratio > 0}
+    """With what an earlier plan or run found out that was not measured anew: links, and what predictions are off by."""
     known = {host.name: host for host in before.hosts if host.up}
     hosts = tuple(
         host if host.up or (old := known.get(host.name)) is None else _linked_as(host, old) for host in survey.hosts
     )
     when = before.time if hosts != survey.hosts else survey.time  # the links are as old as they are
-    return dataclasses.replace(survey, hosts=hosts, ratios=ratios, other_s=before.other_s / 2, time=when)
+    return dataclasses.replace(survey, hosts=hosts, ratios=before.ratios, other_s=before.other_s, time=when)
 
 
 def _linked_as(host: Host, old: Host) -> Host:

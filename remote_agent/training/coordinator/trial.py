@@ -1,0 +1,58 @@
+"""Some steps before a plan is told: what a step costs shows in steps, and in no measurement of its parts.
+
+Threads and processes that wait for each other, processors that compute, sum and send at once, the coordinator's own
+work: under other load on a machine they take many times what each takes by itself. So the ways that are compared are
+corrected by what steps with all machines took (``self_check``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+from remote_agent.planning import self_check
+from remote_agent.planning.self_check import FIRST_STEPS, Seen, SelfCheck
+from remote_agent.planning.simulator import predict
+from remote_agent.planning.sites import DoesNotFit
+from remote_agent.planning.survey import Survey
+from remote_agent.planning.ways import EXACT
+from remote_agent.strategies import spec_of
+from remote_agent.training.coordinator.plan import surveying
+from remote_agent.training.coordinator.session import Session
+from remote_agent.training.deadlines import TRIAL_S
+
+STEPS = 20
+"""Most steps that are made."""
+
+LEAST_STEPS = 4
+"""Fewer say too little. Where a step takes so long that not more are made, the rest of it matters little, too."""
+
+
+def surveyed(session: Session, tell: Callable[[str], None]) -> Survey:
+    """What the run was planned with, corrected by steps; the session is of no further use.
+
+    Args:
+        session: before its first step, with all machines.
+        tell: is told what is done.
+    """
+    foreseen = session.foreseen
+    assert foreseen is not None, "the fleet is known"
+    survey, way = foreseen.survey, surveying.way_of(session.config, foreseen.survey)
+    try:
+        check = SelfCheck(predicted=predict(survey, way))
+    except DoesNotFit:
+        return survey
+    steps = FIRST_STEPS + LEAST_STEPS
+    if way.strategy not in EXACT or steps * check.predicted.seconds > TRIAL_S:
+        return survey
+    tell(f"trying steps of {way.strategy} with all of them")
+    deadline = time.monotonic() + TRIAL_S
+    session = dataclasses.replace(session, stopping=lambda: time.monotonic() > deadline)
+    for report in spec_of(way.strategy).strategy()().steps(session):
+        if report.samples == check.predicted.samples and report.workers:  # an epoch's last one may be shorter
+            computing = max(worker.compute_s for worker in report.workers)
+            check = check.after(Seen(seconds=report.seconds, compute_s=computing))
+        if len(check.seen) >= STEPS:
+            break
+    return self_check.corrected(survey, way, check.median)[0] if len(check.seen) >= LEAST_STEPS else survey
