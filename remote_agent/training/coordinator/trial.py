@@ -8,6 +8,7 @@ corrected by what steps with all machines took (``self_check``).
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from collections.abc import Callable
 
@@ -21,6 +22,9 @@ from remote_agent.strategies import spec_of
 from remote_agent.training.coordinator.plan import surveying
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.deadlines import TRIAL_S
+from remote_agent.training.errors import TrainingError
+
+LOG = logging.getLogger(__name__)
 
 STEPS = 20
 """Most steps that are made."""
@@ -49,10 +53,13 @@ def surveyed(session: Session, tell: Callable[[str], None]) -> Survey:
     tell(f"trying steps of {way.strategy} with all of them")
     deadline = time.monotonic() + TRIAL_S
     session = dataclasses.replace(session, stopping=lambda: time.monotonic() > deadline)
-    for report in spec_of(way.strategy).strategy()().steps(session):
-        if report.samples == check.predicted.samples and report.workers:  # an epoch's last one may be shorter
-            computing = max(worker.compute_s for worker in report.workers)
-            check = check.after(Seen(seconds=report.seconds, compute_s=computing))
-        if len(check.seen) >= STEPS:
-            break
+    try:
+        for report in spec_of(way.strategy).strategy()().steps(session):
+            if report.samples == check.predicted.samples and report.workers:  # an epoch's last one may be shorter
+                computing = max(worker.compute_s for worker in report.workers)
+                check = check.after(Seen(seconds=report.seconds, compute_s=computing))
+            if len(check.seen) >= STEPS:
+                break
+    except TrainingError as error:  # such as machines that only one of the ways can't use together
+        LOG.info("no steps were tried: %s", error)
     return self_check.corrected(survey, way, check.median)[0] if len(check.seen) >= LEAST_STEPS else survey
