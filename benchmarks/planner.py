@@ -30,6 +30,7 @@ from typing import Any
 
 from benchmarks.lab import Fleet, last_line, open_fleet
 from remote_agent import protocol
+from tests.lab.network import LabError
 from tests.lab.product import HeteroTui, setting
 
 JOBS = {
@@ -50,6 +51,9 @@ SKIPPED = 3
 
 START_S = 150.0
 """A run may take so long beside its steps."""
+
+PLAN_S = 240.0
+"""And a plan in all."""
 
 FORGET = "rm -rf ~/.hetero-tui/*/profiles ~/.hetero-tui/*/profiles.planned"
 KEEP = 'for each in ~/.hetero-tui/*/profiles; do cp -r "$each" "$each.planned"; done'
@@ -126,7 +130,10 @@ def _planned(cell: Cell, product: HeteroTui, batch: int) -> Cell:
     times, plans = [], []
     for _ in range(2):
         began = time.monotonic()
-        plans.append(product.document("plan", JOBS[cell.model], *setting({"batch_size": batch}), deadline=START_S))
+        try:
+            plans.append(product.document("plan", JOBS[cell.model], *setting({"batch_size": batch}), deadline=PLAN_S))
+        except LabError as error:
+            return dataclasses.replace(cell, load=os.getloadavg()[0], error=last_line(str(error)))
         times.append(round(time.monotonic() - began, 1))
     best = plans[0]["chosen"]
     return dataclasses.replace(

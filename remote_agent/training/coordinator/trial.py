@@ -29,8 +29,11 @@ LOG = logging.getLogger(__name__)
 STEPS = 20
 """Most steps that are made."""
 
-LEAST_STEPS = 4
-"""Fewer say too little. Where a step takes so long that not more are made, the rest of it matters little, too."""
+LEAST_STEPS = 3
+"""Fewer say too little. Where a step takes so long that not more are made, what no part shows matters little, too."""
+
+SKIPPED = 2
+"""First steps that say nothing: a gradient is streamed from the second slice on."""
 
 
 def surveyed(session: Session, tell: Callable[[str], None]) -> Survey:
@@ -44,11 +47,10 @@ def surveyed(session: Session, tell: Callable[[str], None]) -> Survey:
     assert foreseen is not None, "the fleet is known"
     survey, way = foreseen.survey, surveying.way_of(session.config, foreseen.survey)
     try:
-        check = SelfCheck(predicted=predict(survey, way))
+        check = SelfCheck(predicted=predict(survey, way), passed=FIRST_STEPS - SKIPPED)
     except DoesNotFit:
         return survey
-    steps = FIRST_STEPS + LEAST_STEPS
-    if way.strategy not in EXACT or steps * check.predicted.seconds > TRIAL_S:
+    if way.strategy not in EXACT or (SKIPPED + LEAST_STEPS) * check.predicted.seconds > TRIAL_S:
         return survey
     tell(f"trying steps of {way.strategy} with all of them")
     deadline = time.monotonic() + TRIAL_S
