@@ -20,6 +20,7 @@ from remote_agent.strategies import AUTO
 from remote_agent.training import job
 from remote_agent.training.coordinator import cluster, setup, trial
 from remote_agent.training.coordinator.journal import Journal
+from remote_agent.training.coordinator.plan import profiles
 from remote_agent.training.coordinator.processes.crashes import Crashes
 from remote_agent.training.coordinator.request import Request
 from remote_agent.training.errors import JobError, TrainingError
