@@ -70,7 +70,10 @@ MODULES = {
         )
     },
     **{
-        name: (f"remote_agent/planning/{name}.py", (PLANNING, "tests/planning/test_what_if.py"))
+        name: (
+            f"remote_agent/planning/{name}.py",
+            (*(f"{PLANNING}/test_{each}.py" for each in ("predictions", "simulator", "verdicts")), f"{ITS_TESTS}/plan"),
+        )
         for name in ("limits", "sites", "survey", "verdicts", "ways")
     },
     **{
@@ -78,7 +81,7 @@ MODULES = {
         for name in ("builds", "cluster", "failover", "reach", "what_if")
     },
     **{
-        name: (f"hetero_tui/planning/{name}.py", ("tests/planning/test_what_if.py",))
+        name: (f"hetero_tui/planning/{name}.py", (f"tests/planning/test_{name}.py", "tests/planning/test_what_if.py"))
         for name in ("catalogue", "fleet_file", "plan_report")
     },
     # What is decided during a run.
@@ -104,7 +107,7 @@ MODULES = {
     "run_fold": ("hetero_tui/run_fold.py", FOLD),
     "faults": ("hetero_tui/faults.py", ("tests/test_faults_of_runs.py", *FOLD)),
     "answers": ("hetero_tui/answers.py", ("tests/test_answers.py",)),
-    "facts": ("hetero_tui/facts.py", ("tests/agent/test_probe_parsers.py", "tests/fleet", "tests/planning")),
+    "facts": ("hetero_tui/facts.py", ("tests/fleet/test_preflight.py", "tests/test_device_kinds.py", "tests/planning")),
     "findings": ("hetero_tui/fleet/findings.py", ("tests/fleet/test_check.py",)),
     "preflight": ("hetero_tui/fleet/preflight.py", ("tests/fleet/test_preflight.py",)),
     "host_keys": ("hetero_tui/transport/host_keys.py", ("tests/transport/test_host_keys.py",)),
