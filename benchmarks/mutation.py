@@ -104,7 +104,7 @@ MODULES = {
     "assignments": ("remote_agent/training/worker/assignments.py", ("tests/training/worker/test_assignments.py",)),
     # What a user sees.
     "fold": ("hetero_tui/fold.py", FOLD),
-    "run_fold": ("hetero_tui/run_fold.py", FOLD),
+    "run_fold": ("hetero_tui/run_fold.py", ("tests/test_run_fold.py", *FOLD)),
     "faults": ("hetero_tui/faults.py", ("tests/test_faults_of_runs.py", *FOLD)),
     "answers": ("hetero_tui/answers.py", ("tests/test_answers.py",)),
     "facts": ("hetero_tui/facts.py", ("tests/fleet/test_preflight.py", "tests/test_device_kinds.py", "tests/planning")),
