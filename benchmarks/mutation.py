@@ -128,12 +128,14 @@ class Measured:
 
     Attributes:
         calls: of each test (by its number) the functions that it calls, by their first lines.
-        seconds: that each test takes, of processor time or of the clock, what is more.
+        seconds: that each test takes, of the clock.
+        cpu_s: of processor time.
         failed: the names of tests that fail.
     """
 
     calls: list[list[int]]
     seconds: list[float]
+    cpu_s: list[float]
     failed: list[str]
 
 
@@ -166,9 +168,10 @@ class Breaking:
                     self.lived.append(f"{change.line}: {change.what}  (no test calls it)")
                     continue
                 numbers.sort(key=lambda number: measured.seconds[number] / (1 + 10 * kills[change.function, number]))
-                limit_s = CPU_S + 4 * sum(measured.seconds[number] for number in numbers)
+                limit_s = CPU_S + 4 * sum(measured.cpu_s[number] for number in numbers)
+                wall_s = WALL_S + 4 * sum(measured.seconds[number] for number in numbers)
                 pid, pipe = _fork(lambda answer: self._try(session, change, functions, numbers, int(limit_s), answer))  # noqa: B023
-                running[pipe] = (pid, change, time.monotonic() + WALL_S + 10 * limit_s)
+                running[pipe] = (pid, change, time.monotonic() + wall_s)
             self._end_one(running)
         return True
 
@@ -197,7 +200,7 @@ class Breaking:
         owner = {line: first for first, last in spans for line in range(first, last + 1)}
 
         def measure(answer: int) -> int:
-            found, failed = list[tuple[list[int], float]](), list[str]()
+            found, failed = list[tuple[list[int], float, float]](), list[str]()
             for item in session.items:
                 called = set[int]()
 
@@ -210,8 +213,7 @@ class Breaking:
                 sys.settrace(note)
                 _run(session, [item])
                 sys.settrace(None)
-                seconds = max(time.process_time() - used, time.monotonic() - began)
-                found.append((sorted(called), seconds))
+                found.append((sorted(called), time.monotonic() - began, time.process_time() - used))
                 if session.testsfailed > failures:
                     failed.append(item.nodeid)
             os.write(answer, json.dumps([found, failed]).encode())
@@ -222,7 +224,8 @@ class Breaking:
             text = stream.read()
         os.waitpid(pid, 0)
         found, failed = json.loads(text) if text else ([], ["the tests ended their process"])
-        return Measured([calls for calls, _ in found], [seconds for _, seconds in found], failed)
+        calls, seconds, cpu_s = (list(each) for each in zip(*found, strict=True)) if found else ([], [], [])
+        return Measured(calls, seconds, cpu_s, failed)
 
     def _functions(self) -> dict[tuple[str, int], list[FunctionType]]:
         """The module's functions that there are now, whoever holds them, by name and first line."""
