@@ -110,3 +110,48 @@ def test_it_says_what_changed() -> None:
     assert self_check.what_was_off(after(FLEET, 1.5, 1.5, STEPS)).endswith(
         "50% more than planned (computing 1.5 times, all else 1.5 times as long)"
     )
+
+
+@pytest.mark.parametrize(("times", "holds"), [(1.0, True), (1.14, True), (0.86, True), (1.16, False), (0.84, False)])
+def test_a_prediction_explains_steps_that_it_is_off_from_by_no_more_than_15_percent(times: float, holds: bool) -> None:
+    predicted = predict(FLEET, WAY)
+    assert self_check.explains(predicted, Seen(seconds=times * predicted.seconds, compute_s=1.0)) is holds
+
+
+def test_of_the_last_twenty_steps_two_may_be_as_predicted_and_the_rest_off_to_one_side() -> None:
+    predicted = predict(FLEET, WAY)
+
+    def check(*times: float) -> bool:
+        seen = tuple(Seen(seconds=each * predicted.seconds, compute_s=1.0) for each in times)
+        return SelfCheck(predicted=predicted, seen=seen).is_off
+
+    assert check(*[1.3] * 18, 1.0, 1.0)
+    assert check(*[0.7] * 18, 1.0, 1.0)
+    assert not check(*[1.3] * 17, 1.0, 1.0, 1.0)
+    assert not check(*[1.3] * 10, *[0.7] * 10), "some longer, some shorter"
+
+
+def test_the_first_steps_of_a_plan_are_not_looked_at() -> None:
+    check = SelfCheck(predicted=predict(FLEET, WAY))
+    for number in range(FIRST_STEPS):
+        check = check.after(Seen(seconds=1.0, compute_s=1.0))
+        assert (check.passed, check.seen) == (number + 1, ())
+    assert len(check.after(Seen(seconds=1.0, compute_s=1.0)).seen) == 1
+
+
+def test_a_plan_must_be_shorter_by_a_twentieth_and_gain_twice_what_it_costs() -> None:
+    now = predict(FLEET, WAY)
+    slower = dataclasses.replace(now, terms=(dataclasses.replace(now.terms[0], seconds=now.seconds * 1.04),))
+    assert self_check.better(FLEET, slower, Limits(all_hosts=True, strategy="sync"), 1e9, 0) is None
+    slower = dataclasses.replace(now, terms=(dataclasses.replace(now.terms[0], seconds=now.seconds * 1.5),))
+    best = self_check.better(FLEET, slower, Limits(all_hosts=True, strategy="sync"), 1e9, 0)
+    assert best is not None
+    saved_s = 4800 / slower.speed - 4800 / best.speed
+    limits = Limits(all_hosts=True, strategy="sync")
+    assert self_check.better(FLEET, slower, limits, 4800, saved_s / 2.01) is not None
+    assert self_check.better(FLEET, slower, limits, 4800, saved_s / 1.99) is None
+
+
+def test_it_says_whether_steps_are_longer_or_shorter_than_planned() -> None:
+    assert "20% less than planned" in self_check.what_was_off(after(FLEET, 0.8, 0.8, STEPS))
+    assert "20% more than planned" in self_check.what_was_off(after(FLEET, 1.2, 1.2, STEPS))

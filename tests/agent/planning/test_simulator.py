@@ -130,6 +130,17 @@ def test_fair_rates_fill_the_link_and_leave_the_rest_to_whom_it_does_not_hold_up
     assert fair_rates([1.0, 10.0, 10.0], {"link": [1.0, 1.0, 0.0]}, {"link": 6.0}) == pytest.approx([1.0, 5.0, 10.0])
 
 
+def test_fair_rates_are_limited_by_what_each_can_and_by_each_channel() -> None:
+    assert fair_rates([1.0, 2.0], {}, {}) == [1.0, 2.0]
+    assert fair_rates([5.0, 5.0], {"x": [1.0, 1.0]}, {"x": 4.0}) == pytest.approx([2.0, 2.0])
+    assert fair_rates([5.0, 5.0], {"x": [1.0, 3.0]}, {"x": 4.0}) == pytest.approx([1.0, 1.0])
+    assert fair_rates([5.0, 5.0], {"x": [1.0, 0.0]}, {"x": 4.0}) == pytest.approx([4.0, 5.0])
+    # The second is held up by its own channel, and the first gets what it leaves of the shared one.
+    loads, rates = {"x": [1.0, 1.0], "y": [0.0, 1.0]}, {"x": 4.0, "y": 1.0}
+    assert fair_rates([9.0, 9.0], loads, rates) == pytest.approx([3.0, 1.0])
+    assert fair_rates([0.5, 9.0], {"x": [1.0, 1.0]}, {"x": 4.0}) == pytest.approx([0.5, 3.5])
+
+
 def test_a_model_that_a_device_cannot_hold_is_named_with_what_is_missing() -> None:
     fleet = survey([host("a", 40, device_memory=COPIES_ON_DEVICE * BYTES - 500_000_000)], 1000 * MILLION)
     with pytest.raises(DoesNotFit, match=r"a/0 lacks .* GB"):
