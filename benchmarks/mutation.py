@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib
 import json
 import os
 import random
@@ -72,7 +73,7 @@ MODULES = {
     **{
         name: (
             f"remote_agent/planning/{name}.py",
-            (*(f"{PLANNING}/test_{each}.py" for each in ("predictions", "simulator", "verdicts")), f"{ITS_TESTS}/plan"),
+            (*(f"{PLANNING}/test_{each}.py" for each in ("predictions", "verdicts")), f"{ITS_TESTS}/plan"),
         )
         for name in ("limits", "sites", "survey", "verdicts", "ways")
     },
@@ -200,7 +201,7 @@ class Breaking:
         owner = {line: first for first, last in spans for line in range(first, last + 1)}
 
         def measure(answer: int) -> int:
-            found, failed = list[tuple[list[int], float, float]](), list[str]()
+            found, failed, loaded = list[tuple[list[int], float, float]](), list[str](), set(sys.modules)
             for item in session.items:
                 called = set[int]()
 
@@ -216,14 +217,18 @@ class Breaking:
                 found.append((sorted(called), time.monotonic() - began, time.process_time() - used))
                 if session.testsfailed > failures:
                     failed.append(item.nodeid)
-            os.write(answer, json.dumps([found, failed]).encode())
+            with os.fdopen(answer, "w", encoding="utf-8") as stream:
+                json.dump([found, failed, [name for name in sys.modules if name not in loaded]], stream)
             return 0
 
         pid, pipe = _fork(measure)
         with os.fdopen(pipe, "rb") as stream:
             text = stream.read()
         os.waitpid(pid, 0)
-        found, failed = json.loads(text) if text else ([], ["the tests ended their process"])
+        found, failed, loaded = json.loads(text) if text else ([], ["the tests ended their process"], [])
+        for name in loaded:  # what tests load when they run, so that not each fork does
+            with suppress(Exception):
+                importlib.import_module(name)
         calls, seconds, cpu_s = (list(each) for each in zip(*found, strict=True)) if found else ([], [], [])
         return Measured(calls, seconds, cpu_s, failed)
 
