@@ -282,8 +282,7 @@ class RunSummary:
     ``ended`` is the time of the last event of a run that is not under way. ``curve`` is a few of its losses, in their
     order, for a curve of one line; ``iterations`` and ``parameters`` are those of its start. ``step_s`` are the seconds
     of its later steps (the median of a few), ``predicted_s`` those that were foreseen; None: not known.
-    order, for a curve of one line; ``iterations`` and ``parameters`` are those of its start. ``script``: see
-    :class:`RunSpec`.
+    ``script``: see :class:`RunSpec`.
     """
 
     id: str

@@ -17,6 +17,7 @@ import psutil
 import torch
 from torch import Tensor
 
+from remote_agent import probe
 from remote_agent.training.shared import own_devices
 
 
@@ -243,27 +244,8 @@ def _status_bytes(name: str) -> int:
 def rooms_of_control_groups(
     membership: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
 ) -> Iterator[float]:
-    """What each control group of this process leaves of its limit (Linux: cgroups(7), version 2 and 1).
-
-    A container often sees its own group as the root, whatever path ``membership`` says: parents are looked at as well.
-    """
-    try:
-        lines = membership.read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            folder, limit, usage = root, "memory.max", "memory.current"
-        elif "memory" in controllers.split(","):
-            folder, limit, usage = root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
-        else:
-            continue
-        group = folder / path.lstrip("/")
-        for level in (group, *group.parents):
-            if not level.is_relative_to(folder):
-                break
-            try:  # "max" is no number: no limit
-                yield float((level / limit).read_text()) - float((level / usage).read_text())
-            except (OSError, ValueError):
-                continue
+    """What each control group of this process leaves of its limit; see :func:`~remote_agent.probe.memory_limit`."""
+    for folder in probe.cgroup_folders("memory", probe.read_text(str(membership)) or "", str(root)):
+        found = probe.memory_limit(folder)
+        if found is not None:
+            yield float(found[0] - found[1])
