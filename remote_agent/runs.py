@@ -177,15 +177,11 @@ def reopen(folder: Path, run: str, now: protocol.RunSpec, seen: Iterable[str] = 
         resume=str(place),
         ended=found.ended or known.ended,
         epoch=now.epoch,
-        commands=_size(place / protocol.CONTROL_FILE),
+        commands=tail.size_of(place / protocol.CONTROL_FILE),
     )
     draft = place / "run.json.part"
     draft.write_text(protocol.encode(spec) + "\n", encoding="utf-8")
     draft.replace(place / "run.json")
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else 0
 
 
 def _away(known: protocol.RunSpec, now: protocol.RunSpec, control: Path) -> tuple[protocol.DeviceSpec, ...]:

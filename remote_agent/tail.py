@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import BinaryIO
 
 BLOCK_BYTES = 1 << 16
@@ -39,3 +40,22 @@ def lines_from_end(file: BinaryIO, longest: int | None = None) -> Iterator[tuple
 def end_of_lines(file: BinaryIO) -> int:
     """Bytes up to the end of the last whole line."""
     return next((offset + len(line) + 1 for offset, line in lines_from_end(file)), 0)
+
+
+def new_lines(path: Path, offset: int, most: int = -1) -> bytes:
+    """The whole lines from ``offset`` on, of so many bytes at most; none while there is no file."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            found = file.read(most)
+    except OSError:
+        return b""
+    return found[: found.rfind(b"\n") + 1]
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file; 0 while there is none."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from remote_agent import protocol
+from remote_agent import protocol, tail
 from remote_agent.protocol import RunFailed, RunFinished, RunStarted
 from remote_agent.search import recent
 
@@ -26,13 +25,10 @@ class TrialEvents:
     _offset: int = 0
 
     def read(self) -> None:
-        with contextlib.suppress(OSError), self.path.open("rb") as file:
-            file.seek(self._offset)
-            found = file.read()
-            whole = found[: found.rfind(b"\n") + 1]
-            self._offset += len(whole)
-            for line in whole.splitlines():
-                self._take(protocol.decode_event(line.decode("utf-8", "replace")))
+        whole = tail.new_lines(self.path, self._offset)
+        self._offset += len(whole)
+        for line in whole.splitlines():
+            self._take(protocol.decode_event(line.decode("utf-8", "replace")))
 
     def _take(self, event: protocol.Event | None) -> None:
         match event:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from remote_agent import tail
 from remote_agent.protocol import ProtocolError, RunCommand, decode
 
 
@@ -20,19 +21,11 @@ class Control:
 
     def __init__(self, path: Path, offset: int | None = None) -> None:
         self._path = path
-        self.offset = self._size() if offset is None else offset
+        self.offset = tail.size_of(path) if offset is None else offset
 
     def poll(self) -> tuple[RunCommand, ...]:
         """The commands that were added since the last call."""
-        if self._size() <= self.offset:
-            return ()
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self.offset)
-                added = file.read()
-        except OSError:
-            return ()
-        whole = added[: added.rfind(b"\n") + 1]
+        whole = tail.new_lines(self._path, self.offset)
         self.offset += len(whole)
         commands = []
         for line in whole.splitlines():
@@ -41,9 +34,3 @@ class Control:
             except ProtocolError:
                 continue
         return tuple(commands)
-
-    def _size(self) -> int:
-        try:
-            return self._path.stat().st_size
-        except OSError:
-            return 0

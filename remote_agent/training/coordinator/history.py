@@ -26,6 +26,7 @@ from typing import Any
 from remote_agent.protocol import CLUSTER_MARK, CONTROL_FILE, JOB_ARCHIVE, CheckpointSaved, Notice
 from remote_agent.run_copy import RunCopy, digest
 from remote_agent.runs import newest_checkpoint
+from remote_agent.tail import new_lines, size_of
 from remote_agent.training.coordinator.background import Background
 from remote_agent.training.coordinator.journal import Journal
 from remote_agent.training.coordinator.plan import placement
@@ -175,7 +176,7 @@ class History:
             return
         for name in COPIED:
             known = copy.sizes[name]
-            lines = _new_lines(self._folder / name, known)
+            lines = new_lines(self._folder / name, known, _CHUNK)
             if lines or not copy.is_cut:
                 copy.sent.append(copy.actor.call("append", name, known, lines))
             copy.sizes_then[name] = known + len(lines)
@@ -186,8 +187,8 @@ class History:
         newest = newest_checkpoint(self._folder)
         copy.sent = [copy.actor.call("begin", -1 if newest is None else newest)]
         copy.sent += [copy.actor.call("replace", path.name, path.read_bytes()) for path in self._settled()]
-        copy.asked = {name: copy.actor.call("known", name, _size(self._folder / name)) for name in COPIED}
-        job_s = _size(self._folder / JOB_ARCHIVE) / SLOWEST
+        copy.asked = {name: copy.actor.call("known", name, size_of(self._folder / name)) for name in COPIED}
+        job_s = size_of(self._folder / JOB_ARCHIVE) / SLOWEST
         copy.deadline = time.monotonic() + PLACEMENT_S + job_s
 
     def _agreed(self, name: str, size: int, found: str) -> int:
@@ -211,7 +212,7 @@ class History:
         while not self._ending.is_set():
             is_last = self._last.wait(HISTORY_EVERY_S + rest_s)
             newest = newest_checkpoint(self._folder)
-            led_there = {name: _size(self._folder / name) for name in GROWING}
+            led_there = {name: size_of(self._folder / name) for name in GROWING}
             ready = [(host, copy) for host, copy in sorted(self._copies.items()) if copy.sizes]
             sending_s = 0.0
             for _, copy in ready[:CHECKPOINT_HOSTS]:
@@ -258,22 +259,3 @@ class History:
     def _settled(self) -> list[Path]:
         """The files that stay as they are: those of :data:`SETTLED`, and the job's where it came without others."""
         return sorted(path for path in self._folder.glob("*") if path.name in SETTLED or path.suffix == ".py")
-
-
-def _size(path: Path) -> int:
-    """In bytes; 0 while the file is not there yet."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
-
-
-def _new_lines(path: Path, offset: int) -> bytes:
-    """Whole lines from ``offset`` on, so many as are sent at a time; none while the file is not there yet."""
-    try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            found = file.read(_CHUNK)
-    except FileNotFoundError:
-        return b""
-    return found[: found.rfind(b"\n") + 1]
