@@ -21,7 +21,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -62,8 +62,6 @@ from remote_agent.training.wire.errors import NothingCounts
 from remote_agent.training.worker.device.simulation import HEADROOM
 
 LOG = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _HINT = "look at the hosts and the network between them, then resume the run"
 
