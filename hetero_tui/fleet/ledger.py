@@ -70,7 +70,7 @@ class Ledger:
         found: dict[str, Entry] = {}
         with self._explained():
             try:
-                lines = self._path.read_text(encoding="utf-8").splitlines()
+                lines = self._path.read_text(encoding="utf-8", errors="replace").splitlines()
             except FileNotFoundError:
                 return ()
         for line in lines:
@@ -106,10 +106,11 @@ class Ledger:
         self._keep(_AUTHORITY, authority)
 
     def _kept(self, name: str) -> str | None:
-        try:
-            return (self.folder / name).read_text(encoding="ascii") or None
-        except FileNotFoundError:
-            return None
+        with self._explained():
+            try:
+                return (self.folder / name).read_text(encoding="ascii") or None
+            except (FileNotFoundError, UnicodeDecodeError):  # torn by a crash
+                return None
 
     def _keep(self, name: str, text: str) -> None:
         with self._explained():

@@ -40,10 +40,18 @@ def test_a_cleaned_host_is_gone_and_the_file_with_the_last(tmp_path: Path) -> No
 def test_a_line_torn_by_a_crash_loses_nothing_before_or_after_it(tmp_path: Path) -> None:
     ledger = Ledger("lab", tmp_path)
     ledger.intend(MERCER, "node")
-    with (tmp_path / "lab" / "ledger.jsonl").open("a") as file:
-        file.write('{"time": 3, "kind": "no')
+    with (tmp_path / "lab" / "ledger.jsonl").open("ab") as file:
+        file.write(b'{"time": 3, "kind": "no\xd7\x00\xff\x80')
     ledger.intend(NAS, "node")
     assert {entry.host.name for entry in ledger.entries()} == {"mercer", "nas"}
+    (tmp_path / "lab" / "token").write_bytes(b"\xd7\x00\xff")
+    assert ledger.token() is None
+
+
+def test_a_secret_that_can_not_be_read_is_an_error_with_its_place(tmp_path: Path) -> None:
+    (tmp_path / "lab" / "token").mkdir(parents=True)
+    with pytest.raises(ClusterError, match="lab/token: Is a directory"):
+        Ledger("lab", tmp_path).token()
 
 
 def test_ledger_and_token_are_for_this_user_alone(tmp_path: Path) -> None:

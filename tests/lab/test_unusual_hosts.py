@@ -141,6 +141,28 @@ KINDS: dict[str, Kind] = {
         "fit",
         arrange=f"for i in $(seq 60); do ip addr add 10.98.$i.1/24 dev {INTERFACE}; done",
     ),
+    "tenmb": Kind("a start-up file that prints 10 MB", "fit", files=bash("head -c 10000000 /dev/zero")),
+    "trapped": Kind(
+        "set -e and traps in .bashrc", "fit", files=bash("set -e; trap 'echo debug' DEBUG; trap 'echo bye' EXIT")
+    ),
+    "traced": Kind(
+        "a shell that traces to stdout",
+        "fit",
+        files=bash("export SHELLOPTS BASH_XTRACEFD=1 PS4='+{\"probe\":'; set -x"),
+    ),
+    "fake": Kind("a start-up file that prints a probe's answer", "fit", files=bash("echo '{\"probe\": 1}'")),
+    "legacy": Kind(
+        "a legacy encoding, and a host name with an umlaut and escape codes",
+        "fit",
+        files=bash("export LC_ALL=C LANG=de_DE.ISO-8859-1"),
+        arrange="printf 'Gr\\303\\266sse_\\033[31m.' > /proc/sys/kernel/hostname",
+    ),
+    "preload": Kind(
+        "LD_PRELOAD, TMPDIR and TAR_OPTIONS in .bashrc",
+        "fit",
+        files=bash("export LD_PRELOAD=/nonexistent.so TMPDIR=/nonexistent TAR_OPTIONS=-v"),
+    ),
+    "mtu": Kind("MTU 576", "fit", arrange=f"ip link set {INTERFACE} mtu 576"),
     "startups": Kind("MaxStartups 1", "fit", server=("MaxStartups 1", "MaxSessions 1")),
     "hole": Kind(
         "a name with an IPv6 address that drops everything, and an IPv4 one", "fit", entry={"address": "both-ways"}
@@ -232,6 +254,20 @@ KINDS: dict[str, Kind] = {
         "room for [0-9]+ more files",
         arrange="mkdir ~/.hetero-tui; mount -t tmpfs -o size=4g,nr_inodes=9 tmpfs ~/.hetero-tui",
     ),
+    "tabhome": Kind(
+        "a home with a tab in its name",
+        "the name of the home folder has a tab",
+        files=bash("export HOME=/tmp/$'a\\tb'; mkdir -p \"$HOME\""),
+    ),
+    "fewfiles": Kind("ulimit -n 12", "only 12 open files", files=bash("ulimit -n 12")),
+    "fewprocesses": Kind(
+        "ulimit -u 9",
+        "only 9 processes and threads",
+        server=("AllowUsers *",),
+        arrange=account("me", uid=1500) + "; chown -R 1500:1500 ~",
+        files=bash("ulimit -u 9"),
+        entry={"user": "me"},
+    ),
     "wrongray": Kind(
         "another Ray",
         "has Ray 2.9.0, and this hetero-tui needs 2.60",
@@ -306,7 +342,7 @@ KINDS: dict[str, Kind] = {
     ),
     "othershell": Kind(
         "a start-up file that starts another shell",
-        "no answer to the probe",
+        "its login shell ran no command within",
         "unreachable",
         files=bash('test -n "$BEGUN" || BEGUN=1 exec bash'),
     ),
@@ -315,19 +351,36 @@ KINDS: dict[str, Kind] = {
     ),
     "midway": Kind(
         "a host that falls silent midway",
-        "no answer to the probe|completed no SSH login",
+        "did not end within|no connection within|completed no SSH login|in neither nor refused it",
         "unreachable",
         files={"listen.py": LISTEN},
         arrange=f"{sys.executable} ~/listen.py >/dev/null 2>&1 &",
         entry={"port": 2203},
     ),
     "leaves": Kind("a start-up file that exits", "it said nothing and exited with 3", "error", files=bash("exit 3")),
-    "endless": Kind("a start-up file that prints without end", "grew past", "error", files=bash("yes")),
+    "endless": Kind("a start-up file that prints without end", "printed 64 MiB", "error", files=bash("yes")),
     "hangs": Kind(
         "a start-up file that never ends",
-        "did not end within|no answer to the probe",
+        "its login shell ran no command within",
         "unreachable",
         files=bash("sleep 600"),
+    ),
+    "menu": Kind(
+        "a menu in a shell's place",
+        'the last that it said is "2. restore"',
+        "unreachable",
+        server=("ForceCommand echo 1. back up; echo 2. restore; exec cat",),
+    ),
+    "rbash": Kind(
+        "the login shell rbash", "exec: restricted", "error", needs="rbash", arrange=account("root", "/bin/rbash")
+    ),
+    "dropping": Kind(
+        "a network that drops large packets",
+        "completed no SSH login",
+        "unreachable",
+        needs="nft",
+        arrange="echo 'table inet filter { chain output { type filter hook output priority 0; ip length > 1000 drop; };"
+        " }' > /tmp/rules; nft -f /tmp/rules",
     ),
     "nobody": Kind(
         "an address that nobody has", "no route|no answer|no connection", "unreachable", entry={"address": NOBODY}
@@ -350,7 +403,24 @@ KINDS: dict[str, Kind] = {
         entry={"port": 2202},
     ),
     "stranger": Kind("a user who is not there", "refused the login", "auth_failed", entry={"user": "nobody-here"}),
-    "password": Kind("only passwords", "refused the login", "auth_failed", server=("PubkeyAuthentication no",)),
+    "password": Kind(
+        "only passwords",
+        "wants more than a key from user .*: a password",
+        "auth_failed",
+        server=("PubkeyAuthentication no", "PasswordAuthentication yes"),
+    ),
+    "twofactors": Kind(
+        "a password beside the key",
+        "wants more than a key from user .*: a password",
+        "auth_failed",
+        server=("AuthenticationMethods publickey,password", "PasswordAuthentication yes"),
+    ),
+    "manykeys": Kind(
+        "MaxAuthTries 1, and a key that it does not know",
+        "ended the login of user .* after so many keys",
+        "auth_failed",
+        server=("MaxAuthTries 1", "AuthorizedKeysFile none"),
+    ),
     "locked": Kind(
         "a key with a passphrase, and no agent",
         "behind a passphrase: run ssh-add",
