@@ -21,7 +21,7 @@ from hetero_tui.inventory import Host, Inventory
 from hetero_tui.inventory.schema import Jump
 from hetero_tui.transport import failures, host_keys, identities
 from hetero_tui.transport.addresses import first_to_answer
-from hetero_tui.transport.host_keys import OfferedKey, Target, Verdict
+from hetero_tui.transport.host_keys import KnownKey, OfferedKey, Target, Verdict
 from hetero_tui.transport.logins import login_at
 
 STEP = "connect"
@@ -234,7 +234,7 @@ class _Gate(asyncssh.SSHClient):
         self._verdict: Verdict | None = None
         self._line: host_keys.KnownKey | None = None
         self._offered: OfferedKey | None = None
-        self._unwritable = ""
+        self._trouble = ""
         self.wanted: list[str] = []
         self.refused_keys = False
 
@@ -251,7 +251,9 @@ class _Gate(asyncssh.SSHClient):
         self._attempt.connected = True
 
     def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
-        known = host_keys.find(self._paths, replace(self._target, address=addr or ""))
+        known = self._known(addr)
+        if known is None:
+            return False
         self._verdict, self._line = host_keys.decide(known, key)
         if self._verdict is Verdict.KNOWN:
             self._attempt.trusted = True
@@ -265,22 +267,29 @@ class _Gate(asyncssh.SSHClient):
         try:
             self._offered.accept()
         except OSError as error:
-            self._unwritable = error.strerror or str(error)
+            self._trouble = f"{self._offered.path} can't be written: {error.strerror or error}"
             return False
         self._attempt.trusted = True
         return True
 
     def validate_host_ca_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
-        known = host_keys.find(self._paths, replace(self._target, address=addr or ""))
-        self._attempt.trusted = host_keys.trusts_authority(known, key)
+        self._attempt.trusted = host_keys.trusts_authority(self._known(addr) or (), key)
         return self._attempt.trusted
+
+    def _known(self, addr: str) -> tuple[KnownKey, ...] | None:
+        """The lines of known_hosts about this server; None where these can't be read, which :attr:`_trouble` tells."""
+        try:
+            return host_keys.find(self._paths, replace(self._target, address=addr or ""))
+        except OSError as error:
+            self._trouble = f"{error.filename} can't be read: {error.strerror}"
+            return None
 
     def refusal(self, error: asyncssh.HostKeyNotVerifiable, place: failures.Place) -> HostError:
         """The verdict in words."""
         line = self._line
-        if self._unwritable and self._offered is not None:
-            cause = f"{self._offered.path} can't be written: {self._unwritable}"
-            return HostError(place.host, cause, step=place.step, hint="give yourself the right to write that file")
+        if self._trouble:
+            hint = "give yourself the right to read and write that file"
+            return HostError(place.host, self._trouble, step=place.step, hint=hint)
         if self._verdict is Verdict.UNKNOWN and self._offered is not None:
             return HostKeyUnknown(
                 place.host,

@@ -213,7 +213,7 @@ def _network(error: OSError, place: Place) -> HostError:
     text = one_line(error.strerror or str(error), 160)
     subject = f" ({error.filename})" if error.filename else ""
     if isinstance(error, FileNotFoundError | PermissionError):
-        hint = "check identity_file, and ProxyCommand in ~/.ssh/config"
+        hint = "check identity_file, known_hosts, and ProxyCommand in ~/.ssh/config"
         return _failed(place, f"a file that SSH needs can't be read: {text}{subject}", hint)
     return _unreachable(place, f"{place.endpoint} could not be reached: {text}{subject}", _DOWN)
 

@@ -79,10 +79,13 @@ class OfferedKey:
 
 
 def find(paths: Iterable[Path], target: Target) -> tuple[KnownKey, ...]:
-    """All lines about ``target``; a file that is missing or unreadable holds none.
+    """All lines about ``target``; a file that is missing holds none.
 
     OpenSSH's order of trust is kept: the name (with its port) decides. A line for the address, or for the name without
     its port, can make the same key known, but can't make another key a changed one.
+
+    Raises:
+        OSError: a file is there, but can't be read: a key that has changed would pass for one that was never seen.
     """
     return tuple(entry for path in paths for entry in _find_in(path, target))
 
@@ -92,8 +95,12 @@ def _find_in(path: Path, target: Target) -> Iterable[KnownKey]:
         if not path.is_file():  # reading a pipe would wait without end
             return
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return
+    except PermissionError:
+        if Path("/etc") in path.parents:  # the system's, for root alone: ssh passes over it, too
+            return
+        raise
     exact = [target.entry]
     also = [_entry(target.address, target.port)] if target.address else []
     if target.port != DEFAULT_PORT:

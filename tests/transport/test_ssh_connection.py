@@ -1,6 +1,7 @@
 """What a user sees when a host can't be reached, refuses, or shows a key: one precise error each, and no traceback."""
 
 import asyncio
+import errno
 import os
 import re
 import shutil
@@ -560,3 +561,21 @@ async def test_a_server_gets_no_more_logins_at_once_than_it_takes_by_default(ope
     await openssh.start()
     transports = [connect(openssh.host) for _ in range(25)]
     await asyncio.gather(*(transport.connect() for transport in transports))
+
+
+async def test_known_hosts_that_can_not_be_read_are_not_taken_for_empty(common, connect, tmp_path, monkeypatch):
+    """A key that has changed would pass for one that was never seen, and be accepted."""
+    (tmp_path / "known").write_text("")
+    read = Path.read_text
+
+    def refuse(path: Path, *arguments: object, **named: object) -> str:
+        if path.name == "known":
+            raise OSError(errno.EMFILE, "Too many open files", str(path))
+        return read(path, *arguments, **named)
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    host = common.host.model_copy(update={"known_hosts": str(tmp_path / "known")})
+    with pytest.raises(HostError, match="Too many open files") as caught:
+        await connect(host, accept=True).connect()
+    assert not isinstance(caught.value, HostKeyUnknown)
+    assert str(tmp_path / "known") in caught.value.cause
