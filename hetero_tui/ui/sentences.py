@@ -76,7 +76,7 @@ def idle_lines(view: View, width: int, height: int) -> list[Text]:
     """What there is to do while no run is on, and the newest runs."""
     state, palette = view.state, view.palette
     doing = phase_words(state, view.now) or (f"{view.busy} …" if view.busy else "")
-    lines = [Text(f"◔ {doing}", style=palette.foreground) if doing else _what_now(state, palette)]
+    lines = [Text(f"◔ {doing}", style=palette.foreground) if doing else _what_now(view)]
     for run in reversed((state.listed_runs or ())[-(height - 1) :]):
         shown = look.RUN[RunState(run.state)]
         said = Text(f"{shown.glyph} ", style=shown.colour(palette))
@@ -89,15 +89,20 @@ def idle_lines(view: View, width: int, height: int) -> list[Text]:
     return lines[:height]
 
 
-def _what_now(state: State, palette: Palette) -> Text:
+def _what_now(view: View) -> Text:
+    state, palette = view.state, view.palette
     up = state.cluster_state in (ClusterState.UP, ClusterState.DEGRADED)
     ready = sum(host.state in (*IN_CLUSTER, HostState.READY) for host in state.hosts)
-    words = [("t", "train"), ("D", "tear the cluster down")] if up else [("u", "start the cluster"), ("t", "train")]
+    words = (
+        {"train": "train", "teardown": "tear the cluster down"} if up else {"up": "start the cluster", "train": "train"}
+    )
     if not ready:
-        words = [("enter", "says why"), ("p", "look again")]
-    line = Text(f"{ready} of {fmt.plural(len(state.hosts), 'machine')} ready: ", style=palette.foreground)
-    for index, (key, word) in enumerate(words):
-        line.append(" · " if index else "", style=palette.muted)
+        words = {"open": "says why", "probe": "look again"}
+    line = Text(f"{ready} of {fmt.plural(len(state.hosts), 'machine')} ready", style=palette.foreground)
+    known = {key.action: key for key in view.keys if not (key.changes and view.readonly)}
+    offered = [(known[action].key, word) for action, word in words.items() if action in known]
+    for index, (key, word) in enumerate(offered):
+        line.append(" · " if index else ": ", style=palette.muted if index else palette.foreground)
         line.append(key, style=f"bold {palette.accent}").append(f" {word}", style=palette.foreground)
     return line
 

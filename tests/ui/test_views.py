@@ -30,6 +30,11 @@ def text_of(app) -> str:
     return "\n".join(part.text for part in app.main.pane.query(Lines) if part.display)
 
 
+def seen(app) -> str:
+    """All characters of the screen as they are painted."""
+    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+
+
 def title_of(app, name: str) -> str:
     return str(app.main.pane.query_one(f"#{name}").border_title)
 
@@ -283,7 +288,7 @@ async def test_keys_of_the_settings_file_take_the_place_of_the_usual_ones(scenar
     app = open_app(
         scenarios.probed(), preferences=read_preferences({"ascii": True, "keys": {"up": "ctrl+u"}}, "s.toml")
     )
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await pilot.press("u")
         await pilot.pause()
         assert app.intents.asked == []
@@ -293,7 +298,23 @@ async def test_keys_of_the_settings_file_take_the_place_of_the_usual_ones(scenar
         assert app.intents.asked == [("up",)]
         rows = app.main.hosts.rows
         assert "o ready" in rows.render_line(0).text
-        assert all(character.isascii() for y in range(4) for character in rows.render_line(y).text)
+        assert "ctrl+u start the cluster . t train" in seen(app)
+        assert not {sign for sign in seen(app) if not sign.isascii()}
+        await pilot.press("b")
+        while "No run is going on." not in seen(app):
+            await pilot.pause()
+        assert not {sign for sign in seen(app) if not sign.isascii()}
+        await pilot.press("colon", *"plan")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert "View 3" in seen(app)
+        assert not {sign for sign in seen(app) if not sign.isascii()}
+
+
+async def test_a_readonly_app_offers_nothing_that_it_would_refuse(scenarios, open_app) -> None:
+    app = open_app(scenarios.probed(), preferences=Preferences(readonly=True))
+    async with app.run_test(size=(120, 40)):
+        assert "2 of 4 machines ready " in app.main.query_one("#idle", Lines).render_line(0).text
 
 
 def test_every_mistake_in_a_settings_file_is_told_at_once() -> None:
