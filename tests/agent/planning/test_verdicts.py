@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from remote_agent.planning.choice import Choice, Limits
+from remote_agent.planning.simulator import predict
 from remote_agent.planning.survey import Survey
-from remote_agent.planning.verdicts import local_steps_for, names, seconds, verdicts
+from remote_agent.planning.verdicts import SHARE_OF_SUM, local_steps_for, names, seconds, verdicts
 from remote_agent.planning.ways import COMPUTE, EXCHANGE, HANDLING, Prediction, Term, Way
 from tests.agent.planning.fleets import host, survey
 
@@ -173,3 +174,17 @@ def test_the_fewest_local_steps_that_hide_a_link_are_found() -> None:
     assert local_steps_for(survey([host("a", 40, 1e3), host("b", 40, 1e3)]), way) is None, "more than a thousand"
     full = survey([host("a", 40, device_memory=1), host("b", 40)])
     assert local_steps_for(full, way) is None
+
+
+@pytest.mark.parametrize("rate", [3e6, 1e7, 3e7, 1e8])
+def test_one_local_step_less_would_not_hide_the_link(rate: float) -> None:
+    of = survey([host("a", 40, rate), host("b", 40, rate)])
+    steps = local_steps_for(of, Way(strategy="sync", hosts=AB))
+    assert steps is not None
+    assert steps > 1
+
+    def hidden(count: int) -> float:
+        made = predict(of, Way(strategy="local_sgd", hosts=AB, local_steps=count))
+        return made.term(COMPUTE) / made.seconds
+
+    assert hidden(steps) >= SHARE_OF_SUM > hidden(steps - 1)
