@@ -108,12 +108,14 @@ MODULES = {
     "run_fold": ("hetero_tui/run_fold.py", ("tests/test_run_fold.py", *FOLD)),
     "faults": ("hetero_tui/faults.py", ("tests/test_faults_of_runs.py", *FOLD)),
     "answers": ("hetero_tui/answers.py", ("tests/test_answers.py",)),
-    "facts": ("hetero_tui/facts.py", ("tests/fleet/test_preflight.py", "tests/test_device_kinds.py", "tests/planning")),
+    "facts": (
+        "hetero_tui/facts.py",
+        ("tests/test_facts.py", "tests/fleet/test_preflight.py", "tests/test_device_kinds.py", "tests/planning"),
+    ),
     "findings": ("hetero_tui/fleet/findings.py", ("tests/fleet/test_check.py",)),
     "preflight": ("hetero_tui/fleet/preflight.py", ("tests/fleet/test_preflight.py",)),
     "host_keys": ("hetero_tui/transport/host_keys.py", ("tests/transport/test_host_keys.py",)),
     "figures": ("hetero_tui/reporting/figures.py", ("tests/reporting",)),
-    "metrics": ("hetero_tui/reporting/metrics.py", ("tests/reporting",)),
     **{
         name: (f"hetero_tui/ui/{name}.py", (f"tests/ui/test_{name}.py",))
         for name in ("arrangement", "columns", "format")
