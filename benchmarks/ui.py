@@ -31,16 +31,11 @@ from typing import NoReturn
 import psutil
 
 from hetero_tui import events
-from hetero_tui.app_session import AppSession
-from hetero_tui.demo.machines import EmbeddedMachines, make_folder
 from hetero_tui.errors import UsageError
 from hetero_tui.events import ClusterState, HostState
-from hetero_tui.fleet import agent
 from hetero_tui.intents import Refusing
-from hetero_tui.inventory.file import load
 from hetero_tui.keeper import Keeper
 from hetero_tui.state import initial
-from hetero_tui.transport import open_transport
 from remote_agent import protocol
 from remote_agent.states import RayState, RunState
 
@@ -297,6 +292,13 @@ async def opening(steps: int) -> tuple[float, float]:
     The second figure is this process's own part of them on a processor. The machine is one of the demo's, behind a real
     SSH server, and its run a process that only waits.
     """
+    # Here, and not above: the app's process, whose first picture is measured, does without them.
+    from hetero_tui.app_session import AppSession
+    from hetero_tui.demo.machines import EmbeddedMachines, make_folder
+    from hetero_tui.fleet import agent
+    from hetero_tui.inventory.file import load
+    from hetero_tui.transport import open_transport
+
     folder = make_folder()
     try:
         async with EmbeddedMachines(folder, speeds=(1.0,)) as machines:

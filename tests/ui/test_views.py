@@ -466,3 +466,17 @@ async def test_an_error_is_told_once_where_the_session_has_told_it(scenarios, op
         await pilot.press("u")
         await pilot.pause()
         assert text_of(app).count(str(error)) == 1
+
+
+async def test_of_many_machines_those_that_come_into_sight_are_shown_as_they_are_now(scenarios, open_app) -> None:
+    state = scenarios.many()
+    last = state.hosts[-1].name
+    app = open_app(state)
+    async with app.run_test(size=(120, 24)) as pilot:
+        changed = ev.HostLost(time=scenarios.NOW, host=last, cause="no answer for 15 s")
+        app.intents.change(apply(state, changed))
+        app.redraw()
+        app.main.hosts.rows.scroll_end(animate=False, immediate=True)
+        await pilot.pause()
+        shown = [line for line in seen(app).splitlines() if last in line]
+        assert "unreachable" in shown[0]

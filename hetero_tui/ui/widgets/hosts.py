@@ -36,14 +36,16 @@ class Hosts(Table):
         if self.sorted_by:
             order = _ORDERS[self.sorted_by]
             hosts.sort(key=lambda host: order(host, state.run))
-        entries = [self._entry(host, view, chosen) for host in hosts]
+        seen = self.rows.in_sight if not self.filter else range(len(hosts))
+        entries = [self._entry(host, view, chosen, is_seen=index in seen) for index, host in enumerate(hosts)]
         title = "Hosts" if self.filter or self.sorted_by else _title(state.hosts)  # there is no room for both
         self.fill(title, cells.header_line(chosen, view.palette), entries, view.palette)
 
-    def _entry(self, host: HostView, view: View, chosen: Columns) -> Entry:
+    def _entry(self, host: HostView, view: View, chosen: Columns, *, is_seen: bool) -> Entry:
+        """The host's line; of many hosts those out of sight keep the one that they had, until they are seen."""
         seen = (cells.share_of(host, view.state.run), int(view.now), view.palette, chosen)
         known = self._kept.get(host.name)
-        if known is not None and known[0] is host and known[1] == seen:
+        if known is not None and (not is_seen or (known[0] is host and known[1] == seen)):
             return known[2]
         line = cells.host_line(host, view.state.run, chosen, view.now, view.palette)
         entry = Entry(key=host.name, line=line, words=words_of(host, view.now))

@@ -74,6 +74,12 @@ class Rows(Lines, can_focus=True):
         """What is shown of the entry under the cursor."""
         return self.lines[self._cursor].plain[CURSOR:].rstrip() if self._names else ""
 
+    @property
+    def in_sight(self) -> range:
+        """The places of the entries that are seen, or will be next."""
+        top, height = self.scroll_offset.y, max(1, self.size.height)
+        return range(top - height, top + 2 * height)
+
     def show_entries(self, entries: Sequence[Entry], highlight: Style) -> None:
         """Show one line an entry; the cursor stays on its entry, or near it where that is gone."""
         before = self.marked
@@ -128,6 +134,11 @@ class Rows(Lines, can_focus=True):
 
     def on_resize(self) -> None:
         self._keep_in_sight()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Others are in sight: they are drawn as they are now."""
+        super().watch_scroll_y(old_value, new_value)
+        self.post_message(self.Marked())
 
     def on_click(self, event: events.Click) -> None:
         index = event.y + self.scroll_offset.y
