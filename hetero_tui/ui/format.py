@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from datetime import datetime, tzinfo
 
+from hetero_tui.text import duration as precise
+
 UNKNOWN = "n/a"
 
 _MAKERS = re.compile(r"^(?:(?:NVIDIA|AMD|Apple|Intel(?:\(R\))?)\s+)?(?:GeForce\s+)?(?:GTX\s+(?=TITAN))?(?:Radeon\s+)?")
@@ -58,6 +60,11 @@ def duration(seconds: float | None) -> str:
     if whole < 86400:
         return f"{whole // 3600} h {whole % 3600 // 60:02}"
     return f"{whole // 86400} d"
+
+
+def spent(seconds: float) -> str:
+    """For how long something has been under way: it moves every second, ``8 s``, ``2 min 5 s``."""
+    return precise(int(seconds))
 
 
 def seconds(value: float | None) -> str:

@@ -16,6 +16,7 @@ from hetero_tui.launcher import changes_of
 from hetero_tui.state import WORKERS, Behind, Phase
 from hetero_tui.ui.app import HeteroApp
 from hetero_tui.ui.draw.phases import phases_lines
+from hetero_tui.ui.header import header_line
 from hetero_tui.ui.keys import KEYS, RUNS, VIEWS, clashes, remapped
 from hetero_tui.ui.palette import DARK
 from hetero_tui.ui.plain import to_ascii
@@ -81,9 +82,9 @@ async def test_before_the_first_step_the_start_is_shown_part_by_part_with_its_se
         for view in "12":
             await pilot.press(view)
             said = text_of(app)
-            assert "✔ cluster              11 s" in said
-            assert "✔ coordinator         6.0 s" in said
-            assert "◔ workers              12 s" in said
+            assert "✔ cluster                 11 s" in said
+            assert "✔ coordinator            6.0 s" in said
+            assert "◔ workers                 12 s" in said
             assert "first step in about 5 s" in said
         assert "starting: workers 12 s" in app.main.query_one("#status", Lines).text
 
@@ -108,6 +109,14 @@ async def test_while_a_history_is_read_every_view_says_how_far_and_shows_nothing
 def test_what_takes_longer_than_usual_makes_the_time_to_the_first_step_longer(scenarios) -> None:
     said = [phases_lines(scenarios.starting(), scenarios.NOW + later, 80, DARK)[-1].plain for later in (0.0, 60.0)]
     assert [line.strip() for line in said] == ["first step in about 5 s", "first step in about 10 s"]
+
+
+def test_a_start_that_takes_minutes_is_seen_to_go_on_every_second(scenarios) -> None:
+    for later in (60, 61):
+        view = scenarios.starting(), scenarios.NOW + later
+        words = f"1 min {later - 48} s"
+        assert words in phases_lines(*view, 80, DARK)[2].plain
+        assert words in header_line(view[0], "", view[1], None, 120, DARK).plain
 
 
 def test_a_run_that_is_started_again_does_not_wait_for_its_coordinator(scenarios) -> None:

@@ -63,7 +63,7 @@ def phases_lines(state: State, now: float, width: int, palette: Palette) -> list
         if phase.ended is not None:
             lines.append(_line("✔", phase.name, fmt.seconds(phase.ended - phase.began), "", palette.accent, palette))
         else:
-            spent = fmt.duration(now - phase.began)
+            spent = fmt.spent(now - phase.began)
             line = _line("◔", phase.name, spent, _WHAT[phase.name], palette.foreground, palette)
             if line.cell_len > width:
                 line = _line("◔", phase.name, spent, "", palette.foreground, palette)
@@ -98,10 +98,10 @@ def phase_words(state: State, now: float) -> str:
     known = phases_of(state)
     if not known or known[-1].ended is not None:
         return ""
-    return f"{known[-1].name} {fmt.duration(now - known[-1].began)}: {_WHAT[known[-1].name]}"
+    return f"{known[-1].name} {fmt.spent(now - known[-1].began)}: {_WHAT[known[-1].name]}"
 
 
 def _line(glyph: str, name: str, seconds: str, what: str, colour: str, palette: Palette) -> Text:
     line = Text.assemble((f"{glyph} ", colour), (f"{name:<18}", palette.foreground if seconds else palette.muted))
-    line.append(f"{seconds:>7}", style=colour)
+    line.append(f"{seconds:>10}", style=colour)
     return line.append(f"  {what}", style=palette.muted) if what else line

@@ -57,7 +57,7 @@ class CheckScreen(Dialog[None]):
         if self._report is not None:
             return report_lines(self._report, width, palette)
         what = "Environments of ours that do not work are made anew" if self._mends else "Nothing is changed"
-        said = f"{what}. For {fmt.duration(view.now - self._began)}; it goes on when this is hidden."
+        said = f"{what}. For {fmt.spent(view.now - self._began)}; it goes on when this is hidden."
         return [*(Text(part, style=palette.muted) for part in wrapped(said, width)), *host_lines(view, width)]
 
     def finish(self, report: CheckReport | None, failure: str = "") -> None:

@@ -124,7 +124,7 @@ def outcome(report: BootstrapReport) -> str:
 
 def progress_lines(view: View, began: float, width: int) -> list[Text]:
     """Every machine and how far its packages are."""
-    said = f"For {fmt.duration(view.now - began)}. It goes on when this is hidden."
+    said = f"For {fmt.spent(view.now - began)}. It goes on when this is hidden."
     return [Text(said, style=view.palette.muted), *host_lines(view, width)]
 
 

@@ -87,7 +87,7 @@ def question_lines(preview: TeardownPreview, width: int, palette: Palette) -> li
 
 def progress_lines(view: View, began: float, palette: Palette) -> list[Text]:
     """Every host's state while it goes on."""
-    lines = [Text(f"For {fmt.duration(view.now - began)}. It goes on when this is hidden.", style=palette.muted)]
+    lines = [Text(f"For {fmt.spent(view.now - began)}. It goes on when this is hidden.", style=palette.muted)]
     label = max([0, *(len(host.name) for host in view.state.hosts)])
     for host in view.state.hosts:
         shown = look.HOST[host.state]
