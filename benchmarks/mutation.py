@@ -97,7 +97,7 @@ MODULES = {
     "cuts": (f"{COORDINATOR}/plan/cuts.py", (f"{ITS_TESTS}/plan/test_cuts.py",)),
     "run_plan": (f"{COORDINATOR}/plan/run_plan.py", (f"{ITS_TESTS}/plan",)),
     "share_balancer": (f"{COORDINATOR}/share_balancer.py", (f"{ITS_TESTS}/test_share_balancer.py",)),
-    "findings_of_runs": ("remote_agent/training/shared/findings.py", (f"{ITS_TESTS}/plan", "tests/training/shared")),
+    "findings_of_runs": ("remote_agent/training/shared/findings.py", ("tests/training/shared/test_findings.py",)),
     "search": ("remote_agent/search.py", ("tests/agent/test_search.py",)),
     "settings": ("remote_agent/settings.py", ("tests/test_settings.py", "tests/test_job_settings.py")),
     "goals": ("remote_agent/goals.py", ("tests/test_goals.py",)),

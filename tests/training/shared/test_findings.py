@@ -1,0 +1,99 @@
+"""What follows from how a job's loss adds up: what is refused, and how the batch is cut for the rest. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.errors import JobError
+from remote_agent.training.shared import units
+from remote_agent.training.shared.findings import Findings, about, is_watched, settle
+
+
+def config(**settings: Any) -> TrainingConfig:
+    return TrainingConfig(batch_size=64, **settings)
+
+
+@pytest.mark.parametrize("name", ["summed", "together", "state", "hidden", "batch_statistics"])
+def test_what_one_device_finds_holds_for_all(name: str) -> None:
+    found = Findings(**{name: True if name in ("summed", "batch_statistics") else "why"})
+    assert found | Findings() == Findings() | found == found
+    assert Findings() | Findings() == Findings()
+
+
+def test_what_devices_find_is_said_once() -> None:
+    one = Findings(together="first", moved=frozenset({"a"}), notes=("x", "y"))
+    other = Findings(together="second", moved=frozenset({"b"}), notes=("y", "z"))
+    assert one | other == Findings(together="first", moved=frozenset({"a", "b"}), notes=("x", "y", "z"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "found", "refused"),
+    [
+        ({}, Findings(hidden="a counter"), "a counter changes with every call of loss"),
+        ({"unit": 64}, Findings(hidden="a counter"), "a counter changes with every call of loss"),
+        ({}, Findings(state="state"), "state"),
+        ({"unit": 63}, Findings(state="state"), "state"),
+        ({"unit": 64}, Findings(state="state"), ""),
+        ({}, Findings(together="together"), "together"),
+        ({"unit": 16}, Findings(together="together"), ""),
+        ({"loss_reduction": "mean"}, Findings(together="together"), ""),
+        ({}, Findings(), ""),
+    ],
+)
+def test_a_batch_that_can_not_be_cut_is_refused_unless_the_user_said_how(
+    settings: dict[str, Any], found: Findings, refused: str
+) -> None:
+    if not refused:
+        assert settle(config(**settings), found, (), devices=3)
+        return
+    with pytest.raises(JobError, match=refused):
+        settle(config(**settings), found, (), devices=3)
+
+
+def test_a_parameter_that_the_code_changes_itself_is_named_the_first_of_them() -> None:
+    with pytest.raises(JobError, match="the trained parameter a, and such a change would be lost"):
+        settle(config(), Findings(), ("b", "a"), devices=1)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "summed", "settled"),
+    [("auto", True, "sum"), ("auto", False, "mean"), ("mean", True, "mean"), ("sum", False, "sum")],
+)
+def test_a_loss_is_what_was_found_unless_it_was_set(wanted: str, summed: bool, settled: str) -> None:
+    assert settle(config(loss_reduction=wanted), Findings(summed=summed), (), devices=2).loss_reduction == settled
+
+
+def test_samples_that_have_to_be_together_are_in_units_that_fit_into_each_device() -> None:
+    usual = units.default_unit(64, 3)
+    normalised = Findings(batch_statistics=True)
+    assert settle(config(), Findings(), (), devices=3).unit == 0
+    assert settle(config(), normalised, (), devices=3).unit == usual
+    assert settle(config(deterministic=True), Findings(), (), devices=3).unit == usual
+    assert settle(config(), normalised, (), devices=3, room=2).unit == 2
+    assert settle(config(), normalised, (), devices=3, room=1000).unit == usual
+    assert settle(config(unit=5), normalised, (), devices=3, room=2).unit == 5, "as it was set"
+
+
+@pytest.mark.parametrize(
+    ("settings", "watched"),
+    [({}, True), ({"unit": 4}, False), ({"loss_reduction": "mean"}, False), ({"deterministic": True}, False)],
+)
+def test_a_loss_is_watched_where_the_user_did_not_say_what_it_is(settings: dict[str, Any], watched: bool) -> None:
+    assert is_watched(config(**settings)) is watched
+
+
+def test_the_plan_says_how_the_batch_is_cut_and_why() -> None:
+    assert about(config(), Findings(notes=("a note",))) == ("a note",)
+    assert about(config(loss_reduction="sum"), Findings()) == (
+        "the loss adds its samples up: gradients are added up, not averaged",
+    )
+    (whole,) = about(config(unit=64), Findings())
+    assert whole.startswith("unit=batch_size: each step's batch is undivided")
+    (normalised,) = about(config(unit=63), Findings(batch_statistics=True))
+    assert normalised.startswith("unit=63: batch normalisation sees groups of 63 samples")
+    (together,) = about(config(unit=8), Findings())
+    assert together.startswith("unit=8: all that depends on which samples are together sees groups of 8 samples")
+    assert about(config(deterministic=True), Findings())[-1].startswith("deterministic: each unit's gradient")
