@@ -73,7 +73,7 @@ MODULES = {
     **{
         name: (
             f"remote_agent/planning/{name}.py",
-            (*(f"{PLANNING}/test_{each}.py" for each in ("predictions", "verdicts")), f"{ITS_TESTS}/plan"),
+            tuple(f"{PLANNING}/test_{each}.py" for each in ("limits", "predictions", "sharding", "verdicts")),
         )
         for name in ("limits", "sites", "survey", "verdicts", "ways")
     },
