@@ -263,7 +263,9 @@ def _run_changed(state: State, event: events.RunChanged) -> State:
         return state  # the run's own last word stands
     final = event.state.final
     ended = event.time if final else run.ended
-    state = replace(state, run=replace(run, state=event.state, detail=one_line(event.detail), ended=ended))
+    behind = None if final else run.behind  # what is known of it is all that there will be
+    run = replace(run, state=event.state, detail=one_line(event.detail), ended=ended, behind=behind)
+    state = replace(state, run=run)
     level = Level.BAD if event.state in (RunState.FAILED, RunState.LOST) else Level.INFO
     where = f" at step {run.step:,}" if final and run.step else ""
     detail = f": {event.detail}" if event.detail else ""
@@ -294,7 +296,8 @@ def _run_progressed(state: State, wrapped: events.RunProgressed) -> State:
         run = RunView(run=wrapped.run, job="", started=event.time)
     if event.seq <= run.last_seq:
         return state
-    caught_up = run.behind is not None and event.seq >= run.behind.seq
+    is_last = event.kind in protocol.FINAL_KINDS
+    caught_up = run.behind is not None and (is_last or event.seq >= run.behind.seq)
     run = replace(run, last_seq=event.seq, behind=None if caught_up else run.behind)
     run, level, text = fold_run(run, event)
     state = replace(state, run=run)

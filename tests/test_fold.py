@@ -745,3 +745,12 @@ def test_a_host_is_tried_again_when_its_own_worker_is() -> None:
     state = run_of(*before, *both, start=both_up())
     assert [host.state for host in state.hosts] == [HostState.PAUSED, HostState.PAUSED]
     assert [host.next_try for host in state.hosts] == [None, 105.0 + 16.0]
+
+
+def test_a_run_that_ends_while_its_history_is_read_is_shown_as_far_as_it_is_known() -> None:
+    reading = apply(run_of(started(), plan(), step(1, 3)), events.RunBehind(run="text-1", seq=42, step=39))
+    assert reading.present.run != reading.run
+    ended = events.RunChanged(time=500.0, run="text-1", job="text", state=RunState.STOPPED, detail="taken down")
+    failed = protocol.RunFailed(seq=40, time=500.0, step=1, host="nas", cause="the end")
+    for state in (apply(reading, ended), run_of(failed, start=reading)):
+        assert state.present is state

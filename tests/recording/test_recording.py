@@ -106,6 +106,7 @@ RUN: tuple[Callable[[int], events.Event], ...] = (
         ),
     ),
     lambda seq: events.RunRewound(run="text-1", seq=max(0, seq - 2)),
+    lambda seq: events.RunBehind(run="text-1", seq=seq + 2, step=seq),
     lambda seq: events.RunChanged(time=1.0, run="text-1", job="text", state=RunState.STARTING),
 )
 WORDS = st.text("ab ×", max_size=5)
