@@ -261,6 +261,8 @@ def _run_changed(state: State, event: events.RunChanged) -> State:
         run = begun(event.run, event.job, event.time, run.last_seq)  # its events come from the first
     elif run.state.final:
         return state  # the run's own last word stands
+    if not run.last_seq and event.state is not RunState.STARTING:
+        run = replace(run, phases=())  # it is attached to, and its start is what its events tell
     final = event.state.final
     ended = event.time if final else run.ended
     behind = None if final else run.behind  # what is known of it is all that there will be

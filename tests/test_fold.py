@@ -13,7 +13,17 @@ from hetero_tui.fold import apply
 from hetero_tui.narration import Narrator, Output
 from hetero_tui.reporting.metrics import metrics
 from hetero_tui.reports import status_document
-from hetero_tui.state import COORDINATOR, LOG_LINES, LOSS_POINTS, RECENT_STEPS, RunView, State, initial
+from hetero_tui.state import (
+    COORDINATOR,
+    FIRST_STEP,
+    LOG_LINES,
+    LOSS_POINTS,
+    RECENT_STEPS,
+    WORKERS,
+    RunView,
+    State,
+    initial,
+)
 from hetero_tui.ui.header import verdict
 from hetero_tui.ui.palette import DARK
 from remote_agent import protocol
@@ -583,6 +593,7 @@ def test_of_a_run_that_is_attached_to_nothing_old_is_the_present_until_its_histo
     state = run_of(started(), plan(), gone, *(step(number, number + 3) for number in range(1, 39)), start=state)
     assert state.run is not None
     assert [host.state for host in state.hosts] == [HostState.UP, HostState.UP]
+    assert [(phase.name, phase.began) for phase in state.run.phases] == [(WORKERS, 100.0), (FIRST_STEP, 100.0)]
     shown = state.present.run
     assert shown is not None
     assert (shown.step, shown.faults, shown.workers, shown.recent, shown.is_starting) == (38, (), (), (), False)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hetero_tui.events import ClusterState, HostState
-from hetero_tui.state import State
+from hetero_tui.state import RunView, State
 from remote_agent.states import RunState
 
 FLEET, RUN, PLAN, FAULTS, RUNS, LOGS = range(1, 7)
@@ -224,6 +224,12 @@ DEMO = Key(key="d", code="d", action="demo", word="demo", help="See it work on t
 RESUMABLE = (RunState.LOST, RunState.FAILED, RunState.STOPPED)
 """Where a run stands that can go on from its newest checkpoint."""
 
+
+def is_resumable(run: RunView) -> bool:
+    """Whether a run that has ended can go on: before its first checkpoint there is nothing to go on from."""
+    return run.state in RESUMABLE and bool(run.checkpoint)
+
+
 _NAMES = {
     "exclamation_mark": "!",
     "question_mark": "?",
@@ -318,7 +324,7 @@ def _wanted_anywhere(state: State, busy: str) -> list[str]:
     if live:
         wanted.append("stop")
     elif not busy:
-        if state.run is not None and state.run.state in RESUMABLE:
+        if state.run is not None and is_resumable(state.run):
             wanted.append("resume")
         wanted.extend(["train"] if up else ["up", "train"])
     wanted.append("open")

@@ -16,7 +16,7 @@ from hetero_tui.ui import look
 from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.draw.phases import phase_words
 from hetero_tui.ui.header import ending
-from hetero_tui.ui.keys import RESUMABLE
+from hetero_tui.ui.keys import is_resumable
 from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.view import View
 from remote_agent.states import RunState
@@ -62,7 +62,7 @@ def outcome_line(run: RunView, width: int, palette: Palette) -> Text:
             facts.append(f"in {fmt.duration(run.seconds)}")
         if run.checkpoint:
             facts.append(f"checkpoint of step {run.checkpoint_step:,}" if run.checkpoint_step else "checkpoint saved")
-    if run.state in RESUMABLE:
+    if is_resumable(run):
         facts.append("r resumes it")
     for index, fact in enumerate(facts):
         if index and line.cell_len + len(fact) + 4 > width:

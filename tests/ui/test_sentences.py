@@ -16,7 +16,7 @@ from hetero_tui.fold import apply
 from hetero_tui.state import LogLine
 from hetero_tui.ui.details import details_lines, wrapped
 from hetero_tui.ui.header import header_line
-from hetero_tui.ui.keys import FAULTS, shown_keys
+from hetero_tui.ui.keys import FAULTS, FLEET, QUIT, shown_keys
 from hetero_tui.ui.palette import DARK
 from hetero_tui.ui.sentences import evaluation_words, farewell, keys_line, log_lines, outcome_line
 from hetero_tui.ui.train_form import foot
@@ -214,3 +214,11 @@ def test_the_time_that_a_run_would_take_is_that_of_its_own_number_of_steps(scena
     assert "about 3 min" in foot(state, "digits", {})  # the default: 100 steps of 2 s
     assert "about 33 min" in foot(state, "digits", {"num_iterations": "1000"})
     assert "about" not in foot(state, "digits", {"epochs": "3"})
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_is_not_said_to_be_resumable(scenarios) -> None:
+    state = scenarios.failed()
+    none = replace(state, run=replace(state.run, checkpoint="", checkpoint_step=0))
+    for known, offered in ((state, True), (none, False)):
+        assert ("r resumes it" in outcome_line(known.run, 200, DARK).plain) is offered
+        assert ("resume" in [action for _, _, action in shown_keys(known, "", QUIT, (), view=FLEET)]) is offered
