@@ -248,6 +248,7 @@ def down(
         else:
             for removed in report.removed:
                 output.data(f"{removed.host}: {removed.kind} {removed.detail} is gone")
-        return commanding.report_leftovers(output, report, "nothing is left")
+        unseen = f"; not looked at, and never used from this computer: {', '.join(report.unseen)}"
+        return commanding.report_leftovers(output, report, f"nothing is left{unseen if report.unseen else ''}")
 
     commanding.in_session(context, Output(as_json, plain), accept, work)

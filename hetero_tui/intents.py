@@ -34,10 +34,11 @@ class Removed:
 
 @dataclass(frozen=True, kw_only=True)
 class TeardownReport:
-    """What a teardown did, and what is left."""
+    """What a teardown did, and what is left; ``unseen`` are hosts that did not answer, where nothing was ever done."""
 
     removed: tuple[Removed, ...] = ()
     leftovers: tuple[Leftover, ...] = ()
+    unseen: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from hetero_tui.errors import UsageError
 from hetero_tui.fleet.survey import head_name
 from hetero_tui.installing import Installing
 from hetero_tui.runs.history import history
-from hetero_tui.runs.listing import find_run
+from hetero_tui.runs.listing import find_run, with_silent
 from hetero_tui.runs.script import rays_output, refuse_ours
 from hetero_tui.runs.serving import Service, place_of, serving
 from hetero_tui.runs.sweep import result_of
@@ -84,7 +84,13 @@ class Scripting(Installing):
             await self._fleet.survey()
         head = head_name(self._fleet.surveyed)
         if head is None:
-            raise UsageError("the cluster is down", step="ray", hint="run `hetero-tui up` first")
+            failed = [found.error for found in self._fleet.surveyed.values() if found.error is not None]
+            cause, hint = with_silent(
+                "the cluster is down" if not failed else "no head of a cluster was found",
+                "run `hetero-tui up` first",
+                failed,
+            )
+            raise UsageError(cause, step="ray", hint=hint)
         async with aclosing(rays_output(self._fleet.transports[head], self._fleet.cluster, words)) as lines:
             async for line in lines:
                 yield line

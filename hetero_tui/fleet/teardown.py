@@ -104,6 +104,7 @@ async def tear_down(
     whole = TeardownReport(
         removed=tuple(entry for report in reports for entry in report.removed),
         leftovers=tuple(entry for report in reports for entry in report.leftovers),
+        unseen=tuple(name for report in reports for name in report.unseen),
     )
     if not whole.leftovers:
         ledger.forget_token()
@@ -166,7 +167,7 @@ async def _tear_down(
             )
         )
         if not touched:
-            return TeardownReport()  # the ledger says that nothing was ever done there
+            return TeardownReport(unseen=(name,))  # the ledger says that nothing was ever done there
         detail = f"{error.cause}; it is cleaned by the next `hetero-tui down`"
         return TeardownReport(leftovers=(Leftover(host=name, kind="host", detail=detail),))
     state = HostState.FAILED if report.leftovers else HostState.READY

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from hetero_tui import deadlines
 from hetero_tui.errors import CommandFailed, HostError, RunError
@@ -80,13 +80,16 @@ async def find_run(
     """The run of that name (None: the newest) and the host that holds it.
 
     Raises:
-        RunError: there is no such run; the error names those that there are.
+        RunError: there is no such run; the error names those that there are, and the hosts that could not be asked.
     """
-    return find_among(await list_runs(cluster, transports), run)
+    failed: list[HostError] = []
+    return find_among(await list_runs(cluster, transports, failed.append), run, failed)
 
 
-def find_among(found: tuple[tuple[str, protocol.RunSummary], ...], run: str | None) -> tuple[str, protocol.RunSummary]:
-    """As :func:`find_run`, among runs that are known."""
+def find_among(
+    found: tuple[tuple[str, protocol.RunSummary], ...], run: str | None, failed: Sequence[HostError] = ()
+) -> tuple[str, protocol.RunSummary]:
+    """As :func:`find_run`, among runs that are known; ``failed`` are of hosts that could not be asked."""
     if run is None and found:
         return found[-1]
     for host, summary in found:
@@ -94,12 +97,23 @@ def find_among(found: tuple[tuple[str, protocol.RunSummary], ...], run: str | No
             return host, summary
     known = ", ".join(summary.id for _, summary in found) or "there are none"
     cause = "no run yet" if run is None else f"no run {run!r} on the hosts that answer"
-    raise RunError(cause, step="find run", hint=f"runs: {known}")
+    cause, hint = with_silent(cause, f"runs: {known}", failed)
+    raise RunError(cause, step="find run", hint=hint)
 
 
-async def live_run(cluster: str, transports: Mapping[str, Transport]) -> tuple[str, protocol.RunSummary] | None:
+def with_silent(cause: str, hint: str, failed: Sequence[HostError]) -> tuple[str, str]:
+    """What was not found, and what to do, with the hosts that could not be asked: it may be there."""
+    if failed:
+        cause += f"; not asked: {', '.join(f'{error.host} ({error.cause})' for error in failed)}"
+        hint = "; ".join(dict.fromkeys((*(error.hint for error in failed if error.hint), hint)))
+    return cause, hint
+
+
+async def live_run(
+    cluster: str, transports: Mapping[str, Transport], failed: Callable[[HostError], None] = ignore
+) -> tuple[str, protocol.RunSummary] | None:
     """The newest training run that is under way, and the host where it is; None: none is. Scripts are not meant."""
-    runs = await list_runs(cluster, transports)
+    runs = await list_runs(cluster, transports, failed)
     return next(((host, run) for host, run in reversed(runs) if not (run.state.final or run.script)), None)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hetero_tui.errors import CommandFailed, RunError
+from hetero_tui.errors import CommandFailed, HostError, RunError
 from hetero_tui.facts import HostFacts
 from hetero_tui.fleet import agent
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.fleet.survey import Surveyed
 from hetero_tui.inventory import Inventory
 from hetero_tui.runs.launch import plan_devices
-from hetero_tui.runs.listing import live_run
+from hetero_tui.runs.listing import live_run, with_silent
 from hetero_tui.text import last_lines
 from hetero_tui.transport import Transport
 from remote_agent import protocol
@@ -25,12 +25,18 @@ async def drain(cluster: str, transports: Mapping[str, Transport], host: str) ->
         RunError: no run is under way.
         HostError: its head failed at it.
     """
-    found = await live_run(cluster, transports)
-    if found is None:
-        raise RunError("no run is under way", step="drain", hint="`hetero-tui runs` lists the runs")
-    head, run = found
+    head, run = await _under_way(cluster, transports, "drain")
     await _tell(cluster, transports[head], run.id, protocol.RunCommand(command=ControlCommand.DRAIN, host=host))
     return run.id
+
+
+async def _under_way(cluster: str, transports: Mapping[str, Transport], step: str) -> tuple[str, protocol.RunSummary]:
+    failed: list[HostError] = []
+    found = await live_run(cluster, transports, failed.append)
+    if found is None:
+        cause, hint = with_silent("no run is under way", "`hetero-tui runs` lists the runs", failed)
+        raise RunError(cause, step=step, hint=hint)
+    return found
 
 
 async def undrain(
@@ -49,13 +55,10 @@ async def undrain(
         RunError: no run is under way, or the host has no device that trains, or is not in the cluster.
         HostError: its head failed at it.
     """
-    found = await live_run(inventory.cluster, transports)
-    if found is None:
-        raise RunError("no run is under way", step="undrain", hint="`hetero-tui runs` lists the runs")
+    head, run = await _under_way(inventory.cluster, transports, "undrain")
     if host not in members or not members[host].runs_ray:
         raise RunError(f"{host} is not in the cluster", step="undrain", hint="`hetero-tui up` takes it in")
     devices = plan_devices(inventory, facts, {host: members[host]})
-    head, run = found
     await _tell(
         inventory.cluster, transports[head], run.id, protocol.RunCommand(command=ControlCommand.ADD, devices=devices)
     )

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from hetero_tui import answers, deadlines
-from hetero_tui.errors import CommandFailed, RunError, UsageError
+from hetero_tui.errors import CommandFailed, HostError, RunError, UsageError
 from hetero_tui.fleet import agent
 from hetero_tui.planning.failover import holders
 from hetero_tui.runs.listing import find_among, list_copies, told_best
@@ -42,8 +42,9 @@ async def place_of(cluster: str, transports: dict[str, Transport], run: str | No
         RunError: there is no such run, or it has no checkpoint.
         UsageError: the host does not hold the newest one.
     """
-    copies = await list_copies(cluster, transports)
-    head, summary = find_among(told_best(copies), run)
+    failed: list[HostError] = []
+    copies = await list_copies(cluster, transports, failed.append)
+    head, summary = find_among(told_best(copies), run, failed)
     if summary.script:
         raise RunError(f"{summary.id} is a script or a sweep: it has no weights", step=STEP)
     able = holders(summary.id, copies)
