@@ -104,6 +104,9 @@ REACH_ATTEMPT = 3.0
 REACH = 20.0
 """All of these, from all hosts at once."""
 
+MESH = 30.0
+"""Looking at, or bringing up, one host's end of the cluster's WireGuard network: a few commands of 5 s at most."""
+
 FIND_PYTHONS = 60.0
 """Until a host has said which Pythons it has: uv asks each of them, and a first start of one takes a while."""
 

@@ -70,6 +70,12 @@ JOIN_SECONDS = 60.0
 LOCK_SECONDS = HEAD_REACHABLE_SECONDS + JOIN_SECONDS + LAUNCH_SECONDS
 """How long ``start`` and ``stop`` wait for another one on this machine. A waiting ``stop`` ends a ``start`` at once."""
 
+MESH_COMMAND_SECONDS = 5.0
+"""One ``ip`` or ``wg``: the first may load the kernel's module."""
+
+MESH_END_SECONDS = 5.0
+"""From removing the interface of our WireGuard network until ``wireguard-go``, where that drove it, has ended."""
+
 DELAY_SECONDS = 1.0
 """A round trip to the head that takes longer is not shown: the host's samples wait for it."""
 

@@ -81,6 +81,13 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+MESH_INTERFACE = "htwg-"
+"""How the interfaces of our WireGuard networks are named."""
+
+MESH_PORT = 51871
+"""The UDP port that they use: this one, or the next that is free."""
+
+
 def short_folder(folder: str) -> str:
     """Where Ray's sockets of a cluster lie when its folder's own path is too long for them (see sun_path, unix(7)).
 
@@ -104,7 +111,8 @@ class NodeSpec:
     ``gcs_port`` are the head's, on every host. ``cpus`` is how many CPU slots Ray may hand out; None means all.
     ``epoch`` tells clusters of this name apart that were formed one after the other: the larger is the newer. It is
     the time at which it was formed, so that a cluster whose head was lost is older than the one that took its place.
-    ``encrypted``: all connections between machines are under TLS.
+    ``encrypted``: all connections between machines are under TLS. ``meshed``: its addresses are those of the cluster's
+    own WireGuard network.
     """
 
     cluster: str
@@ -120,6 +128,7 @@ class NodeSpec:
     cpus: int | None = None
     epoch: int = 0
     encrypted: bool = False
+    meshed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,6 +222,48 @@ class NodeReport:
     already: bool = False
     restarts: int = 0
     spec: NodeSpec | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeshPeer:
+    """Another host in the cluster's WireGuard network; ``endpoint`` is where it is reached outside of it, host:port."""
+
+    host: str
+    public_key: str
+    address: str
+    endpoint: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeshSpec:
+    """A host's end of the cluster's WireGuard network; input of ``host.mesh up`` (one line on stdin).
+
+    ``network`` is that of all ``address``es. Without a ``private_key``, the host keeps the one that it has.
+    """
+
+    folder: str
+    public_key: str
+    address: str
+    network: str
+    port: int
+    peers: tuple[MeshPeer, ...] = ()
+    private_key: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeshReport:
+    """Answer of ``host.mesh``: ``cause`` says why this host can't be in such a network; empty where it can.
+
+    ``networks`` are those that its routes lead to already. ``port`` is the UDP port to listen on: that of its end of
+    the network, ``spec`` (without its private key), else one that is free. ``is_up``: its interface is there.
+    """
+
+    cause: str = ""
+    hint: str = ""
+    networks: tuple[str, ...] = ()
+    port: int = 0
+    is_up: bool = False
+    spec: MeshSpec | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -375,7 +426,10 @@ class LogLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Leftover:
-    """Something of ours that is still there after a stop: ``kind`` is ``process``, ``folder`` or ``port``."""
+    """Something of ours that is still there after a stop.
+
+    ``kind`` is ``process``, ``folder``, ``port`` or ``network``.
+    """
 
     kind: str
     detail: str

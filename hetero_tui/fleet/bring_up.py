@@ -22,12 +22,11 @@ from hetero_tui.fleet.findings import of_network
 from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fleet.preflight import judge_fleet
 from hetero_tui.fleet.probing import Probed, state_after
-from hetero_tui.fleet.reach import measure
+from hetero_tui.fleet.reaching import reaching
 from hetero_tui.fleet.survey import Surveyed, head_name, newest_epoch, refuse_other_security, running_head
 from hetero_tui.fleet.view import FleetView
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.planning.cluster import Candidate, ClusterPlan, PlannedNode, plan_cluster
-from hetero_tui.planning.reach import addresses_to_try, best_addresses, closed
 from hetero_tui.transport import Transport
 from remote_agent import protocol
 from remote_agent.states import RayState
@@ -68,7 +67,8 @@ async def bring_up(
 
     Raises:
         ClusterError: no cluster is possible: no fit host, no head, no port, a new head that did not start, or a running
-            one that can't be asked for the cluster's secret, or that has another ``security`` than the inventory.
+            one that can't be asked for the cluster's secret, or that has another ``security`` or ``network`` than the
+            inventory.
     """
     try:
         return await _bring_up(fleet, ledger, emit, holders, only)
@@ -89,15 +89,15 @@ async def _bring_up(
     inventory, transports, surveyed = fleet.inventory, fleet.transports, fleet.surveyed
     running = running_head(surveyed) if holders is None else None
     if running is not None:
-        refuse_other_security(running, encrypted=inventory.encrypted)
+        refuse_other_security(running, inventory)
     fit, failed = _fit(inventory, fleet.probed, head_name(surveyed) if running is not None else None, emit)
     candidates = {name: Candidate(host, facts, transports[name].address) for name, (host, facts) in fit.items()}
+    head = _running_head_name(running, surveyed)
+    candidates, apart = await reaching(fleet, candidates, ledger, emit, is_running=running is not None, head=head)
+    failed |= apart
     if not candidates and failed:
         first = next(iter(failed.values()))
         raise ClusterError(f"no host can join; {first.host}: {first.cause}", step="plan cluster", hint=first.hint)
-    head = _running_head_name(running, surveyed)
-    candidates, apart = await _reaching(fleet, candidates, is_running=running is not None, head=head, emit=emit)
-    failed |= apart
     plan = plan_cluster(inventory, candidates, head=head, holders=holders)
     if running is not None:  # the head's address and ports stay as they are
         plan = _as_running(plan, running)
@@ -124,7 +124,7 @@ async def _bring_up(
         emit(events.ClusterChanged(time=time.time(), state=ClusterState.STARTING, head=plan.head))
         for reason in plan.reasons:
             emit(events.Notice(time=time.time(), level=events.Level.INFO, text=reason))
-    if running is None and (warning := of_network([plan.head_address], encrypted=inventory.encrypted)):
+    if running is None and (warning := of_network([plan.head_address], inventory)):
         emit(events.Notice(time=time.time(), level=events.Level.INFO, text=warning))
     epoch = running.epoch if running is not None else max(newest_epoch(surveyed) + 1, int(time.time()))
     async with asyncio.TaskGroup() as group:
@@ -187,39 +187,6 @@ def _fit(
                 )
             )
     return fit, failed
-
-
-async def _reaching(
-    fleet: FleetView, candidates: Mapping[str, Candidate], *, is_running: bool, head: str | None, emit: Emit
-) -> tuple[dict[str, Candidate], dict[str, HostError]]:
-    """The candidates that reach each other, known at addresses where they do, and the errors of the others.
-
-    Those that are in a cluster that runs stay in it, and at their addresses.
-    """
-    surveyed = fleet.surveyed if is_running else {}
-    specs = {name: found.node.spec for name, found in surveyed.items() if found.runs_ray and found.node is not None}
-    members = {name: spec.node_address for name, spec in specs.items() if spec is not None}
-    addresses = addresses_to_try(candidates)
-    addresses |= {name: (members[name],) for name in addresses.keys() & members.keys()}
-    best: dict[str, str] = {}
-    failed: dict[str, HostError] = {}
-    if len(addresses) > 1 and addresses.keys() - members.keys():
-        measured = await measure(fleet.inventory, fleet.transports, addresses)
-        best = best_addresses(measured, addresses)
-        for host in closed(measured, best, {*members, head or fleet.inventory.head or ""}):
-            failed[host.host] = RequirementMissing(host.host, host.cause, step="reach", hint=host.hint)
-            emit(
-                events.HostChanged(
-                    time=time.time(), host=host.host, state=HostState.UNFIT, detail=host.cause, hint=host.hint
-                )
-            )
-    best |= members
-    reaching = {
-        name: replace(candidate, measured=best.get(name))
-        for name, candidate in candidates.items()
-        if name not in failed
-    }
-    return reaching, failed
 
 
 def _running_head_name(running: protocol.NodeSpec | None, surveyed: Mapping[str, Surveyed]) -> str | None:
@@ -320,6 +287,7 @@ def _spec_of(inventory: Inventory, role: str, node: PlannedNode, plan: ClusterPl
         cpus=node.cpus,
         epoch=epoch,
         encrypted=inventory.encrypted,
+        meshed=inventory.meshed,
     )
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from hetero_tui import deadlines
 from hetero_tui.errors import ClusterError, HostError
 from hetero_tui.facts import HostFacts
-from hetero_tui.fleet import findings
+from hetero_tui.fleet import findings, mesh
 from hetero_tui.fleet.findings import Surroundings
 from hetero_tui.fleet.install.verification import verify
 from hetero_tui.fleet.preflight import judge_fleet
@@ -70,7 +70,7 @@ async def check(
     between, addresses, chosen = await _between(inventory, transports, candidates, head, members)
     found += between
     whole = tuple(replace(one, address=addresses.get(name, "")) for name, one in checked.items())
-    network = findings.of_network((one.address for one in whole if one.address), encrypted=inventory.encrypted)
+    network = findings.of_network((one.address for one in whole if one.address), inventory)
     order = {host.name: number for number, host in enumerate(inventory.hosts)}
     return CheckReport(
         whole, tuple(sorted(found, key=lambda finding: order.get(finding.host, len(order)))), chosen, network
@@ -118,13 +118,24 @@ async def _between(
     if not candidates:
         return [], {}, ""
     found: list[Finding] = []
-    addresses = addresses_to_try(candidates)
+    addresses: dict[str, tuple[str, ...]]
+    if inventory.meshed:
+        hosts = {name: candidate.host for name, candidate in candidates.items()}
+        reports, errors = await mesh.look(inventory, transports, hosts)
+        why = "it can't be in the cluster's WireGuard network, so it can't join"
+        found += [Finding(error.host, BAD, error.cause, why, error.hint) for error in errors.values()]
+        candidates = {name: candidate for name, candidate in candidates.items() if name in reports}
+        up = {name: report.spec for name, report in reports.items() if report.spec is not None and report.is_up}
+        addresses = {name: (spec.address,) for name, spec in up.items()}  # before `up` there is no such network
+    else:
+        addresses = addresses_to_try(candidates)
     if len(addresses) > 1:
         measured = await measure(inventory, transports, addresses)
         best = best_addresses(measured, addresses)
         for shut in closed(measured, best, {*members, head or inventory.head or ""}):
             why = "Ray and training connect every host to every other"
-            found.append(Finding(shut.host, BAD, shut.cause, why, shut.hint))
+            hint = mesh.CLOSED_HINT if inventory.meshed else shut.hint
+            found.append(Finding(shut.host, BAD, shut.cause, why, hint))
         candidates = {name: replace(one, measured=best.get(name)) for name, one in candidates.items()}
     try:
         plan = plan_cluster(inventory, candidates, head=head)

@@ -10,7 +10,7 @@ from hetero_tui.errors import HostError
 from hetero_tui.facts import HostFacts
 from hetero_tui.fleet.install.verification import Verification
 from hetero_tui.fleet.preflight import NEEDED_PACKAGES, Problem, training_devices
-from hetero_tui.inventory import Host
+from hetero_tui.inventory import Host, Inventory
 from hetero_tui.outcomes import BAD, FIX, WARNING, Finding
 from hetero_tui.planning.builds import torch_build
 
@@ -20,6 +20,10 @@ MOST_CLOCK_SKEW = 30.0
 TRUSTED_ONLY = (
     "for trusted networks only, or with `security: tls`, or over a VPN: who can reach these hosts' ports can end the"
     " cluster, though not get into it (a bug of Ray 2.60)"
+)
+MESHED_ONLY = (
+    "WireGuard encrypts what the hosts send each other; who can reach their ports from elsewhere can still end the"
+    " cluster, though not get into it (a bug of Ray 2.60), unless `security: tls` is set, too"
 )
 FEWEST_FILES = 4096
 """Files that a process may have open: Ray's take one for each of its connections."""
@@ -39,9 +43,11 @@ class Surroundings:
     on_battery: bool = False
 
 
-def of_network(addresses: Iterable[str], *, encrypted: bool) -> str:
+def of_network(addresses: Iterable[str], inventory: Inventory) -> str:
     """What to say of the network that hosts with these addresses are in; nothing under TLS, or on one computer."""
-    return "" if encrypted or all(ipaddress.ip_address(each).is_loopback for each in addresses) else TRUSTED_ONLY
+    if inventory.encrypted or all(ipaddress.ip_address(each).is_loopback for each in addresses):
+        return ""
+    return MESHED_ONLY if inventory.meshed else TRUSTED_ONLY
 
 
 def of_error(error: HostError) -> Finding:

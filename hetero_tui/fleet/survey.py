@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from hetero_tui.errors import ClusterError, HostError
 from hetero_tui.events import HostState
 from hetero_tui.fleet import agent
+from hetero_tui.inventory import Inventory
 from hetero_tui.transport import Transport
 from remote_agent import protocol
 from remote_agent.states import RayState
@@ -110,18 +111,22 @@ def head_name(found: Mapping[str, Surveyed]) -> str | None:
     return None
 
 
-def refuse_other_security(running: protocol.NodeSpec, *, encrypted: bool) -> None:
+def refuse_other_security(running: protocol.NodeSpec, inventory: Inventory) -> None:
     """A cluster that runs is encrypted, or is not, as its inventory wanted it when it was formed.
 
     Raises:
         ClusterError: the inventory wants the other now.
     """
-    if running.encrypted != encrypted:
-        now, wanted = ("with", "token") if running.encrypted else ("without", "tls")
+    differs = ""
+    if running.encrypted != inventory.encrypted:
+        now = "with TLS" if running.encrypted else "without TLS"
+        differs = f"{now}, and the inventory says `security: {inventory.security}`"
+    elif running.meshed != inventory.meshed:
+        now = "in a WireGuard network" if running.meshed else "without WireGuard"
+        differs = f"{now}, and the inventory says `network: {inventory.network}`"
+    if differs:
         raise ClusterError(
-            f"the cluster runs {now} TLS, and the inventory says `security: {wanted}`",
-            step="security",
-            hint="run `hetero-tui down`, then `hetero-tui up`",
+            f"the cluster runs {differs}", step="security", hint="run `hetero-tui down`, then `hetero-tui up`"
         )
 
 

@@ -26,7 +26,7 @@ HOST_KEYS = tuple(name for name in Host.model_fields if name != "name")
 """Keys that a host may have, and ``defaults`` too."""
 
 _TOP = ("cluster", "defaults", "hosts")
-_CLUSTER = ("name", "head", "security")
+_CLUSTER = ("name", "head", "security", "network")
 _STARTER = "write a line `hosts: {laptop: {connection: local}}` to it, or run `hetero-tui demo`, which needs no file"
 _EXPECTED = {
     "string_type": "should be text; put it in quotes",

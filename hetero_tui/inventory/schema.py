@@ -100,7 +100,15 @@ class Inventory(_Model):
     security: Literal["token", "tls"] = Field(
         default="token", description="tls: what the hosts send each other is encrypted."
     )
+    network: Literal["direct", "wireguard"] = Field(
+        default="direct", description="wireguard: the hosts are connected by a network of their own, encrypted."
+    )
     hosts: tuple[Host, ...] = ()
+
+    @property
+    def meshed(self) -> bool:
+        """Whether the hosts reach each other in a WireGuard network of the cluster's own."""
+        return self.network == "wireguard"
 
     @property
     def encrypted(self) -> bool:

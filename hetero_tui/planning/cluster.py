@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from hetero_tui.errors import ClusterError
 from hetero_tui.facts import Address, HostFacts
 from hetero_tui.inventory import Host, Inventory
+from remote_agent.protocol import MESH_INTERFACE
 
 GCS_PORTS = range(6389, 6399)
 """Where the head's control service may listen: not Ray's default (6379), which another cluster may have.
@@ -219,6 +220,8 @@ def _usable(address: Address) -> bool:
     try:
         parsed = ipaddress.ip_address(address.address)
     except ValueError:
+        return False
+    if address.interface.startswith(MESH_INTERFACE):  # a cluster's own network, this one's or another's
         return False
     return not (parsed.is_loopback or parsed.is_link_local or parsed.is_multicast or parsed.is_unspecified)
 

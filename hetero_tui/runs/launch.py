@@ -99,12 +99,12 @@ def specification(
 
     Raises:
         RunError: no cluster runs, it has no device that trains, or the strategy can't be encrypted as it has to be.
-        ClusterError: the inventory wants another ``security`` than the cluster was formed with.
+        ClusterError: the inventory wants another ``security`` or ``network`` than the cluster was formed with.
     """
     head, spec = head_name(members), running_head(members)
     if head is None or spec is None:
         raise RunError("the cluster is down", step=STEP, hint="run `hetero-tui up` first")
-    refuse_other_security(spec, encrypted=inventory.encrypted)
+    refuse_other_security(spec, inventory)
     devices = plan_devices(inventory, facts, members)
     if spec.encrypted and settings.get("strategy") == "allreduce" and len({each.host for each in devices}) > 1:
         raise RunError(

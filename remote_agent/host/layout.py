@@ -26,6 +26,11 @@ def tls_path(folder: Path) -> Path:
     return folder / "tls.pem"
 
 
+def mesh_path(folder: Path) -> Path:
+    """This machine's end of the cluster's WireGuard network, its private key among it; with that network only."""
+    return folder / "mesh.json"
+
+
 def log_path(folder: Path) -> Path:
     """The log of this machine's ``ray start``."""
     return folder / "logs" / "ray.log"

@@ -32,7 +32,7 @@ from types import FrameType
 from typing import NoReturn
 
 from remote_agent import deadlines, protocol
-from remote_agent.host import layout, processes, ray_command, ray_node, supervision
+from remote_agent.host import layout, mesh, processes, ray_command, ray_node, supervision
 from remote_agent.host.ray_node import NodeError
 from remote_agent.host.supervision import Supervision
 from remote_agent.log_lines import stamp
@@ -90,6 +90,7 @@ class Supervisor:
         self._doorbell = doorbell
         self._word = Supervision(phase=supervision.WATCHING, since=time.time())
         self._attempt = 0
+        self._mesh_cause = ""  # why the cluster's own network could not be brought up, last
 
     def run(self) -> int:
         """Watch Ray and start it again, until it is to end (0) or, on a head, until Ray ends (1)."""
@@ -128,7 +129,7 @@ class Supervisor:
                 if processes.find_ours(self._folder, record) is None:
                     break
                 looked = time.monotonic()
-                silence = "" if self._spec.role == "head" else ray_node.head_silence(self._spec)
+                silence = self._silence()
                 if not silence:
                     cut_off_since = None
                     continue
@@ -188,7 +189,7 @@ class Supervisor:
         """
         pause = deadlines.HEAD_POLL_SECONDS
         ends = self._clock() + deadlines.CLUSTER_GONE_SECONDS
-        while silence := ray_node.head_silence(self._spec):
+        while silence := self._silence():
             where = protocol.join_address(self._spec.head_address, self._spec.gcs_port)
             self._explain(
                 f"the head's Ray at {where} can't be reached from this machine: {silence}",
@@ -198,6 +199,14 @@ class Supervisor:
                 raise ClusterGone
             self._doorbell.pause(pause)
             pause = min(2 * pause, deadlines.HEAD_POLL_LONGEST_SECONDS)
+
+    def _silence(self) -> str:
+        """Why the head does not answer, if it does not; the cluster's own network, where it has one, is up for that."""
+        cause = mesh.restore(self._folder)
+        if cause is not None and cause != self._mesh_cause:
+            _log(f"WireGuard can't be brought up again: {cause}" if cause else "WireGuard was down, and is up again")
+        self._mesh_cause = cause or ""
+        return "" if self._spec.role == "head" else ray_node.head_silence(self._spec)
 
     def _failed(self, error: Exception) -> None:
         if isinstance(error, NodeError):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from remote_agent import deadlines
-from remote_agent.host import layout, processes, ray_command, supervision, supervisor
+from remote_agent.host import layout, mesh, processes, ray_command, supervision, supervisor
 from remote_agent.host.process_table import Process
 from remote_agent.protocol import Leftover, StopReport
 
@@ -71,8 +71,8 @@ def _with_removals(report: StopReport, folder: Path) -> StopReport:
     """Remove what belonged to the processes. While one of them lives, its record and token stay for the next try."""
     if report.leftovers:
         return report
-    removed: list[str] = []
-    leftovers: list[Leftover] = []
+    meshed, left = mesh.down(folder)
+    removed, leftovers = [*meshed], [*left]
     folders = (folder / "ray", ray_command.short_folder(folder), folder / "processes", folder / processes.CACHE)
     layout.stop_flag(folder).unlink(missing_ok=True)
     for path in folders:

@@ -6,7 +6,7 @@ from hetero_tui.demo.machines import EmbeddedMachines
 from hetero_tui.fleet.check import _surroundings
 from hetero_tui.fleet.findings import MOST_CLOCK_SKEW, Surroundings, of_facts, of_network, of_surroundings, of_trial
 from hetero_tui.fleet.install.verification import DeviceTrial, Verification
-from hetero_tui.inventory import Host
+from hetero_tui.inventory import Host, Inventory
 from hetero_tui.inventory.file import load
 from hetero_tui.outcomes import BAD, WARNING
 from hetero_tui.session import Session
@@ -96,10 +96,11 @@ def _shown(*devices: DeviceTrial) -> Verification:
     ("addresses", "says"), [(["127.0.0.1", "::1"], ""), ([], ""), (["127.0.0.1", "10.0.0.2"], "trusted networks only")]
 )
 def test_what_an_outsider_can_do_is_said_where_there_can_be_one(addresses, says):
-    said = of_network(addresses, encrypted=False)
+    said = of_network(addresses, Inventory())
     assert says in said
     assert bool(said) == bool(says)
-    assert of_network(addresses, encrypted=True) == ""
+    assert of_network(addresses, Inventory(security="tls")) == ""
+    assert ("WireGuard encrypts" in of_network(addresses, Inventory(network="wireguard"))) == bool(says)
 
 
 def test_what_mends_a_finding_is_for_that_system_and_for_who_made_the_environment(make_facts):

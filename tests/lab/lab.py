@@ -220,6 +220,7 @@ class Lab:
         changed_key: Sequence[str] = (),
         cluster: str = "lab",
         security: str = "token",
+        network: str = "direct",
     ) -> Path:
         """Write an inventory for the laptop; a new file each time.
 
@@ -231,12 +232,13 @@ class Lab:
             changed_key: Hosts that the laptop knows with another key.
             cluster: The cluster's name.
             security: Whether what the hosts send each other is encrypted: ``tls``.
+            network: ``wireguard`` for a network of the cluster's own.
         """
         self._inventories += 1
         folder = self.laptop.home / f"inventory-{self._inventories}"
         folder.mkdir()
         known = self.known_hosts(path=folder / "known_hosts", unknown=unknown_key, changed=changed_key)
-        lines = ["cluster:", f"  name: {cluster}", f"  security: {security}", "hosts:"]
+        lines = ["cluster:", f"  name: {cluster}", f"  security: {security}", f"  network: {network}", "hosts:"]
         for host in self.hosts if hosts is None else [self.host(name) for name in hosts]:
             entry: dict[str, object | None] = {"address": host.address, "cpus": host.spec.cpus}
             if host.spec.has_python:

@@ -1,0 +1,112 @@
+"""``network: wireguard``: what hosts send each other can't be read, and the network comes and goes with the cluster.
+
+The lab's kernel has none, so it is wireguard-go over TUN there. The switch is listened to as for TLS.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import stat
+from collections.abc import Iterator
+
+import pytest
+
+from hetero_tui.planning.mesh import PREFIX
+from remote_agent.protocol import MESH_INTERFACE
+from tests.lab.conftest import skip
+from tests.lab.following import ENDLESS, Following
+from tests.lab.lab import Lab
+from tests.lab.machines import Host, HostSpec
+from tests.lab.product import HeteroTui, setting
+from tests.lab.test_encryption import JOB, LEAST_BYTES, NEEDLE, SETTINGS, token
+from tests.lab.wiretap import Wiretap
+
+pytestmark = [pytest.mark.lab, pytest.mark.ray, pytest.mark.timeout(600, method="signal")]
+
+NAMES = ("mercer", "crosby", "nas")
+
+
+@pytest.fixture(scope="module")
+def lab(possible: None) -> Iterator[Lab]:
+    missing = [program for program in ("wg", "wireguard-go") if shutil.which(program) is None]
+    if missing:
+        skip(f"the lab's hosts need {' and '.join(missing)} (packages wireguard-tools, wireguard-go)")
+    with Lab([HostSpec(name=name, simulated_speed=0.3, cpus=1) for name in NAMES], rate_mbit=1000) as lab:
+        (lab.laptop.home / "planted.py").write_text(JOB)
+        yield lab
+
+
+def interfaces(host: Host) -> list[str]:
+    return re.findall(rf"\b{MESH_INTERFACE}[\w-]+", host.exec(["ip", "-o", "link"]).stdout)
+
+
+def leftovers(lab: Lab) -> list[str]:
+    found = [f"{host.name}: {name}" for host in lab.hosts for name in interfaces(host)]
+    found += [f"{host.name}: {one.argv}" for host in lab.hosts for one in host.processes()]
+    return found + [str(file) for host in lab.hosts for file in host.home.rglob("mesh.json")]
+
+
+def train(lab: Lab, product: HeteroTui) -> Following:
+    words = setting(SETTINGS | {"num_iterations": ENDLESS})
+    return Following(product, "train", str(lab.laptop.home / "planted.py"), *words)
+
+
+def test_in_wireguard_nothing_is_seen_a_rebooted_host_comes_back_and_down_leaves_no_interface(lab: Lab) -> None:
+    product = HeteroTui(lab.laptop, lab.inventory(hosts=NAMES, network="wireguard"))
+    try:
+        assert product.document("up")["cluster"]["state"] == "up"
+        files = [host.home / ".hetero-tui/lab/mesh.json" for host in lab.hosts]
+        assert [stat.S_IMODE(file.stat().st_mode) for file in files] == [0o600] * len(files)
+        assert [len(interfaces(host)) for host in lab.hosts] == [1] * len(lab.hosts)
+        crosby = lab.host("crosby")
+        with Wiretap(lab, [NEEDLE, token(lab)]) as tap, train(lab, product) as run:
+            run.until_step(3, 180)
+            crosby.exec(["ip", "link", "delete", *interfaces(crosby)])
+            run.until_step_with(crosby)
+            lab.host("nas").pull_plug()
+            lab.host("nas").boot()
+            run.until_step_with(lab.host("nas"))
+            heard = tap.end()
+            run.stop()
+        print(heard)
+        assert heard["bytes"] > LEAST_BYTES
+        assert heard["found"] == [0, 0]
+        direct = HeteroTui(lab.laptop, lab.inventory(hosts=NAMES))
+        for words in (("up",), ("train", "digits")):
+            done = direct.run(*words)
+            assert done.returncode == 1
+            assert "runs in a WireGuard network, and the inventory says `network: direct`" in done.stderr
+    finally:
+        down = product.document("down", "--yes")
+    assert down["leftovers"] == []
+    assert leftovers(lab) == []
+
+
+def test_a_network_that_a_host_has_is_not_taken_and_who_cannot_join_is_said_before_anything_starts(lab: Lab) -> None:
+    assert PREFIX == 20
+    nas = lab.host("nas")
+    nas.exec(["ip", "route", "add", "10.0.0.0/8", "via", lab.laptop.address])
+    crosby = lab.host("crosby")
+    crosby.exec(["mount", "--bind", "/bin/false", shutil.which("wg") or ""])
+    product = HeteroTui(lab.laptop, lab.inventory(hosts=NAMES, network="wireguard"))
+    try:
+        check = product.document("check", exit_code=3)
+        said = [one["what"] for one in check["findings"] if one["host"] == "crosby" and one["level"] == "bad"]
+        assert said == ["WireGuard can't be used: wg --version: exit status 1"]
+        assert leftovers(lab) == []
+        document = product.document("up", exit_code=3)
+        assert {one["name"]: one["state"] for one in document["hosts"]} == {
+            "mercer": "up",
+            "crosby": "unfit",
+            "nas": "up",
+        }
+        assert [interfaces(host) != [] for host in lab.hosts] == [True, False, True]
+        addresses = nas.exec(["ip", "-4", "-o", "address", "show", "dev", *interfaces(nas)]).stdout
+        assert re.search(r"inet 172\.(1[6-9]|2\d|3[01])\.", addresses), addresses
+    finally:
+        crosby.exec(["umount", shutil.which("wg") or ""])
+        nas.exec(["ip", "route", "delete", "10.0.0.0/8"])
+        down = product.document("down", "--yes")
+    assert down["leftovers"] == []
+    assert leftovers(lab) == []
