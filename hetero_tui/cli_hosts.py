@@ -120,15 +120,25 @@ def check(
                 output.data(f"    why it matters: {finding.why}")
                 output.data(f"    what to do: {finding.mend}")
             good = [host for host in report.hosts if host.name not in report.bad]
-            rows = [[host.name, host.address, ", ".join(host.devices), _milliseconds(host.round_trip)] for host in good]
+            rows = [
+                [
+                    *(host.name, host.address, ", ".join(host.devices), _milliseconds(host.round_trip)),
+                    *(_megabits(host.sends), _megabits(host.receives)),
+                ]
+                for host in good
+            ]
             if rows:
-                output.table(["FIT", "RAY'S ADDRESS", "TRIED", "ROUND TRIP"], rows)
+                output.table(["FIT", "RAY'S ADDRESS", "TRIED", "ROUND TRIP", "SENDS", "RECEIVES"], rows)
             if report.network:
                 output.data(report.network)
         fit = [host for host in report.hosts if host.name not in report.bad]
         return commanding.exit_code(done=fit, failed=report.bad)
 
     commanding.in_session(context, output, accept, work, narrate=fix)
+
+
+def _megabits(rate: float | None) -> str:
+    return "n/a" if rate is None else f"{rate * 8 / 1e6:.0f} Mbit/s"
 
 
 def _milliseconds(seconds: float | None) -> str:

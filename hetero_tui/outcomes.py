@@ -45,12 +45,17 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """One host: how it stands. ``address`` is where the others would know it; ``round_trip`` is in seconds."""
+    """One host: how it stands. ``address`` is where the others would know it.
+
+    ``round_trip`` is in seconds, ``sends`` and ``receives`` are bytes per second to and from other hosts, both at once.
+    """
 
     name: str
     address: str = ""
     devices: tuple[str, ...] = ()
     round_trip: float | None = None
+    sends: float | None = None
+    receives: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -300,6 +300,13 @@ class Tried:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Received:
+    """Third word of ``host.reach``: bytes per second that came from another host; 0: too few to tell."""
+
+    rate: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class HeadReport:
     """Answer of ``node head``: whether the head's Ray answers this machine now; ``silence`` says why it does not.
 

@@ -10,7 +10,7 @@ import asyncio
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from hetero_tui import deadlines
 from hetero_tui.errors import ClusterError, HostError
@@ -67,13 +67,15 @@ async def check(
         checked[one.name] = one
         found += of_one
     candidates = {name: Candidate(hosts[name], facts[name], transports[name].address) for name in fit}
-    between, addresses, chosen = await _between(inventory, transports, candidates, head, members)
-    found += between
-    whole = tuple(replace(one, address=addresses.get(name, "")) for name, one in checked.items())
+    between = await _between(inventory, transports, candidates, head, members)
+    found += between.found
+    for name, (sends, receives) in between.rates.items():
+        checked[name] = replace(checked[name], sends=sends, receives=receives)
+    whole = tuple(replace(one, address=between.addresses.get(name, "")) for name, one in checked.items())
     network = findings.of_network((one.address for one in whole if one.address), inventory)
     order = {host.name: number for number, host in enumerate(inventory.hosts)}
     return CheckReport(
-        whole, tuple(sorted(found, key=lambda finding: order.get(finding.host, len(order)))), chosen, network
+        whole, tuple(sorted(found, key=lambda finding: order.get(finding.host, len(order)))), between.head, network
     )
 
 
@@ -107,16 +109,26 @@ def _surroundings(words: Mapping[str, str], before: float, after: float) -> Surr
     return Surroundings(skew, files, minutes, "battery" in words)
 
 
+@dataclass(frozen=True, slots=True)
+class _Between:
+    """What was found between hosts that may join, where each would be known, at which speeds, and which is the head."""
+
+    found: tuple[Finding, ...] = ()
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    rates: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    head: str = ""
+
+
 async def _between(
     inventory: Inventory,
     transports: Mapping[str, Transport],
     candidates: Mapping[str, Candidate],
     head: str | None,
     members: frozenset[str],
-) -> tuple[list[Finding], dict[str, str], str]:
-    """What was found between the hosts that may join, where each would be known, and who would be the head."""
+) -> _Between:
     if not candidates:
-        return [], {}, ""
+        return _Between()
+    rates: Mapping[str, tuple[float, float]] = {}
     found: list[Finding] = []
     addresses: dict[str, tuple[str, ...]]
     if inventory.meshed:
@@ -130,16 +142,19 @@ async def _between(
     else:
         addresses = addresses_to_try(candidates)
     if len(addresses) > 1:
-        measured = await measure(inventory, transports, addresses)
+        measured = await measure(inventory, transports, addresses, with_rates=True)
         best = best_addresses(measured, addresses)
         for shut in closed(measured, best, {*members, head or inventory.head or ""}):
             why = "Ray and training connect every host to every other"
             hint = mesh.CLOSED_HINT if inventory.meshed else shut.hint
             found.append(Finding(shut.host, BAD, shut.cause, why, hint))
         candidates = {name: replace(one, measured=best.get(name)) for name, one in candidates.items()}
+        rates = measured.rates
+        for name, (sends, receives) in rates.items():
+            found += findings.of_link(name, sends, receives)
     try:
         plan = plan_cluster(inventory, candidates, head=head)
     except ClusterError as error:
         found.append(Finding(head or inventory.head or "", BAD, error.cause, "no cluster is possible", error.hint))
-        return found, {}, ""
-    return found, {node.host: node.address for node in plan.nodes}, plan.head
+        return _Between(tuple(found), rates=rates)
+    return _Between(tuple(found), {node.host: node.address for node in plan.nodes}, rates, plan.head)

@@ -28,6 +28,9 @@ MESHED_ONLY = (
 FEWEST_FILES = 4096
 """Files that a process may have open: Ray's take one for each of its connections."""
 
+SLOW_LINK = 20e6 / 8
+"""Bytes per second under which a link is worth a word: a few steps of a small model take a minute."""
+
 _ROOM = {"cpu": 4, "mps": 3}
 _ROOM_OF_OTHERS = 16
 """GB that an environment takes while it is made: its packages, fetched and unpacked; CUDA's and ROCm's are large."""
@@ -118,6 +121,18 @@ def of_surroundings(host: str, facts: HostFacts, around: Surroundings) -> tuple[
         )
         found.append(Finding(host, WARNING, what, "Ray's have one for each connection", mend))
     return tuple(found)
+
+
+def of_link(host: str, sends: float, receives: float) -> tuple[Finding, ...]:
+    """What the speed of a host's link to the others means; bytes per second."""
+    slowest = min(sends, receives)
+    if slowest >= SLOW_LINK:
+        return ()
+    way = "sends" if slowest == sends else "receives"
+    what = f"it {way} {slowest * 8 / 1e6:.1f} Mbit/s, measured while all hosts sent and received"
+    why = f"a step of 10 million parameters in fp32 would wait about {2 * 4e7 / slowest:.0f} s for it"
+    mend = "connect it by cable; or train with --set strategy=local_sgd, or --set codec=int8"
+    return (Finding(host, WARNING, what, why, mend),)
 
 
 def of_trial(host: Host, facts: HostFacts, shown: Verification) -> tuple[Finding, ...]:

@@ -10,18 +10,19 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from hetero_tui import answers, deadlines
 from hetero_tui.errors import HostError
 from hetero_tui.fleet import agent
 from hetero_tui.inventory import Inventory
-from hetero_tui.planning.reach import Door, Measured
+from hetero_tui.planning.reach import Door, Measured, best_addresses
 from hetero_tui.transport import Conversation, Transport
 from remote_agent import protocol
 
 STEP = "reach"
+_ROUNDS = 2  # of the measurement of rates
 T = TypeVar("T")
 
 
@@ -33,9 +34,16 @@ class _Host:
 
 
 async def measure(
-    inventory: Inventory, transports: Mapping[str, Transport], addresses: Mapping[str, Sequence[str]]
+    inventory: Inventory,
+    transports: Mapping[str, Transport],
+    addresses: Mapping[str, Sequence[str]],
+    *,
+    with_rates: bool = False,
 ) -> Measured:
-    """Have the hosts of ``addresses`` try each other at these; one that can't be asked is left out."""
+    """Have the hosts of ``addresses`` try each other at these; one that can't be asked is left out.
+
+    ``with_rates``: the speed of their links is measured, too, which sends as much as goes through in a second or two.
+    """
     async with AsyncExitStack() as stack:
         ready = await asyncio.gather(*(_listen(stack, inventory, transports[name]) for name in addresses))
         hosts = [host for host in ready if host is not None]
@@ -49,7 +57,50 @@ async def measure(
         outcomes: dict[tuple[str, Door], str] = {}
         for found in await asyncio.gather(*(_try(host, doors, words) for host in hosts)):
             outcomes |= found
-        return Measured(outcomes, {host.name: host.listening.firewall for host in hosts})
+        measured = Measured(outcomes, {host.name: host.listening.firewall for host in hosts})
+        if not with_rates:
+            return measured
+        best = best_addresses(measured, addresses)
+        return replace(measured, rates=await _rates([host for host in hosts if host.name in best], best, outcomes))
+
+
+async def _rates(
+    hosts: Sequence[_Host], addresses: Mapping[str, str], outcomes: Mapping[tuple[str, Door], str]
+) -> dict[str, tuple[float, float]]:
+    """Bytes/s that each host sent and received. In each round all send and receive at once, as in a step of training.
+
+    Round ``r`` pairs each host with the one ``r`` places on, so that a slow partner hides a fast link once at most.
+    """
+    rates = {host.name: (0.0, 0.0) for host in hosts}
+    for ahead in range(1, min(_ROUNDS, len(hosts) - 1) + 1):
+        pairs = [(host, hosts[(place + ahead) % len(hosts)]) for place, host in enumerate(hosts)]
+        doors = [_open(source, target, addresses[target.name], outcomes) for source, target in pairs]
+        received = await asyncio.gather(
+            *(_transfer(source, target, door) for (source, target), door in zip(pairs, doors, strict=True))
+        )
+        came = {source.name: rate for (source, _), rate in zip(pairs, received, strict=True)}
+        for source, target in pairs:
+            up, down = rates[source.name]
+            rates[source.name] = (max(up, came[target.name]), max(down, came[source.name]))
+    return {name: both for name, both in rates.items() if all(both)}
+
+
+def _open(source: _Host, target: _Host, address: str, outcomes: Mapping[tuple[str, Door], str]) -> Door | None:
+    doors = (Door(target.name, address, port) for port in target.listening.ports)
+    return next((door for door in doors if outcomes.get((source.name, door)) == ""), None)
+
+
+async def _transfer(source: _Host, target: _Host, door: Door | None) -> float:
+    """Have ``source`` send to ``target``: what came to ``source`` meanwhile, from another one."""
+    if door is None:
+        return 0.0
+    asked = {"send": [door.address, door.port, target.listening.word], "seconds": deadlines.REACH_TRANSFER}
+    with suppress(TimeoutError, HostError):
+        async with asyncio.timeout(deadlines.REACH):
+            await source.talk.say(json.dumps(asked).encode() + b"\n")
+            got = await _answer(protocol.Received, source.talk)
+            return got.rate if got is not None and got.rate >= 0 else 0.0
+    return 0.0
 
 
 async def _listen(stack: AsyncExitStack, inventory: Inventory, transport: Transport) -> _Host | None:

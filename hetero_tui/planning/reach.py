@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hetero_tui.planning.cluster import Candidate, node_address, own_addresses, shared_addresses
 
@@ -32,11 +32,13 @@ class Door:
 class Measured:
     """What became of each connection (from a host, to a door): empty where it was made, else why not.
 
-    ``firewalls`` are the programs that the hosts' firewalls are set with, ``macos``, or empty.
+    ``firewalls`` are the programs that the hosts' firewalls are set with, ``macos``, or empty. ``rates`` are bytes per
+    second that hosts sent and received, all at once, where that was measured.
     """
 
     outcomes: Mapping[tuple[str, Door], str]
     firewalls: Mapping[str, str]
+    rates: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

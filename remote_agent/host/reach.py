@@ -7,7 +7,9 @@ One file, the standard library only: it is sent as an argument, before anything 
 It listens where Ray and training would, and prints a :class:`remote_agent.protocol.Listening`. Then comes one line on
 stdin, the ``doors`` of the others (a list of address, port and word), and a :class:`remote_agent.protocol.Reached` goes
 back: what became of each, an attempt having SECONDS. Who connects is sent this process's word, a random one, so that
-a machine that another one's address leads to is told from the right one. It ends when stdin does.
+a machine that another one's address leads to is told from the right one. Further lines, an object with ``send`` (a door
+of another) and ``seconds``, have it send zeros there for so long, while another host does so to this one; each is
+answered with a :class:`remote_agent.protocol.Received`. It ends when stdin does.
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ _KERNELS_RANGE = (49152, 65535)
 FIREWALLS = ("ufw", "firewall-cmd", "nft", "iptables")
 FEW_FILES = "it may open too few files at once (`ulimit -n`)"
 NO_ANSWER, REFUSED, NO_ROUTE, ANOTHER = "no answer", "refused", "no route", "another machine answers there"
+_PIECE = 1 << 18
+_SETTLING = 0.3  # seconds of a transfer that do not count: TCP finds the link's rate
 _PAUSE = 0.05  # seconds until a connection is tried again that found no file free
 _WORD_BYTES = 16
 _EXTRA_PATH = ("/usr/sbin", "/sbin", "/usr/local/sbin")
@@ -99,6 +103,35 @@ async def attempt(address: str, port: int, word: str, seconds: float) -> str:
     return "" if said.decode("ascii", "replace") == word else ANOTHER
 
 
+async def receive(reader: asyncio.StreamReader) -> float:
+    """Read to the end: bytes per second that came, once they had settled; 0: too few to tell."""
+    first = since = last = 0.0
+    count = 0
+    with contextlib.suppress(OSError):
+        while piece := await reader.read(_PIECE):
+            last = time.monotonic()
+            first = first or last
+            if since:
+                count += len(piece)
+            elif last - first >= _SETTLING:
+                since = last
+    return count / (last - since) if count else 0.0
+
+
+async def send(address: str, port: int, word: str, seconds: float) -> None:
+    """Send zeros to the process with that word for so long; nothing where it is another one, or not to be reached."""
+    with contextlib.suppress(OSError, TimeoutError):
+        reader, writer = await asyncio.wait_for(asyncio.open_connection(address, port), seconds)
+        try:
+            said = await asyncio.wait_for(reader.read(2 * _WORD_BYTES), seconds)
+            ends = time.monotonic() + seconds
+            while said.decode("ascii", "replace") == word and time.monotonic() < ends:
+                writer.write(bytes(_PIECE))
+                await asyncio.wait_for(writer.drain(), seconds)
+        finally:
+            writer.transport.abort()  # what a slow link has not taken yet is of no interest
+
+
 def say(**words: object) -> None:
     """Print one line."""
     print(json.dumps(words), flush=True)
@@ -107,9 +140,13 @@ def say(**words: object) -> None:
 async def main(seconds: float) -> None:
     """See the module's docstring."""
     word = os.urandom(_WORD_BYTES).hex()
+    arrived: asyncio.Queue[float] = asyncio.Queue()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(word.encode())
+        rate = await receive(reader)
+        if rate:
+            arrived.put_nowait(rate)
         writer.close()
 
     wanted: list[Sequence[int]] = [HEAD_PORTS]
@@ -118,7 +155,7 @@ async def main(seconds: float) -> None:
     wanted += [[0]] * KERNEL_PORTS
     listening = [server for server in map(listen, wanted) if server is not None]
     for server in listening:
-        await asyncio.start_server(answer, sock=server)
+        await asyncio.start_server(answer, sock=server, limit=4 * _PIECE)
     path = os.pathsep.join((os.environ.get("PATH", os.defpath), *_EXTRA_PATH))
     firewall = next((name for name in FIREWALLS if shutil.which(name, path=path)), "")
     system = "macos" if sys.platform == "darwin" else firewall
@@ -126,12 +163,20 @@ async def main(seconds: float) -> None:
     loop = asyncio.get_running_loop()
     stdin = asyncio.StreamReader(limit=1 << 24)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
-    line = await stdin.readline()
-    if line:
-        doors = json.loads(line)
-        found = await asyncio.gather(*(attempt(address, port, word, seconds) for address, port, word in doors))
-        say(reach="tried", outcomes=found)
-        await stdin.read()
+    while line := await stdin.readline():
+        asked = json.loads(line)
+        if isinstance(asked, list):
+            found = await asyncio.gather(*(attempt(address, port, word, seconds) for address, port, word in asked))
+            say(reach="tried", outcomes=found)
+            continue
+        while not arrived.empty():  # of the round before
+            arrived.get_nowait()
+        address, port, theirs = asked["send"]
+        await send(address, port, theirs, asked["seconds"])
+        rate = 0.0
+        with contextlib.suppress(TimeoutError):
+            rate = await asyncio.wait_for(arrived.get(), seconds)
+        say(reach="received", rate=rate)
 
 
 if __name__ == "__main__":

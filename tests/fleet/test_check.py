@@ -4,7 +4,15 @@ import pytest
 
 from hetero_tui.demo.machines import EmbeddedMachines
 from hetero_tui.fleet.check import _surroundings
-from hetero_tui.fleet.findings import MOST_CLOCK_SKEW, Surroundings, of_facts, of_network, of_surroundings, of_trial
+from hetero_tui.fleet.findings import (
+    MOST_CLOCK_SKEW,
+    Surroundings,
+    of_facts,
+    of_link,
+    of_network,
+    of_surroundings,
+    of_trial,
+)
 from hetero_tui.fleet.install.verification import DeviceTrial, Verification
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.inventory.file import load
@@ -141,3 +149,10 @@ def test_a_setting_at_its_limit_is_no_finding(make_facts):
         assert of_surroundings("nas", facts, around) == ()
     for around in (Surroundings(skew=MOST_CLOCK_SKEW + 1), Surroundings(open_files=4095)):
         assert len(of_surroundings("nas", facts, around)) == 1
+
+
+def test_a_slow_link_is_told_with_what_it_costs():
+    assert of_link("nas", 100e6, 3e6) == ()
+    (finding,) = of_link("nas", 1e6, 12e6)
+    assert finding.what.startswith("it sends 8.0 Mbit/s")
+    assert "80 s" in finding.why

@@ -111,6 +111,8 @@ def report_lines(report: CheckReport, width: int, palette: Palette) -> list[Text
     for host in fit:
         link = fmt.milliseconds(host.round_trip)
         words = [host.address, ", ".join(host.devices), f"{link} from here" if host.round_trip is not None else ""]
+        if host.sends is not None:
+            words.append(f"sends {fmt.link_rate(host.sends)}, receives {fmt.link_rate(host.receives)}")
         line = Text(f"{good.glyph} {host.name:<{label}}  ", style=good.colour(palette))
         line.append(", ".join(word for word in words if word), style=palette.foreground)
         line.truncate(width, overflow="ellipsis")

@@ -58,3 +58,26 @@ async def test_a_host_that_may_open_few_files_tries_again_and_says_so_at_the_end
         assert await reach.attempt("127.0.0.1", port, "word", 5.0) == ""
         left[0] = 1000
         assert await reach.attempt("127.0.0.1", port, "word", 0.2) == reach.FEW_FILES
+
+
+async def test_what_a_host_sends_is_counted_by_the_one_that_it_comes_to() -> None:
+    words = (sys.executable, reach.__file__, "5")
+    pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
+    processes = [await asyncio.create_subprocess_exec(*words, **pipes) for _ in range(2)]
+    try:
+        said = [await answer(process) for process in processes]
+        for process, other in zip(processes, reversed(said), strict=True):
+            process.stdin.write(
+                json.dumps({"send": ["127.0.0.1", other["ports"][0], other["word"]], "seconds": 1}).encode() + b"\n"
+            )
+        rates = [(await answer(process))["rate"] for process in processes]
+    finally:
+        for process in processes:
+            process.stdin.close()
+            await process.wait()
+    assert min(rates) > 1e6
+
+
+async def answer(process: asyncio.subprocess.Process) -> dict[str, Any]:
+    async with asyncio.timeout(30):
+        return json.loads(await process.stdout.readline())
