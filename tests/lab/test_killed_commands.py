@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import pytest
 
+from benchmarks.kills import NAMES, kills
 from remote_agent import deadlines
 from remote_agent.host import layout
 from tests.lab.lab import Lab
@@ -126,3 +127,13 @@ def assert_nothing_left(lab: Lab, document: dict[str, object]) -> None:
         assert host.listening_ports() == frozenset()
         assert not [path for path in host.home.glob(".hetero-tui/lab/*") if path.name not in ("agent", "runs")]
     assert not list(lab.laptop.home.glob(".local/state/hetero-tui/*"))
+
+
+@pytest.mark.timeout(1200, method="signal")
+def test_after_ten_kills_at_random_moments_the_next_command_completes_and_nothing_is_left(possible: None) -> None:
+    """Of ``bootstrap``, ``up`` and ``down --purge``; ``python -m benchmarks.kills`` does more of them."""
+    seed = time.time_ns()
+    print(f"seed {seed}")
+    with Lab([HostSpec(name=name, cpus=1) for name in NAMES], rate_mbit=1000) as fresh:
+        wrong = [kill for kill in kills(fresh, 10, seed) if kill.mistakes]
+    assert wrong == []

@@ -1,48 +1,27 @@
 """A machine with an empty home becomes one that can train, also when the command is killed again and again on the way.
 
-uv, the environment, the installation and the verification are real. The wheels are thin, so that no gigabytes move:
-each has its package's name and version, and leads to the packages of the environment that the tests run in.
+uv, the environment, the installation and the verification are real. The wheels are thin (``tests/wheels.py``).
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
 import json
 import os
 import signal
 import sys
-import sysconfig
 import time
-import zipfile
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
 from hetero_tui.demo.machines import EmbeddedMachines
-from hetero_tui.fleet.install.lock import NODE_PACKAGES, pins
+from hetero_tui.fleet.install.lock import pins
 from remote_agent.host import process_table
+from tests.wheels import thin_wheels
 
 SEEN_WITHIN = 120.0
-
-
-def thin_wheel(folder: Path, name: str, version: str) -> None:
-    """A wheel of that name and version whose one file has Python look in the tests' own environment too."""
-    base = f"{name.replace('-', '_')}-{version}"
-    files = {
-        f"{name.replace('-', '_')}_thin.pth": sysconfig.get_path("purelib") + "\n",
-        f"{base}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        f"{base}.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = f"{base}.dist-info/RECORD"
-    digests = {path: base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()) for path, text in files.items()}
-    lines = [f"{path},sha256={digests[path].decode().rstrip('=')},{len(text)}" for path, text in files.items()]
-    files[record] = "\n".join([*lines, f"{record},,"]) + "\n"
-    with zipfile.ZipFile(folder / f"{base}-py3-none-any.whl", "w") as wheel:
-        for path, text in files.items():
-            wheel.writestr(path, text)
 
 
 class Fleet:
@@ -54,10 +33,7 @@ class Fleet:
         self.inventory = machines.write_inventory()
         kept = [line for line in self.inventory.read_text().splitlines() if "python:" not in line]
         self.inventory.write_text("\n".join(kept) + "\n")
-        self.wheels = folder / "wheelhouse"
-        self.wheels.mkdir()
-        for name in NODE_PACKAGES:
-            thin_wheel(self.wheels, name, pins()[name] + ("+cpu" if name == "torch" else ""))
+        self.wheels = thin_wheels(folder / "wheelhouse")
         self.laptop = folder / "laptop"
         self.laptop.mkdir()
 
