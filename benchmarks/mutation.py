@@ -94,7 +94,10 @@ MODULES = {
         (f"{ITS_TESTS}/plan/test_balance.py", f"{ITS_TESTS}/test_share_balancer.py"),
     ),
     "resting": (f"{COORDINATOR}/plan/resting.py", (f"{ITS_TESTS}/plan",)),
-    "cuts": (f"{COORDINATOR}/plan/cuts.py", (f"{ITS_TESTS}/plan/test_cuts.py",)),
+    **{
+        name: (f"remote_agent/planning/{name}.py", (f"{PLANNING}/test_cuts.py",))
+        for name in ("cuts", "likely_cuts", "stage_flow")
+    },
     "run_plan": (f"{COORDINATOR}/plan/run_plan.py", (f"{ITS_TESTS}/plan",)),
     "share_balancer": (f"{COORDINATOR}/share_balancer.py", (f"{ITS_TESTS}/test_share_balancer.py",)),
     "findings_of_runs": ("remote_agent/training/shared/findings.py", ("tests/training/shared/test_findings.py",)),

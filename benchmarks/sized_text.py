@@ -1,6 +1,8 @@
-"""The ready job ``text`` with 0.1, 3 and 17 million parameters: ``train benchmarks/sized_text.py:Middle``."""
+"""The ready job ``text`` with 0.1, 3, 10 and 17 million parameters: ``train benchmarks/sized_text.py:Middle``."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -30,6 +32,16 @@ class Large(Small):
     """17 million parameters."""
 
     width, depth = 528, 5
+
+
+class Deep(Small):
+    """10 million parameters in 12 layers, which ``strategy=pipeline`` cuts it between."""
+
+    width, depth = 256, 12
+
+    def layers(self, model: nn.Module) -> Iterable[nn.Module] | None:
+        """The decoder layers."""
+        return model.blocks.layers if isinstance(model, SizedGPT) else None
 
 
 class SizedGPT(nn.Module):

@@ -197,16 +197,18 @@ def cpu_quota(folder: str) -> Optional[float]:
 
 def memory_limit(folder: str) -> Optional[Tuple[int, int]]:
     """(limit, bytes in use that can't be given back) of one cgroup; None when it has no limit."""
-    for limit_name, usage_name, cache in (
-        ("memory.max", "memory.current", "inactive_file"),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    for limit_name, usage_name, prefix in (
+        ("memory.max", "memory.current", ""),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
     ):
         limit = to_int(read_text(os.path.join(folder, limit_name)))
         usage = to_int(read_text(os.path.join(folder, usage_name)))
         if limit is None or usage is None:
             continue
-        found = re.search(r"^%s (\d+)$" % cache, read_text(os.path.join(folder, "memory.stat")) or "", re.MULTILINE)
-        return limit, max(0, usage - (int(found.group(1)) if found else 0))
+        statistics = read_text(os.path.join(folder, "memory.stat")) or ""
+        # Parts of files: the system takes them where memory is short.
+        files = re.findall(r"^%s(?:in)?active_file (\d+)$" % prefix, statistics, re.MULTILINE)
+        return limit, max(0, usage - sum(map(int, files)))
     return None
 
 

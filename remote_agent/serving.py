@@ -1,13 +1,15 @@
 """A run's newest checkpoint as something that answers: predictions, and for language models text.
 
 A job may say how: ``predict(model, inputs)`` takes what JSON holds and gives what JSON can hold; ``tokens_of(text)``
-and ``text_of(tokens)`` make its model one of language.
+and ``text_of(tokens)`` make its model one of language. ``continued(model, tokens, cache)`` gives logits of tokens that
+follow those of ``cache``, and a new cache: so each token of an answer is computed once.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -108,11 +110,11 @@ class Served:
         tokens: list[int] = list(job.guard("tokens_of", self._factory.tokens_of, prompt))
         if not tokens:
             raise ValueError("the prompt has no tokens")
-        begin, said = len(tokens), ""
+        begin, said, kept = len(tokens), "", _Kept()
         end = getattr(self._factory, "end_token", None)
         chance = torch.Generator().manual_seed(seed)
         for _ in range(count):
-            token = self._next(tokens, temperature, top, chance)
+            token = self._next(tokens, kept, temperature, top, chance)
             if token == end:
                 break
             tokens.append(token)
@@ -125,12 +127,9 @@ class Served:
         if text != said:
             yield text[len(said) :]
 
-    def _next(self, tokens: Sequence[int], temperature: float, top: int, chance: torch.Generator) -> int:
-        longest = getattr(self._factory, "context_length", None)
-        seen = tokens[-(longest(self._model) if callable(longest) else LONGEST) :]
+    def _next(self, tokens: Sequence[int], kept: _Kept, temperature: float, top: int, chance: torch.Generator) -> int:
         with self._lock, torch.inference_mode():
-            given = job.guard("the model", self._model, torch.tensor([seen], device=self.device))
-            logits = _logits(given)[0, -1].double().cpu()
+            logits = self._after(tokens, kept).double().cpu()
             if not logits.isfinite().all():
                 raise JobError("the model gave numbers that are not finite")
             if temperature == 0:
@@ -140,6 +139,28 @@ class Served:
             # The best one at 0: what is divided by a small temperature must not overflow.
             shares = ((logits - logits.max()) / temperature).softmax(0)
             return int(torch.multinomial(shares, 1, generator=chance))
+
+    def _after(self, tokens: Sequence[int], kept: _Kept) -> Tensor:
+        """What the model gives for the token after these; with ``kept`` only the new ones are computed."""
+        own, longest = (getattr(self._factory, name, None) for name in ("continued", "context_length"))
+        most = longest(self._model) if callable(longest) else LONGEST
+        if not callable(own) or len(tokens) > most:  # further on each token moves to another position
+            seen = torch.tensor([tokens[-most:]], device=self.device)
+            given: Tensor = _logits(job.guard("the model", self._model, seen))[0, -1]
+            return given
+        new = torch.tensor([tokens[kept.count :]], device=self.device)
+        logits, kept.cache = job.guard("continued", own, self._model, new, kept.cache)
+        kept.count = len(tokens)
+        found: Tensor = logits[0, -1]
+        return found
+
+
+@dataclass
+class _Kept:
+    """What a model keeps of the first ``count`` tokens."""
+
+    cache: Any = None
+    count: int = 0
 
 
 def _best_device() -> str:

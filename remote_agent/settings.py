@@ -91,7 +91,7 @@ class TrainingConfig:
         micro_batch: the most samples that a device takes at a time; a larger slice is accumulated. 0: what fits; with
             ``pipeline`` an eighth of a batch, which then travels from stage to stage as a whole.
         in_flight: of ``pipeline``: micro-batches that may be on their way through the stages at once; each stage holds
-            the activations of so many. 0: two more than there are stages.
+            the activations of so many. 0: as many as pay, by what was measured of devices and links.
         learning_rate: handed to the job's ``create_optimizer``.
         schedule: of the learning rate, from warm-up to the run's end: ``constant``, ``linear`` (to 0) or ``cosine`` (to
             0); a job with a ``create_scheduler(optimizer, config)`` of its own brings its own.
@@ -126,8 +126,8 @@ class TrainingConfig:
             ``ssp`` and ``async`` do not wait for each other; ``local_sgd`` exchanges weights once a round; ``pipeline``
             gives each device some layers of a model that is too large for one of them, and is exact. ``auto``: the way
             and the machines that are predicted to be fastest, among exact ways.
-        allow: with ``strategy=auto``: ``inexact`` lets it choose ways, and codecs, that give other weights than one
-            process would.
+        allow: ``inexact`` lets ``strategy=auto`` choose ways, and codecs, that give other weights than one process
+            would, and ``pipeline`` a codec where that makes a step shorter.
         staleness: of ``ssp``: steps that a worker may be ahead of the slowest.
         shards: parts of the parameter server, each on a host of its own; 0: as many as make a step shortest.
         checkpoint_every: also save a checkpoint after every this many steps; 0: by time.
@@ -148,7 +148,8 @@ class TrainingConfig:
         stream: how gradients and weights travel between workers and servers: ``auto`` through memory where they share a
             computer, ``network`` never through memory.
         codec: how streamed numbers travel over a network, both ways: ``fp32``, ``bf16``, ``int8`` or ``topk``. What a
-            codec loses is made up for later (error feedback). Through memory numbers go as they are.
+            codec loses is made up for later (error feedback), but not what it loses of activations and their gradients
+            with ``pipeline``. Through memory numbers go as they are.
         topk_fraction: part of the numbers that ``topk`` sends. The others wait, for about 1 / fraction steps: the
             learning rate has to be small beside that, or training diverges, with ``local_sgd`` above all.
         local_steps: of the fastest device in a round of ``local_sgd``; the others make as many as take the same time.
@@ -334,5 +335,7 @@ def _pairs(config: Any) -> Iterator[tuple[tuple[str, str], str]]:
         yield ("quantize", "lora_rank"), f"quantize={config.quantize}: frozen weights need adapters; set lora_rank=16"
     if config.precision == "fp16" and strategy.split:
         yield ("precision", "strategy"), "precision=fp16: strategy=pipeline needs precision=fp32 or precision=bf16"
-    if config.codec != "fp32" and not strategy.servers:
+    if config.codec == "topk" and strategy.split:
+        yield ("codec", "strategy"), "codec=topk: strategy=pipeline sends whole activations: fp32, bf16 or int8"
+    if config.codec != "fp32" and not strategy.servers and not strategy.split:
         yield ("codec", "strategy"), f"codec={config.codec}: strategy={config.strategy} sends fp32 only"

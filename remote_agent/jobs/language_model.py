@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -41,27 +42,25 @@ class LanguageModelJob:
 
     def check(self, config: TrainingConfig) -> None:
         """Refuse a folder without weights, a tokenizer that does not fit, data without text, unknown targets."""
-        model = self._outline()
+        model = self.outline()
         if config.lora_rank:
             targets = tuple(each.strip() for each in config.lora_targets.split(",") if each.strip())
             try:
                 adapt(model, four_bits=False, rank=config.lora_rank, alpha=config.lora_alpha, targets=targets)
             except CannotAdapt as error:
                 raise JobError(error.cause, hint=error.hint) from error
+        most, context = self.context_length(model), self.settings.context
+        if context > most:
+            raise JobError(f"context={context}: the model looks at {most} tokens", hint=f"set context={most} or less")
         self._tokenizer()
         next(self._texts())
 
     def create_model(self) -> nn.Module:
         """The folder's model in float32: token numbers ``(n, t)`` to logits ``(n, t, vocabulary)``."""
-        transformers = _transformers()
-        folder = self._folder()
         if self.settings.from_scratch:
-            made: nn.Module = transformers.AutoModelForCausalLM.from_config(self._config(), dtype=torch.float32)
-        else:
-            made = transformers.AutoModelForCausalLM.from_pretrained(
-                folder, dtype=torch.float32, local_files_only=True, use_safetensors=True
-            )
-        return made
+            made: nn.Module = _transformers().AutoModelForCausalLM.from_config(self._config(), dtype=torch.float32)
+            return made
+        return self._read_model()
 
     def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
         """AdamW; weight decay for matrices only."""
@@ -100,6 +99,11 @@ class LanguageModelJob:
     def text_of(self, tokens: list[int]) -> str:
         return str(self._tokenizer().decode(tokens, skip_special_tokens=True))
 
+    def continued(self, model: nn.Module, tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        """Logits of tokens ``(1, t)`` that follow those of ``cache`` (None: they are the first), and a new cache."""
+        given = model(input_ids=tokens, past_key_values=cache, use_cache=True)
+        return given.logits, given.past_key_values
+
     @property
     def end_token(self) -> int | None:
         """After which a text ends; None: there is none."""
@@ -128,22 +132,56 @@ class LanguageModelJob:
             raise JobError(f"model={self.settings.model}: {cause}", hint="from_scratch=true begins with random weights")
         return folder
 
+    def _read_model(self) -> nn.Module:
+        """The folder's model; transformers alone would fill what is missing there with random numbers."""
+        named, folder = f"model={self.settings.model}", self._folder()
+        try:
+            made, about = _transformers().AutoModelForCausalLM.from_pretrained(
+                folder,
+                dtype=torch.float32,
+                local_files_only=True,
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,  # they are told below
+                output_loading_info=True,
+            )
+        except FileNotFoundError as error:
+            name = Path(error.filename or str(error).split()[-1]).name
+            raise JobError(f"{named}: {name} is missing", hint="copy the whole folder") from error
+        except SafetensorError as error:
+            hint = "copy the folder again: a file of weights is cut off or damaged"
+            raise JobError(f"{named}: its weights can't be read: {_first_line(error)}", hint=hint) from error
+        if wrong := sorted(about["mismatched_keys"]):
+            name, there, wanted = wrong[0]
+            cause = f"{name} is of shape {tuple(there)}, and config.json says {tuple(wanted)}"
+            raise JobError(f"{named}: {cause}", hint="config.json and weights are of two models")
+        if missing := sorted(about["missing_keys"]):
+            others = f" and {len(missing) - 1} more" * (len(missing) > 1)
+            hint = "name the folder of a whole causal language model, or set from_scratch=true"
+            raise JobError(f"{named}: there are no weights for {missing[0]}{others}", hint=hint)
+        found: nn.Module = made
+        return found
+
     def _config(self) -> Any:
         try:
             return _transformers().AutoConfig.from_pretrained(self._folder(), local_files_only=True)
         except (OSError, ValueError, KeyError) as error:
             raise JobError(f"model={self.settings.model}: {_first_line(error)}") from error
 
-    def _outline(self) -> nn.Module:
+    def made_from(self) -> list[Path]:
+        """The files that the model is made from; none: it is not made from files."""
+        folder = self._folder()
+        return [] if self.settings.from_scratch else [folder / "config.json", *folder.glob("*.safetensors")]
+
+    def outline(self) -> nn.Module:
         """The model without memory: its modules and shapes."""
         config = self._config()
         try:
             with torch.device("meta"):
-                made: nn.Module = _transformers().AutoModelForCausalLM.from_config(config)
+                made: nn.Module = _transformers().AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         except (ValueError, KeyError) as error:
             hint = "name a causal language model, such as Llama, Mistral, Qwen2, Gemma 2, GPT-NeoX or GPT-2"
             raise JobError(f"model={self.settings.model}: {_first_line(error)}", hint=hint) from error
-        return made
+        return made.eval()  # as one that is read
 
     def _tokenizer(self) -> Any:
         if self._read is None:
@@ -153,11 +191,15 @@ class LanguageModelJob:
     def _read_tokenizer(self) -> Any:
         named = self.settings.tokenizer or self.settings.model
         which = f"tokenizer={named}" if self.settings.tokenizer else f"model={named}"
+        if not Path(named).expanduser().is_dir():
+            raise JobError(f"{which}: not a folder on this host", hint="it has to have tokenizer.json")
         try:
             tokenizer = _transformers().AutoTokenizer.from_pretrained(Path(named).expanduser(), local_files_only=True)
         except (OSError, ValueError, KeyError, ImportError) as error:
             hint = "name its folder with tokenizer=FOLDER: it has tokenizer.json"
-            raise JobError(f"{which}: no tokenizer can be read there: {_first_line(error)}", hint=hint) from error
+            is_there = (Path(named).expanduser() / "tokenizer.json").is_file()
+            why = f"can't be read there: {_first_line(error)}" if is_there else "is there: tokenizer.json is missing"
+            raise JobError(f"{which}: no tokenizer {why}", hint=hint) from error
         config = self._config()
         known, ids = int(config.get_text_config().vocab_size), max(tokenizer.get_vocab().values(), default=-1)
         if ids < 0:

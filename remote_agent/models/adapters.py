@@ -35,9 +35,13 @@ class LoraLinear(nn.Module):
 
     def __init__(self, base: nn.Linear | Nf4Linear, rank: int, alpha: float) -> None:
         super().__init__()
-        self.base, self.scale = base, alpha / rank
-        self.lora_a = nn.Parameter(torch.empty(rank, base.in_features))
-        self.lora_b = nn.Parameter(torch.zeros(base.out_features, rank))
+        self.base, self.rank, self.scale = base, rank, alpha / rank
+        self.begin()
+
+    def begin(self) -> None:
+        """Have new adapters: A of random numbers, and B of zeros."""
+        self.lora_a = nn.Parameter(torch.empty(self.rank, self.base.in_features))
+        self.lora_b = nn.Parameter(torch.zeros(self.base.out_features, self.rank))
         nn.init.kaiming_uniform_(self.lora_a, a=math.sqrt(5))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -87,6 +87,18 @@ class Part:
         """The parameters that it uses, by name."""
         return {name: parameter for name, parameter in self.model.named_parameters() if self.uses(name)}
 
+    def tensors(self) -> set[str]:
+        """Names of the parameters and buffers that it uses: all but those within other parts alone."""
+        foreign = self._foreign()
+        buffers = {
+            f"{place}.{name}" if place else name
+            for place, module in self.model.named_modules()
+            if id(module) not in foreign
+            for name, _ in module.named_buffers(recurse=False)
+        }
+        names = {name for name, _ in self.model.named_parameters() if self.uses(name)}
+        return names | buffers
+
     @torch.no_grad()
     def move(self, device: torch.device | str) -> None:
         """Bring what the part uses to ``device``, and free the memory of all other weights."""
@@ -94,11 +106,11 @@ class Part:
         for name, parameter in self.model.named_parameters():
             parameter.grad = None
             own = self.uses(name)
-            parameter.data = parameter.data.to(device) if own else _without_memory(parameter, device, self.foreign)
+            parameter.data = _there(parameter.data, device) if own else _without_memory(parameter, device, self.foreign)
         for module in self.model.modules():
             for name, buffer in module.named_buffers(recurse=False):
                 own = id(module) not in foreign
-                setattr(module, name, buffer.to(device) if own else _without_memory(buffer, device, self.foreign))
+                setattr(module, name, _there(buffer, device) if own else _without_memory(buffer, device, self.foreign))
 
     def _foreign(self) -> set[int]:
         """The modules within blocks of other parts alone."""
@@ -166,6 +178,12 @@ class Part:
 
 def _argument(key: Key, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return args[key] if isinstance(key, int) else kwargs[key]
+
+
+def _there(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """In memory of the device's: what lies in a file is copied."""
+    there = tensor.to(device)
+    return there.clone() if there.device.type == "cpu" and there.untyped_storage().filename is not None else there
 
 
 def _without_memory(tensor: Tensor, device: torch.device | str, value: float) -> Tensor:

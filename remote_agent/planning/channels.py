@@ -7,11 +7,11 @@ sender's and the receiver's channels; the later one begins with the first byte t
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from remote_agent.planning.survey import Host, Survey
+from remote_agent.planning.survey import Host
 
 UNLIMITED = 1e12
 """Bytes/s of a link that was not measured: it is taken to hold nothing up."""
@@ -65,17 +65,18 @@ class Network:
     """The channels of some hosts.
 
     Args:
-        survey: the hosts, and what several share.
+        hosts: with their links.
+        media: what several of them share: bytes/s, by name.
     """
 
-    def __init__(self, survey: Survey) -> None:
-        self._computer = {host.name: host.computer or host.name for host in survey.hosts}
-        media = {name: Channel(f"the medium {name}", rate) for name, rate in survey.media.items()}
+    def __init__(self, hosts: Sequence[Host], media: Mapping[str, float]) -> None:
+        self._computer = {host.name: host.computer or host.name for host in hosts}
+        shared_by = {name: Channel(f"the medium {name}", rate) for name, rate in media.items()}
         self.out: dict[str, tuple[Channel, ...]] = {}
         self.into: dict[str, tuple[Channel, ...]] = {}
-        for host in survey.hosts:
+        for host in hosts:
             up, down = _ends(host)
-            shared = (media[host.medium],) if host.medium in media else ()
+            shared = (shared_by[host.medium],) if host.medium in media else ()
             self.out[host.name], self.into[host.name] = (up, *shared), (*shared, down)
 
     @property

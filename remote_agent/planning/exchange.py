@@ -59,7 +59,7 @@ class Exchange:
 
     def __init__(self, survey: Survey, parts: Mapping[str, float], codec: str) -> None:
         self._survey, self._codec = survey, codec
-        self._network = Network(survey)
+        self._network = Network(survey.hosts, survey.media)
         self._holders = [(host, part) for host, part in parts.items() if part > 0]
         update = {host.name: host.update_s for host in survey.hosts}
         self._cores = {host: Channel(f"the update on {host}", 1.0) for host, _ in self._holders}

@@ -157,7 +157,7 @@ def _busiest(
     survey: Survey, way: Way, parts: Mapping[str, float], senders: Sequence[Sender], *, after: bool
 ) -> tuple[float, Exchanged]:
     """A lower bound of a step: the work of each channel and shard, ``after`` the first gradient or not."""
-    network, work = Network(survey), survey.work
+    network, work = Network(survey.hosts, survey.media), survey.work
     gradient = wire_bytes(_codec(survey, way), work.parameters, work.topk_fraction)
     pushing, pulling = _by_host(senders, taking=True), _by_host(senders, taking=False)
     everyone = (sum(pushing.values()), sum(pulling.values()))
@@ -207,7 +207,7 @@ def _allreduce(survey: Survey, way: Way, devices: _Devices) -> Prediction:
     times = [device.profile.seconds(samples) for (_, device), samples in zip(devices, shares, strict=True)]
     members, amount = len(devices), 4 * survey.work.parameters
     each = 2 * (members - 1) / members * amount
-    network = Network(survey)
+    network = Network(survey.hosts, survey.media)
     apart = {host.computer or host.name for host in survey.hosts}
     busy: dict[str, float] = {}
     if len(apart) > 1:
@@ -297,7 +297,7 @@ def _loads(
     survey: Survey, way: Way, devices: _Devices, parts: Mapping[str, float], taking: Sequence[int]
 ) -> tuple[dict[str, list[float]], dict[str, float]]:
     """What one slice of each worker asks of each channel, and the channels' rates."""
-    network, work = Network(survey), survey.work
+    network, work = Network(survey.hosts, survey.media), survey.work
     update = {host.name: host.update_s for host in survey.hosts}
     touch = {host.name: host.touch_s for host in survey.hosts}
     out = wire_bytes(way.codec, work.parameters, work.topk_fraction)

@@ -13,6 +13,8 @@ A job is any object (or class without arguments) with::
     metrics(model, batch) -> dict[str, float]       # optional; of a validation batch; default: val_loss (and accuracy)
     evaluate(model) -> dict[str, float]             # optional; on the coordinator's host when the run ends
     save_beside(folder)                             # optional; writes what belongs to exported weights
+    made_from() -> list[Path]                       # optional, with outline() -> the model on the device meta:
+                                                    # what create_model reads; in four bits it is kept on each host
     config: TrainingConfig                          # optional; the job's own defaults
     settings: an object of a frozen dataclass       # optional; see remote_agent.job_settings
     check(config)                                   # optional; raises what keeps it from training, before all else
@@ -25,6 +27,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import linecache
+import os
 import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -39,15 +42,20 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from remote_agent import job_settings, strategies
+from remote_agent.models import kept
 from remote_agent.models.adapters import adapt
+from remote_agent.protocol import CLUSTER_MARK
 from remote_agent.settings import names
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import Interrupted, JobError
-from remote_agent.training.shared import own_devices
+from remote_agent.training.shared import file_memory, own_devices
 from remote_agent.training.user_code import checks, importing, inert, job_code, losses, seeding
 from remote_agent.training.user_code.user_errors import as_job_error as as_job_error
 from remote_agent.training.user_code.user_errors import is_users_own
 from remote_agent.whereabouts import HERE
+
+KEPT = "quantized"
+"""Folder of models in four bits, in the cluster's on each host."""
 
 DETAIL_LINES = 8
 """Lines of an exception of the engine's own that are shown."""
@@ -259,18 +267,56 @@ def create_model(factory: Any, seed: int, config: TrainingConfig | None = None) 
     """
     seeding.seed_all(seed)
     torch.manual_seed(seed)  # accelerators, too
-    model = guard("create_model", factory.create_model)
-    if not isinstance(model, nn.Module):
-        raise JobError(f"create_model gave a {type(model).__name__}", hint="return a torch.nn.Module")
-    checks.check_model(model)
-    if any(tensor.device.type != "cpu" for tensor in (*model.parameters(), *model.buffers())):
-        model = model.to("cpu")  # the worker moves it to its own device
-    if config is not None and config.lora_rank:
-        torch.manual_seed(seed)
-        targets = tuple(each.strip() for each in config.lora_targets.split(",") if each.strip())
-        four_bits = config.quantize == "nf4"
-        adapt(model, four_bits=four_bits, rank=config.lora_rank, alpha=config.lora_alpha, targets=targets)
+    place = _kept_as(factory, config)
+    if place is not None and config is not None:
+        found = kept.load(lambda: _adapted(guard("outline", _outlined, factory), seed, config), *place, seed)
+        if found is not None:
+            return found
+    # A model that is cut is larger than what a host has memory for.
+    with file_memory.making(wanted=config is not None and strategies.spec_of(config.strategy).split) as into_files:
+        model = guard("create_model", factory.create_model)
+        if not isinstance(model, nn.Module):
+            raise JobError(f"create_model gave a {type(model).__name__}", hint="return a torch.nn.Module")
+        checks.check_model(model)
+        if any(tensor.device.type != "cpu" for tensor in (*model.parameters(), *model.buffers())):
+            model = model.to("cpu")  # the worker moves it to its own device
+        into_files(model)
+        if config is not None and config.lora_rank:
+            _adapted(model, seed, config)
+            into_files(model)
+    if place is not None:
+        kept.keep(model, *place)
     return model
+
+
+def _adapted(model: nn.Module, seed: int, config: TrainingConfig) -> nn.Module:
+    """Frozen, with adapters, in place."""
+    torch.manual_seed(seed)
+    targets = tuple(each.strip() for each in config.lora_targets.split(",") if each.strip())
+    four_bits = config.quantize == "nf4"
+    return adapt(model, four_bits=four_bits, rank=config.lora_rank, alpha=config.lora_alpha, targets=targets)
+
+
+def _outlined(factory: Any) -> nn.Module:
+    with torch.device("meta"):
+        model: nn.Module = factory.outline()
+    return model
+
+
+def _kept_as(factory: Any, config: TrainingConfig | None) -> tuple[Path, str] | None:
+    """Where this host keeps the job's model in four bits, and its name there; None: it does not.
+
+    The job says from which files it makes the model (``made_from``), and gives it without memory (``outline``).
+    """
+    cluster, files_of = os.environ.get(CLUSTER_MARK), getattr(factory, "made_from", None)
+    if config is None or config.quantize != "nf4" or not cluster or files_of is None:
+        return None
+    try:
+        files = files_of()
+        folder = Path(cluster) / KEPT
+        return (folder, kept.key_of(files, folder, torch.__version__)) if files else None
+    except OSError:
+        return None
 
 
 def create_optimizer(factory: Any, model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:

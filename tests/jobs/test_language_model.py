@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from remote_agent import jobs
+from remote_agent.protocol import CLUSTER_MARK
 from remote_agent.training import job
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.data import datasets
@@ -108,8 +111,6 @@ def test_it_learns_and_says_its_perplexity(ordered: Ordered) -> None:
 
 
 def test_its_weights_are_the_folders(ordered: Ordered, folder: Path) -> None:
-    from safetensors.torch import load_file
-
     made, config = ordered()
     state = job.create_model(made.factory, 5, config).state_dict()
     for name, tensor in load_file(folder / "llama/model.safetensors").items():
@@ -142,6 +143,19 @@ def broken(folder: Path, name: str) -> Path:
         if name == "no-tokenizer":
             for path in place.glob("token*"):
                 path.unlink()
+        weights = place / "model.safetensors"
+        if name == "cut-off":
+            weights.write_bytes(weights.read_bytes()[:3000])
+        if name in ("layer-missing", "layer-of-another"):
+            tensors = load_file(weights)
+            changed = tensors.pop("model.layers.2.mlp.up_proj.weight")
+            if name == "layer-of-another":
+                tensors["model.layers.2.mlp.up_proj.weight"] = changed[:, :8].contiguous()
+            save_file(tensors, weights, metadata={"format": "pt"})
+        if name == "file-missing":
+            weights.unlink()
+            map_ = {"model.norm.weight": "model-00001-of-00002.safetensors"}
+            (place / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": map_}))
     return place
 
 
@@ -151,7 +165,7 @@ def broken(folder: Path, name: str) -> Path:
         ("empty", "there are no weights"),
         ("pickled", "pytorch_model.bin is no safetensors"),
         ("large-tokenizer", "its numbers go up to 57, the model knows 24"),
-        ("no-tokenizer", "no tokenizer can be read there"),
+        ("no-tokenizer", "no tokenizer is there: tokenizer.json is missing"),
         ("elsewhere", "not a folder on this host"),
     ],
 )
@@ -162,6 +176,94 @@ def test_a_folder_that_will_not_do_is_refused_before_anything_starts(
         ordered(model=broken(folder, model) if model != "elsewhere" else folder / model)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("cut-off", "its weights can't be read: .* a file of weights is cut off or damaged"),
+        ("layer-missing", r"there are no weights for model.layers.2.mlp.up_proj.weight \("),
+        ("layer-of-another", r"up_proj.weight is of shape \(32, 8\), and config.json says \(32, 16\)"),
+        ("file-missing", "model-00001-of-00002.safetensors is missing"),
+    ],
+)
+def test_weights_that_are_not_whole_are_refused(ordered: Ordered, folder: Path, model: str, said: str) -> None:
+    made, config = ordered(model=broken(folder, model))
+    with pytest.raises(JobError, match=said) as caught:
+        job.create_model(made.factory, config.seed, config)
+    assert "\n" not in str(caught.value)
+
+
+def test_samples_longer_than_the_model_looks_at_are_refused(ordered: Ordered) -> None:
+    with pytest.raises(JobError, match="context=65: the model looks at 64 tokens"):
+        ordered(context=65)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """This process is one of a cluster's, whose folder this is."""
+    monkeypatch.setenv(CLUSTER_MARK, str(tmp_path))
+    return tmp_path / job.KEPT
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"), [("Llama", {}), ("Qwen2", {"tie_word_embeddings": True}), ("GPTNeoX", {})]
+)
+def test_a_second_start_quantizes_nothing(
+    ordered: Ordered, tmp_path: Path, cluster: Path, monkeypatch: pytest.MonkeyPatch, kind: str, changes: Any
+) -> None:
+    given = {"quantize": "nf4", "lora_rank": 4, "model": tiny_models.save(tmp_path / "model", kind, **changes)}
+    made, config = ordered(**given)
+    first = job.create_model(made.factory, config.seed, config)
+    assert len(list(cluster.glob("*.safetensors"))) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(type(made.factory), "create_model", None)
+        second = job.create_model(made.factory, config.seed, config)
+    for parts in ("named_parameters", "named_buffers"):
+        for (name, one), (other, two) in zip(getattr(first, parts)(), getattr(second, parts)(), strict=True):
+            assert name == other
+            assert torch.equal(one, two), name
+            assert (one.dtype, one.requires_grad) == (two.dtype, two.requires_grad)
+    inputs = torch.arange(8)[None]
+    assert torch.equal(first(input_ids=inputs).logits, second(input_ids=inputs).logits)
+    target = "dense_h_to_4h" if kind == "GPTNeoX" else "q_proj"
+    other, changed = ordered(**given | {"lora_rank": 2, "lora_targets": target})
+    adapters = [name for name, _ in job.create_model(other.factory, 7, changed).named_parameters() if "lora" in name]
+    assert len(adapters) == 2 * 4, "with other adapters, too"
+    assert len(list(cluster.glob("*.safetensors"))) == 1
+
+
+def test_other_weights_and_a_damaged_file_are_quantized_anew(ordered: Ordered, tmp_path: Path, cluster: Path) -> None:
+    made, config = ordered(quantize="nf4", lora_rank=4, model=tiny_models.save(tmp_path / "model"))
+
+    def head() -> Tensor:
+        found: Tensor = job.create_model(made.factory, config.seed, config).get_submodule("lm_head").weight.clone()
+        return found
+
+    before = head()
+    (kept,) = cluster.glob("*.safetensors")
+    kept.write_bytes(kept.read_bytes()[:2000])
+    assert torch.equal(head(), before)
+    weights = tmp_path / "model/model.safetensors"
+    tensors = load_file(weights)
+    tensors["lm_head.weight"] += 1
+    save_file(tensors, weights, metadata={"format": "pt"})
+    assert torch.equal(head(), before + 1)
+    tensors["lm_head.weight"] += 1
+    save_file(tensors, weights, metadata={"format": "pt"})
+    head()
+    assert len(list(cluster.glob("*.safetensors"))) == 2, "the oldest is removed"
+
+
+def test_what_training_writes_into_the_model_does_not_reach_the_file(ordered: Ordered, cluster: Path) -> None:
+    made, config = ordered(quantize="nf4", lora_rank=4)
+    job.create_model(made.factory, config.seed, config)
+    (kept,) = cluster.glob("*.safetensors")
+    before = kept.read_bytes()
+    with torch.no_grad():
+        for tensor in job.create_model(made.factory, config.seed, config).state_dict().values():
+            tensor.add_(1)
+    assert kept.read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from remote_agent import jobs, protocol, weights
+from remote_agent.serving import Served
 from remote_agent.training import job
 from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.errors import JobError
@@ -120,3 +121,34 @@ def test_a_form_that_the_run_can_not_have_is_refused(
     with pytest.raises(JobError, match=said) as caught:
         weights.export(place, form)
     assert "--format" in caught.value.hint
+
+
+@pytest.mark.parametrize("kind", ["Llama", "Qwen2", "GPTNeoX"])
+def test_an_answer_is_computed_token_by_token_and_is_the_one_of_whole_texts(tmp_path: Path, kind: str) -> None:
+    place, trained = run_of(tmp_path, text_beside(tiny_models.save(tmp_path / "model", kind)), context=8)
+    served = Served(place, "cpu")
+    lengths: list[int] = []
+
+    def note(_: Any, unnamed: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
+        lengths.append((named["input_ids"] if named else unnamed[0]).shape[1])
+
+    served._model.register_forward_pre_hook(note, with_kwargs=True)
+    answer = "".join(served.generate({"prompt": "the old cat sees", "max_tokens": 70}))
+    tokenizer = served._factory._tokenizer()
+    tokens = tokenizer("the old cat sees")["input_ids"]
+    begin = len(tokens)
+    for _ in range(70):
+        with torch.no_grad():
+            tokens.append(int(trained(input_ids=torch.tensor([tokens[-64:]])).logits[0, -1].argmax()))
+        if tokens[-1] == tokenizer.eos_token_id:
+            tokens.pop()
+            break
+    assert answer == tokenizer.decode(tokens[begin:], skip_special_tokens=True)
+    assert lengths[0] == begin
+    assert set(lengths[1 : 64 - begin]) <= {1}
+    assert set(lengths[65 - begin :]) <= {64}, "beyond the context each token is at another place"
+
+
+def text_beside(model: Path) -> Path:
+    (model.parent / "text.txt").write_text(tiny_models.text(40))
+    return model

@@ -21,6 +21,7 @@ from torch import nn
 from remote_agent.models.blocks import blocks_of
 from remote_agent.models.seams import trace
 from remote_agent.planning import sharding
+from remote_agent.planning.blocks import BlockCost, DeviceBlocks
 from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.planning.sharding import Decision, Site, Traffic
 from remote_agent.protocol import FINAL_KINDS, RunCommand, Step
@@ -45,7 +46,7 @@ from remote_agent.training.shared.dataplane import OptimizerFacts, Usage
 from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.link_speed import LinkRates
 from remote_agent.training.shared.messages import Pulse, Slice, WorkerReady
-from remote_agent.training.shared.stages import BlockCost, DeviceCosts
+from remote_agent.training.shared.stages import micro_batch
 from remote_agent.training.wire import link, stage_links
 from remote_agent.training.wire.handshake import Strangers
 from remote_agent.training.worker import channels, reducing, reduction, staged
@@ -124,11 +125,16 @@ class Blocks:
         compute = cast("Any", StageCompute(factory, host))
         self.parts = StageParts(model, blocks, seams, compute, factory, config)
         # The first takes twice as long: each of three devices gets blocks, and so does each of two.
+        parts, samples = (2, *(1,) * (len(blocks) - 1)), micro_batch(config)
+        third = host.slowness * SAMPLE_S * samples / sum(parts) / 3
+        boundary = len(stage_links.pack([torch.zeros(samples, dtype=next(model.parameters()).dtype)]))
         costs = [
-            BlockCost(forward_s=each, backward_s=2 * each, weights=8, trained=8, held=8, boundary=8)
-            for each in (0.2, *(0.1,) * (len(blocks) - 1))
+            BlockCost(
+                forward_s=part * third, backward_s=2 * part * third, weights=8, trained=8, held=8, boundary=boundary
+            )
+            for part in parts
         ]
-        self.costs = DeviceCosts(blocks=tuple(costs), room=1e9)
+        self.costs = DeviceBlocks(blocks=tuple(costs), room=1e9)
 
 
 class Queue:
@@ -221,7 +227,7 @@ def state_of(state: bytes) -> dict[str, torch.Tensor]:
     """The first weights, as the coordinator sends them."""
     import safetensors.torch
 
-    return safetensors.torch.load(state)
+    return safetensors.torch.load(state) if state else {}
 
 
 class Journal:

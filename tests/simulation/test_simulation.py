@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from remote_agent.planning.cuts import least_seconds
 from remote_agent.training.coordinator.plan.measure import Measurements
 from tests.simulation import product
 from tests.simulation.planted import BUGS, heartbeat_fails
@@ -165,3 +167,30 @@ def test_a_drained_host_gives_its_layers_to_the_others_and_gets_some_again() -> 
     plans = [re.findall(r"([abc])/cpu: blocks", event) for event in outcome.events if "PlanMade" in event]
     assert [sorted(plan) for plan in plans] == [["a", "b", "c"], ["a", "c"], ["a", "b", "c"]]
     assert outcome.stall_s < 8
+
+
+@pytest.mark.parametrize(
+    ("rate", "slowness", "stages"),
+    [
+        (0.0, (1.0, 1.0, 1.0), 3),
+        (4000.0, (1.0, 1.0, 1.0), 3),
+        (1000.0, (1.0, 1.0, 1.0), 2),
+        (1000.0, (1.0, 2.5, 5.0), 2),
+        (400.0, (1.0, 2.5, 5.0), 1),
+    ],
+)
+def test_a_pipelines_steps_take_as_long_as_planned_and_little_more_than_they_must(
+    rate: float, slowness: tuple[float, ...], stages: int
+) -> None:
+    settings = {"strategy": "pipeline", "micro_batch": 3, "checkpoint_seconds": 0}
+    outcome = simulate(3, [], replace(WAYS["pipeline"], settings=settings, rate=rate, slowness=slowness))
+    assert not outcome.wrong, said(outcome)
+    plan = next(event for event in outcome.events if "PlanMade" in event)
+    (foreseen,) = re.findall(r"'predicted_step_s': ([\d.]+)", plan)
+    (micro_batches,) = re.findall(r"'micro_batches': (\d+)", plan)
+    held = [float(each) for each in re.findall(r"first=\d+, last=\d+, seconds=([\d.]+)", plan)]
+    steps = [re.findall(r"'seconds': ([\d.]+)", event)[0] for event in outcome.events if " Step {" in event]
+    taken = float(steps[-1])
+    assert len(held) == stages, "a link that holds a step up is not used"
+    assert taken == pytest.approx(float(foreseen), rel=0.05)
+    assert least_seconds(held, int(micro_batches)) > 0.9 * taken

@@ -108,7 +108,7 @@ class Way:
     """A strategy with settings: what it computes in, and how alike sums are in that.
 
     ``exact``: the weights are those of a plain loop, or of plain local steps; else each sample is tallied. ``rate`` is
-    that of all hosts' links in bytes/s; 0: any.
+    that of all hosts' links in bytes/s; 0: any. A slice takes ``slowness`` times as long on each host.
     """
 
     name: str
@@ -118,6 +118,7 @@ class Way:
     momentum: float = 0.0
     exact: bool = True
     rate: float = 0.0
+    slowness: tuple[float, ...] = (1.0,) * len(HOSTS)
 
 
 WAYS = {
@@ -279,7 +280,10 @@ class World:
         self.kernel = kernel = Kernel(seed)
         self.way, self.faults = way, tuple(faults_of(seed) if faults is None else faults)
         shards = kernel.random.choice((1, 2, 2))
-        self.hosts = {name: Host(name, kernel, rate=way.rate) for name in HOSTS}
+        self.hosts = {
+            name: Host(name, kernel, rate=way.rate, slowness=each)
+            for name, each in zip(HOSTS, way.slowness, strict=True)
+        }
         self.head = self.hosts[HOSTS[0]]
         self.factory = Factory(way)
         self.cluster = Cluster(kernel, self.hosts, hosted(self.factory))
@@ -561,9 +565,11 @@ def many() -> Iterator[None]:
         gc.unfreeze()
 
 
-def simulate(seed: int, faults: Sequence[Fault] | None = None, way: str = "allreduce") -> Outcome:
+def simulate(seed: int, faults: Sequence[Fault] | None = None, way: str | Way = "allreduce") -> Outcome:
     """One schedule, checked."""
-    world = World(seed, AUTO if way == AUTO.name else WAYS[way], faults)
+    if isinstance(way, str):
+        way = AUTO if way == AUTO.name else WAYS[way]
+    world = World(seed, way, faults)
     wrong = ""
     with _installed(world):
         for fault in world.faults:
@@ -576,7 +582,7 @@ def simulate(seed: int, faults: Sequence[Fault] | None = None, way: str = "allre
         finally:
             world.kernel.close()
     said = tuple(f"{at:8.3f} {kind} {fields}".replace(str(world.folder), "") for at, kind, fields in world.events)
-    return Outcome(seed, way, world.faults, wrong, world.steps, world.longest_s, said)
+    return Outcome(seed, way.name, world.faults, wrong, world.steps, world.longest_s, said)
 
 
 # --- What has to hold ------------------------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ class LocalPipeline:
     config: TrainingConfig
     bounds: tuple[int, ...]
     in_flight: int = 4
+    codec: str = "fp32"
     settled: bool = False
     done: int = 0
     state: TrainingState = field(default_factory=TrainingState)
@@ -66,7 +67,12 @@ class LocalPipeline:
 
         def opened(stage: int) -> Stage:
             role = StageRole(
-                stage=stage, bounds=self.bounds, addresses=addresses, secret=b"secret", in_flight=self.in_flight
+                stage=stage,
+                bounds=self.bounds,
+                addresses=addresses,
+                secret=b"secret",
+                in_flight=self.in_flight,
+                codec=self.codec,
             )
             return stage_of(parts[stage], role, self._links[stage], self.done, self.state)
 
@@ -92,6 +98,7 @@ class LocalPipeline:
         config = findings.settle(self.config, measured.findings, measured.usage.changed, len(self.bounds) - 1)
         compute.unit, compute.summed = config.unit, config.loss_reduction == "sum"
         assert profiler.parts is not None, "it was measured"
+        self.costs = profiler.costs
         return dataclasses.replace(profiler.parts, config=config)
 
     def each(self, work: Callable[[int], Any]) -> list[Any]:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from torch import Tensor
+
 from remote_agent.goals import Watched
 from remote_agent.planning import shares
 from remote_agent.planning.choice import Limits
@@ -146,6 +148,7 @@ class Session:
         plateau: what is better, ``min`` or ``max``, to a scheduler that goes by it; empty: none does.
         rates: knows each step's learning rate.
         foreseen: what the run was planned with; None: not known.
+        first_weights: of the whole model, by name, for strategies that give each worker its own alone.
     """
 
     config: TrainingConfig
@@ -173,6 +176,7 @@ class Session:
     plateau: str = ""
     rates: Rates | None = None
     foreseen: Foreseen | None = None
+    first_weights: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def members(self) -> Sequence[WorkerHandle]:

@@ -85,7 +85,7 @@ def _ready(
     began = time.monotonic()
     hosts = ", ".join(dict.fromkeys(device.host for device in request.devices))
     tell(f"starting workers on {hosts}")
-    with model_size.limited(request.host):
+    with contextlib.nullcontext() if spec_of(request.config.strategy).split else model_size.limited(request.host):
         model = job.create_model(request.job.factory, request.config.seed, request.config)
     found = resuming.find(request.resume, request.folder)
     validated_on = validation.of_job(request, request.config)
@@ -234,6 +234,7 @@ def _opened(
         plateau=optimizer.plateau,
         rates=rates_of(request.job.factory, model, config),
         foreseen=_foreseen(request, planned, time.monotonic() - ready.began),
+        first_weights=flat.kept(model),
     )
     if not spec_of(config.strategy).split:  # else the plan is the cut, which comes with its first step
         _plan(session, journal, request.host, planned.survey)

@@ -6,6 +6,7 @@ does not know bfloat16; Ray hands such arrays from its object store to a reader 
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -70,6 +71,18 @@ def buffers(model: nn.Module, names: Sequence[str]) -> dict[str, Tensor]:
     """The model's buffers and frozen parameters of these names, as they are now."""
     everything = state(model)
     return {name: everything[name] for name in names}
+
+
+def kept(model: nn.Module) -> dict[str, Tensor]:
+    """What of a model is kept in a checkpoint, as it lies there."""
+    return {name: value.detach() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+
+
+def fingerprint(tensor: Tensor) -> str:
+    """Says of two tensors whether they are the same, to the bit."""
+    numbers = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    about = f"{tensor.dtype} {tuple(tensor.shape)}"
+    return hashlib.blake2b(numbers.data, key=about.encode(), digest_size=16).hexdigest()
 
 
 def digest(tensor: Tensor) -> tuple[object, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,47 +24,8 @@ def micro_batch(config: TrainingConfig) -> int:
     return config.unit or config.micro_batch or max(1, math.ceil(config.batch_size / MICRO_BATCHES))
 
 
-@dataclass(frozen=True, kw_only=True)
-class BlockCost:
-    """What one block takes on one device, for one micro-batch.
-
-    Attributes:
-        weights: bytes of its parameters.
-        trained: bytes of those that are trained.
-        held: bytes that it keeps from forward to backward.
-        boundary: bytes that it is given by the block before it.
-    """
-
-    forward_s: float
-    backward_s: float
-    weights: int
-    trained: int
-    held: int
-    boundary: int
-
-    @property
-    def seconds(self) -> float:
-        return self.forward_s + self.backward_s
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeviceCosts:
-    """What a device measured: each block's cost, and the bytes that it has room for."""
-
-    blocks: tuple[BlockCost, ...]
-    room: float
-
-    def slower(self, factor: float) -> DeviceCosts:
-        """Of a device that takes ``factor`` times as long."""
-        blocks = tuple(
-            replace(each, forward_s=factor * each.forward_s, backward_s=factor * each.backward_s)
-            for each in self.blocks
-        )
-        return replace(self, blocks=blocks)
-
-
 StageWeights = dict[str, tuple[str, NDArray[np.uint8]]]
-"""The weights that one stage steps, by name: their dtype, and their bytes."""
+"""Weights of a stage, by name: their dtype, and their bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +36,8 @@ class StageRole:
         bounds: the first block of each stage, and the number of blocks.
         addresses: (host, port) of each stage.
         secret: what both ends of a connection must know.
-        in_flight: micro-batches that may be on their way at once.
+        in_flight: micro-batches whose activations it may hold at once.
+        codec: of activations and gradients on their way.
         paces: of a simulated device: the parts of a sample's time that its blocks' forward and backward take.
     """
 
@@ -84,6 +46,7 @@ class StageRole:
     addresses: tuple[tuple[str, int], ...]
     secret: bytes
     in_flight: int
+    codec: str = "fp32"
     paces: tuple[float, float] = (0.0, 0.0)
 
     @property

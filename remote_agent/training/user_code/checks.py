@@ -24,7 +24,7 @@ _ONE = (
     " torch.optim.Adam([{'params': a.parameters()}, {'params': b.parameters(), 'lr': 1e-4}]); a job that steps several"
     " optimizers in turns, as a GAN does, can't be trained by this engine"
 )
-_SAME = "create_model must build the same layers wherever it is called: draw sizes from nothing but the seed"
+SAME = "create_model must build the same layers wherever it is called: draw sizes from nothing but the seed"
 
 
 def check_model(model: nn.Module) -> None:
@@ -128,13 +128,16 @@ def _needs_closure(step: Callable[..., Any]) -> bool:
 def load_first(model: nn.Module, state: bytes) -> None:
     """Bring the run's first weights (safetensors) into a model that ``create_model`` gave in another process.
 
+    Nothing is done where they are empty: they come later.
+
     Lazy layers (:mod:`~remote_agent.training.coordinator.lazy`) get their shapes from it.
 
     Raises:
         JobError: it is another model than the one that they are of.
     """
-    cause = "create_model gave another model on this host than on the coordinator's"
-    load(model, safetensors.torch.load(state), cause, _SAME)
+    if state:
+        cause = "create_model gave another model on this host than on the coordinator's"
+        load(model, safetensors.torch.load(state), cause, SAME)
 
 
 def load(model: nn.Module, weights: Mapping[str, Tensor], cause: str, hint: str) -> None:

@@ -3,8 +3,9 @@
 Each stage listens, and connects to those before it that it exchanges something with. A message is one TENSORS frame
 (:mod:`frames`): ``step``, ``slice`` (the micro-batch, or the number of a shared parameter), ``chunk`` (its
 :class:`Purpose`), and as payload a description of the tensors and, from :data:`_ALIGNMENT` on, their numbers in the
-machine's byte order. So lengths may change from one batch to the next. What is sent waits in a queue for the thread
-that sends it; what arrives waits, by its name, for the one that computes.
+machine's byte order. So lengths may change from one batch to the next. Activations and gradients may be written by a
+codec. What is sent waits in a queue for the thread that sends it; what arrives waits, by its name, for the one that
+computes.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import torch
 from torch import Tensor
 
 from remote_agent.training.wire import handshake
+from remote_agent.training.wire.codecs import Codec
 from remote_agent.training.wire.connection import Connection
 from remote_agent.training.wire.deadlines import ACCEPT_PAUSE_S, CLOSE_S, RECONNECT_S, STEP_S
 from remote_agent.training.wire.errors import ConnectionBroken, ExchangeError, MalformedFrame
@@ -41,7 +43,7 @@ _DTYPES = (
     torch.bool,
     torch.complex64,
 )
-_NONE = 255
+_NONE, _CODED = 255, 128
 _COUNT, _TENSOR, _SIZE = struct.Struct("!I"), struct.Struct("!BB"), struct.Struct("!Q")
 _ALIGNMENT = 64
 _MAX_BYTES = (1 << 32) - 1
@@ -62,6 +64,9 @@ class Purpose(enum.IntEnum):
     EVALUATED = 5
 
 
+_COMPUTED = frozenset({Purpose.ACTIVATIONS, Purpose.GRADIENTS})
+
+
 class Name(NamedTuple):
     """Of a message: the stage that it comes from or goes to, what it is, and of which step and micro-batch."""
 
@@ -74,64 +79,82 @@ class Name(NamedTuple):
 Tensors = tuple[Tensor | None, ...]
 
 
-def pack(tensors: Sequence[Tensor | None]) -> bytearray:
-    """Tensors as bytes; None, for one that there is none of, too."""
+def pack(tensors: Sequence[Tensor | None], codec: Codec | None = None) -> bytearray:
+    """Tensors as bytes; None, for one that there is none of, too. A codec writes the numbers that it makes smaller."""
     described = bytearray(_COUNT.pack(len(tensors)))
     parts: list[Tensor] = []
     for tensor in tensors:
         if tensor is None:
             described += _TENSOR.pack(_NONE, 0)
             continue
-        described += _TENSOR.pack(_DTYPES.index(tensor.dtype), tensor.dim())
+        kind, coded = _DTYPES.index(tensor.dtype), codec is not None and _is_smaller(codec, tensor)
+        described += _TENSOR.pack(kind + _CODED if coded else kind, tensor.dim())
         for size in tensor.shape:
             described += _SIZE.pack(size)
-        parts.append(tensor.detach().to("cpu").contiguous())
-    result = _padded(described)
+        flat = tensor.detach().contiguous().reshape(-1)
+        if codec is not None and coded:
+            flat = codec.encode(flat.float())
+        if flat.numel():
+            parts.append(flat.view(torch.uint8).to("cpu"))
+    begin = _aligned(len(described))
+    total = begin + sum(_aligned(len(part)) for part in parts)
+    if total > _MAX_BYTES:
+        raise ExchangeError(f"what a stage hands on takes {total / 1e9:.1f} GB", hint="set a smaller micro_batch")
+    result = bytearray(total)
+    result[: len(described)] = described
     for part in parts:
-        if part.numel():
-            result += part.reshape(-1).view(torch.uint8).numpy().data
-            result += bytes(-len(result) % _ALIGNMENT)
-    if len(result) > _MAX_BYTES:
-        raise ExchangeError(f"what a stage hands on takes {len(result) / 1e9:.1f} GB", hint="set a smaller micro_batch")
+        memoryview(result)[begin : begin + len(part)] = part.numpy().data
+        begin += _aligned(len(part))
     return result
 
 
-def unpack(payload: bytearray) -> Tensors:
-    """What :func:`pack` packed; the tensors share the payload's memory.
+def _is_smaller(codec: Codec, tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and 0 < codec.size(tensor.numel()) < tensor.numel() * tensor.element_size()
+
+
+def unpack(payload: bytearray, codec: Codec | None = None) -> Tensors:
+    """What :func:`pack` packed; tensors that no codec has written share the payload's memory.
 
     Raises:
         MalformedFrame: it is something else.
     """
     try:
         (count,), at = _COUNT.unpack_from(payload), _COUNT.size
-        described: list[tuple[torch.dtype, torch.Size] | None] = []
+        described: list[tuple[int, torch.Size] | None] = []
         for _ in range(count):
             code, dimensions = _TENSOR.unpack_from(payload, at)
             at += _TENSOR.size
             sizes = [_SIZE.unpack_from(payload, at + _SIZE.size * each)[0] for each in range(dimensions)]
             at += _SIZE.size * dimensions
-            described.append(None if code == _NONE else (_DTYPES[code], torch.Size(sizes)))
-        at += -at % _ALIGNMENT
+            described.append(None if code == _NONE else (code, torch.Size(sizes)))
+        at = _aligned(at)
         result: list[Tensor | None] = []
         for each in described:
-            if each is None:
-                result.append(None)
-                continue
-            dtype, shape = each
-            count = shape.numel()
-            if not count:
-                result.append(torch.empty(shape, dtype=dtype))
-                continue
-            result.append(torch.frombuffer(payload, dtype=dtype, count=count, offset=at).view(shape))
-            at += count * dtype.itemsize
-            at += -at % _ALIGNMENT
+            tensor, size = (None, 0) if each is None else _unpacked(payload, at, *each, codec)
+            result.append(tensor)
+            at += _aligned(size)
     except (struct.error, IndexError, ValueError, RuntimeError) as error:
         raise MalformedFrame(f"a TENSORS frame that does not hold what it says: {error}") from None
     return tuple(result)
 
 
-def _padded(data: bytearray) -> bytearray:
-    return data + bytes(-len(data) % _ALIGNMENT)
+def _unpacked(payload: bytearray, at: int, code: int, shape: torch.Size, codec: Codec | None) -> tuple[Tensor, int]:
+    """A tensor, and its bytes."""
+    count = shape.numel()
+    if code < _CODED:
+        dtype = _DTYPES[code]
+        if not count:
+            return torch.empty(shape, dtype=dtype), 0
+        return torch.frombuffer(payload, dtype=dtype, count=count, offset=at).view(shape), count * dtype.itemsize
+    if codec is None:
+        raise ValueError("it is written by a codec")
+    numbers, size = torch.empty(count), codec.size(count)
+    codec.decode(torch.frombuffer(payload, dtype=torch.uint8, count=size, offset=at), numbers)
+    return numbers.to(_DTYPES[code - _CODED]).view(shape), size
+
+
+def _aligned(size: int) -> int:
+    return size + -size % _ALIGNMENT
 
 
 class Waited(NamedTuple):
@@ -201,7 +224,10 @@ class StageLinks:
     Attributes:
         address: (host, port) that it listens on.
         waited: for messages, so far.
+        codec: of activations and gradients, the same at all stages; None: they go as they are.
     """
+
+    codec: Codec | None = None
 
     def __init__(self, stage: int, secret: bytes, host: str) -> None:
         self._stage, self._secret = stage, secret
@@ -245,7 +271,7 @@ class StageLinks:
         Raises:
             ExchangeError: a connection is broken.
         """
-        payload = pack(tensors)
+        payload = pack(tensors, self.codec if name.purpose in _COMPUTED else None)
         with self._ready:
             self._check()
         self.sent += len(payload)
@@ -364,7 +390,7 @@ class StageLinks:
                 if header.chunk == Purpose.HELLO:
                     continue
                 name = Name(peer, Purpose(header.chunk), header.step, header.slice)
-                tensors = unpack(payload)
+                tensors = unpack(payload, self.codec)
                 with self._ready:
                     self._arrived[name] = tensors
                     self._ready.notify_all()

@@ -1,10 +1,10 @@
 """One stage of a pipeline: forward and backward of its blocks for each micro-batch, and the optimizer's step on them.
 
-Micro-batches go through the stages one behind the other (Huang et al., "GPipe", 2019). Whenever a gradient has come
-back a stage does that backward first, as in 1F1B (Narayanan et al., "PipeDream-2BW", 2021), else the next forward. The
-first stage begins a micro-batch only while fewer than ``in_flight`` are on their way: that bounds the activations that
-any stage holds, and on slow links more than one a stage pay. Backwards are done in the order of the micro-batches, so a
-stage's gradient sums have the same bits whatever the timing.
+Micro-batches go through the stages one behind the other (Huang et al., "GPipe", 2019). Where a stage can do both, it
+does a backward and a forward in turn, as in 1F1B (Narayanan et al., "PipeDream-2BW", 2021), so that those after it have
+something to do. It begins a micro-batch only while it holds fewer than ``in_flight``: that bounds its activations, and
+on slow links more than one a stage pay. Backwards are done in the order of the micro-batches, so a stage's gradient
+sums have the same bits whatever the timing.
 
 What a step leaves is gradient sums. A weight that several stages use (a tied embedding) belongs to the first of them:
 the others send it their sums, and get the new values after the optimizer's step. Once the coordinator has heard from
@@ -125,13 +125,12 @@ class Stage:
         self.optimizer, self.average = optimizer, average
         self._schedule, self._config = schedule, config
         self.computed = self._committed = done
-        trained = {name: each for name, each in part.parameters().items() if each.requires_grad}
+        trained = self._trained = {name: each for name, each in part.parameters().items() if each.requires_grad}
         self.own = owned(part, role.stage, shared)
         here = {name: tuple(holders) for name, holders in shared.items() if role.stage in holders and name in trained}
         self._shared = [
             (number, name, trained[name], here[name]) for number, name in enumerate(sorted(shared)) if name in here
         ]
-        self._trained = trained
         self._evaluated = 0
 
     # --- A step ------------------------------------------------------------------------------------------------------
@@ -180,13 +179,15 @@ class Stage:
         ends = units.bounds(len(task.batch.indices), micro_batch(self._config))
         parts = list(pairwise(ends))
         sums = _Sums(scale=1 / task.batch.total)
+        turned = False  # the last thing done was a backward
         while sums.done < len(parts):
             arriving = Name(self._role.stage - 1, Purpose.ACTIVATIONS, task.step, sums.begun)
             returning = Name(self._role.stage + 1, Purpose.GRADIENTS, task.step, sums.done)
             may_begin = sums.begun < len(parts) and sums.begun - sums.done < self._role.in_flight
-            if sums.held and self._links.ready(returning):
+            can_begin = may_begin and (self._part.is_first or self._links.ready(arriving))
+            if turned := bool(sums.held) and not (turned and can_begin) and self._links.ready(returning):
                 self._backward(task, sums, self._links.take(returning))
-            elif may_begin and (self._part.is_first or self._links.ready(arriving)):
+            elif can_begin:
                 given = () if self._part.is_first else self._links.take(arriving)
                 self._forward(task, sums, parts[sums.begun], given)
             else:
@@ -220,9 +221,8 @@ class Stage:
         batch, (begin, end) = task.batch, bounds
         indices, compute = batch.indices[begin:end], self._compute
         HERE.slice(task.step, number)
-        samples = compute.fetched(indices, batch.begin + begin)
+        samples, device = compute.fetched(indices, batch.begin + begin), compute.device
         compute.scalars.samples = end - begin
-        device = compute.device
 
         def seed(block: int) -> None:
             seed_everything(unit_seed(self._config.seed, task.step, number, block), device)

@@ -8,6 +8,7 @@ from typing import Any
 
 import ray
 
+from remote_agent.planning.blocks import DeviceBlocks
 from remote_agent.training.checkpoint.optimizer_state import NotPortable, Resumption, TrainingState, of_optimizer
 from remote_agent.training.errors import JobError, TrainingError
 from remote_agent.training.shared import flat
@@ -15,7 +16,6 @@ from remote_agent.training.shared.flat import Payload
 from remote_agent.training.shared.messages import Failed
 from remote_agent.training.shared.stages import (
     Commit,
-    DeviceCosts,
     StageBroken,
     StageDone,
     StageRole,
@@ -27,7 +27,7 @@ from remote_agent.training.wire.stage_links import StageLinks
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.engine import Answer, Parts, WaitingEngine, unusable
 from remote_agent.training.worker.stage import OwnWeights, Stage
-from remote_agent.training.worker.staging import stage_of
+from remote_agent.training.worker.staging import bring, part_of, stage_of
 
 
 class StageEngine(WaitingEngine):
@@ -44,7 +44,7 @@ class StageEngine(WaitingEngine):
         del way, late
         return "TCP"
 
-    def costs(self) -> DeviceCosts:
+    def costs(self) -> DeviceBlocks:
         """What was measured."""
         return self._blocks.costs
 
@@ -57,12 +57,25 @@ class StageEngine(WaitingEngine):
         self._links = StageLinks(stage, secret, ray.util.get_node_ip_address())
         return self._links.address
 
-    def take(self, role: StageRole) -> Failed | StageBroken | None:
-        """Hold a stage's weights alone, and connect to the other stages."""
+    def fingerprints(self, bounds: tuple[int, ...], stage: int) -> dict[str, str]:
+        """Of all tensors of the model that ``stage`` uses, as ``create_model`` gave them here; cut at ``bounds``."""
+        parts = self._blocks.parts
+        assert parts is not None, "it was measured"
+        used = part_of(parts, bounds, stage).tensors()
+        return {name: flat.fingerprint(each) for name, each in flat.kept(parts.model).items() if name in used}
+
+    def take(self, role: StageRole, weights: StageWeights) -> Failed | StageBroken | None:
+        """Hold a stage's weights alone, and connect to the other stages.
+
+        Args:
+            role: the stage's.
+            weights: the run's, where they are other ones than ``create_model`` gave here.
+        """
         assert self._links is not None, "it listens"
         assert self._blocks.parts is not None, "it was measured"
         resumed, self.resumed = self.resumed, Resumption(step=self.resumed.step)
         try:
+            bring(self._blocks.parts.model, weights)
             settled = dataclasses.replace(self._blocks.parts, config=self.parts.config)
             self._stage = stage_of(settled, role, self._links, resumed.step, resumed.state)
         except ExchangeError as error:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from remote_agent.models.blocks import blocks_of
 from remote_agent.models.errors import CannotCut
 from remote_agent.models.part import Part, WholeModel, check
 from remote_agent.models.seams import Seams, trace
+from remote_agent.planning.blocks import TRAINED_COPIES, BlockCost, DeviceBlocks, Tied
 from remote_agent.training import job
 from remote_agent.training.checkpoint.optimizer_state import TrainingState, into_optimizer
 from remote_agent.training.config import TrainingConfig
@@ -26,10 +27,11 @@ from remote_agent.training.shared.dataplane import Usage
 from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.messages import Measured
 from remote_agent.training.shared.slices import Indices
-from remote_agent.training.shared.stages import BlockCost, DeviceCosts, StageRole, micro_batch
+from remote_agent.training.shared.stages import StageRole, StageWeights, micro_batch
 from remote_agent.training.user_code import losses
 from remote_agent.training.user_code.losses import PartLoss
 from remote_agent.training.user_code.user_errors import LOSS, as_job_error
+from remote_agent.training.wire import codecs
 from remote_agent.training.wire.stage_links import CONNECT_ALL_S, StageLinks
 from remote_agent.training.worker.device import backend
 from remote_agent.training.worker.device import device as devices
@@ -96,7 +98,7 @@ class BlockProfiler:
         self._compute, self._model, self._samples = compute, model, samples
         self._factory, self._config = factory, config
         self.parts: StageParts | None = None
-        self.costs = DeviceCosts(blocks=(), room=0.0)
+        self.costs = DeviceBlocks(blocks=(), room=0.0)
 
     def measure(self, sizes: Sequence[int], seconds: float, batch: int) -> Measured:
         """Find out where the model can be cut, see that its parts give what the whole does, and time the blocks.
@@ -115,13 +117,12 @@ class BlockProfiler:
         loss = self._compute.scalars.loss
         on_cpu = self._compute.on(torch.device("cpu"))
         few = on_cpu.fetched(np.resize(self._samples, 2), 0)
-        state = {name: tensor.detach().clone() for name, tensor in flat.state(self._model).items()}
+        untrained = flat.Bystanders(self._model, ())
         bare = job.loss_function(self._factory)  # it is not looked at which weights are trained: in a trace all are
         seams = _of_users(trace, self._model, blocks, lambda: bare(self._model, few))
-        changed = [name for name, tensor in flat.state(self._model).items() if not torch.equal(tensor, state[name])]
-        if changed:
+        if changed := untrained.changed():
             raise CannotCut(
-                f"training changes the buffer {changed[0]}, as batch normalisation does, and a pipeline does not yet",
+                f"training changes the buffer {changed}, as batch normalisation does, and a pipeline does not yet",
                 hint="use GroupNorm or LayerNorm in its place, or train with strategy=sync",
             )
 
@@ -135,7 +136,15 @@ class BlockProfiler:
         size = min(micro_batch(self._config), self._config.batch_size)
         room = self._room()
         costs = tuple(self._costs(self.parts, size))
-        self.costs = DeviceCosts(blocks=costs, room=room)
+        update = self._update(self.parts)
+        self.costs = DeviceBlocks(
+            blocks=costs,
+            room=room,
+            copies=update.copies,
+            workspace=update.workspace,
+            update_s=update.seconds,
+            tied=tuple(_tied(self._model, seams)),
+        )
         points = ((size, sum(cost.seconds for cost in costs)),)
         return Measured(points=points, usage=Usage(), findings=findings)
 
@@ -149,14 +158,15 @@ class BlockProfiler:
         with _stirred(self._model):
             additivity = Additivity(self._model, on_cpu, self._factory, self._samples, {}, gradients=gradients)
             found: Findings = job.guard(LOSS, additivity.check)
+        self._model.zero_grad()
         return found
 
     def _room(self) -> float:
-        """Bytes that a stage may take: on a CPU those of the whole model, which is there now, are free again then."""
+        """Bytes that a stage may take: on a CPU those of the model, where it is in memory now, are free again then."""
         kind, device = backend.of(self._compute.device), self._compute.device
         free = kind.safe_part * kind.free_bytes(device)
         if device.type == "cpu":
-            free += sum(each.numel() * each.element_size() for each in self._model.parameters())
+            free += sum(each.nbytes for each in self._model.parameters() if each.untyped_storage().filename is None)
         return free
 
     def _costs(self, parts: StageParts, size: int) -> Iterator[BlockCost]:
@@ -180,6 +190,60 @@ class BlockProfiler:
             given = tuple(each.detach() for each in measured[1])
             whole.put_back()
         self._compute.scalars.again()
+
+    def _update(self, parts: StageParts) -> _Update:
+        """What the job's optimizer takes, by two steps for one block, whose weights are as they were afterwards."""
+        whole, number, device = WholeModel(parts.model), len(parts.blocks) // 2, self._compute.device
+        part = Part(parts.model, parts.blocks, parts.seams, number, number + 1)
+        part.move(device)
+        own = {name: each for name, each in part.parameters().items() if each.requires_grad}
+        before = {name: each.detach().clone() for name, each in own.items()}
+        trained, kind = sum(each.nbytes for each in own.values()), backend.of(device)
+        try:
+            optimizer = job.create_optimizer(self._factory, parts.model, self._config)
+            limit_to(optimizer, own)
+            for each in own.values():
+                each.grad = torch.zeros_like(each)
+            optimizer.step()  # the first one makes what it remembers
+            devices.synchronize(device)
+            kind.release()
+            used, began = kind.used_bytes(device), time.perf_counter()
+
+            def step() -> None:
+                optimizer.step()
+                devices.synchronize(device)
+
+            workspace = max(0, kind.peak_bytes(device, step) - used)
+            seconds = time.perf_counter() - began
+        except Exception:  # noqa: BLE001 - if it is the job's mistake the first step says so
+            return _Update()
+        finally:
+            with torch.no_grad():
+                for name, each in own.items():
+                    each.copy_(before[name])
+            whole.put_back()
+        if not trained:
+            return _Update()
+        kept = [value for entries in optimizer.state.values() for value in entries.values()]
+        copies = 1 + sum(value.nbytes for value in kept if isinstance(value, Tensor)) / trained
+        copies += 1 if self._config.ema_decay else 0
+        if kind.own_memory:  # there torch's optimizers step all weights at once
+            return _Update(copies + workspace / trained, 0.0, seconds / trained)
+        return _Update(copies, workspace, seconds / trained)
+
+
+class _Update(NamedTuple):
+    """Of the optimizer's step; see :class:`DeviceBlocks`."""
+
+    copies: float = TRAINED_COPIES
+    workspace: float = 0.0
+    seconds: float = 0.0
+
+
+def _tied(model: nn.Module, seams: Seams) -> Iterator[Tied]:
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and len(set(seams.uses[name])) > 1:
+            yield Tied(blocks=tuple(sorted(set(seams.uses[name]))), size=parameter.nbytes)
 
 
 def _of_users(function: Callable[..., T], *arguments: Any) -> T:
@@ -254,11 +318,32 @@ def _timed(
         weights=sum(each.numel() * each.element_size() for each in parameters),
         trained=sum(each.numel() * each.element_size() for each in parameters if each.requires_grad),
         held=sum(held.values()),
-        boundary=sum(each.numel() * each.element_size() for each in given),
+        boundary=sum(each.nbytes for each in given),
+        numbers=sum(each.numel() for each in given if each.is_floating_point()),
     )
     for each in parameters:
         each.grad = None
     return cost, () if isinstance(result, PartLoss) else outputs
+
+
+def part_of(parts: StageParts, bounds: Sequence[int], stage: int) -> Part:
+    """The part of the model that is a stage's, cut at ``bounds``."""
+    return Part(parts.model, parts.blocks, parts.seams, bounds[stage], bounds[stage + 1])
+
+
+def bring(model: nn.Module, weights: StageWeights) -> None:
+    """Have these numbers in the model, by name.
+
+    Raises:
+        ValueError: they are of another model.
+    """
+    own = flat.kept(model)
+    with torch.no_grad():
+        for name, (dtype, numbers) in weights.items():
+            given = flat.from_bytes(numbers.copy(), getattr(torch, dtype.removeprefix("torch.")))
+            if given.numel() != own[name].numel():
+                raise ValueError(f"create_model gave another model here: {name} has {own[name].numel():,} numbers")
+            own[name].copy_(given.view(own[name].shape))
 
 
 def stage_of(parts: StageParts, role: StageRole, links: StageLinks, done: int, state: TrainingState) -> Stage:
@@ -277,8 +362,9 @@ def stage_of(parts: StageParts, role: StageRole, links: StageLinks, done: int, s
         NotPortable, ValueError: the state does not fit.
     """
     config, stage = parts.config, role.stage
-    part = Part(parts.model, parts.blocks, parts.seams, role.bounds[stage], role.bounds[stage + 1])
+    part = part_of(parts, role.bounds, stage)
     part.move(parts.compute.device)
+    backend.CPU.release()  # what the other blocks took while they were measured
     shared = parts.seams.shared(role.bounds)
     own = owned(part, stage, shared)
     optimizer = job.create_optimizer(parts.factory, parts.model, config)
@@ -287,6 +373,7 @@ def stage_of(parts: StageParts, role: StageRole, links: StageLinks, done: int, s
     average = WeightAverage(config.ema_decay)
     kept = {name: entries for name, entries in state.optimizer.items() if name in own}
     into_optimizer(OwnWeights(own), optimizer, kept, average)
+    links.codec = codecs.create(role.codec) if role.codec != "fp32" else None
     links.open(dict(enumerate(role.addresses)), peers(stage, role.stages, shared), CONNECT_ALL_S)
     torch.manual_seed(config.seed)
     return Stage(

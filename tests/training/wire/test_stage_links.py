@@ -1,4 +1,4 @@
-"""The links between a pipeline's stages say what they were waited for."""
+"""The links between a pipeline's stages: what arrives, and what they were waited for."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from remote_agent.training.wire import codecs
 from remote_agent.training.wire.connection import Connection
-from remote_agent.training.wire.stage_links import Name, Purpose, StageLinks
+from remote_agent.training.wire.errors import MalformedFrame
+from remote_agent.training.wire.stage_links import Name, Purpose, StageLinks, pack, unpack
 
 PAUSE_S = 0.5
 SOON_S = 0.4
@@ -68,3 +70,55 @@ def test_waiting_while_something_is_sent_is_sending(pair: Any, monkeypatch: pyte
     threading.Timer(2 * PAUSE_S, second.send, (name(0), [torch.ones(4)])).start()
     first.take(name(1))
     assert first.waited.sending_s > PAUSE_S / 2
+
+
+SENT = (
+    torch.randn(3, 700, generator=torch.Generator().manual_seed(0)),
+    None,
+    torch.arange(5),
+    torch.ones(2, 0),
+    torch.full((1,), 3.0),
+    torch.linspace(-1, 1, 9, dtype=torch.bfloat16),
+)
+
+
+@pytest.mark.parametrize(("codec", "most"), [(None, 0.0), ("bf16", 2**-8), ("int8", 0.02)])
+def test_what_arrives_is_what_was_sent_to_the_codecs_precision(codec: str | None, most: float) -> None:
+    chosen = codecs.create(codec) if codec is not None else None
+    for sent, found in zip(SENT, unpack(pack(SENT, chosen), chosen), strict=True):
+        if sent is None or found is None:
+            assert sent is found
+            continue
+        assert (found.dtype, found.shape) == (sent.dtype, sent.shape)
+        off = (found.double() - sent.double()).abs().max() if sent.numel() else torch.zeros(())
+        assert float(off) <= most * float(sent.abs().max() if sent.numel() else 0.0)
+        assert sent.is_floating_point() or torch.equal(sent, found)
+
+
+def test_a_codec_makes_messages_smaller() -> None:
+    many = [torch.randn(100, 700)]
+    assert len(pack(many, codecs.create("int8"))) < len(pack(many)) / 3.9
+    assert len(pack(many, codecs.create("bf16"))) < len(pack(many)) / 1.99
+
+
+def test_a_message_that_says_wrong_sizes_is_refused() -> None:
+    payload = pack(SENT)
+    with pytest.raises(MalformedFrame):
+        unpack(payload[: len(payload) // 2])
+    with pytest.raises(MalformedFrame, match="codec"):
+        unpack(pack(SENT, codecs.create("int8")))
+
+
+def test_weights_go_as_they_are_whatever_the_codec(pair: Any) -> None:
+    for links in pair:
+        links.codec = codecs.create("int8")
+    first, second = pair
+    numbers = torch.randn(1000)
+    for purpose, is_exact in (
+        (Purpose.SHARED_WEIGHTS, True),
+        (Purpose.SHARED_GRADIENT, True),
+        (Purpose.GRADIENTS, False),
+    ):
+        first.send(Name(1, purpose, 1, 0), [numbers])
+        (found,) = second.take(Name(0, purpose, 1, 0))
+        assert torch.equal(found, numbers) is is_exact

@@ -127,7 +127,7 @@ def plan(config: TrainingConfig, profile: Profile, order: SampleOrder) -> RunPla
     first = first_cut(config, measured.profiles, least_slice(measured.usage.buffers))
     config = extent.in_rounds(config, order, sum(first.samples))
     config = _strategy(config).fixed(config, devices)
-    if survey is not None and not why:
+    if survey is not None and not why and not spec_of(config.strategy).split:
         why = surveying.about(config, survey)
     return RunPlan(
         config=config,

@@ -12,6 +12,7 @@ from typing import Any
 import safetensors.torch
 from torch import nn
 
+from remote_agent.strategies import spec_of
 from remote_agent.training import job
 from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.checkpoint.optimizer_state import Resumption
@@ -49,12 +50,13 @@ class WorkerInit:
         trained: the job.
         model: with the first weights.
         dataset: as the workers index it.
+        split: each worker gets weights once it is known which ones are its own.
     """
 
-    def __init__(self, trained: Job, model: nn.Module, dataset: Any) -> None:
+    def __init__(self, trained: Job, model: nn.Module, dataset: Any, *, split: bool = False) -> None:
         self._factory, self._dataset = trained.factory, dataset
         self.job = rpc.put(job.dumps(self._factory))
-        self.state = rpc.put(safetensors.torch.save(checkpoint.portable_state(model)))
+        self.state = rpc.put(b"" if split else safetensors.torch.save(checkpoint.portable_state(model)))
 
     @functools.cached_property
     def samples(self) -> Ref[Any]:
@@ -282,7 +284,7 @@ def started(
     nodes = placement.living_nodes()
     seats = placement.seats(request.devices, nodes, request.gpus)
     placement.check_shards(request.config.shards, [request.server_host, *(spec.host for spec in request.devices)])
-    given = WorkerInit(request.job, model, dataset)
+    given = WorkerInit(request.job, model, dataset, split=spec_of(request.config.strategy).split)
     _ = given.samples  # what can't be sent is said before anything is started
     servers, workers = Servers(request, nodes, seats, given), Workers(request, given)
     try:

@@ -1,11 +1,11 @@
 """A model that is cut by its layers: each worker has some blocks, and all compute each sample together. Exact.
 
 Before the first step each device has measured the model's blocks one by one. The cut, the order of the devices and how
-many there are of them follow (``plan.cuts``); devices that would make a step longer get no blocks. Then a step is:
-every stage gets the same task and computes its part of all micro-batches (``worker.stage``), the stages exchange
-activations and gradients directly, and say what came of it: the last one the loss and what the samples weigh, each the
-sum of squares of its gradients. So the mean gradient and its norm over all stages are known here, and the next task has
-every stage make its optimizer's step with these.
+many there are of them follow, with the links between them (``planning.cuts``); devices that would make a step longer
+get no blocks. Then a step is: every stage gets the same task and computes its part of all micro-batches
+(``worker.stage``), the stages exchange activations and gradients directly, and say what came of it: the last one the
+loss and what the samples weigh, each the sum of squares of its gradients. So the mean gradient and its norm over all
+stages are known here, and the next task has every stage make its optimizer's step with these.
 
 When a stage is lost the run goes back to its newest checkpoint: all workers end, and it is made ready once more with
 the devices that are left, which are cut anew (:class:`~remote_agent.training.errors.StageLost`). Steps since the
@@ -27,17 +27,18 @@ import numpy as np
 from torch import nn
 
 from remote_agent.models.blocks import blocks_of
+from remote_agent.planning.blocks import DeviceBlocks
+from remote_agent.planning.cuts import DoesNotFit, Links
 from remote_agent.protocol import PlanMade
 from remote_agent.training import job
 from remote_agent.training.checkpoint.optimizer_state import Snapshot, TrainingState
 from remote_agent.training.coordinator.members import WorkerHandle
-from remote_agent.training.coordinator.plan import cuts
-from remote_agent.training.coordinator.plan.cuts import Cut, DoesNotFit
 from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery import policy
 from remote_agent.training.coordinator.recovery.announcing import tell_lost
 from remote_agent.training.coordinator.session import Session, StepReport
 from remote_agent.training.coordinator.share_balancer import ShareBalancer
+from remote_agent.training.coordinator.strategies import pipeline_plan
 from remote_agent.training.coordinator.strategies.base import Strategy
 from remote_agent.training.coordinator.strategies.driver import Answered, Driver, Lost, Owed, Stalled
 from remote_agent.training.deadlines import HUNG_DEADLINES, SERVER_S, TRANSFER_S, given_up_after
@@ -50,16 +51,12 @@ from remote_agent.training.shared.rpc import Ref
 from remote_agent.training.shared.slices import SliceSpan
 from remote_agent.training.shared.stages import (
     Commit,
-    DeviceCosts,
     StageBroken,
     StageDone,
-    StageRole,
     StageTask,
     commit_of,
-    micro_batch,
 )
 from remote_agent.training.wire.errors import NothingCounts
-from remote_agent.training.worker.device.simulation import HEADROOM
 
 LOG = logging.getLogger(__name__)
 
@@ -134,64 +131,21 @@ class Pipeline(Strategy):
         """
         session, members = self._session, list(self._session.members)
         self._step = session.order.done
-        costs: list[DeviceCosts] = self._all(members, SERVER_S, "costs")
-        micro_batches = -(-session.config.batch_size // micro_batch(session.config))
-        paced = [_paced(cost, member.simulated_speed) for cost, member in zip(costs, members, strict=True)]
+        costs: list[DeviceBlocks] = self._all(members, SERVER_S, "costs")
+        links = Links.of(session.foreseen.survey if session.foreseen is not None else None)
         try:
-            found = cuts.cut(paced, micro_batches, session.config.in_flight)
+            plan = pipeline_plan.decided(session.config, members, costs, links)
         except DoesNotFit as error:
             raise TrainingError(str(error), hint="add a host, set a smaller micro_batch or batch_size") from None
-        self._stages = [members[stage.device] for stage in found.stages]
-        self._plan(found, micro_batches, paced)
+        self._stages = [members[stage.device] for stage in plan.cut.stages]
+        session.journal.write(PlanMade, **plan.fields(session.config, members, session.reasons))
         secret = secrets.token_bytes(32)
-        now = time.monotonic()
-        listening = [
-            _Call(each, each.call("listen", number, secret), SERVER_S, now) for number, each in enumerate(self._stages)
-        ]
-        addresses: list[tuple[str, int]] = self._within(listening, SERVER_S)
-        total = sum(block.seconds for block in costs[0].blocks)
-        opening = []
-        for number, member in enumerate(self._stages):
-            own = costs[0].blocks[found.bounds[number] : found.bounds[number + 1]]
-            role = StageRole(
-                stage=number,
-                bounds=found.bounds,
-                addresses=tuple(addresses),
-                secret=secret,
-                in_flight=found.in_flight,
-                paces=(sum(each.forward_s for each in own) / total, sum(each.backward_s for each in own) / total),
-            )
-            opening.append(_Call(member, member.call("take", role), TRANSFER_S, time.monotonic()))
-        self._within(opening, TRANSFER_S)
+        bounds = plan.cut.bounds
+        addresses: list[tuple[str, int]] = self._each(SERVER_S, "listen", lambda number: (number, secret))
+        there: list[dict[str, str]] = self._each(SERVER_S, "fingerprints", lambda number: (bounds, number))
+        weights = pipeline_plan.differing(session.first_weights, there)
+        self._each(TRANSFER_S, "take", lambda number: (plan.role(number, addresses, secret), weights[number]))
         self._names: tuple[str, ...] = self._all(self._stages[:1], SERVER_S, "names")[0]
-
-    def _plan(self, found: Cut, micro_batches: int, costs: Sequence[DeviceCosts]) -> None:
-        """Write how the model is cut, and why."""
-        session = self._session
-        shares = dict.fromkeys(session.members, 0) | dict.fromkeys(self._stages, session.config.batch_size)
-        reasons = [
-            f"{member.name}: blocks {stage.first + 1} to {stage.last} of {found.bounds[-1]},"
-            f" {stage.seconds * 1e3:.1f} ms a micro-batch"
-            for member, stage in zip(self._stages, found.stages, strict=True)
-        ]
-        reasons += [
-            f"{each.name}: no blocks, a step is shorter without it" for each, size in shares.items() if not size
-        ]
-        reasons.append(
-            f"{micro_batches} micro-batches of {micro_batch(session.config)} samples, {found.in_flight} in flight;"
-            " when a stage is lost the run goes back to its newest checkpoint"
-        )
-        session.journal.write(
-            PlanMade,
-            strategy=session.config.strategy,
-            shares=tuple(member.share(samples) for member, samples in shares.items()),
-            iterations=session.config.num_iterations,
-            predicted_step_s=found.seconds,
-            reasons=(*reasons, *session.reasons),
-            stages=cuts.told(found, costs, [member.name for member in self._stages]),
-            micro_batches=micro_batches,
-            in_flight=found.in_flight,
-        )
 
     def _cut_anew(self, step: int) -> None:
         """After a checkpoint: where a device is back, was added, or is to leave; for the last there is one soon.
@@ -248,6 +202,14 @@ class Pipeline(Strategy):
     def _all(self, members: Sequence[WorkerHandle], seconds: float, method: str, *arguments: Any) -> list[Any]:
         """What the members answer to a call that takes so many seconds at most; raises as :meth:`_answers`."""
         calls = [_Call(each, each.call(method, *arguments), seconds, time.monotonic()) for each in members]
+        return self._within(calls, seconds)
+
+    def _each(self, seconds: float, method: str, arguments: Callable[[int], tuple[Any, ...]]) -> list[Any]:
+        """What the stages answer to a call with arguments by their numbers; raises as :meth:`_answers`."""
+        calls = [
+            _Call(each, each.call(method, *arguments(number)), seconds, time.monotonic())
+            for number, each in enumerate(self._stages)
+        ]
         return self._within(calls, seconds)
 
     def _within(self, calls: Sequence[_Call], seconds: float) -> list[Any]:
@@ -352,10 +314,3 @@ class Pipeline(Strategy):
             scalars=whole(each.scalars for each in done),
             gradient_norm=norm,
         )
-
-
-def _paced(costs: DeviceCosts, simulated_speed: float | None) -> DeviceCosts:
-    """What a simulated device will take."""
-    if simulated_speed is None:
-        return costs
-    return costs.slower(HEADROOM / simulated_speed)

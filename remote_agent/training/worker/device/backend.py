@@ -7,6 +7,8 @@ own, such as torch's ``meta``, are treated as the CPU is.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import resource
 import sys
 from collections.abc import Callable, Iterator
@@ -50,7 +52,9 @@ class Backend:
         """Return when all work given to ``device`` is done."""
 
     def release(self) -> None:
-        """Give back memory that torch keeps for later."""
+        """Give back memory that is kept for later; here that which C's library keeps, where it is glibc's."""
+        with contextlib.suppress(OSError, AttributeError, TypeError):
+            ctypes.CDLL(None).malloc_trim(0)
 
     def seed(self, device: torch.device, number: int) -> None:
         """Seed the random numbers of ``device``, beside those of the CPU."""
@@ -92,6 +96,9 @@ class Backend:
         rooms = [float(psutil.virtual_memory().available), *rooms_of_control_groups()]
         if address_space != resource.RLIM_INFINITY:
             rooms.append(address_space - info.vms)
+        data, _ = resource.getrlimit(resource.RLIMIT_DATA)
+        if data != resource.RLIM_INFINITY and sys.platform.startswith("linux"):
+            rooms.append(data - _status_bytes("VmData"))
         return max(0.0, min(rooms))
 
 

@@ -1,0 +1,237 @@
+"""How fast a model trains that is cut by layers over unlike hosts, beside what its plan said and what the cut allows.
+
+``python -m benchmarks.pipeline [--rates 1000,100] [--speeds 1,0.4,0.2] [--ways …] [--steps 8] [--csv FILE]``
+
+The hosts are those of :mod:`benchmarks.lab` (Linux, root): name spaces on this computer with shaped links; a device's
+computation is real, and stretched by a sleep to the pace of a device of its speed. The model is like ``text``'s, with
+12 layers and 10 million parameters. Each way is a run of the product, by its command line. A row says:
+
+- ``predicted``: seconds of a step as the run's plan says;
+- ``measured``: the median of the steps' seconds, the first one left out;
+- ``bound``: the least that a step of this cut can take, whatever the order of work and over links that take no time: a
+  stage computes all micro-batches, and has none before the stages before it have had one;
+- ``of bound``: ``bound`` over ``measured``: 1.00 would be a pipeline without any waste;
+- ``of one``: samples a second over those of the fastest host alone (the same run with that host only, ``sync``).
+
+``in_flight=1`` is what HeteroShard does (one micro-batch in flight); the cut is then the best for that, which may be
+one host. ``--foreseen`` runs nothing: it prints what the planner foresees for 2, 3 and 5 hosts and a model of 24 layers
+that exchange 1.5 MB, and how many times as long a step takes with one micro-batch in flight and fp32: with the same
+cut, and with as many layers on each host.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from benchmarks.lab import SETUP_DEADLINE, Fleet, open_fleet
+from benchmarks.ours import OurWay
+from remote_agent.planning import cuts
+from remote_agent.planning.blocks import BlockCost, DeviceBlocks
+from remote_agent.planning.cuts import Links, least_seconds
+from remote_agent.planning.survey import Host
+from remote_agent.protocol import Event, PlanMade, RunFailed, Step
+from tests.lab.product import HeteroTui, event, setting
+
+JOB = f"{Path(__file__).with_name('sized_text.py')}:Deep"
+
+WAYS = ("pipeline", "pipeline:codec=int8", "pipeline:in_flight=1")
+
+ONE = "one process"
+
+STEP_DEADLINE = 30.0
+"""Seconds that a step may take."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One run. Seconds are of a step."""
+
+    way: str
+    rate_mbit: float
+    steps: int
+    predicted: float
+    measured: float
+    bound: float
+    cut: str
+
+    @property
+    def of_bound(self) -> float:
+        """1: no waste."""
+        return self.bound / self.measured
+
+    @property
+    def off(self) -> float:
+        """By how much the prediction is off, as a part of what was measured."""
+        return self.predicted / self.measured - 1
+
+
+HEAD = (
+    f"{'':34} {'Mbit/s':>6} {'predicted':>9} {'measured':>9} {'off':>6} {'bound':>7} {'of bound':>8} {'of one':>6}  cut"
+)
+
+
+def line(row: Row, one: float | None) -> str:
+    """A row of the table; ``one``: seconds of the fastest host alone."""
+    of_one = "" if one is None else f"{one / row.measured:.2f}"
+    return (
+        f"{row.way:34} {row.rate_mbit:>6g} {row.predicted:>7.3f} s {row.measured:>7.3f} s {row.off:>+6.1%}"
+        f" {row.bound:>5.3f} s {row.of_bound:>8.2f} {of_one:>6}  {row.cut}"
+    )
+
+
+def row_of(way: str, rate: float, events: Sequence[Event]) -> Row:
+    """What a run's events say.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    failed = [each for each in events if isinstance(each, RunFailed)]
+    if failed:
+        raise RuntimeError(f"{way}: {failed[0].cause}")
+    plan = next(each for each in events if isinstance(each, PlanMade))
+    seconds = [each.seconds for each in events if isinstance(each, Step)][1:]
+    assert plan.predicted_step_s is not None, "each strategy predicts its steps"
+    bound = least_seconds([stage.seconds for stage in plan.stages], plan.micro_batches) if plan.stages else 0.0
+    cut = ", ".join(f"{each.worker.partition('/')[0]} {each.last - each.first}" for each in plan.stages)
+    flying = f"; {plan.in_flight} of {plan.micro_batches} in flight" if plan.stages else ""
+    return Row(
+        way=way,
+        rate_mbit=rate,
+        steps=len(seconds),
+        predicted=plan.predicted_step_s,
+        measured=statistics.median(seconds),
+        bound=bound,
+        cut=cut + flying,
+    )
+
+
+def run(
+    fleet: Fleet,
+    ways: Sequence[tuple[str, OurWay]],
+    rate: float,
+    batch: int,
+    steps: int,
+    one: float | None = None,
+) -> list[Row]:
+    """Each way once, on one cluster; ``one``: seconds of the fastest host alone.
+
+    Raises:
+        RuntimeError: one failed.
+    """
+    product = HeteroTui(fleet.lab.laptop, fleet.lab.inventory())
+    up = product.run("up", "--json")
+    if up.returncode:
+        raise RuntimeError(f"`up` gave exit code {up.returncode}: {up.stderr[-500:]}")
+    rows = []
+    try:
+        for name, way in ways:
+            chosen = {"strategy": way.strategy, "batch_size": batch, "num_iterations": steps, "checkpoint_seconds": 0}
+            words = setting({**chosen, **way.settings})
+            done = product.run("train", JOB, "--json", *words, deadline=SETUP_DEADLINE + steps * STEP_DEADLINE)
+            rows.append(row_of(name, rate, [event(each) for each in done.stdout.splitlines()]))
+            print(line(rows[-1], one), flush=True)
+    finally:
+        product.run("down", "--yes", "--json")
+    return rows
+
+
+FLEETS = ((1.0, 0.4), (1.0, 0.4, 0.2), (1.0, 0.8, 0.4, 0.4, 0.2), (1.0,) * 5)
+LAYERS, LAYER_S, EXCHANGED, MICRO_BATCHES = 24, 0.025, 1.5e6, 8
+PAYLOAD = 0.94
+"""Part of a link's rate that is left for what it carries."""
+
+
+def foreseen(speeds: Sequence[float], rate: float, codec: str) -> str:
+    """A row of ``--foreseen``."""
+    devices = [
+        DeviceBlocks(
+            blocks=(
+                BlockCost(
+                    forward_s=LAYER_S / 3 / speed,
+                    backward_s=LAYER_S * 2 / 3 / speed,
+                    weights=0,
+                    trained=0,
+                    held=0,
+                    boundary=int(EXCHANGED),
+                    numbers=int(EXCHANGED / 4),
+                ),
+            )
+            * LAYERS,
+            room=float("inf"),
+            host=f"host {number}",
+        )
+        for number, speed in enumerate(speeds)
+    ]
+    link = PAYLOAD * rate * 1e6 / 8
+    links = Links(hosts=tuple(Host(name=each.host, devices=(), up=link, down=link, latency_s=5e-4) for each in devices))
+    found = cuts.cut(devices, MICRO_BATCHES, links, codecs=(codec,))
+    bound = least_seconds([stage.seconds for stage in found.stages], MICRO_BATCHES)
+    order, count = tuple(stage.device for stage in found.stages), len(devices)
+    even = tuple(round(number * LAYERS / count) for number in range(count + 1))
+    same_s = cuts.seconds_of(devices, MICRO_BATCHES, links, order, found.bounds, "fp32", in_flight=1)
+    even_s = cuts.seconds_of(devices, MICRO_BATCHES, links, tuple(range(count)), even, "fp32", in_flight=1)
+    stages = ", ".join(f"{stage.last - stage.first} on {speeds[stage.device]:g}" for stage in found.stages)
+    alone = MICRO_BATCHES * LAYERS * LAYER_S / max(speeds)
+    return (
+        f"{' : '.join(f'{each:g}' for each in speeds):26} {rate:>6g} {codec:5} {found.seconds:>7.2f} s"
+        f" {bound / found.seconds:>8.2f} {alone / found.seconds:>6.2f} {same_s / found.seconds:>9.2f}"
+        f" {even_s / found.seconds:>9.2f}  {stages}; {found.in_flight} in flight"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pipeline", description=__doc__.splitlines()[0])
+    parser.add_argument("--rates", default="1000,100", metavar="MBIT,…", help="speeds of the links (default: 1000,100)")
+    parser.add_argument("--speeds", default="1,0.4,0.2", help="the hosts' simulated speeds (default: 1,0.4,0.2)")
+    parser.add_argument("--ways", default=",".join(WAYS), help="strategy[:setting=value…] with commas between")
+    parser.add_argument("--batch", type=int, default=32, help="samples of a step (default: 32)")
+    parser.add_argument("--steps", type=int, default=8, help="of each run (default: 8)")
+    parser.add_argument("--no-one", action="store_true", help="without the fastest host alone")
+    parser.add_argument("--foreseen", action="store_true", help="what the planner foresees, without a run")
+    parser.add_argument("--csv", type=Path, help="write the table to this file")
+    options = parser.parse_args(arguments)
+    try:
+        ways = [(way.name.removeprefix("ours:"), way) for way in map(OurWay.parse, options.ways.split(","))]
+        speeds = tuple(float(speed) for speed in options.speeds.split(","))
+        rates = tuple(float(rate) for rate in options.rates.split(","))
+    except ValueError as error:
+        parser.error(str(error))
+    if options.foreseen:
+        print(
+            f"{'':26} {'Mbit/s':>6} {'':5} {'step':>9} {'of bound':>8} {'of one':>6} {'same, one':>9} {'even, one':>9}"
+        )
+        for fleet_speeds in FLEETS:
+            for link, codec in ((1000.0, "fp32"), (100.0, "int8"), (100.0, "fp32")):
+                print(foreseen(fleet_speeds, link, codec))
+        return 0
+    print("Simulated: device speeds by a sleep, links by tc. Real: computation, traffic, the optimizer's step.")
+    print(HEAD)
+    rows: list[Row] = []
+    try:
+        if not options.no_one:
+            with open_fleet(rates[0], speeds[:1]) as fleet:
+                rows += run(fleet, [(ONE, OurWay("sync", {}))], rates[0], options.batch, options.steps)
+        one = rows[0].measured if rows else None
+        for rate in rates:
+            with open_fleet(rate, speeds) as fleet:
+                rows += run(fleet, ways, rate, options.batch, options.steps, one)
+    except RuntimeError as error:
+        print(f"stopped: {error}", file=sys.stderr)
+        return 1
+    if options.csv:
+        with options.csv.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow([one.name for one in fields(Row)])
+            writer.writerows([getattr(row, one.name) for one in fields(Row)] for row in rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
