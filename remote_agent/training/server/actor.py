@@ -27,7 +27,6 @@ from remote_agent.training import job
 from remote_agent.training.checkpoint.optimizer_state import WEIGHTS, Fragment, NotPortable, Resumption
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import TrainingError
-from remote_agent.training.server.outer_optimizer import outer_optimizer
 from remote_agent.training.server.shard import Shard
 from remote_agent.training.server.shard_server import ShardServer
 from remote_agent.training.server.shared_memory_server import SharedMemoryServer, SharedWeights
@@ -174,7 +173,11 @@ class ParameterServer(LinkEnd):
     def _optimizer_of(self, group: int, part: torch.nn.Parameter) -> torch.optim.Optimizer:
         """What changes a part of parameter group ``group``."""
         if spec_of(self._config.strategy).rounds:
-            return outer_optimizer(self._config, part)
+            # ``outer=none`` makes the weights the mean of the workers', ``outer=nesterov`` is DiLoCo's.
+            rate, momentum = self._config.outer_learning_rate, self._config.outer_momentum
+            if self._config.outer == "nesterov":
+                return torch.optim.SGD([part], lr=rate, momentum=momentum, nesterov=momentum > 0)
+            return torch.optim.SGD([part], lr=1.0)
         return dataplane.part_of(self._optimizer, group, part)
 
     # --- For checkpoints, and going on from one ----------------------------------------------------------------------

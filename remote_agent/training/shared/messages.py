@@ -6,7 +6,6 @@ is always the machinery's: a dead process, a lost object.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -298,10 +297,6 @@ class EvaluationTask:
     name: str
     data: tuple[Ref[Any]]
     batches: Sequence[tuple[int, Indices]]
-
-    def of(self, batches: Sequence[tuple[int, Indices]]) -> EvaluationTask:
-        """The task with these ``batches``, each with its number."""
-        return dataclasses.replace(self, batches=batches)
 
 
 # --- All-reduce ------------------------------------------------------------------------------------------------------

@@ -31,16 +31,11 @@ class ExchangeClient(ShardLinks[NewWeights]):
     """A worker's connections to all shards; a context manager. One thread uses it (and may share its steps).
 
     Args:
-        addresses: (host, port) of each shard, in the layout's order.
-        token: the cluster's secret.
-        residual: error feedback that was kept from before: float32, shape ``(layout.numel,)``, on the gradients'
-            device.
         step: the step whose weights this worker has already, the same to the bit as the shards; None: it has to
             :meth:`fetch`.
 
     Attributes:
         step: the newest step whose weights are here as a whole; None before :meth:`fetch`.
-        residual: what the gradient codec has left out so far; None while nothing was, or with a codec without feedback.
     """
 
     def __init__(

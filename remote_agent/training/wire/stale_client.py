@@ -46,14 +46,8 @@ class FreshWeights(IncomingWeights):
 class StaleClient(ShardLinks[FreshWeights]):
     """A worker's connections to all shards; a context manager. One thread uses it.
 
-    Args:
-        addresses: (host, port) of each shard, in the layout's order.
-        token: the cluster's secret.
-
     Attributes:
         watermark: all slices up to this one are in the weights that came last.
-        residual: what the gradient codec has left out so far: float32, shape ``(layout.numel,)``; None while nothing
-            was, or with a codec without feedback.
     """
 
     def __init__(self, layout: Layout, addresses: Sequence[tuple[str, int]], token: bytes, codecs: Codecs) -> None:

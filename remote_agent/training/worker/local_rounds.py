@@ -42,12 +42,7 @@ from remote_agent.training.worker.streamed import Compute, Streaming, streamed
 class LocalRounds(Streaming):
     """Streamed rounds in the place of steps: what is contributed of a slice is the way that its local steps went.
 
-    Args:
-        model: the model; its parameters become views of this worker's own weights.
-        names: of the parameters in the buffer, in its order.
-        watched: names of those that must not get a gradient.
-        channel: the way to the shards.
-        compute: computes one local step's gradient.
+    Args beside those of :class:`Streaming`, whose model's parameters become views of this worker's own weights:
         optimizer: the job's, over ``model``.
         schedule: of its options, by round.
         clip_norm: the most that the norm of a local step's gradient may be; 0: any.

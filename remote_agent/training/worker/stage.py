@@ -61,6 +61,7 @@ def unit_seed(seed: int, step: int, micro: int, block: int) -> int:
 class _Micro:
     """A micro-batch whose backward is not done: what the stage was given, and what it gave."""
 
+    samples: int
     given: tuple[Tensor, ...]
     result: tuple[Tensor, ...]
 
@@ -212,7 +213,7 @@ class Stage:
         else:
             self._paced(samples, began, 0)
             self._links.send(Name(self._role.stage + 1, Purpose.ACTIVATIONS, task.step, number), result)
-            sums.held[number] = _Micro(inputs, result)
+            sums.held[number] = _Micro(samples, inputs, result)
         sums.compute_s += time.perf_counter() - began
 
     def _computed(
@@ -254,7 +255,7 @@ class Stage:
                 given.append(gradient.to(output.device))
         if outputs:
             self._back(outputs, given)
-        self._paced(self._samples(task, number), began, 1)
+        self._paced(micro.samples, began, 1)
         self._finish(task, sums, number, micro.given)
         sums.compute_s += time.perf_counter() - began
 
@@ -275,10 +276,6 @@ class Stage:
         if not self._part.is_first:
             name = Name(self._role.stage - 1, Purpose.GRADIENTS, task.step, number)
             self._links.send(name, [each.grad for each in inputs])
-
-    def _samples(self, task: StageTask, number: int) -> int:
-        ends = units.bounds(len(task.batch.indices), micro_batch(self._config))
-        return ends[number + 1] - ends[number]
 
     def _arrived(self, tensor: Tensor | None) -> Tensor:
         assert tensor is not None, "a stage hands on tensors"

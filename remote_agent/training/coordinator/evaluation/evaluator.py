@@ -7,9 +7,10 @@ strategy finds out by itself what has become of it.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -91,15 +92,19 @@ class Evaluator:
         batches = self._validation.batches
         wanted = sorted(numbers) if numbers is not None else list(range(len(batches)))
         if spec_of(session.config.strategy).split:
-            done = _together(session, self._task().of([(number, batches[number]) for number in wanted]), wanted)
+            done = _together(
+                session,
+                self._task([(number, batches[number]) for number in wanted]),
+                wanted,
+            )
         else:
             done = _Work(session, self._task(), batches, wanted).done()
         samples = sum(len(batches[number]) for number in wanted)
         figures = whole(done[number] for number in wanted)
         return Evaluation(metrics=figures, samples=samples, seconds=time.monotonic() - began)
 
-    def _task(self) -> EvaluationTask:
-        return EvaluationTask(name=uuid.uuid4().hex, data=(self._data,), batches=())
+    def _task(self, batches: Sequence[tuple[int, Any]] = ()) -> EvaluationTask:
+        return EvaluationTask(name=uuid.uuid4().hex, data=(self._data,), batches=batches)
 
 
 def _together(session: Session, task: EvaluationTask, wanted: Collection[int]) -> dict[int, Figures]:
@@ -182,7 +187,7 @@ class _Work:
         return max(0.0, sum(piece.expected_s for piece in own) - (now - own[0].given if own else 0.0))
 
     def _give(self, member: WorkerHandle, numbers: tuple[int, ...]) -> None:
-        task = self.task.of([(number, self.batches[number]) for number in numbers])
+        task = dataclasses.replace(self.task, batches=[(number, self.batches[number]) for number in numbers])
         expected_s = sum(len(self.batches[number]) for number in numbers) / member.track.current.speed
         answer = member.actor.call("evaluate", task)
         self.pieces.append(_Piece(member, numbers, answer, expected_s, time.monotonic()))
