@@ -72,16 +72,16 @@ def _with_field(text: str, name: str, key: str, value: object) -> str:
     named, host = entry
     item = _flow({key: value})
     if not isinstance(host, MappingNode):  # nothing but the defaults so far: no value, or a written null
-        place = text.index(":", named.end_mark.index) + 1
+        place, colon = _behind_colon(text, named)
         end = max(place, host.end_mark.index) if host.start_mark.index < host.end_mark.index else place
-        return text if value is None else f"{text[:place]} {item}{text[end:]}"
+        return text if value is None else f"{text[:place]}{colon} {item}{text[end:]}"
     pair = next((pair for pair in host.value if pair[0].value == key), None)
     if value is None:
         return text if pair is None else _without(text, host, pair)
     if pair is not None:
         start, end = pair[0].start_mark.index, pair[1].end_mark.index
         if pair[1].start_mark.index == pair[1].end_mark.index:  # no value so far
-            end = text.index(":", pair[0].end_mark.index) + 1
+            end, _ = _behind_colon(text, pair[0])
         return f"{text[:start]}{item[1:-1]}{text[end:]}"
     if host.flow_style:
         return _within(text, host, item[1:-1])
@@ -134,11 +134,20 @@ def _within(text: str, mapping: MappingNode, item: str) -> str:
     """With one more item in a flow mapping: behind the last, or behind the brace that opens it."""
     if mapping.value:
         key, last = mapping.value[-1]
-        is_empty = last.start_mark.index == last.end_mark.index
-        place = text.index(":", key.end_mark.index) + 1 if is_empty else last.end_mark.index
-        return f"{text[:place]}{' ' if is_empty else ''}, {item}{text[place:]}"
+        if last.start_mark.index < last.end_mark.index:
+            place, gap = last.end_mark.index, ""
+        else:  # no value
+            place, colon = _behind_colon(text, key)
+            gap = "" if colon else " "
+        return f"{text[:place]}{gap}, {item}{text[place:]}"
     place = mapping.start_mark.index + 1
     return text[:place] + item + text[place:]
+
+
+def _behind_colon(text: str, key: Any) -> tuple[int, str]:
+    """Where a key's colon ends, and an empty text; in ``{key}``, which has none, where the key ends, and the colon."""
+    colon = re.compile(r"\s*:").match(text, key.end_mark.index)
+    return (colon.end(), "") if colon is not None else (key.end_mark.index, ":")
 
 
 def _value(root: Any, key: str) -> MappingNode | None:

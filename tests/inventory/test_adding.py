@@ -179,3 +179,28 @@ def test_a_changed_host_stays_where_it_stands_as_it_is_written(tmp_path):
 def test_mutated_inventories_are_read_and_edited_or_each_mistake_has_its_line(tmp_path, seed):
     for one in range(seed, seed + 10):
         assert wrong_with(mutated(one), tmp_path) == "", one
+
+
+@pytest.mark.parametrize(
+    ("before", "name", "fields", "after"),
+    [
+        (
+            "hosts: {a: {address: y, port}}\n",
+            "a",
+            {"address": "y", "cpus": 2},
+            "hosts: {a: {address: y, port, cpus: 2}}\n",
+        ),
+        ("hosts: {a: {address: y, port}}\n", "a", {"address": "y", "port": 3}, "hosts: {a: {address: y, port: 3}}\n"),
+        (
+            "defaults: {address: x}\nhosts: {a, b: {port: 5}}\n",
+            "a",
+            {"port": 3},
+            "defaults: {address: x}\nhosts: {a: {port: 3}, b: {port: 5}}\n",
+        ),
+    ],
+)
+def test_a_key_without_a_colon_is_one_without_a_value(before, name, fields, after, tmp_path):
+    path = tmp_path / "inventory.yaml"
+    path.write_text(before)
+    change_host(path, name, fields)
+    assert path.read_text() == after
