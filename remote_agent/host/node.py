@@ -240,6 +240,8 @@ def ray_state(folder: Path) -> RayState:
         return RayState.NONE
     if processes.find_ours(folder, record) is not None:
         return RayState.RUNNING
+    if layout.stop_flag(folder).exists():
+        return RayState.NONE  # it is being taken down, and did not end by itself
     spec = layout.read_spec(folder)
     # It ended this very moment: its supervisor is about to say so.
     is_back_soon = watched and spec is not None and spec.role != "head"

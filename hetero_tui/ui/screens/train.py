@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -25,6 +26,8 @@ _AROUND, _FIELDS, _TALLEST = 7, 6, 14
 
 _WIDE = 100
 """Cells of the terminal from which jobs and settings stand beside each other."""
+
+_MARKS = re.compile(r"[,;:] ")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +183,12 @@ def under_way(view: View) -> str:
     return f"◔ {phase_words(view.state, view.now) or 'the machines are looked at'}"
 
 
+def _fitting(text: str, width: int) -> str:
+    """The longest beginning of a text that ends before a mark of punctuation and fits; empty where none does."""
+    ends = [len(text), *(mark.start() for mark in _MARKS.finditer(text))]
+    return text[: max((end for end in ends if end <= width), default=0)]
+
+
 def settings_lines(view: View, job: str, typed: str, width: int) -> list[Text]:
     """The settings whose names begin as what is typed, all if none does; their help below where there is one only.
 
@@ -194,8 +203,8 @@ def settings_lines(view: View, job: str, typed: str, width: int) -> list[Text]:
         default = f"{setting.default or '-'} {setting.unit}".rstrip()
         line = Text(f"{setting.name:<{label}} ", style=palette.accent)
         line.append(f"{default:<13} ", style=palette.foreground)
-        if len(found) > 1:
-            line.append(setting.help, style=palette.muted)
+        if len(found) > 1:  # as much of its help as fits, up to a comma; with its name typed it is there whole
+            line.append(_fitting(setting.help, width - line.cell_len), style=palette.muted)
         line.truncate(width, overflow="ellipsis")
         lines.append(line)
     if len(found) == 1:

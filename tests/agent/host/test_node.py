@@ -351,3 +351,15 @@ def test_a_specification_that_is_garbage_is_one_clear_report(agent):
     assert done.returncode == 1
     assert "not a node specification" in decode(NodeReport, done.stdout).cause
     assert done.stderr == ""
+
+
+def test_a_ray_that_ends_while_its_machine_is_taken_down_has_not_failed(launched, folder, wait_until):
+    record = launched(layout.RAY, "import time; time.sleep(600)")
+    assert node.ray_state(folder) == "running"
+    layout.stop_flag(folder).touch()
+    assert node.ray_state(folder) == "running"
+    os.kill(record.pid, signal.SIGKILL)
+    wait_until(lambda: process_table.find(record.pid) is None, 30)
+    assert node.ray_state(folder) == "none"
+    layout.stop_flag(folder).unlink()
+    assert node.ray_state(folder) == "stopped"
