@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from datetime import UTC
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from hetero_tui.ui.details import details_lines, wrapped
 from hetero_tui.ui.header import header_line
 from hetero_tui.ui.keys import FAULTS, FLEET, QUIT, shown_keys
 from hetero_tui.ui.palette import DARK
+from hetero_tui.ui.screens.train import settings_lines
 from hetero_tui.ui.sentences import evaluation_words, farewell, keys_line, log_lines, outcome_line
 from hetero_tui.ui.train_form import foot
 from remote_agent import protocol
@@ -222,3 +224,12 @@ def test_a_run_that_ended_before_its_first_checkpoint_is_not_said_to_be_resumabl
     for known, offered in ((state, True), (none, False)):
         assert ("r resumes it" in outcome_line(known.run, 200, DARK).plain) is offered
         assert ("resume" in [action for _, _, action in shown_keys(known, "", QUIT, (), view=FLEET)]) is offered
+
+
+def test_of_a_settings_help_only_whole_clauses_are_shown(scenarios) -> None:
+    view = SimpleNamespace(palette=DARK)
+    for width, shown in ((60, False), (140, True)):
+        lines = [line.plain for line in settings_lines(view, "digits", "", width)]
+        assert not [line for line in lines if "…" in line]
+        row = next(line for line in lines if line.startswith("batch_size"))
+        assert row.rstrip().endswith("samples of one step, over all devices together") is shown

@@ -27,7 +27,7 @@ _AROUND, _FIELDS, _TALLEST = 7, 6, 14
 _WIDE = 100
 """Cells of the terminal from which jobs and settings stand beside each other."""
 
-_MARKS = re.compile(r"[,;:] ")
+_MARKS = re.compile(r"; ")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +184,7 @@ def under_way(view: View) -> str:
 
 
 def _fitting(text: str, width: int) -> str:
-    """The longest beginning of a text that ends before a mark of punctuation and fits; empty where none does."""
+    """The longest beginning of a text that ends before a semicolon and fits; empty where none does."""
     ends = [len(text), *(mark.start() for mark in _MARKS.finditer(text))]
     return text[: max((end for end in ends if end <= width), default=0)]
 
@@ -203,7 +203,7 @@ def settings_lines(view: View, job: str, typed: str, width: int) -> list[Text]:
         default = f"{setting.default or '-'} {setting.unit}".rstrip()
         line = Text(f"{setting.name:<{label}} ", style=palette.accent)
         line.append(f"{default:<13} ", style=palette.foreground)
-        if len(found) > 1:  # as much of its help as fits, up to a comma; with its name typed it is there whole
+        if len(found) > 1:  # its help where that fits, up to a semicolon; with its name typed it is there whole
             line.append(_fitting(setting.help, width - line.cell_len), style=palette.muted)
         line.truncate(width, overflow="ellipsis")
         lines.append(line)
