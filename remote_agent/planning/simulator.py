@@ -48,6 +48,10 @@ HANDLED = "chunks through threads and processors, by an exchange of a host with 
 STEPS = 3
 """Steps that are simulated one after the other: the first is longer, as all workers begin it at once."""
 
+REPLAY_S = 1.0
+"""What a lost shard should cost at most beside its new start: the steps since the copy, in seconds of training. After a
+step that is copied all workers begin the next one at the same time; else each begins once it has the weights."""
+
 MAX_SIMULATED = 24
 """Up to so many workers the exchange is simulated chunk by chunk; of more, its bound is taken."""
 
@@ -150,7 +154,13 @@ def _exchanged(
     done = dataclasses.replace(
         exchanged, busy=one, update_s=exchanged.update_s / STEPS, handling_s=exchanged.handling_s / STEPS
     )
-    return (ends[-1] - ends[0]) / (STEPS - 1), done
+    ahead = (ends[-1] - ends[0]) / (STEPS - 1)
+    return ahead + (max(ends[0], ahead) - ahead) / copied_every(ahead), done
+
+
+def copied_every(step_s: float) -> int:
+    """Steps from one copy of the shards' state to the next, where copies take little; at least 1."""
+    return max(1, math.floor(REPLAY_S / max(step_s, 1e-6)))
 
 
 def _busiest(

@@ -45,6 +45,38 @@ class Breakable(Protocol):
         """Both ends are no more, and what was under way is lost."""
 
 
+class Direction:
+    """One direction of a host's link: those that send take turns, a message each, as TCP connections share a link."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._waiting: dict[object, deque[tuple[float, Callable[[], None], Callable[[], None]]]] = {}
+        self._carries = False
+
+    def carry(self, sender: object, size: float, begins: Callable[[], None], ends: Callable[[], None]) -> None:
+        """Carry so many bytes; it is told when that begins, and when it has ended."""
+        self._waiting.setdefault(sender, deque()).append((size, begins, ends))
+        if not self._carries:
+            self._next()
+
+    def _next(self) -> None:
+        self._carries = bool(self._waiting)
+        if not self._carries:
+            return
+        sender = next(iter(self._waiting))
+        queue = self._waiting.pop(sender)
+        size, begins, ends = queue.popleft()
+        if queue:
+            self._waiting[sender] = queue  # behind the others
+        begins()
+
+        def carried() -> None:
+            ends()
+            self._next()
+
+        self._host.kernel.after(size / self._host.rate if self._host.rate else 0.0, carried)
+
+
 @dataclass(eq=False)
 class Host:
     """A machine.
@@ -73,13 +105,9 @@ class Host:
     ended: list[SimulatedActor] = field(default_factory=list)
     connections: set[Breakable] = field(default_factory=set)
     _cuts: int = 0
-    _free: dict[bool, float] = field(default_factory=dict)
 
-    def carry(self, size: float, at: float, *, out: bool) -> tuple[float, float]:
-        """From when to when its link carries so many bytes in a direction, from ``at`` on, one after the other."""
-        begins = max(at, self._free.get(out, 0.0))
-        self._free[out] = begins + (size / self.rate if self.rate else 0.0)
-        return begins, self._free[out]
+    def __post_init__(self) -> None:
+        self.out, self.into = Direction(self), Direction(self)
 
     def message(self, arrives: Callable[[], None]) -> None:
         """Between this host and Ray's head: it arrives after a while, and not while the host is cut off."""
@@ -124,14 +152,27 @@ class Host:
                 self.kernel.after(self.kernel.random.uniform(*LATENCY_S), arrives)
 
 
-def between(here: Host, there: Host, arrives: Callable[[], None], size: float = 0.0) -> None:
-    """A message of so many bytes: it arrives after a while, and not while one of the two is cut off."""
-    kernel, carried = here.kernel, here.kernel.now
-    if size and (here.rate or there.rate):
-        begins, sent = here.carry(size, carried, out=True)
-        carried = max(sent, there.carry(size, begins, out=False)[1])
+def between(here: Host, there: Host, arrives: Callable[[], None], size: float = 0.0, sender: object = None) -> None:
+    """A message of so many bytes: it arrives after a while, and not while one of the two is cut off.
 
-    kernel.at(carried + _SOONEST_S + _RANGE_S * kernel.random.random(), _Message(here, there, arrives))
+    Between two hosts it goes out of the one's link and, from when that begins, into the other's.
+    """
+    kernel, left, message = here.kernel, 2, _Message(here, there, arrives)
+
+    def carried() -> None:
+        kernel.after(_SOONEST_S + _RANGE_S * kernel.random.random(), message)
+
+    if here is there or not size or not (here.rate or there.rate):
+        carried()
+        return
+
+    def through() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            carried()
+
+    here.out.carry(sender, size, lambda: there.into.carry(sender, size, lambda: None, through), through)
 
 
 class _Message:

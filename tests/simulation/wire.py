@@ -92,7 +92,8 @@ class Connection:
         if self._broken:
             return
         self._under_way.append(item)
-        between(self._here, self._there, self._arrives, 1 + (len(item[1]) if item is not None else 0))
+        size = 1 + (len(item[1]) if item is not None else 0)
+        between(self._here, self._there, self._arrives, size, self)
 
     def _arrives(self) -> None:
         if self._broken:

@@ -274,18 +274,26 @@ class World:
         seed: decides all that is left open.
         way: how it trains.
         faults: what happens; None: that follows from the seed.
+        hosts: that there are.
+        factory: the job; None: the usual one.
     """
 
-    def __init__(self, seed: int, way: Way, faults: Sequence[Fault] | None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        way: Way,
+        faults: Sequence[Fault] | None,
+        *,
+        hosts: str = HOSTS,
+        factory: Factory | None = None,
+    ) -> None:
         self.kernel = kernel = Kernel(seed)
         self.way, self.faults = way, tuple(faults_of(seed) if faults is None else faults)
         shards = kernel.random.choice((1, 2, 2))
-        self.hosts = {
-            name: Host(name, kernel, rate=way.rate, slowness=each)
-            for name, each in zip(HOSTS, way.slowness, strict=True)
-        }
+        slowness = dict(zip(HOSTS, way.slowness, strict=True))
+        self.hosts = {name: Host(name, kernel, rate=way.rate, slowness=slowness.get(name, 1.0)) for name in hosts}
         self.head = self.hosts[HOSTS[0]]
-        self.factory = Factory(way)
+        self.factory = factory if factory is not None else Factory(way)
         self.cluster = Cluster(kernel, self.hosts, hosted(self.factory))
         self.folder = Path(tempfile.mkdtemp(prefix="simulated-", dir=_memory()))
         self.events: list[tuple[float, str, dict[str, Any]]] = []
@@ -301,7 +309,7 @@ class World:
         self._max_stall_s = MAX_STALL_S + HANGS_S * any(fault.kind == "hang" for fault in self.faults)
         self._ended = Event(kernel)
         self.last_fault_s = max((fault.end for fault in self.faults), default=0.0)
-        devices = tuple(DeviceSpec(host=name, device="cpu", name="cpu") for name in HOSTS)
+        devices = tuple(DeviceSpec(host=name, device="cpu", name="cpu") for name in hosts)
         config = TrainingConfig(
             batch_size=BATCH,
             num_iterations=10**6,
@@ -513,7 +521,7 @@ def _memory() -> str | None:
 
 
 @contextlib.contextmanager
-def _installed(world: World) -> Iterator[None]:
+def installed_for(world: World) -> Iterator[None]:
     def begun(*given: Any, **named: Any) -> Any:
         world.starts += 1
         return setup.session_of(*given, **named)
@@ -571,7 +579,7 @@ def simulate(seed: int, faults: Sequence[Fault] | None = None, way: str | Way = 
         way = AUTO if way == AUTO.name else WAYS[way]
     world = World(seed, way, faults)
     wrong = ""
-    with _installed(world):
+    with installed_for(world):
         for fault in world.faults:
             world.kernel.at(BEGIN_S + fault.at, lambda fault=fault: world.inflict(fault))  # type: ignore[misc]
         try:

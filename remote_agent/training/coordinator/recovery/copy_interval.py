@@ -6,8 +6,7 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
-REPLAY_S = 1.0
-"""What a lost shard should cost at most beside its new start: the steps since the copy, in seconds of training."""
+from remote_agent.planning.simulator import copied_every
 
 MAX_STALLED = 0.01
 """Part of the time that training may wait for copies."""
@@ -53,13 +52,13 @@ class CopyInterval:
     def steps(self) -> int:
         """Steps from one copy to the next, at least 1.
 
-        So many that the steps since can be made again within :data:`REPLAY_S`, unless the copies would then cost too
-        much of the time or of the link.
+        So many that the steps since can be made again within ``planning.simulator.REPLAY_S``, unless the copies would
+        then cost too much of the time or of the link.
         """
         step_s = max(self.step_s, MIN_STEP_S)
-        wanted = math.floor(REPLAY_S / step_s)
+        wanted = copied_every(step_s)
         affordable = math.ceil(max(self.stall_s / MAX_STALLED, self.sending_s / MAX_SENDING) / step_s)
-        return max(1, wanted, affordable)
+        return max(wanted, affordable)
 
     def over(self, seconds: float) -> float:
         """How much longer a step of so many seconds took than one takes; 0 as long as nothing is known of that."""

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remote_agent.planning.simulator import REPLAY_S
 from remote_agent.training.coordinator.recovery import copy_interval as pace
 from remote_agent.training.coordinator.recovery.copy_interval import CopyInterval
 
@@ -30,8 +31,8 @@ def test_copies_cost_no_more_of_the_time_and_of_the_link_than_they_may(
 @given(SECONDS)
 def test_free_copies_bound_the_steps_that_are_made_again(step: float) -> None:
     steps = CopyInterval(bursts=False, step_s=step).steps
-    assert steps == 1 or steps * step <= pace.REPLAY_S * 1.001
-    assert (steps + 1) * step > pace.REPLAY_S or math.isclose((steps + 1) * step, pace.REPLAY_S)
+    assert steps == 1 or steps * step <= REPLAY_S * 1.001
+    assert (steps + 1) * step > REPLAY_S or math.isclose((steps + 1) * step, REPLAY_S)
 
 
 @pytest.mark.parametrize("before", [(), (0.002,), (0.002, 0.003)])
