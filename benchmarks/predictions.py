@@ -18,7 +18,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from remote_agent.planning.choice import Limits, choose
 from tests.simulation.predictions import Compared, compared
 from tests.simulation.world import HOSTS, many
 
@@ -42,6 +41,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.predictions", description=__doc__.splitlines()[0])
+    parser.add_argument("--exact", action="store_true", help="`sync` only")
     parser.add_argument("--only", default="*", metavar="PATTERN", help="fleets and models RATE/SPEEDS/MODEL like this")
     options = parser.parse_args(arguments)
     off: list[float] = []
@@ -53,10 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not fnmatch.fnmatch(name, options.only):
             continue
         with many():
-            found, others = _of(*name.split("/"))
+            found, others = _of(*name.split("/"), exact=options.exact)
         off += [abs(each.off) for each in (*found.values(), *others.values())]
         best = min(found, key=lambda hosts: found[hosts].simulated_s)
-        chosen = "".join(choose(found[HOSTS].survey, Limits(strategy="sync")).best.way.hosts)
+        chosen = "".join(found[HOSTS].chosen)
         if len(chosen) == 2:  # two alike: which of them does not matter
             chosen = SETS[1]
         kept.append(found[best].simulated_s / found[chosen].simulated_s)
@@ -75,11 +75,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _of(rate: str, speeds: str, model: str) -> tuple[dict[str, Compared], dict[str, Compared]]:
+def _of(rate: str, speeds: str, model: str, *, exact: bool) -> tuple[dict[str, Compared], dict[str, Compared]]:
     """``sync`` with each set of hosts, and the other strategies with all."""
     about = (MODELS[model], RATES[rate], [float(speed) for speed in speeds.split(":")])
     found = {hosts: compared({"strategy": "sync"}, *about, hosts=hosts) for hosts in SETS}
-    return found, {each: compared(settings, *about) for each, settings in OTHERS.items()}
+    return found, {each: compared(settings, *about) for each, settings in ({} if exact else OTHERS).items()}
 
 
 def _times(took: Compared) -> str:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from remote_agent.planning import sharding
+from remote_agent.planning.choice import Limits, choose
 from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.training.coordinator.plan.measure import Measurements
 from remote_agent.training.shared.dataplane import Usage
@@ -69,13 +70,13 @@ class LongJob(Factory):
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """A step as it was predicted, with its terms, and as it was."""
+    """A step as it was predicted, with its terms, and as it was; and the hosts that would have been chosen for it."""
 
     predicted_s: float
     simulated_s: float
     samples: int
     terms: Mapping[str, float]
-    survey: Any
+    chosen: tuple[str, ...]
 
     @property
     def off(self) -> float:
@@ -113,9 +114,12 @@ def compared(
             run.run()
         finally:
             run.kernel.close()
-    if run.error is not None:
-        raise run.error
-    assert run.session is not None, "it was trained"
+        if run.error is not None:
+            raise run.error
+        assert run.session is not None, "it was trained"
+        assert run.session.foreseen is not None, "it was planned"
+        limits = Limits(strategy=way.settings["strategy"])
+        chosen = choose(run.session.foreseen.survey, limits).best.way.hosts
     plan = next(fields for _, kind, fields in run.events if kind == "PlanMade")
     steps = [fields for _, kind, fields in run.events if kind == "Step"][SKIPPED:]
     return Compared(
@@ -123,7 +127,7 @@ def compared(
         simulated_s=statistics.fmean(step["seconds"] for step in steps),
         samples=steps[-1]["samples"],
         terms=plan["terms"],
-        survey=run.session.foreseen.survey if run.session.foreseen is not None else None,
+        chosen=chosen,
     )
 
 
