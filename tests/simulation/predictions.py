@@ -21,7 +21,12 @@ from torch import Tensor, nn
 from remote_agent.planning import sharding
 from remote_agent.planning.choice import Limits, choose
 from remote_agent.planning.device_profile import DeviceProfile
+from remote_agent.planning.survey import Survey
+from remote_agent.training.coordinator import trial
 from remote_agent.training.coordinator.plan.measure import Measurements
+from remote_agent.training.coordinator.request import Request
+from remote_agent.training.coordinator.session import Session
+from remote_agent.training.errors import TrainingError
 from remote_agent.training.shared.dataplane import Usage
 from remote_agent.training.shared.device_costs import DeviceCosts
 from remote_agent.training.shared.findings import Findings
@@ -82,6 +87,38 @@ class Compared:
     def off(self) -> float:
         """Predicted over simulated, less 1."""
         return self.predicted_s / self.simulated_s - 1
+
+
+class TriedOnly(TrainingError):
+    """Ends a run of which only a plan's steps are tried."""
+
+
+class Trying(World):
+    """A plan's trial in the place of a run; ``found`` is what it came to, ``told`` what was said meanwhile."""
+
+    found: Survey | None = None
+
+    def train(self, real: Callable[..., Any], request: Request, model: nn.Module, session: Session, *rest: Any) -> Any:
+        del real, request, model, rest
+        self.told: list[str] = []
+        self.found = trial.surveyed(session, self.told.append)
+        raise TriedOnly("it was tried")
+
+
+def tried(speeds: Sequence[float], slower: float, rate: float) -> Trying:
+    """Try steps of ``sync`` with three hosts that take so many times as long as was measured."""
+    way = Way("tried", {"strategy": "sync"}, rate=rate)
+    run = Trying(1, way, [], factory=LongJob(way))
+    slowness = {name: 1 / speed for name, speed in zip(HOSTS, speeds, strict=True)}
+    for name, host in run.hosts.items():
+        host.slowness = slower * slowness[name]
+    with _measured_as_they_are(slowness), world.installed_for(run):
+        try:
+            run.run()
+        finally:
+            run.kernel.close()
+    assert isinstance(run.error, TriedOnly), run.error
+    return run
 
 
 class Undisturbed(World):
