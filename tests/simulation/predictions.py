@@ -68,9 +68,10 @@ class LongJob(Factory):
         return Long(self.way.dtype)
 
     @staticmethod
-    def loss(model: Line, indices: Any) -> Tensor:
+    def backward(model: Line, indices: Any) -> tuple[float, list[tuple[nn.Parameter, Tensor]]]:
         assert isinstance(model, Long), "it made it"
-        return Factory.loss(model, indices) + 0 * model.rest.sum()
+        loss, gradients = Factory.backward(model, indices)
+        return loss, [*gradients, (model.rest, torch.zeros_like(model.rest))]
 
 
 @dataclass(frozen=True, kw_only=True)
