@@ -734,7 +734,7 @@ def test_a_run_that_has_begun_since_runs_were_listed_is_among_them_once() -> Non
     assert back.run is not None
     assert back.run.history == 40, "its start is read after the last event of what it was"
     assert after(changed(RunState.FAILED, run="old"), start=listed).run == replace(
-        back.run, state=RunState.FAILED, ended=50.0, history=0
+        back.run, state=RunState.FAILED, ended=50.0, history=0, phases=()
     )
     assert after(changed(RunState.STARTING)).runs is None
     away = after(events.RunsListed(time=1.0, runs=()), changed(RunState.STARTING))

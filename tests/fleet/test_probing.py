@@ -86,7 +86,7 @@ async def test_a_home_whose_name_no_line_can_hold_is_told(
 @pytest.mark.parametrize(
     ("limit", "says"),
     [
-        ("ulimit -v 20000", "too little memory"),
+        ("ulimit -v 12000", "too little memory"),
         ("ulimit -n 12", "only 12 open files"),
         ("ulimit -v 300000", "only 292 MB of memory"),
         ("ulimit -f 1", "for each file"),

@@ -559,6 +559,7 @@ async def test_a_key_that_shows_another_view_draws_once(scenarios, open_app, mon
     drawn: list[int] = []
     original = MainScreen.draw
     monkeypatch.setattr(MainScreen, "draw", lambda screen, view: drawn.append(view.number) or original(screen, view))
+    monkeypatch.setattr(app, "_now", lambda: 0.0)  # no second passes, which would be drawn, too
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("4")
         await pilot.pause()

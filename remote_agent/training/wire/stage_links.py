@@ -81,8 +81,7 @@ Tensors = tuple[Tensor | None, ...]
 
 def pack(tensors: Sequence[Tensor | None], codec: Codec | None = None) -> bytearray:
     """Tensors as bytes; None, for one that there is none of, too. A codec writes the numbers that it makes smaller."""
-    described = bytearray(_COUNT.pack(len(tensors)))
-    parts: list[Tensor] = []
+    described, parts = bytearray(_COUNT.pack(len(tensors))), list[Tensor]()
     for tensor in tensors:
         if tensor is None:
             described += _TENSOR.pack(_NONE, 0)

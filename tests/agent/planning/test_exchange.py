@@ -110,7 +110,7 @@ def test_a_channel_does_one_thing_after_the_other() -> None:
 
 
 def test_the_busiest_channel_is_the_one_that_was_at_work_for_longest() -> None:
-    network, agenda = Network(pair(b={"medium": ""})), Agenda()
+    network, agenda = Network(pair(b={"medium": ""}).hosts, {}), Agenda()
     network.send(agenda, "b", "a", 4000, 0.0, lambda _: None)
     network.send(agenda, "a", "b", 1000, 0.0, lambda _: None)
     agenda.run()

@@ -15,7 +15,7 @@ from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import lazy
 from remote_agent.training.coordinator.sources import source_of
 from remote_agent.training.errors import JobError
-from remote_agent.training.user_code.checks import check_optimizer, load
+from remote_agent.training.user_code.checks import check_optimizer, load_first
 
 
 def model() -> nn.Linear:
@@ -77,7 +77,7 @@ def test_numpys_random_numbers_are_seeded_for_create_model() -> None:
 @pytest.mark.parametrize("other", [nn.Linear(4, 2), nn.Linear(3, 2, bias=False)])
 def test_another_architecture_on_a_host_is_refused(other: nn.Module) -> None:
     with pytest.raises(JobError, match="another model on this host"):
-        load(other, safetensors.torch.save(model().state_dict()))
+        load_first(other, safetensors.torch.save(model().state_dict()))
 
 
 class LazyJob:
@@ -103,7 +103,7 @@ def test_lazy_layers_elsewhere_get_their_shapes_with_the_first_weights() -> None
     network = job.create_model(LazyJob(), 5)
     lazy.give_shapes(network, LazyJob(), source_of(DATA))
     other = job.create_model(LazyJob(), 6)
-    load(other, safetensors.torch.save(network.state_dict()))
+    load_first(other, safetensors.torch.save(network.state_dict()))
     assert torch.equal(other.eval()(DATA[0]), network.eval()(DATA[0]))
 
 

@@ -55,7 +55,10 @@ class Job:
         return torch.optim.AdamW(model.parameters(), lr=2e-3)
 
     def loss(self, model, batch):
-        pathlib.Path(FOLDER, os.environ.get("TEST_HOST", "none")).write_text(str(os.getpid()))
+        where = pathlib.Path(FOLDER, os.environ.get("TEST_HOST", "none"))
+        draft = where.with_suffix(f".{os.getpid()}")
+        draft.write_text(str(os.getpid()))
+        draft.replace(where)  # it is read whole
         return functional.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
 
     def create_data(self):

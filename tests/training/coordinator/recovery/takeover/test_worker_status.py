@@ -48,11 +48,9 @@ def spans_of(cuts: Sequence[Cut]) -> list[tuple[SliceSpan, ...]]:
     return result
 
 
-def result_of(step: int) -> StreamedResult:
+def result_of() -> StreamedResult:
     stamps = Stamps(entered=0.0, left=1.0)
-    return StreamedResult(
-        step=step, loss=1.0, weight=1.0, compute_s=0.1, pushed=0.1, bytes_out=1, bytes_in=1, stamps=stamps
-    )
+    return StreamedResult(loss=1.0, weight=1.0, compute_s=0.1, pushed=0.1, bytes_out=1, bytes_in=1, stamps=stamps)
 
 
 def accounts_of(cuts: Sequence[Cut]) -> list[tuple[WorkerHandle, WorkerStatus]]:
@@ -60,7 +58,7 @@ def accounts_of(cuts: Sequence[Cut]) -> list[tuple[WorkerHandle, WorkerStatus]]:
     done: list[list[tuple[StreamedTask, StreamedResult]]] = [[] for _ in cuts[0]]
     for step, spans in enumerate(spans_of(cuts), start=1):
         for worker, tasks in enumerate(done):
-            tasks.append((task_of(step, spans, worker), result_of(step)))
+            tasks.append((task_of(step, spans, worker), result_of()))
     return [
         (member(worker), WorkerStatus(step=len(cuts), done=tuple(tasks[-MAX_TASKS:])))
         for worker, tasks in enumerate(done)
@@ -137,7 +135,7 @@ def test_who_did_a_lost_slice_is_on_record() -> None:
     cuts = [[3, 2], [4, 1]]
     (first, account), _ = accounts_of(cuts)
     lost = task_of(1, spans_of(cuts)[0], 1)
-    repaired = dataclasses.replace(account, repaired=((lost, result_of(1)),))
+    repaired = dataclasses.replace(account, repaired=((lost, result_of()),))
     found = takeover_point([(first, repaired)], {})
     assert [span.worker for span in found.unreported[1].counted] == ["h0/cpu", "h0/cpu"]
     assert record.gaps_and_overlaps(found.unreported[1].counted, 5) == ()
@@ -208,7 +206,7 @@ def test_a_step_that_nobody_watched_took_what_its_slowest_worker_took() -> None:
     results = {}
     for index, (seconds, weight, loss) in enumerate([(2.0, 1.0, 4.0), (3.0, 3.0, 8.0)]):
         stamps = Stamps(entered=10.0, left=10.0 + seconds)
-        result = dataclasses.replace(result_of(7), compute_s=1.5, stamps=stamps, weight=weight, loss=loss)
+        result = dataclasses.replace(result_of(), compute_s=1.5, stamps=stamps, weight=weight, loss=loss)
         results[index] = (member(index), result)
     fields = step_fields(7, UnreportedStep(spans=cut(4, 6), results=results))
     assert fields["seconds"] == 3.0, "the computing is a part of it"
