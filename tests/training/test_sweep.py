@@ -28,7 +28,6 @@ import torch
 from torch import nn
 
 
-@pytest.mark.long
 @dataclass(frozen=True)
 class Mine:
     place: float = 0.0
@@ -51,6 +50,7 @@ class Job:
 """
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_a_sweep_finds_a_planted_optimum_though_a_host_is_killed(cluster: Cluster, tmp_path: Path) -> None:
     cluster.start("z", "127.0.0.9")
