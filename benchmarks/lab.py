@@ -8,10 +8,12 @@ are simulated: computation is real, and stretched by a sleep to the pace of a de
 from __future__ import annotations
 
 import contextlib
+import csv
 import importlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -144,3 +146,12 @@ def simulated_notes(rate_mbit: float, speeds: Sequence[float], reference: Device
         f"Simulated: links of {rate_mbit:g} Mbit/s each way, by tc.",
         "Real: the computation, the network traffic, the optimizer's step (not stretched, for anybody).",
     ]
+
+
+def write_csv(path: Path, kind: type[Any], rows: Sequence[Any]) -> None:
+    """Write rows of one dataclass, with the names of its fields above them."""
+    names = [each.name for each in fields(kind)]
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(names)
+        writer.writerows([getattr(row, name) for name in names] for row in rows)

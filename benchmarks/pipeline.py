@@ -22,14 +22,13 @@ cut, and with as many layers on each host.
 from __future__ import annotations
 
 import argparse
-import csv
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.lab import SETUP_DEADLINE, Fleet, open_fleet
+from benchmarks.lab import SETUP_DEADLINE, Fleet, open_fleet, write_csv
 from benchmarks.ours import OurWay
 from remote_agent.planning import cuts
 from remote_agent.planning.blocks import BlockCost, DeviceBlocks
@@ -226,10 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"stopped: {error}", file=sys.stderr)
         return 1
     if options.csv:
-        with options.csv.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow([one.name for one in fields(Row)])
-            writer.writerows([getattr(row, one.name) for one in fields(Row)] for row in rows)
+        write_csv(options.csv, Row, rows)
     return 0
 
 

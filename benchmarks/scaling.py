@@ -22,14 +22,12 @@ included: a run should have ten steps or more. One rate takes about 30 minutes w
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 
 from benchmarks import ours, solo
-from benchmarks.lab import Fleet, Outcome, Plan, job_of, open_fleet, simulated_notes
+from benchmarks.lab import Fleet, Outcome, Plan, job_of, open_fleet, simulated_notes, write_csv
 from benchmarks.ours import OurWay, chosen_ways
 from benchmarks.peers import Peer, runner
 from benchmarks.peers.runner import chosen_peers
@@ -155,10 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     print("of sum: samples/s over the sum of what each host does alone (whole batch). Bytes sent, all hosts.")
     if options.csv:
-        with options.csv.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow([one.name for one in fields(Row)])
-            writer.writerows([getattr(row, one.name) for one in fields(Row)] for row in rows)
+        write_csv(options.csv, Row, rows)
     return 0
 
 
