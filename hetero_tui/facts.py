@@ -162,6 +162,7 @@ class HostFacts(_Facts):
 
     ``machine`` is the same for two hosts of the inventory that are one machine, user and folder; None: unknown.
     ``power`` is ``battery`` or ``mains``; None: unknown.
+    ``lacks`` are parts of its system that Ray and training need and that are not there, in words.
     ``reached`` is the address that the laptop's connection went to; None behind a jump host.
     ``clock_ahead`` is by how many seconds its clock is ahead of the laptop's (less than 0: behind), as far as it shows.
     """
@@ -186,6 +187,7 @@ class HostFacts(_Facts):
     machine: Line | None = None
     power: Line | None = None
     limits: Limits = Limits()
+    lacks: Annotated[tuple[Line, ...], Field(max_length=10)] = ()
     reached: str | None = None
     clock_ahead: float = 0.0
 

@@ -695,6 +695,21 @@ def unwritable(path: str) -> str:
     return "" if os.access(path, os.W_OK | os.X_OK) else "it belongs to another user"
 
 
+def read_lacks() -> List[str]:
+    """What Linux has everywhere, Ray and training can't do without, and this machine or container has not."""
+    if not sys.platform.startswith("linux"):
+        return []
+    lacks = []
+    if not os.path.isdir("/proc/self/fd"):
+        lacks.append("/proc is not mounted")
+    shared = "/dev/shm"  # noqa: S108 - it is looked at, not used
+    if not os.path.isdir(shared):
+        lacks.append("%s is not there" % shared)
+    elif os.statvfs(shared).f_flag & os.ST_RDONLY or not os.access(shared, os.W_OK | os.X_OK):
+        lacks.append("nothing can be written in %s" % shared)
+    return lacks
+
+
 def read_limits() -> Dict[str, Optional[int]]:
     """What each process of this user may have at most (``ulimit``); null where there is no limit.
 
@@ -786,6 +801,7 @@ def look(folder: str, deadline: float) -> Facts:
         "machine": lambda: machine_identity(folder),
         "power": lambda: power_state(commands),
         "limits": read_limits,
+        "lacks": read_lacks,
     }
     values: Dict[str, Any] = {}
     problems: Dict[str, str] = {}
@@ -837,6 +853,7 @@ def look(folder: str, deadline: float) -> Facts:
         "machine": values.get("machine"),
         "power": values.get("power"),
         "limits": values.get("limits", {}),
+        "lacks": values.get("lacks", []),
         "clock": time.time(),
         "simulated_speed": simulated_speed(),
         "problems": [problems[name] for name in parts if name in problems],

@@ -226,7 +226,10 @@ def test_up_twice_status_scripts_and_down_on_this_computer(cli, tmp_path: Path) 
         token = (cli.home / ".hetero-tui/here/token").read_text()
         everything = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
         assert token not in everything, "the secret is on no command line"
-        assert "Active:" in cli("ray", "status").stdout
+        deadline = time.monotonic() + 30  # until Ray's autoscaler has reported for the first time
+        while "Active:" not in (said := cli("ray", "status")).stdout:
+            assert said.returncode == 0, said.stderr
+            assert time.monotonic() < deadline, said.stdout
         said = cli("run", "--plain", str(script), "--json", "1")
         assert (said.returncode, said.stdout) == (1, "['--json', '1'] 1\n"), said.stderr
         assert "script.py ended with exit status 3" in said.stderr

@@ -154,6 +154,8 @@ def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:
     if available is not None and available < MIN_FREE_MEMORY:
         problems.append(Problem(f"only {available >> 20} MB of memory free", "end something else on this machine"))
     problems.extend(_limits(facts))
+    mend = "mount it there (`mount -a` as root), or start its container with it (`--shm-size=2g`)"
+    problems.extend(Problem(f"{lack}, which Ray and training need", mend) for lack in facts.lacks)
     absent = [device for device in host.devices or () if not _has_device(facts, device)]
     if absent:
         problems.append(

@@ -127,17 +127,20 @@ async def purge_hosts(
             emit(events.Notice(time=time.time(), level=events.Level.GOOD, text=text, host=name))
 
 
-async def _end_runs(cluster: str, transport: Transport) -> tuple[Removed, ...] | HostError:
-    """What ended; or why this host can't be asked, which it need not be a second time."""
+async def _end_runs(cluster: str, transport: Transport) -> tuple[Removed, ...] | HostError | None:
+    """What ended; None: there is no folder of ours; or why this host can't be asked, which it need not be again."""
     try:
         await transport.connect()
+        done = await transport.run(["test", "-e", agent.folder(cluster)], step=STEP, deadline=deadlines.COMMAND)
     except HostError as error:
         return error
+    if done.exit_status != 0:
+        return None
     arguments = ("host.node", "stop-runs", "--folder", agent.home_folder(cluster))
     with suppress(HostError):  # it may be an older agent's, or break just now: what follows ends them too, or says why
-        done = await agent.call(transport, cluster, *arguments, step=STEP, deadline=deadlines.NODE_STOP)
-        if done is not None:
-            report = agent.answer(protocol.StopReport, transport.host, done, step=STEP)
+        answered = await agent.call(transport, cluster, *arguments, step=STEP, deadline=deadlines.NODE_STOP)
+        if answered is not None:
+            report = agent.answer(protocol.StopReport, transport.host, answered, step=STEP)
             return tuple(Removed(host=transport.host, kind="process", detail=name) for name in report.stopped)
     return ()
 
@@ -145,7 +148,7 @@ async def _end_runs(cluster: str, transport: Transport) -> tuple[Removed, ...] |
 async def _tear_down(
     cluster: str,
     transport: Transport,
-    runs: tuple[Removed, ...] | HostError,
+    runs: tuple[Removed, ...] | HostError | None,
     touched: bool,
     purge: bool,
     emit: Emit,
@@ -156,8 +159,10 @@ async def _tear_down(
         if isinstance(runs, HostError):
             raise runs
         await transport.connect()
-        report = await _clean(cluster, transport, emit)
-        report = replace(report, removed=(*runs, *report.removed))
+        report = TeardownReport()
+        if runs is not None:
+            report = await _clean(cluster, transport, emit)
+            report = replace(report, removed=(*runs, *report.removed))
         if purge and not report.leftovers:
             report = replace(report, removed=(*report.removed, *await _purge(cluster, transport)))
     except HostError as error:
@@ -191,9 +196,6 @@ async def _purge(cluster: str, transport: Transport) -> tuple[Removed, ...]:
 
 async def _clean(cluster: str, transport: Transport, emit: Emit) -> TeardownReport:
     name = transport.host
-    done = await transport.run(["test", "-e", agent.folder(cluster)], step=STEP, deadline=deadlines.COMMAND)
-    if done.exit_status != 0:
-        return TeardownReport()
     emit(events.HostChanged(time=time.time(), host=name, state=HostState.STOPPING))
     answered = await agent.call(
         transport,
@@ -216,7 +218,8 @@ async def _clean(cluster: str, transport: Transport, emit: Emit) -> TeardownRepo
     # Environment and runs (with their logs) stay, and beside runs the agent, which is what reads them. Ray's log went
     # stale with it, and empty folders do not stay.
     script = (
-        'cd "$0" || exit 0; rm -rf agent.new.* agent.old.* agent.lock token token.* tls.pem* processes logs || exit 1\n'
+        f'cd "$0" || exit {_AGENT_NOT_REMOVED}\n'
+        "rm -rf agent.new.* agent.old.* agent.lock token token.* tls.pem* processes logs || exit 1\n"
         f"rmdir runs 2>/dev/null; if [ -e runs ]; then exit {_AGENT_NOT_REMOVED}; fi\n"
         f"if [ -e agent ]; then status=0; else status={_AGENT_NOT_REMOVED}; fi; rm -rf agent || exit 1\n"
         'cd && rmdir "$0" 2>/dev/null; rmdir .hetero-tui 2>/dev/null; exit $status\n'

@@ -188,6 +188,11 @@ def test_a_home_that_cannot_be_written_is_named(make_facts: Any) -> None:
     assert problem.cause == "nothing can be written in /home/me: the file system is read-only"
 
 
+def test_what_its_system_lacks_is_named(make_facts: Any) -> None:
+    (problem,) = judge(HOST, make_facts(lacks=["/proc is not mounted"]))
+    assert problem.cause == "/proc is not mounted, which Ray and training need"
+
+
 def test_intel_gpus_are_xpu_devices_and_beside_nvidias_the_build_decides(make_facts):
     intel = [{"kind": "xpu", "index": index, "name": "Arc B580"} for index in (0, 1)]
     assert make_facts(accelerators=intel, torch_build="xpu").devices == ("xpu:0", "xpu:1")

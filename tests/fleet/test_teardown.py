@@ -2,12 +2,22 @@
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from hetero_tui import deadlines
 from hetero_tui.demo.machines import EmbeddedMachines
 from hetero_tui.fleet import agent
+from hetero_tui.fleet.ledger import Ledger
+from hetero_tui.fleet.teardown import tear_down
+from hetero_tui.inventory import Host
 from hetero_tui.inventory.file import load
 from hetero_tui.session import Session
+from hetero_tui.transport.base import Completed
+from hetero_tui.transport.local import LocalTransport
 from remote_agent.host import layout, processes
 
 # Ends once asked to, and writes down whether the other process outlived it by a second, and whether this machine said
@@ -45,6 +55,25 @@ async def test_a_run_ends_before_the_nodes_of_other_hosts_so_that_it_takes_none_
         ("half", layout.RAY),
     }
     assert said.read_text() == "there stopping"
+
+
+class Hanging(LocalTransport):
+    """A machine on which no command ends, as where a start-up file waits for ever."""
+
+    asked = 0
+
+    async def run(self, command: Sequence[str], **options: Any) -> Completed:
+        self.asked += 1
+        return await super().run(["sleep", "600"], **options)
+
+
+async def test_a_machine_that_runs_no_command_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(deadlines, "COMMAND", 0.3)
+    monkeypatch.setattr(deadlines, "NODE_STOP", 5.0)
+    machine = Hanging(Host(name="nas", connection="local"))
+    nothing = Ledger("home", tmp_path)
+    report = await asyncio.wait_for(tear_down("home", {"nas": machine}, nothing, lambda _: None, (), nothing), 5)
+    assert (machine.asked, report.unseen) == (1, ("nas",))
 
 
 def launch(folder: Path, name: str, program: str, *arguments: str) -> processes.ProcessRecord:

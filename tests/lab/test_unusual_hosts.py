@@ -254,6 +254,12 @@ KINDS: dict[str, Kind] = {
         "room for [0-9]+ more files",
         arrange="mkdir ~/.hetero-tui; mount -t tmpfs -o size=4g,nr_inodes=9 tmpfs ~/.hetero-tui",
     ),
+    "roshm": Kind(
+        "a /dev/shm that is read-only",
+        "nothing can be written in /dev/shm",
+        arrange="mount -o remount,ro /dev/shm",
+    ),
+    "noproc": Kind("no /proc", "/proc is not mounted", arrange="umount -l /proc"),
     "tabhome": Kind(
         "a home with a tab in its name",
         "the name of the home folder has a tab",
