@@ -142,6 +142,8 @@ class Kernel:
             Stuck: nothing will ever happen; in the main thread.
         """
         task = self.current
+        if getcurrent() is not task.stack:  # it would be this one's wait that ends
+            raise RuntimeError("a real thread, which something else has left behind, waits in a simulation")
         if self._closing:
             raise Killed
         task.waiting, task.timed_out = True, False
