@@ -47,6 +47,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         file = item.path.relative_to(Path(__file__).parent).as_posix()
         item.add_marker(pytest.mark.xdist_group("this computer" if file in ONE_AT_A_TIME else file))
+        if "cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.ray)
 
 
 def pytest_configure() -> None:

@@ -60,7 +60,7 @@ def logs_of_run(
 async def follow_logs(
     place: Place, lines: Lines, ask: Callable[[], Awaitable[Place]], broken: Callable[[HostError], None]
 ) -> AsyncGenerator[Logged]:
-    """Yield the lines of a run until it has ended.
+    """Yield the lines of a run until it has ended; where it had before, those that there are.
 
     Args:
         place: where it is now.
@@ -69,6 +69,7 @@ async def follow_logs(
         broken: is told of each host whose connection broke.
     """
     known: Place | None = place
+    was_over = place[1].state.final
     while known is not None:
         coming: asyncio.Queue[Logged | Place | None] = asyncio.Queue(_WAITING)
         reading = asyncio.create_task(_read(known, lines, ask, broken, coming), name="follow logs")
@@ -79,6 +80,8 @@ async def follow_logs(
                 await reading
         finally:
             await cancel(reading)
+        if entry is None and was_over:
+            return
         known = entry if entry is not None else await _started_again(ask)
 
 

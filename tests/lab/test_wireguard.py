@@ -83,6 +83,7 @@ def test_in_wireguard_nothing_is_seen_a_rebooted_host_comes_back_and_down_leaves
     assert leftovers(lab) == []
 
 
+@pytest.mark.long
 def test_a_network_that_a_host_has_is_not_taken_and_who_cannot_join_is_said_before_anything_starts(lab: Lab) -> None:
     assert PREFIX == 20
     nas = lab.host("nas")

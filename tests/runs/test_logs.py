@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from hetero_tui import commanding
+from hetero_tui import commanding, deadlines
 from hetero_tui.demo.machines import EmbeddedMachines
 from hetero_tui.errors import RunError, UsageError
 from hetero_tui.events import ClusterState
@@ -44,7 +44,6 @@ MERGED = [
 ]
 
 
-@pytest.mark.long
 @asynccontextmanager
 async def logged(machines: EmbeddedMachines) -> AsyncIterator[Session]:
     """A session on the machines, whose cluster is down; a run has left its logs there."""
@@ -132,8 +131,9 @@ async def test_runs_and_their_logs_are_there_after_down_and_until_the_next_up(
 
 
 async def test_a_connection_that_breaks_while_a_run_is_followed_costs_no_line_and_none_comes_twice(
-    machines: EmbeddedMachines, capsys: pytest.CaptureFixture[str]
+    machines: EmbeddedMachines, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(deadlines, "RUN_RESUMED", 1.0)
     out: list[str] = []
 
     async def until(text: str) -> None:

@@ -91,6 +91,7 @@ def test_every_example_is_trained_by_a_test_with_its_name() -> None:
 
 
 @pytest.mark.ray
+@pytest.mark.long
 def test_images_are_told_apart_and_finetune_starts_from_these_weights(launch: Launch, tmp_path: Path) -> None:
     run = trained(launch, tmp_path / "run0", "images.py", {}, 96, num_iterations=60)
     assert validated(run)["accuracy"] > 0.94

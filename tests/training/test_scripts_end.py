@@ -108,6 +108,7 @@ def script(tmp_path: Path) -> Iterator[Script]:
         os.killpg(started.process.pid, signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_a_script_after_its_step_with_what_was_trained(script: Script) -> None:
     script.until('"kind":"step"', "run/events.jsonl")
     script.until("lines left out", "stderr")

@@ -134,8 +134,10 @@ class ProcessGroup:
             raise GroupBroken(_first_line(error)) from error
 
     def _finish(self, work: Any) -> None:
-        future = work.get_future()
-        future.add_done_callback(lambda _: self._wake.set())
+        future, wake = work.get_future(), self._wake
+        # Gloo's thread frees the callback. With the group in it, it could free that too: it would wait for itself, and
+        # end the process.
+        future.add_done_callback(lambda _: wake.set())
         # An operation before this one, or one after it, may wake us as well.
         while not future.done():
             if self._given_up:

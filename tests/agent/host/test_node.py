@@ -124,6 +124,7 @@ def test_a_machine_that_is_being_taken_down_has_no_node_that_anything_may_be_bui
     assert (node.status(folder).state, node.status(folder).spec) == ("stopped", None)
 
 
+@pytest.mark.long
 def test_a_cluster_of_two_machines_comes_up_keeps_together_and_goes_without_a_trace(
     machine, start, stop, agent, tmp_path, wait_until
 ):

@@ -39,6 +39,7 @@ class Job:
 """
 
 
+@pytest.mark.long
 def test_shares_and_prediction_follow_a_device_that_runs_at_three_tenths(launch: Launch, tmp_path: Path) -> None:
     slow = tmp_path / "slow"
     run = launch(JOB.replace("SLOW", str(slow)), batch_size=48, num_iterations=CALM_STEPS + MOST_STEPS)

@@ -246,6 +246,7 @@ TrainingConfig = __import__("functools").partial(TrainingConfig, epochs=2)
 
 
 @pytest.mark.ray
+@pytest.mark.long
 def test_a_ray_dataset_is_read_block_by_block_and_each_sample_once_an_epoch(tmp_path: Path, stub: Path) -> None:
     pytest.importorskip("pyarrow", reason="Ray Data needs pyarrow: pip install -e '.[data]'")
     pytest.importorskip("pandas", reason="Ray Data needs pandas: pip install -e '.[data]'")

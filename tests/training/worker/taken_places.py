@@ -1,7 +1,7 @@
 """``python -m tests.training.worker.taken_places``: strangers take the places of a group's members.
 
-A process of its own, as gloo now and then ends the one whose connections were taken (once in some hundred times on a
-busy computer). Prints what each member said, as JSON, once the group after that has summed.
+A process of its own: were gloo to end it, the test says so. Prints what each member said, as JSON, once the group
+after that has summed.
 """
 
 from __future__ import annotations

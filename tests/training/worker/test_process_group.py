@@ -99,10 +99,7 @@ def test_a_stranger_in_a_members_place_breaks_the_group_before_any_data(
 
 def test_a_stranger_that_connects_in_a_members_place_is_named_and_the_next_group_sums() -> None:
     command = [sys.executable, "-m", "tests.training.worker.taken_places"]
-    for _ in range(3):
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=2 * WAIT_S)
-        if done.returncode != -signal.SIGABRT:  # gloo's own end, which is rare: for a run it is a killed worker
-            break
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=2 * WAIT_S)
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout)
     assert ["stranger" in said for said in results["said"]] == [True] * 2, results

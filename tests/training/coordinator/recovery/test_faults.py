@@ -175,6 +175,7 @@ def test_a_worker_that_hangs_is_done_without_and_is_started_again(
     assert held < SILENCE_S + noise + NOISE_S
 
 
+@pytest.mark.long
 def test_a_host_is_drained_and_another_one_added_while_the_run_is_on(launch: Any, tmp_path: Path) -> None:
     """In a group for all-reduce: ``tests/simulation``."""
     source, settings = job(tmp_path), SETTINGS["sync"]

@@ -40,6 +40,7 @@ SETTINGS: dict[str, dict[str, Any]] = {kind: test_faults.SETTINGS[kind] for kind
 
 
 @pytest.mark.parametrize("kind", ["sync", pytest.param("allreduce", marks=pytest.mark.long)])
+@pytest.mark.long
 def test_a_silent_and_then_a_killed_worker_hold_up_the_others_for_a_moment_and_come_back(
     launch: Any, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

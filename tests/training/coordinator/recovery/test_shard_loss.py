@@ -186,6 +186,7 @@ def test_a_killed_shard_is_restored_and_the_weights_are_those_without_the_fault(
 
 
 @pytest.mark.ray
+@pytest.mark.long
 def test_a_host_that_falls_silent_with_its_shard_holds_the_others_up_for_three_seconds(
     launch: Any, tmp_path: Path
 ) -> None:
