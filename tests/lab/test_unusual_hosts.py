@@ -259,7 +259,7 @@ KINDS: dict[str, Kind] = {
         "nothing can be written in /dev/shm",
         arrange="mount -o remount,ro /dev/shm",
     ),
-    "noproc": Kind("no /proc", "/proc is not mounted", arrange="umount -l /proc"),
+    "noproc": Kind("no /proc", "/proc is not mounted", arrange="umount -l /proc; umount -l /proc"),
     "tabhome": Kind(
         "a home with a tab in its name",
         "the name of the home folder has a tab",
