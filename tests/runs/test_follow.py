@@ -32,6 +32,8 @@ with open("runs/r/events.jsonl", "a") as file:
         file.write(protocol.encode(event) + "\\n")
         file.flush()
         while seq in map(int, sys.argv[3:]) and not os.path.exists(f"runs/r/go-on-{seq}"):
+            if not os.path.exists(sys.argv[0]):
+                sys.exit()
             time.sleep(0.01)
     if last:
         event = protocol.RunFailed(seq=count + 1, time=time.time(), step=count, host="h", cause="the end")
@@ -42,7 +44,8 @@ with open("runs/r/events.jsonl", "a") as file:
 async def start_writer(transport: Transport, events: int, *, last_word: bool, rests: Sequence[int] = ()) -> None:
     """A stand-in for a coordinator: a recorded process that writes events, on the host.
 
-    It rests after those of the numbers ``rests`` until there is a file ``go-on-NUMBER`` beside the events.
+    It rests after those of the numbers ``rests`` until there is a file ``go-on-NUMBER`` beside the events, or its
+    machine is gone.
     """
     await agent.ship(transport, CLUSTER, sys.executable)
     await transport.put(WRITER.encode(), f"{agent.folder(CLUSTER)}/runs/r/writer.py", step="test", deadline=20)
