@@ -11,7 +11,6 @@ from functools import cache
 from hetero_tui.events import HostState
 from hetero_tui.state import IN_CLUSTER, State
 from hetero_tui.ui import format as fmt
-from remote_agent import protocol
 from remote_agent.job_settings import described, written
 from remote_agent.settings import TrainingConfig
 
@@ -106,22 +105,28 @@ def foot(state: State, job: str, given: Mapping[str, str]) -> str:
     """
     ready = sum(host.state in (*IN_CLUSTER, HostState.READY) for host in state.hosts)
     said = [f"{ready} of {fmt.plural(len(state.hosts), 'host')} ready"]
-    before = next(
-        (run for run in reversed(state.listed_runs or ()) if run.job == job and run.step and run.parameters), None
-    )
-    if before is None:
+    known = _earlier(state, job)
+    if known is None:
         return ", ".join(said)
+    parameters, seconds = known
     steps = given.get("num_iterations", str(TrainingConfig().num_iterations))
-    seconds = _step_seconds(state, before)
     if steps.isdigit() and seconds is not None and not given.keys() & _OTHER_STEPS:
         said.append(f"about {fmt.duration(int(steps) * seconds)}")
-    return ", ".join([*said, f"{before.parameters:,} parameters"])
+    return ", ".join([*said, f"{parameters:,} parameters"])
 
 
-def _step_seconds(state: State, before: protocol.RunSummary) -> float | None:
-    """Of a step of that run: as measured where it is on the screen, else from its whole time, its start included."""
-    if state.run is not None and state.run.run == before.id and state.run.step_seconds is not None:
-        return state.run.step_seconds
-    if before.started is None or before.ended is None:
-        return None
-    return (before.ended - before.started) / before.step
+def _earlier(state: State, job: str) -> tuple[int, float | None] | None:
+    """Parameters and seconds of a step of the newest run of this job: on the screen, or else of those that are listed.
+
+    Seconds are measured, or else taken from the whole time, start included.
+    """
+    shown = state.run
+    if shown is not None and shown.job == job and shown.step and shown.parameters:
+        return shown.parameters, shown.step_seconds
+    for run in reversed(state.listed_runs or ()):
+        if run.job != job or not run.step or not run.parameters:
+            continue
+        if run.step_s is not None or run.started is None or run.ended is None:
+            return run.parameters, run.step_s
+        return run.parameters, (run.ended - run.started) / run.step
+    return None
