@@ -130,7 +130,7 @@ class Pipeline(Strategy):
             TrainingError: it does not fit into the devices' memory, or a stage can't be opened.
         """
         session, members = self._session, list(self._session.members)
-        self._step = session.order.done
+        self._step, self._stages = session.order.done, members  # each of them may be lost before there are stages
         costs: list[DeviceBlocks] = self._all(members, SERVER_S, "costs")
         links = Links.of(session.foreseen.survey if session.foreseen is not None else None)
         try:
