@@ -28,7 +28,7 @@ class Channel(Protocol):
 
     Attributes:
         kind: in words.
-        step: the newest step whose weights are here as a whole.
+        step: the newest step whose weights are here as a whole; -1: they have to be fetched first.
         gradient: float32, shape ``(numel,)``, on the worker's device: where a gradient SUM is put to be contributed.
         weights: float32, shape ``(numel,)`` each: those of step t are in ``weights[t % 2]`` until step t + 1 is whole.
     """
@@ -112,7 +112,7 @@ class NetworkChannel:
         codecs: Codecs = EXACT,
         step: int | None = 0,
     ) -> None:
-        self.step = step or 0
+        self.step = -1 if step is None else step
         self.gradient = torch.zeros_like(weights)
         self.weights = (torch.zeros_like(weights), torch.zeros_like(weights))
         self.weights[self.step % 2].copy_(weights)

@@ -64,7 +64,7 @@ class LocalRounds(Streaming):
         self._inner = torch.empty_like(channel.gradient)
         self._assumed: Tensor | None = None  # own weights at the end of the delayed round whose exchange is open
         self._moved = [0, 0]  # bytes (out, in) of exchanges that have ended since the last result
-        self._made = 0  # the last round whose local steps this worker has made
+        self._made = -1  # the last round whose local steps this worker has made
         super().__init__(model, names, watched, channel, compute)
         self._inner_views = self._gradients.views(self._inner)
         for parameter, view in zip(self._parameters.values(), self._gradients.views(self._weights), strict=True):

@@ -38,7 +38,7 @@ from remote_agent.training.wire.layout import Layout
 
 LOG = logging.getLogger(__name__)
 
-MAX_RESTORES = 3
+MAX_RESTORES = 5
 """Times that shards may be lost one after the other with no new step made in between."""
 
 SPARE_BYTES = 1 << 30
