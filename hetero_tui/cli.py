@@ -248,7 +248,9 @@ def down(
         else:
             for removed in report.removed:
                 output.data(f"{removed.host}: {removed.kind} {removed.detail} is gone")
-        unseen = f"; not looked at, and never used from this computer: {', '.join(report.unseen)}"
+        unseen = (
+            f"; not looked at, as they did not answer, but not in use from this computer: {', '.join(report.unseen)}"
+        )
         return commanding.report_leftovers(output, report, f"nothing is left{unseen if report.unseen else ''}")
 
     commanding.in_session(context, Output(as_json, plain), accept, work)

@@ -32,6 +32,9 @@ from remote_agent import protocol
 
 _STYLES = {Level.INFO: "", Level.GOOD: "green", Level.WARNING: "yellow", Level.BAD: "bold red"}
 _MARKS = {Level.INFO: " ", Level.GOOD: "+", Level.WARNING: "!", Level.BAD: "x"}
+MOST_SAID = 1_000_000
+"""Characters of one text on stderr."""
+
 WORD_EVERY = 5.0
 """Seconds without a change after which it is said again what is waited for, and for how long."""
 
@@ -80,8 +83,8 @@ class Output:
         self._console(stderr=False).print(Text(text, style=style), soft_wrap=True)
 
     def say(self, text: str, style: str = "") -> None:
-        """One line on stderr."""
-        self._console(stderr=True).print(Text(text, style=style), soft_wrap=True)
+        """One line on stderr; what users' own files and words have in them reaches no terminal as a code."""
+        self._console(stderr=True).print(Text(plain(text, MOST_SAID), style=style), soft_wrap=True)
 
     def complain(self, text: str) -> None:
         """Something that went wrong, on stderr."""

@@ -692,7 +692,12 @@ def unwritable(path: str) -> str:
         return "the file system is read-only"
     if place.f_files and place.f_favail < LEAST_FILES:  # f_files is 0 where the file system does not count them
         return "the file system has room for %d more files (inodes) only" % place.f_favail
-    return "" if os.access(path, os.W_OK | os.X_OK) else "it belongs to another user"
+    is_own = os.stat(path).st_uid == os.getuid()
+    if not os.access(path, os.W_OK | os.X_OK):
+        return "its mode or attributes forbid it (`ls -ld`, `lsattr -d`)" if is_own else "it belongs to another user"
+    if not is_own and os.path.realpath(path) != os.path.realpath(home):
+        return "it belongs to another user, who could change what runs there"
+    return ""
 
 
 def read_lacks() -> List[str]:

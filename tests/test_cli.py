@@ -73,6 +73,14 @@ def test_a_script_that_does_not_say_yes_tears_nothing_down(cli) -> None:
     assert "--yes" in done.stderr
 
 
+def test_what_an_inventory_has_in_it_is_no_escape_code_either(cli) -> None:
+    (cli.home / "inventory.yaml").write_text('hosts: {"b\\x1b[31m": {address: "x\\x1by"}}\n')
+    done = cli("probe")
+    assert done.returncode == 2
+    assert "hosts.b" in done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
+
+
 def test_a_pipe_gets_no_escape_codes(cli) -> None:
     done = cli("probe")
     assert done.returncode == 0

@@ -21,6 +21,9 @@ def explicit(name: str, place: Place) -> dict[str, Any]:
         AuthenticationFailed: the file is missing, or is no private key.
     """
     path = Path(name).expanduser()
+    if path.exists() and not path.is_file():  # reading a pipe would wait without end
+        cause, hint = f"identity_file {path} is no file", "correct `identity_file` in the inventory"
+        raise AuthenticationFailed(place.host, cause, step=place.step, hint=hint)
     try:
         return {"client_keys": [asyncssh.read_private_key(path)], "agent_path": None}
     except OSError as error:

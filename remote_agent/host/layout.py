@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from remote_agent import plain_file
 from remote_agent.protocol import NodeSpec, ProtocolError, decode, run_process_name
 
 RAY = "ray"
@@ -54,6 +55,6 @@ def stop_flag(folder: Path) -> Path:
 def read_spec(folder: Path) -> NodeSpec | None:
     """The specification in force; None when no node was started here."""
     try:
-        return decode(NodeSpec, spec_path(folder).read_text())
+        return decode(NodeSpec, plain_file.read_text(spec_path(folder)))
     except (OSError, ProtocolError, UnicodeDecodeError):
         return None

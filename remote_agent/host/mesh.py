@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from remote_agent import deadlines
+from remote_agent import deadlines, plain_file
 from remote_agent.host import layout, processes
 from remote_agent.protocol import (
     CLUSTER_MARK,
@@ -72,7 +72,7 @@ def is_up(folder: Path) -> bool:
 def read_spec(folder: Path) -> MeshSpec | None:
     """What :func:`up` was told last; None where this machine is in no such network."""
     try:
-        return decode(MeshSpec, layout.mesh_path(folder).read_text())
+        return decode(MeshSpec, plain_file.read_text(layout.mesh_path(folder)))
     except (OSError, ProtocolError, UnicodeDecodeError):
         return None
 

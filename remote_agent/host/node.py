@@ -67,6 +67,9 @@ def start(spec: NodeSpec) -> NodeReport:
     except TimeoutError as error:
         hint = "another `up` or `down` works on this machine: wait until it is done"
         return NodeReport(host=spec.host, state=RayState.FAILED, cause=str(error), hint=hint)
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        cause = f"{error.filename} is not what it should be: {error.strerror}"
+        return NodeReport(host=spec.host, state=RayState.FAILED, cause=cause, hint="move it away, then run it again")
     except (ray_command.UnsafeFolderError, OSError) as error:
         hint = "see that this user owns that place and that its disk has room"
         return NodeReport(host=spec.host, state=RayState.FAILED, cause=str(error), hint=hint)
@@ -128,8 +131,8 @@ def _leave_older(folder: Path) -> None:
 
 def _await_supervisor(folder: Path, pause: ray_node.Pause) -> ProcessRecord:
     """The record of Ray once it runs and has joined; a supervisor that is bringing it back gets to do so."""
-    ends = time.monotonic() + deadlines.JOIN_SECONDS
-    failures: int | None = None
+    began = time.monotonic()
+    ends, failures = began + deadlines.JOIN_SECONDS, None
     while True:
         word, record = supervision.read(folder), processes.read_record(folder, layout.RAY)
         ray = None if record is None else processes.find_ours(folder, record)
@@ -141,8 +144,9 @@ def _await_supervisor(folder: Path, pause: ray_node.Pause) -> ProcessRecord:
             failures = word.failures if failures is None else failures
             if word.failures > failures or time.monotonic() >= ends:
                 raise NodeError(word.cause or "Ray did not come back", word.hint or "see logs/supervisor.log there")
-        elif time.monotonic() >= ends:
-            raise NodeError("Ray's supervisor does not say how it is", "run `down`, then `up`")
+        elif time.monotonic() >= began + deadlines.LAUNCH_SECONDS:
+            cause = f"Ray's supervisor does not say how it is in {supervision.path(folder)}"
+            raise NodeError(cause, "run `down`, then `up`")
         pause(deadlines.POLL_SECONDS)
 
 

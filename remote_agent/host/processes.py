@@ -29,7 +29,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from remote_agent import deadlines
+from remote_agent import deadlines, plain_file
 from remote_agent.host import process_table
 from remote_agent.host.process_table import Process, find_marked
 from remote_agent.protocol import (
@@ -81,7 +81,7 @@ def record_path(folder: Path, name: str) -> Path:
 def read_record(folder: Path, name: str) -> ProcessRecord | None:
     """The record of a process that was started under this name; None when there is none, or it can't be read."""
     try:
-        return decode(ProcessRecord, record_path(folder, name).read_text())
+        return decode(ProcessRecord, plain_file.read_text(record_path(folder, name)))
     except (OSError, ProtocolError, UnicodeDecodeError):
         return None
 

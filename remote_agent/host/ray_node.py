@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from remote_agent import deadlines, probe, tls
+from remote_agent import deadlines, plain_file, probe, tls
 from remote_agent.host import layout, process_table, processes, ray_command
 from remote_agent.protocol import NodeSpec, ProcessRecord
 
@@ -72,7 +72,7 @@ def check_secrets(folder: Path, spec: NodeSpec) -> tuple[Path, Path | None]:
 def _check_secret(path: Path, what: str, missing: str) -> None:
     try:
         status = path.lstat()
-        text = path.read_text().strip()
+        text = plain_file.read_text(path).strip()
     except (OSError, UnicodeDecodeError):
         text = ""
     if not text:
@@ -124,7 +124,7 @@ def await_join(folder: Path, record: ProcessRecord, pause: Pause) -> None:
 def said(record: ProcessRecord) -> str:
     """What Ray has written to its log since it was started."""
     log = Path(record.log)
-    return log.read_text(errors="replace") if log.exists() else ""
+    return log.read_text(errors="replace") if log.is_file() else ""
 
 
 def stop(folder: Path, record: ProcessRecord, grace: float = deadlines.STOP_SECONDS) -> None:

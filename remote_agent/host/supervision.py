@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from remote_agent import deadlines
+from remote_agent import deadlines, plain_file
 from remote_agent.host import processes
 from remote_agent.protocol import ProtocolError, decode, encode
 
@@ -48,7 +48,7 @@ def path(folder: Path) -> Path:
 def read(folder: Path) -> Supervision | None:
     """The supervisor's last word; None when there is none."""
     try:
-        return decode(Supervision, path(folder).read_text())
+        return decode(Supervision, plain_file.read_text(path(folder)))
     except (OSError, ProtocolError, UnicodeDecodeError):
         return None
 

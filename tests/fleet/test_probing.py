@@ -57,6 +57,11 @@ async def test_a_home_of_any_name_is_found_as_it_is(home: Path) -> None:
         (lambda home: home.rmdir(), "the home folder .* is not there"),
         (lambda home: (home / ".hetero-tui").touch(), "it is no folder"),
         (lambda home: (home / ".hetero-tui").symlink_to("/nonexistent/folder"), "it is no folder"),
+        pytest.param(
+            lambda home: ((home / ".hetero-tui").mkdir(mode=0o777), os.chown(home / ".hetero-tui", 12345, 12345)),
+            "it belongs to another user",
+            marks=pytest.mark.skipif(os.getuid() != 0, reason="only root gives folders away"),
+        ),
     ],
 )
 async def test_a_folder_of_ours_that_can_not_be_made_is_told_before_anything_is_sent(

@@ -157,6 +157,13 @@ async def test_an_identity_file_that_is_none_is_said_so(server, connect, tmp_pat
         await connect(server.changed(identity_file=str(tmp_path / "key"))).connect()
 
 
+async def test_an_identity_file_that_is_a_pipe_is_not_waited_for(server, connect, tmp_path):
+    os.mkfifo(tmp_path / "key")
+    async with asyncio.timeout(5):
+        with pytest.raises(AuthenticationFailed, match="is no file"):
+            await connect(server.changed(identity_file=str(tmp_path / "key"))).connect()
+
+
 async def test_a_closed_port_refuses_at_once(connect):
     began = time.monotonic()
     with pytest.raises(Unreachable, match=r"dead: connect: 127.0.0.1 port \d+ refused .* -> start its SSH server"):
