@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from remote_agent import training
-from remote_agent.settings import TrainingConfig
+from remote_agent.settings import OF_ORDERS, TrainingConfig
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
@@ -91,6 +91,8 @@ def settings() -> str:
     ]
     for field in dataclasses.fields(TrainingConfig):
         default = "none" if field.default in (None, "") else str(field.default).lower()
+        if field.name in OF_ORDERS:
+            default = f"{OF_ORDERS[field.name]}; of a script {default}"
         example = f"`--set {field.name}={EXAMPLES[field.name]}`"
         if field.name.endswith("_workers"):
             example = f"`TrainingConfig({field.name}={EXAMPLES[field.name]})`"

@@ -87,7 +87,8 @@ def demo(
     from hetero_tui.runs.order import read_order
 
     output = Output(as_json, plain)
-    order = commanding.checked(output, lambda: read_order(job, with_log(settings, log_to), paths or ()))
+    pairs = ["strategy=sync", *with_log(settings, log_to)]  # all three train, were one alone the fastest or not
+    order = commanding.checked(output, lambda: read_order(job, pairs, paths or ()))
     from hetero_tui.demo.fleet import demo_fleet
 
     in_app = not (as_json or plain) and on_a_terminal()

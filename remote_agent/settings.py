@@ -19,7 +19,7 @@ from remote_agent import job_settings
 from remote_agent.errors import ConfigError
 from remote_agent.goals import GoalSetting
 from remote_agent.kinds import Choice, Range, convert, nearest
-from remote_agent.strategies import SETTINGS, SPECS, spec_of
+from remote_agent.strategies import AUTO, SETTINGS, SPECS, spec_of
 
 STREAMS = ("auto", "network")
 """Values of ``stream``."""
@@ -44,6 +44,9 @@ ALLOWED = ("exact", "inexact")
 
 QUANTIZERS = ("none", "nf4")
 """Values of ``quantize``."""
+
+OF_ORDERS: Mapping[str, Any] = types.MappingProxyType({"strategy": AUTO})
+"""Settings of a run on the fleet where neither its order nor its job names them; a script's are those of its code."""
 
 CODECS = dict.fromkeys(("fp32", "bf16", "int8", "topk"))
 """Values of ``codec``, in their order; see :mod:`remote_agent.training.wire.codecs`, which may have more of them."""
@@ -70,6 +73,7 @@ def _all_mistakes_at_once(config: type[_Config]) -> type[_Config]:
         if mistakes:
             raise ConfigError(tuple(mistakes))
         plain(self, **values)
+        object.__setattr__(self, "_named", frozenset(values))
 
     config.__init__ = init  # type: ignore[method-assign]
     return config
@@ -210,6 +214,10 @@ class TrainingConfig:
     log_to: Annotated[str, Choice(LOGS)] = "none"
     num_gpu_workers: Annotated[int | None, Range(least=0)] = None
     num_cpu_workers: Annotated[int | None, Range(least=0)] = None
+
+    def names(self, setting: str) -> bool:
+        """Whether this setting was given when the object was made, rather than left at its default."""
+        return setting in self._named  # type: ignore[attr-defined]  # it is no field
 
     @classmethod
     def from_settings(

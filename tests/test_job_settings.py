@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,11 +13,12 @@ from hetero_tui.runs.order import read_order
 from hetero_tui.ui import train_form
 from remote_agent.errors import ConfigError
 from remote_agent.kinds import Range, Required
+from remote_agent.settings import TrainingConfig
 from remote_agent.training import job as jobs
 from remote_agent.training.errors import JobError
 
 FILE = '''
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Mine:
@@ -97,6 +98,23 @@ def test_the_host_fills_them_and_the_configuration() -> None:
     config = jobs.configured(made, {"model": "here", "depth": "5", "batch_size": "8"})
     assert (made.factory.settings, config.batch_size) == (Own("here", 5), 8)
     assert Job.settings == Own(), "it is of this run alone"
+
+
+@pytest.mark.parametrize(
+    ("own", "given", "strategy"),
+    [
+        (None, {}, "auto"),
+        (TrainingConfig(batch_size=8), {}, "auto"),
+        (TrainingConfig(strategy="sync"), {}, "sync"),
+        (TrainingConfig(strategy="ssp"), {"strategy": "allreduce"}, "allreduce"),
+        (None, {"strategy": "local_sgd"}, "local_sgd"),
+    ],
+)
+def test_where_neither_order_nor_job_names_a_strategy_the_planner_chooses(
+    own: TrainingConfig | None, given: dict[str, str], strategy: str
+) -> None:
+    made = replace(jobs.from_object("own", Job), config=own)
+    assert jobs.configured(made, {"model": "here", **given}).strategy == strategy
 
 
 def test_the_host_names_every_mistake_and_what_is_missing() -> None:

@@ -12,7 +12,7 @@ from hetero_tui.events import HostState
 from hetero_tui.state import IN_CLUSTER, State
 from hetero_tui.ui import format as fmt
 from remote_agent.job_settings import described, written
-from remote_agent.settings import TrainingConfig
+from remote_agent.settings import OF_ORDERS, TrainingConfig
 
 FOR_SCRIPTS = frozenset({"num_gpu_workers", "num_cpu_workers"})
 """Settings that the fleet's devices make meaningless here."""
@@ -50,7 +50,7 @@ def settings() -> tuple[Setting, ...]:
     return tuple(
         Setting(
             name=field.name,
-            default=written(field.default),
+            default=written(OF_ORDERS.get(field.name, field.default)),
             unit=next((unit for ending, unit in _UNITS.items() if field.name.endswith(ending)), ""),
             help=help_of.get(field.name, ""),
         )

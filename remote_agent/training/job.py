@@ -45,7 +45,7 @@ from remote_agent import job_settings, strategies
 from remote_agent.models import kept
 from remote_agent.models.adapters import adapt
 from remote_agent.protocol import CLUSTER_MARK
-from remote_agent.settings import names
+from remote_agent.settings import OF_ORDERS, names
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import Interrupted, JobError
 from remote_agent.training.shared import file_memory, own_devices
@@ -162,10 +162,14 @@ def load(name: str, folder: Path) -> Job:
 def configured(job: Job, given: Mapping[str, Any]) -> TrainingConfig:
     """The configuration that ``--set`` makes of the job's; what is for the job's own ``settings`` is put there.
 
+    What neither of them names is that of :data:`~remote_agent.settings.OF_ORDERS`.
+
     Raises:
         ConfigError: with every mistake.
         JobError: its ``settings`` are no dataclass, or are called as the engine's.
     """
+    left = {name: value for name, value in OF_ORDERS.items() if job.config is None or not job.config.names(name)}
+    given = {**left, **given}
     own = getattr(job.factory, "settings", None)
     if own is None:
         return TrainingConfig.from_settings(given, job.config)

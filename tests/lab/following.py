@@ -21,7 +21,7 @@ T = TypeVar("T", bound=protocol.Event)
 ENDLESS = 100_000
 """Steps; a test stops the run long before."""
 
-SETTINGS = {"batch_size": 280, "checkpoint_every": 5}
+SETTINGS = {"strategy": "sync", "batch_size": 280, "checkpoint_every": 5}
 
 WAIT_S = 180.0
 """Until an event must have come where nothing else is said: a new head takes 100 s on a computer that is drowned."""

@@ -134,7 +134,7 @@ def test_the_clusters_secret_is_nowhere_that_another_user_of_a_host_can_read_it(
 
 
 def test_train_prints_every_event_as_a_line_and_the_loss_falls(product: HeteroTui) -> None:
-    events = product.events("train", "text", "--set", f"num_iterations={TEXT_STEPS}")
+    events = product.events("train", "text", "--set", f"num_iterations={TEXT_STEPS}", "--set", "strategy=sync")
     assert_whole(events)
     losses = [one.loss for one in steps(events)]
     assert len(losses) == TEXT_STEPS
@@ -151,7 +151,7 @@ def test_train_prints_every_event_as_a_line_and_the_loss_falls(product: HeteroTu
 
 def test_a_run_outlives_the_laptops_command_and_attach_shows_all_of_it(product: HeteroTui, fleet: Lab) -> None:
     iterations = 50
-    settings = ["--set", f"num_iterations={iterations}", "--set", "batch_size=840"]
+    settings = ["--set", f"num_iterations={iterations}", "--set", "batch_size=840", "--set", "strategy=sync"]
     with product.start("train", "digits", *settings, "--json") as train:
         assert train.stdout is not None
         seen: list[protocol.Event] = []
