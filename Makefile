@@ -1,6 +1,6 @@
 # make demo   train on three simulated machines on this computer, and take them away again
 # make check  lint, types, layers, and the tests that need neither Ray nor hosts
-# make test   every check, and the tests of each promise: 20 minutes on two cores
+# make test   every check, and the tests of each promise: 15 minutes on two cores
 # make test-all   every check and every test: 45 minutes
 #
 # Each makes its own environment in .venv, and makes it anew when pyproject.toml or constraints.txt change.

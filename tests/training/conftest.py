@@ -143,7 +143,7 @@ def launch(cluster: Cluster, coordinators: Coordinators, tmp_path: Path) -> Iter
                 DeviceSpec(host=host, device=device, name="test", max_batch=limits.get(host)) for host in hosts
             ),
             server_host=server,
-            config={"strategy": "sync", **config},
+            config=config if "strategy=" in source else {"strategy": "sync", **config},
             resume=str(folder) if earlier is not None else "",
         )
         (folder / "run.json").write_text(encode(spec))

@@ -145,6 +145,7 @@ def test_script_trains_on_a_cluster_that_runs_and_uses_the_result(cluster: Clust
 
 
 @pytest.mark.ray
+@pytest.mark.long
 def test_scripts_of_the_documents_find_the_cluster_and_its_devices(cluster: Cluster) -> None:
     pytest.importorskip("pyarrow", reason="Ray Data needs pyarrow: pip install -e '.[data]'")
     host, _, port = cluster.address.rpartition(":")

@@ -211,6 +211,7 @@ def covered(folder: str, end: int, begin: int = 0) -> tuple[str, ...]:
 
 
 @pytest.mark.ray
+@pytest.mark.long
 def test_iterables_train_sample_by_sample_in_order_to_their_end(tmp_path: Path, stub: Path) -> None:
     runs = """[
         ("loader", Loader(), 3, 50, "loader", None),
