@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -90,7 +91,7 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
             if event.stages:
                 return replace(run, workers=_staged(run.workers, event)), Level.INFO, _cut(event)
             shares = ", ".join(f"{share.host} {share.samples}" for share in event.shares)
-            return run, Level.INFO, f"samples of a step, by measured speed: {shares}"
+            return run, Level.INFO, f"samples of a step, by measured speed: {shares}{_left_out(event)}"
         case protocol.Rebalanced():
             reason = f" ({event.reason})" if event.reason else ""
             shares = ", ".join(f"{share.host} {share.samples}" for share in event.shares)
@@ -230,6 +231,18 @@ def _cut(plan: protocol.PlanMade) -> str:
     hosts = {share.worker: share.host for share in plan.shares}
     parts = [f"{hosts.get(stage.worker, stage.worker)} {stage.first + 1}-{stage.last}" for stage in plan.stages]
     return f"blocks of the model, by measured speed: {', '.join(parts)}"
+
+
+def _left_out(plan: protocol.PlanMade) -> str:
+    """Which hosts have no part in the plan, and why, as the planner said it; "" where all have."""
+    used, advice = {share.host for share in plan.shares}, ": leave it out"
+    said = [reason for reason in plan.reasons if used == {reason.removeprefix("use ").partition(" alone: ")[0]}]
+    said += [reason for reason in plan.reasons if " is left out: " in reason]
+    for reason in plan.reasons:
+        names, verb, rest = reason.removesuffix(advice).partition(" would ")
+        if reason.endswith(advice) and not any(re.match(rf"{re.escape(host)}[ ,]", reason) for host in used):
+            said.append(f"{names.removesuffix(', each,')} left out:{verb}{rest}")
+    return "".join(f"; {one_line(each, 200)}" for each in said)
 
 
 def _change_worker(run: RunView, name: str, **changes: object) -> tuple[WorkerView, ...]:
