@@ -233,14 +233,24 @@ def _cut(plan: protocol.PlanMade) -> str:
     return f"blocks of the model, by measured speed: {', '.join(parts)}"
 
 
+_ADVICE = ": leave it out"
+
+
+def left_out(plan: protocol.PlanMade) -> frozenset[str]:
+    """The hosts that the plan has no part for, as a step is shorter without them."""
+    said = [reason.partition(" would ")[0] for reason in plan.reasons if reason.endswith(_ADVICE)]
+    names = {name for each in said for name in re.split(", | and ", each.removesuffix(", each,"))}
+    return frozenset(names - {share.host for share in plan.shares})
+
+
 def _left_out(plan: protocol.PlanMade) -> str:
     """Which hosts have no part in the plan, and why, as the planner said it; "" where all have."""
-    used, advice = {share.host for share in plan.shares}, ": leave it out"
+    used = {share.host for share in plan.shares}
     said = [reason for reason in plan.reasons if used == {reason.removeprefix("use ").partition(" alone: ")[0]}]
     said += [reason for reason in plan.reasons if " is left out: " in reason]
     for reason in plan.reasons:
-        names, verb, rest = reason.removesuffix(advice).partition(" would ")
-        if reason.endswith(advice) and not any(re.match(rf"{re.escape(host)}[ ,]", reason) for host in used):
+        names, verb, rest = reason.removesuffix(_ADVICE).partition(" would ")
+        if reason.endswith(_ADVICE) and not any(re.match(rf"{re.escape(host)}[ ,]", reason) for host in used):
             said.append(f"{names.removesuffix(', each,')} left out:{verb}{rest}")
     return "".join(f"; {one_line(each, 200)}" for each in said)
 

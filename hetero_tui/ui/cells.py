@@ -130,7 +130,9 @@ def _all_words(host: HostView, now: float) -> tuple[str, ...]:
         case HostState.DRAINED:
             return f"{word} (b brings it back)", f"{word} (b)"
         case HostState.BENCHED:
-            return (f"{word}: no blocks" if "blocks" in host.detail else f"{word}: too slow just now", word)
+            reasons = {"blocks": "no blocks", "plan": "not in the plan"}
+            why = next((said for key, said in reasons.items() if key in host.detail), "too slow just now")
+            return f"{word}: {why}", word
         case HostState.SLOW:
             return (f"{word} {host.detail}".rstrip(),)
         case _ if host.state in _TRANSIENT and host.since is not None:
