@@ -38,7 +38,7 @@ for place in $(grep -slzx "$1=$(pwd)" /proc/[0-9]*/environ 2>/dev/null); do
   process=${place#/proc/}; kill -KILL "${process%/environ}" 2>/dev/null
 done
 size=$(du -skc env install 2>/dev/null | tail -n 1 | cut -f 1)
-rm -f env/ready; rm -rf env install agent || exit 1
+rm -f env/ready; rm -rf env install agent profiles || exit 1
 echo "ht:size $size"
 cd && rmdir "$0" 2>/dev/null; rmdir .hetero-tui 2>/dev/null; exit 0
 """
