@@ -179,10 +179,8 @@ async def serve(session: Session, output: Output, run: str | None, host: str, po
 def report_leftovers(output: Output, report: TeardownReport, clean: str) -> int:
     """Say what a teardown left behind, or ``clean`` when it left nothing; the exit code that follows from it."""
     for left in report.leftovers:
-        what = (
-            f"it was not looked at: {left.detail}" if left.kind == "host" else f"left behind: {left.kind} {left.detail}"
-        )
-        output.complain(f"{left.host}: {what}")
+        what = "it was not looked at:" if left.kind == "host" else f"left behind: {left.kind}"
+        output.complain(f"{left.host}: {what} {left.detail}")
     if not report.leftovers and not output.as_json:
         output.data(clean)
     return LEFT_BEHIND if report.leftovers else DONE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from hetero_tui import faults
@@ -238,20 +238,26 @@ _ADVICE = ": leave it out"
 
 def left_out(plan: protocol.PlanMade) -> frozenset[str]:
     """The hosts that the plan has no part for, as a step is shorter without them."""
-    said = [reason.partition(" would ")[0] for reason in plan.reasons if reason.endswith(_ADVICE)]
-    names = {name for each in said for name in re.split(", | and ", each.removesuffix(", each,"))}
-    return frozenset(names - {share.host for share in plan.shares})
+    return frozenset(host for hosts, _ in _unused(plan) for host in hosts)
+
+
+def _unused(plan: protocol.PlanMade) -> Iterator[tuple[frozenset[str], str]]:
+    """Hosts that have no part in the plan, with the planner's words on why."""
+    used = {share.host for share in plan.shares}
+    for reason in plan.reasons:
+        names, _, why = reason.removesuffix(_ADVICE).partition(" would ")
+        names = names.removesuffix(", each,")
+        hosts = frozenset(re.split(", | and ", names))
+        if reason.endswith(_ADVICE) and not hosts & used:
+            yield hosts, f"{names} left out: would {why}"
 
 
 def _left_out(plan: protocol.PlanMade) -> str:
-    """Which hosts have no part in the plan, and why, as the planner said it; "" where all have."""
+    """Which hosts have no part in the plan, and why; "" where all have."""
     used = {share.host for share in plan.shares}
     said = [reason for reason in plan.reasons if used == {reason.removeprefix("use ").partition(" alone: ")[0]}]
     said += [reason for reason in plan.reasons if " is left out: " in reason]
-    for reason in plan.reasons:
-        names, verb, rest = reason.removesuffix(_ADVICE).partition(" would ")
-        if reason.endswith(_ADVICE) and not any(re.match(rf"{re.escape(host)}[ ,]", reason) for host in used):
-            said.append(f"{names.removesuffix(', each,')} left out:{verb}{rest}")
+    said += [why for _, why in _unused(plan)]
     return "".join(f"; {one_line(each, 200)}" for each in said)
 
 

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
-from remote_agent import protocol, reopening, tail
+from remote_agent import plain_file, protocol, reopening, tail
 from remote_agent.host.processes import absolute_path, find_named
 from remote_agent.states import ControlCommand, RunState
 
@@ -143,7 +143,7 @@ def reopen(folder: Path, run: str, now: protocol.RunSpec, seen: Iterable[str] = 
     """
     place = folder / "runs" / run
     try:
-        known = protocol.decode(protocol.RunSpec, (place / "run.json").read_text(encoding="utf-8"))
+        known = protocol.decode(protocol.RunSpec, plain_file.read_text(place / "run.json"))
     except (OSError, ValueError) as error:
         raise NotResumable(f"there is no run {run}") from error
     events = place / "events.jsonl"

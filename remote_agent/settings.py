@@ -215,7 +215,7 @@ class TrainingConfig:
     num_gpu_workers: Annotated[int | None, Range(least=0)] = None
     num_cpu_workers: Annotated[int | None, Range(least=0)] = None
 
-    def names(self, setting: str) -> bool:
+    def gives(self, setting: str) -> bool:
         """Whether this setting was given when the object was made, rather than left at its default."""
         return setting in self._named  # type: ignore[attr-defined]  # it is no field
 

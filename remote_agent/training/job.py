@@ -168,7 +168,7 @@ def configured(job: Job, given: Mapping[str, Any]) -> TrainingConfig:
         ConfigError: with every mistake.
         JobError: its ``settings`` are no dataclass, or are called as the engine's.
     """
-    left = {name: value for name, value in OF_ORDERS.items() if job.config is None or not job.config.names(name)}
+    left = {name: value for name, value in OF_ORDERS.items() if job.config is None or not job.config.gives(name)}
     given = {**left, **given}
     own = getattr(job.factory, "settings", None)
     if own is None:
