@@ -789,6 +789,9 @@ def power_state(commands: Commands, supplies: str = "/sys/class/power_supply") -
     return "battery" if "Discharging" in [state.strip() for state in states] else "mains"
 
 
+FILES_FOR_ALL_PARTS = 200  # open files that the parts below have together, at most
+
+
 def look(folder: str, deadline: float) -> Facts:
     """All facts about this machine, within ``deadline`` seconds."""
     commands = Commands(max(0.5, deadline - REPORT_SECONDS))
@@ -819,12 +822,17 @@ def look(folder: str, deadline: float) -> Facts:
         except Exception as error:  # noqa: BLE001 - a part must never take the others down with it
             problems[name] = "%s could not be read: %s: %s" % (name, type(error).__name__, error)
 
+    # Together the parts would run out of files, and importlib.metadata takes that for packages that are not there.
+    together = (read_limits()["files"] or FILES_FOR_ALL_PARTS) >= FILES_FOR_ALL_PARTS
     threads = [(name, threading.Thread(target=look_at, args=(name,), daemon=True)) for name in parts]
     for name, thread in threads:
         try:
             thread.start()
         except RuntimeError:  # no more processes for this user: then one after the other
             look_at(name)
+        else:
+            if not together:
+                thread.join(commands.remaining())
     for name, thread in threads:
         if thread.ident is None:
             continue
