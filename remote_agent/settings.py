@@ -129,7 +129,8 @@ class TrainingConfig:
             that a server can't hold (batch normalisation, other numbers than float32) trains so with ``sync``, too;
             ``ssp`` and ``async`` do not wait for each other; ``local_sgd`` exchanges weights once a round; ``pipeline``
             gives each device some layers of a model that is too large for one of them, and is exact. ``auto``: the way
-            and the machines that are predicted to be fastest, among exact ways.
+            and the machines that are predicted to be fastest, among exact ways; ``pipeline`` where the model fits on no
+            device.
         allow: ``inexact`` lets ``strategy=auto`` choose ways, and codecs, that give other weights than one process
             would, and ``pipeline`` a codec where that makes a step shorter.
         staleness: of ``ssp``: steps that a worker may be ahead of the slowest.

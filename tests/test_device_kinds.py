@@ -13,7 +13,8 @@ from hetero_tui.planning.builds import torch_build
 from remote_agent import probe, serving
 from remote_agent.device_kinds import KINDS, NUMBERED, TORCH_NAMES, built_for
 from remote_agent.host import verify
-from remote_agent.training.worker.device import backend, device
+from remote_agent.training.user_code import user_errors
+from remote_agent.training.worker.device import backend
 
 EVERY = pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
 
@@ -105,5 +106,5 @@ def test_a_new_environment_is_tried_on_every_device_that_its_torch_is_built_for(
 
 @pytest.mark.parametrize("what", ["CUDA", "XPU", "MPS backend"])
 def test_a_full_memory_is_recognized_whatever_the_kind(what):
-    assert device.is_out_of_memory(RuntimeError(f"{what} out of memory. Tried to allocate 2.00 GiB"))
-    assert not device.is_out_of_memory(RuntimeError(f"{what} error: an illegal memory access"))
+    assert user_errors.is_out_of_memory(RuntimeError(f"{what} out of memory. Tried to allocate 2.00 GiB"))
+    assert not user_errors.is_out_of_memory(RuntimeError(f"{what} error: an illegal memory access"))

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from remote_agent.planning.simulator import predict
-from remote_agent.planning.sites import DoesNotFit
+from remote_agent.planning.sites import DoesNotFit, NoRoom
 from remote_agent.planning.survey import LOSSY, Survey
 from remote_agent.planning.ways import ALLREDUCE, ASYNC, EXACT, LOCAL, SSP, SYNC, Prediction, Way
 
@@ -103,7 +103,8 @@ def choose(survey: Survey, limits: Limits | None = None) -> Choice:
         found += [best] if best is not None else []
         likely = list(dict.fromkeys((*(each.way.hosts for each in found), survey.names, *_alone(hosts))))
     if not found:
-        raise DoesNotFit("; ".join(search.refused) or "no device is there")
+        kind = NoRoom if search.lacks_room else DoesNotFit
+        raise kind("; ".join(search.refused) or "no device is there")
     found.sort(key=lambda each: -each.speed)
     best = search.preferred(found)
     assert best is not None, "there is one"
@@ -131,6 +132,7 @@ class _Search:
         self._survey, self.limits = survey, limits
         self._known: dict[Way, Prediction | None] = {}
         self._refused: dict[str, None] = {}
+        self.lacks_room = False
 
     @property
     def refused(self) -> tuple[str, ...]:
@@ -148,6 +150,7 @@ class _Search:
             except DoesNotFit as error:
                 self._known[way] = None
                 self._refused[str(error)] = None
+                self.lacks_room = self.lacks_room or isinstance(error, NoRoom)
         return self._known[way]
 
     def shortest(self, template: Way, hosts: Sequence[tuple[str, ...]]) -> list[Prediction]:

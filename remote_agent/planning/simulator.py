@@ -25,7 +25,7 @@ from remote_agent.planning.channels import Network
 from remote_agent.planning.exchange import Exchange, Exchanged, Sender
 from remote_agent.planning.fairness import fair_rates
 from remote_agent.planning.shares import split
-from remote_agent.planning.sites import DoesNotFit, sited
+from remote_agent.planning.sites import DoesNotFit, NoRoom, sited
 from remote_agent.planning.survey import Device, Host, Survey, wire_bytes
 from remote_agent.planning.ways import (
     ALLREDUCE,
@@ -346,7 +346,7 @@ def _check_memory(survey: Survey, devices: _Devices) -> None:
     needed = COPIES_ON_DEVICE * 4 * survey.work.parameters
     for _, device in devices:
         if device.memory is not None and device.memory < needed:
-            raise DoesNotFit(
+            raise NoRoom(
                 f"{device.name} lacks {(needed - device.memory) / 1e9:.2f} GB: weights and gradients take"
                 f" {needed / 1e9:.2f} GB, {device.memory / 1e9:.2f} GB are free"
             )

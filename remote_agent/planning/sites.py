@@ -17,6 +17,10 @@ class DoesNotFit(ValueError):
     """A way that the hosts' memory does not allow; the text says what is missing and where."""
 
 
+class NoRoom(DoesNotFit):
+    """It is the model that is too large, not what the user allows of a batch."""
+
+
 def sited(survey: Survey, codec: str, shards: int) -> dict[str, float]:
     """The parts of the parameter server, as the product sites them.
 
@@ -33,7 +37,7 @@ def sited(survey: Survey, codec: str, shards: int) -> dict[str, float]:
         first = survey.hosts[0]
         if first.memory is not None and first.memory < traffic.held:
             lacking = (traffic.held - first.memory) / 1e9
-            raise DoesNotFit(f"{first.name} lacks {lacking:.2f} GB for the parameter server")
+            raise NoRoom(f"{first.name} lacks {lacking:.2f} GB for the parameter server")
         return {first.name: 1.0}
     sites = [_site(hosts) for hosts in places.values()]
     if len(sites) > MAX_SITES:
@@ -44,7 +48,7 @@ def sited(survey: Survey, codec: str, shards: int) -> dict[str, float]:
             return {sites[0].host: 1.0}
         decision = sharding.decide(sites, traffic, min(few, len(sites)))
     except ValueError as error:
-        raise DoesNotFit(str(error)) from None
+        raise NoRoom(str(error)) from None
     return {site.host: part for site, part in zip(sites, decision.parts, strict=True) if part}
 
 
@@ -58,7 +62,7 @@ def _many_sites(sites: Sequence[Site], traffic: Traffic, shards: int) -> dict[st
     fit = [site for site in sites if site.most(traffic.held) >= 1 / count]
     chosen = sorted(fit, key=lambda site: -min(site.up, site.down))[:count]
     if len(chosen) < count:
-        raise DoesNotFit(f"{count} shards need {traffic.held / count / 1e9:.2f} GB on as many hosts")
+        raise NoRoom(f"{count} shards need {traffic.held / count / 1e9:.2f} GB on as many hosts")
     return {site.host: 1 / count for site in chosen}
 
 

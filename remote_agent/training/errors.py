@@ -5,7 +5,8 @@
     TrainingError
     ├── ConfigError          the settings are not valid (all mistakes at once)
     ├── JobError             the user's own code: import, factory, data, loss, evaluation
-    │   └── UsageChanged     the model uses its parameters otherwise than in the measurement
+    │   ├── UsageChanged     the model uses its parameters otherwise than in the measurement
+    │   └── TooLarge         the model does not fit into the memory where it is to be trained
     ├── PlacementError       a host or device that was asked for is not there, or did not start in time
     │   └── LostAtStart      it was there, and was lost before the first step
     ├── ClusterUnreachable   Ray can't be reached from the coordinator
@@ -26,6 +27,9 @@ from remote_agent.errors import ConfigError as ConfigError
 from remote_agent.errors import TrainingError as TrainingError
 from remote_agent.protocol import DeviceSpec
 
+CUT_HINT = "strategy=pipeline cuts a model over several machines; else a smaller model, or more memory"
+"""What to do with a model that is too large."""
+
 _MAX_SAMPLES = 5
 """Of a slice that are named in a message."""
 
@@ -40,6 +44,25 @@ class JobError(TrainingError):
 
 class UsageChanged(JobError):
     """A parameter has a gradient in some steps only, unlike in the measurement: it can't be streamed."""
+
+
+class TooLarge(JobError):
+    """The model does not fit into the memory where it is to be trained.
+
+    Attributes:
+        specs: the devices that it does not fit on; empty: it is the coordinator's host, or the servers'.
+    """
+
+    specs: tuple[DeviceSpec, ...] = ()
+
+    @classmethod
+    def together(cls, errors: Sequence[TooLarge]) -> TooLarge:
+        """The error of several devices as one."""
+        causes = dict.fromkeys(f"{error.host}: {error.cause}" if len(errors) > 1 else error.cause for error in errors)
+        first = errors[0]
+        one = cls("; ".join(causes), hint=first.hint, host=first.host if len(errors) == 1 else "", detail=first.detail)
+        one.specs = tuple(spec for error in errors for spec in error.specs)
+        return one
 
 
 class PlannedAnew(TrainingError):

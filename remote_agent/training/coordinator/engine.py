@@ -29,6 +29,7 @@ from remote_agent.training.errors import (
     PlannedAnew,
     ServerGone,
     StageLost,
+    TooLarge,
     TrainingError,
     UsageChanged,
     WeightsGone,
@@ -114,8 +115,10 @@ def _started(
         try:
             with session_of(request, journal, stopping, crashes, again=again) as (session, model):
                 return train(request, model, session, progress)
-        except (UsageChanged, WeightsGone, LostAtStart, PlannedAnew, *rpc.Lost) as error:
-            request, again = starts.after(error, request, progress), True
+        except (UsageChanged, WeightsGone, LostAtStart, PlannedAnew, TooLarge, *rpc.Lost) as error:
+            request = starts.after(error, request, progress)
+            # The first model is made before the run is said to have begun.
+            again = again or not isinstance(error, TooLarge) or journal.begun
 
 
 class _Starts:
@@ -156,6 +159,12 @@ class _Starts:
                 raise blamed from error
             self._furthest = max(self._furthest, progress.step)
             self._tell_of_going_back(onward, error)
+        elif isinstance(error, TooLarge):
+            if progress.step:
+                raise error
+            onward = restart.without_small(request, error) or restart.cut(request, error)
+            if self._journal.begun:
+                self._tell_of_going_back(onward, error)
         elif isinstance(error, PlannedAnew):
             newest = restart.from_newest(request)
             onward = restart.without_lost(newest, (), _living()) or newest

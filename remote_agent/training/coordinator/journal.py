@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from remote_agent import reopening
-from remote_agent.protocol import FINAL_KINDS, Evaluated, Event, ProtocolError, Share, Step, encode
+from remote_agent.protocol import (
+    FINAL_KINDS,
+    Evaluated,
+    Event,
+    ProtocolError,
+    RunResumed,
+    RunStarted,
+    Share,
+    Step,
+    encode,
+)
 from remote_agent.training.errors import StorageError
 
 LOG = logging.getLogger(__name__)
@@ -31,6 +41,7 @@ class Journal:
 
     Attributes:
         continued: whether it has events from before.
+        begun: that the run began, or goes on, was written since.
         ended: how the run in it had ended, in words; empty when it had not, or there was none.
         step: the last step that it told of when it was opened; 0: none.
         closed: a final event was written.
@@ -42,7 +53,7 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.closed = False
+        self.closed = self.begun = False
         self.listeners: list[Callable[[Event], None]] = []
         self._lock = threading.Lock()
         try:
@@ -79,6 +90,7 @@ class Journal:
         self._whole += len(line)
         self._next += 1
         self.closed = kind.kind in FINAL_KINDS
+        self.begun = self.begun or kind in (RunStarted, RunResumed)
         if kind not in _NO_DECISION:
             LOG.info("%s", in_words(event))
         for listener in self.listeners:

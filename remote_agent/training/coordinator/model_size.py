@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.nn.parameter import is_lazy
 
-from remote_agent.training.errors import JobError
+from remote_agent.training.errors import CUT_HINT, TooLarge
 
 
 @contextlib.contextmanager
@@ -22,7 +22,7 @@ def limited(host: str) -> Iterator[None]:
         host: this one's name, for the error.
 
     Raises:
-        JobError: its parameters take more than the memory that was free when the block began.
+        TooLarge: its parameters take more than the memory that was free when the block began.
     """
     free, registered = int(psutil.virtual_memory().available), list[weakref.ref[nn.Parameter]]()
     at_most = 0
@@ -40,10 +40,10 @@ def limited(host: str) -> Iterator[None]:
         living = {each.data_ptr(): each.nbytes for ref in registered if (each := ref()) is not None}
         taken = at_most = sum(living.values())
         if taken > free:
-            raise JobError(
+            raise TooLarge(
                 f"the model does not fit into {host}'s memory: its first {taken / 4e9:.1f} billion numbers take"
                 f" {taken / 1e9:.1f} GB, {free / 1e9:.1f} GB are free",
-                hint="strategy=pipeline cuts a model over several machines; else a smaller model, or more memory",
+                hint=CUT_HINT,
                 host=host,
             )
 

@@ -21,6 +21,8 @@ class Request:
     Attributes:
         devices: on which devices.
         away: devices of hosts that have no living node now; each takes part once its host has one.
+        small: devices that have no room for the model, and what is said of each in the plan.
+        notes: what is to be said in the plan, beside that.
         server_host: host of the parameter server.
         host: the coordinator's own host, for events.
         folder: the run's folder; ``checkpoints/`` is made in it.
@@ -51,6 +53,8 @@ class Request:
     profile: Path | None = None
     commands: int | None = None
     replanned: int = 0
+    small: tuple[tuple[DeviceSpec, str], ...] = ()
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, spec: RunSpec, job: Job, config: TrainingConfig, folder: Path, **more: Any) -> Request:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from torch import nn
 
 from remote_agent import protocol
+from remote_agent.models.errors import CannotCut
 from remote_agent.planning.limits import limits_of
 from remote_agent.planning.survey import Survey
 from remote_agent.protocol import CONTROL_FILE, DeviceSpec
@@ -102,7 +103,10 @@ def _ready(
         lazy.give_shapes(model, request.job.factory, source)
         checks.refuse_hooks(model, config)
         if spec_of(config.strategy).split:
-            spec_of(config.strategy).strategy().check(model, request.job.factory)
+            try:
+                spec_of(config.strategy).strategy().check(model, request.job.factory)
+            except CannotCut as error:
+                raise CannotCut("; ".join((*request.notes, error.cause)), hint=error.hint) from error
         relative = _check_optimizer(request, model)
         resumed = _begin(request, journal, model, found, again=again)
         with actors.started(request, model, source.for_workers()) as (servers, optimizer, candidates, workers):
@@ -221,6 +225,8 @@ def _opened(
             *ready.source.notes,
             *planned.reasons,
             *_about_away(request.away),
+            *request.notes,
+            *(f"{spec.host} ({spec.device}): left out: {why}" for spec, why in request.small),
         ),
         shapes={name: flat.trained(model)[name].shape for name in path.names},
         stream=path.stream,

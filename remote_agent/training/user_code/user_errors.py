@@ -113,6 +113,22 @@ def lines_of(frames: list[Frame]) -> list[str]:
     return lines
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether ``error`` says that a device's or the host's memory is full."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    # The CPU's allocator and MPS raise a plain RuntimeError.
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _FULL)
+
+
+_FULL = (
+    "can't allocate memory",
+    "not enough memory",
+    "bad_alloc",
+    "out of memory",
+)
+
+
 _MIXED = re.compile(r"\bfloat\b.*\bdouble\b|\bdouble\b.*\bfloat\b", re.IGNORECASE)
 """What torch says where float32 meets float64."""
 
@@ -129,7 +145,7 @@ def as_job_error(where: str, error: BaseException) -> JobError:
         return error
     own = [frame for frame in frames_of(error.__traceback__) if is_users_own(frame.file)]
     hint = job_code.advice(error) or HINT
-    if isinstance(error, torch.OutOfMemoryError):
+    if is_out_of_memory(error):
         hint = "the device's memory is full: lower batch_size, or set max_batch for the host"
     elif isinstance(error, RuntimeError) and _MIXED.search(str(error)):
         hint = "the data is float64, as numpy has it, and the model float32: x.astype('float32') makes them alike"

@@ -40,7 +40,7 @@ from remote_agent.training.user_code import checks, losses
 from remote_agent.training.user_code.user_errors import frames_of_stack, is_users_own
 from remote_agent.training.wire.endpoint import place
 from remote_agent.training.worker.device import device as devices
-from remote_agent.training.worker.device import recompute
+from remote_agent.training.worker.device import memory, recompute
 from remote_agent.training.worker.device.compute import SliceComputer
 from remote_agent.training.worker.device.profiling import Profiler
 from remote_agent.training.worker.device.simulation import SimulatedDevice, simulated_speed
@@ -94,6 +94,8 @@ class Worker(LinkEnd):
             model = job.create_model(factory, config.seed, config)
             checks.load_first(model, state)
             split = spec_of(config.strategy).split
+            if not split:
+                memory.check_room(model, self._device)
             self._model = (model if split else model.to(self._device)).train()
             self._factory = factory
             speed = simulated_speed()

@@ -15,6 +15,7 @@ from remote_agent.training.data import datasets
 from remote_agent.training.errors import TrainingError
 from remote_agent.training.shared.figures import Figures, figures_of, merged
 from remote_agent.training.shared.slices import Indices
+from remote_agent.training.user_code.user_errors import is_out_of_memory
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device.untouched import untouched
 from remote_agent.training.worker.metrics import Metrics
@@ -72,7 +73,7 @@ class BatchMeter:
         except TrainingError:
             raise
         except (Exception, SystemExit, KeyboardInterrupt) as error:
-            if not devices.is_out_of_memory(error) or len(indices) == 1:
+            if not is_out_of_memory(error) or len(indices) == 1:
                 raise job.as_job_error(METRICS, error) from error
         finally:
             HERE.leave()

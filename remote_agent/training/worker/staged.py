@@ -22,9 +22,9 @@ from remote_agent.training.shared.stages import (
     StageTask,
     StageWeights,
 )
+from remote_agent.training.user_code.user_errors import is_out_of_memory
 from remote_agent.training.wire.errors import ConnectionBroken, ExchangeError
 from remote_agent.training.wire.stage_links import StageLinks
-from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.engine import Answer, Parts, WaitingEngine, unusable
 from remote_agent.training.worker.stage import OwnWeights, Stage
 from remote_agent.training.worker.staging import bring, part_of, stage_of
@@ -125,7 +125,7 @@ class StageEngine(WaitingEngine):
             self._broken(error)
             return {}  # the next step says more
         except (RuntimeError, MemoryError) as error:
-            if not devices.is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
             raise JobError(
                 "a batch of the validation data does not fit into memory", hint="lower batch_size"

@@ -19,7 +19,7 @@ from remote_agent.planning import shares
 from remote_agent.planning.device_profile import SMALLEST, DeviceProfile
 from remote_agent.training.coordinator.plan.placement import Placement
 from remote_agent.training.deadlines import MEASURE_S
-from remote_agent.training.errors import JobError, LostAtStart, PlacementError
+from remote_agent.training.errors import JobError, LostAtStart, PlacementError, TooLarge
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.dataplane import Usage
 from remote_agent.training.shared.device_costs import DeviceCosts
@@ -198,5 +198,8 @@ def _result(candidate: Candidate, ref: Ref[Measured | Failed] | None, crashes: C
         kind = PlacementError if isinstance(error, rpc.CallFailed) else LostAtStart
         raise kind(cause, hint=hint, host=host) from error
     if isinstance(result, Failed):
-        raise result.error(host)
+        failure = result.error(host)
+        if isinstance(failure, TooLarge):
+            failure.specs = (candidate.seat.spec,)
+        raise failure
     return result

@@ -12,16 +12,16 @@ from remote_agent.planning import choice, verdicts
 from remote_agent.planning.choice import Choice
 from remote_agent.planning.limits import limits_of
 from remote_agent.planning.simulator import predict
-from remote_agent.planning.sites import DoesNotFit
+from remote_agent.planning.sites import DoesNotFit, NoRoom
 from remote_agent.planning.survey import Device, Host, Survey, Work
 from remote_agent.planning.ways import Prediction, Way
 from remote_agent.protocol import DeviceSpec
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.plan.measure import Measurements
 from remote_agent.training.coordinator.plan.siting import Computer, Surroundings
-from remote_agent.training.errors import TrainingError
+from remote_agent.training.errors import CUT_HINT, TooLarge, TrainingError
 
-FIT_HINT = "lower batch_size, raise the hosts' max_batch, or train a smaller model"
+FIT_HINT = "lower batch_size, or raise the hosts' max_batch"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,11 +149,14 @@ def chosen(config: TrainingConfig, survey: Survey) -> tuple[TrainingConfig, tupl
     """The settings with a way in the place of ``auto``, the hosts that take part, and why.
 
     Raises:
-        TrainingError: the job fits into no set of hosts.
+        TooLarge: the model fits into no set of hosts.
+        TrainingError: the batch fits into no set of hosts.
     """
     limits = limits_of(config)
     try:
         found = choice.choose(survey, limits)
+    except NoRoom as error:
+        raise TooLarge(f"the model does not fit: {error}", hint=CUT_HINT) from None
     except DoesNotFit as error:
         raise TrainingError(f"the job does not fit: {error}", hint=FIT_HINT) from None
     return into(config, found), found.best.way.hosts, verdicts.verdicts(survey, found, limits)

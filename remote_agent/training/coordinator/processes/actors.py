@@ -22,7 +22,7 @@ from remote_agent.training.coordinator.plan.measure import Candidate
 from remote_agent.training.coordinator.plan.placement import Node, Placement
 from remote_agent.training.coordinator.request import Request
 from remote_agent.training.deadlines import OPEN_S, PLACEMENT_S, PULSE_S
-from remote_agent.training.errors import JobError, LostAtStart, PlacementError
+from remote_agent.training.errors import JobError, LostAtStart, PlacementError, TooLarge
 from remote_agent.training.job import Job
 from remote_agent.training.server.actor import ParameterServer
 from remote_agent.training.shared import rpc
@@ -279,6 +279,7 @@ def started(
 
     Raises:
         PlacementError: a host has no node, there are fewer hosts than shards, or an actor did not start in time.
+        TooLarge: the model does not fit on some devices.
         JobError: the job's code failed there, or its data can't be sent.
     """
     nodes = placement.living_nodes()
@@ -291,7 +292,15 @@ def started(
         opening = [(seat, *workers.start(seat)) for seat in seats]
         deadline = time.monotonic() + PLACEMENT_S + OPEN_S
         optimizer = servers.opened()
-        candidates = [Candidate(seat, worker, workers.opened(seat, ref, deadline)) for seat, worker, ref in opening]
+        candidates, too_large = list[Candidate](), list[TooLarge]()
+        for seat, worker, ref in opening:
+            try:
+                candidates.append(Candidate(seat, worker, workers.opened(seat, ref, deadline)))
+            except TooLarge as error:
+                error.specs = (seat.spec,)
+                too_large.append(error)
+        if too_large:
+            raise TooLarge.together(too_large)
         yield servers, optimizer, candidates, workers
     finally:
         servers.kill()

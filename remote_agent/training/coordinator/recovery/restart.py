@@ -10,6 +10,9 @@ A model may leave out a parameter in the measurement and use it later (a branch,
 streamed: the run goes back to its newest checkpoint, or to its beginning, and reduces gradients among the workers from
 then on, which say for each parameter whether there is a gradient. The run goes back as well when all workers were lost
 that had the weights.
+
+A device that has no room for the model is left out. Where none has, and the user left the way to train open, the model
+is cut by its layers over all of them.
 """
 
 from __future__ import annotations
@@ -19,10 +22,14 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from remote_agent.protocol import DeviceSpec
-from remote_agent.strategies import spec_of
+from remote_agent.strategies import AUTO, SPECS, spec_of
 from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.coordinator.plan.run_plan import without_servers
 from remote_agent.training.coordinator.request import Request
+from remote_agent.training.errors import CUT_HINT, ConfigError, TooLarge
+
+CUTS = next(spec.name for spec in SPECS.values() if spec.split)
+"""The strategy for models that fit on no device."""
 
 MAX_STARTS = 3
 """Times that a run is made ready."""
@@ -67,6 +74,35 @@ def unstreamed(request: Request) -> Request | None:
     if not spec_of(request.config.strategy).otherwise:
         return None
     return from_newest(dataclasses.replace(request, config=without_servers(request.config)))
+
+
+def without_small(request: Request, error: TooLarge) -> Request | None:
+    """The run with the devices that have room for its model; None: none has. Pure."""
+    small = (*request.small, *((spec, error.cause) for spec in error.specs))
+    devices = tuple(spec for spec in request.devices if spec not in error.specs)
+    if not error.specs or not devices:
+        return None
+    return dataclasses.replace(request, devices=devices, small=small)
+
+
+def cut(request: Request, error: TooLarge) -> Request:
+    """The run with its model cut by its layers over all devices, those that have no room for all of it, too. Pure.
+
+    Raises:
+        TooLarge: it can't be cut.
+    """
+    if request.config.strategy != AUTO:
+        raise error
+    devices = (*request.devices, *(spec for spec, _ in request.small))
+    if len(devices) < 2:
+        raise TooLarge(error.cause, hint=f"add a machine, over which the model can be cut; {CUT_HINT}") from error
+    try:
+        config = dataclasses.replace(request.config, strategy=CUTS, shards=0)
+    except ConfigError as wrong:
+        cause = f"{error.cause}; it can't be cut by its layers: {'; '.join(wrong.mistakes)}"
+        raise TooLarge(cause, hint=wrong.hint) from error
+    note = f"the model is cut by its layers, as it fits on no device: {error.cause}"
+    return dataclasses.replace(request, config=config, devices=devices, small=(), notes=(*request.notes, note))
 
 
 def from_newest(request: Request) -> Request:

@@ -26,6 +26,7 @@ from remote_agent.training.shared import flat
 from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code.losses import mean_of
+from remote_agent.training.user_code.user_errors import is_out_of_memory
 from remote_agent.training.worker.device import backend, held_values
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device.compute import SliceComputer, seed_everything
@@ -185,7 +186,7 @@ class Additivity:
             fits = self._fits(whole, left, right, as_mean=as_mean)
             return "" if fits or not _is_same(whole, self._see(0, count, 1)) else _TOGETHER
         except Exception as error:
-            if not devices.is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
             devices.release_memory(self._computer.device)
             return ""

@@ -24,13 +24,13 @@ import torch
 from torch import Tensor, nn
 
 from remote_agent.training.data import datasets
-from remote_agent.training.errors import JobError, LossNotFinite, TrainingError
+from remote_agent.training.errors import JobError, LossNotFinite, TooLarge, TrainingError
 from remote_agent.training.shared import flat, units
 from remote_agent.training.shared.messages import Slice
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code import losses, seeding
 from remote_agent.training.user_code.losses import PartLoss
-from remote_agent.training.user_code.user_errors import LOSS, as_job_error
+from remote_agent.training.user_code.user_errors import LOSS, as_job_error, is_out_of_memory
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device.loss_scaling import LossScale
 from remote_agent.training.worker.device.scalars import Scalars
@@ -171,8 +171,11 @@ class SliceComputer:
             raise
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             together = self.unit or self._at_a_time(len(own.indices)) == 1
-            if not devices.is_out_of_memory(error) or together:
+            if not is_out_of_memory(error):
                 raise as_job_error(LOSS, error) from error
+            if together:
+                full = as_job_error(LOSS, error)
+                raise TooLarge(full.cause, hint=full.hint, detail=full.detail) from error
             return None
         finally:
             HERE.leave()

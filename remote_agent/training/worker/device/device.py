@@ -92,22 +92,6 @@ def autocast_dtype(device: torch.device, precision: str) -> tuple[torch.dtype | 
     return torch.float16, "autocast to fp16, with its own loss scaling"
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether ``error`` says that a device's or the host's memory is full."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    # The CPU's allocator and MPS raise a plain RuntimeError.
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _FULL)
-
-
-_FULL = (
-    "can't allocate memory",
-    "not enough memory",
-    "bad_alloc",
-    "out of memory",
-)
-
-
 def release_memory(device: torch.device) -> None:
     """Give back what is no longer in use: cycles of Python objects, and what torch keeps for later."""
     gc.collect()

@@ -14,7 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+from torch import nn
 
+from remote_agent.training.errors import CUT_HINT, TooLarge
+from remote_agent.training.shared import flat
 from remote_agent.training.worker.device import backend
 
 MIB = 1 << 20
@@ -36,6 +39,27 @@ class Need:
     def most(self, budget: float) -> int:
         """Samples that fit into ``budget`` bytes, at least 1."""
         return max(1, math.floor((budget - self.fixed) / self.each))
+
+
+def check_room(model: nn.Module, device: torch.device) -> None:
+    """Before the model is moved there: see that ``device`` has room for it and for what measuring it takes at least.
+
+    That is a gradient, and a copy of all that has to be afterwards what it was before.
+
+    Raises:
+        TooLarge: it has not.
+    """
+    kind = backend.of(device)
+    trained = sum(each.nbytes for each in flat.trained(model).values())
+    weights = trained + sum(each.nbytes for each in flat.state(model).values())
+    needed = weights + trained + (weights if kind.own_memory else 0)
+    free = kind.free_bytes(device)
+    if needed > free:
+        raise TooLarge(
+            f"the model does not fit on {device}: training it takes at least {needed / 1e9:.2f} GB more there,"
+            f" {free / 1e9:.2f} GB are free",
+            hint=CUT_HINT,
+        )
 
 
 def need(points: Sequence[tuple[int, int]]) -> Need | None:

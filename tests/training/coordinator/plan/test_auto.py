@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -73,3 +74,69 @@ def test_a_measurement_says_how_far_it_is_and_corrects_by_steps_what_it_keeps(cl
     assert all(device.speed > 0 for host in found.hosts for device in host.devices)
     assert {COMPUTE, EXCHANGE} & set(found.ratios), "of steps that were made"
     assert profiles.read(profiles.place(folder, "kept")) == found
+
+
+TOO_LARGE = """
+import os, re, resource
+from pathlib import Path
+
+import torch
+from torch import nn
+
+WIDTH, BLOCKS = 2048, 16
+FREE = {}
+
+
+class Job:
+    def create_model(self):
+        model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(BLOCKS)))
+        size = 4 * WIDTH * WIDTH * BLOCKS
+        free = FREE.get(os.environ.get("TEST_HOST", ""), 0)
+        if free and "coordinate" not in Path("/proc/self/cmdline").read_text():
+            (taken,) = re.findall(r"^VmData:\\s+(\\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+            most = int(1024 * int(taken) + free * size)
+            resource.setrlimit(resource.RLIMIT_DATA, (most, resource.RLIM_INFINITY))
+        return model
+
+    def create_optimizer(self, model, config):
+        return torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def loss(self, model, batch):
+        return (model(batch) - batch).square().mean()
+
+    def create_data(self):
+        return torch.randn(64, WIDTH, generator=torch.Generator().manual_seed(0))
+"""
+
+
+def _with_free(free: dict[str, float]) -> str:
+    """The job where a process on each of these hosts may take so many times its weights, beside them."""
+    return TOO_LARGE.replace("FREE = {}", f"FREE = {free}")
+
+
+def test_a_device_that_has_no_room_for_the_model_is_left_out_and_named(launch: Any) -> None:
+    run = launch(_with_free({"c": 2.6}), "ac", strategy="auto", batch_size=16, num_iterations=3)
+    assert run.finish() == (0, "")
+    (plan,) = run.of_kind("plan")
+    assert "c" not in {share["host"] for share in plan["shares"]}
+    assert any(
+        re.match(r"c \(cpu\): left out: the model does not fit on cpu: .* GB more", why) for why in plan["reasons"]
+    )
+    assert len(run.of_kind("step")) == 3
+
+
+def test_a_model_that_fits_on_no_device_is_cut_by_its_layers(launch: Any) -> None:
+    run = launch(_with_free(dict.fromkeys("abc", 2.6)), "abc", strategy="auto", batch_size=16, num_iterations=3)
+    assert run.finish() == (0, "")
+    (plan,) = run.of_kind("plan")
+    assert plan["strategy"] == "pipeline"
+    assert len(plan["stages"]) >= 2
+    assert any(why.startswith("the model is cut by its layers, as it fits on no device") for why in plan["reasons"])
+    assert len(run.of_kind("step")) == 3
+
+
+def test_a_model_that_is_too_large_is_refused_where_another_way_was_asked_for(launch: Any) -> None:
+    run = launch(_with_free({"b": 2.6}), "b", strategy="sync", batch_size=16, num_iterations=3)
+    code, error = run.finish()
+    assert code == 1
+    assert re.search(r"b: the model does not fit on cpu: .*strategy=pipeline cuts a model", error)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import pytest
+
 from remote_agent.protocol import DeviceSpec
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.coordinator.recovery.restart import missed, unstreamed, without_lost
+from remote_agent.training.coordinator.recovery.restart import cut, missed, unstreamed, without_lost, without_small
 from remote_agent.training.coordinator.request import Request
+from remote_agent.training.errors import TooLarge
 from remote_agent.training.job import Job
 
 
@@ -85,3 +88,47 @@ def test_a_model_that_can_not_be_streamed_goes_on_from_its_newest_checkpoint_wit
 def test_a_strategy_that_needs_streams_does_not_start_over_without_them() -> None:
     for strategy in ("ssp", "local_sgd", "allreduce"):
         assert unstreamed(dataclasses.replace(request("ab"), config=TrainingConfig(strategy=strategy))) is None
+
+
+def too_large(made: Request, hosts: str) -> TooLarge:
+    error = TooLarge("the model does not fit", hint="")
+    error.specs = tuple(spec for spec in made.devices if spec.host in hosts)
+    return error
+
+
+def test_a_device_without_room_is_left_out_and_kept_in_mind() -> None:
+    onward = without_small(request("abc"), too_large(request("abc"), "b"))
+    assert hosts(onward) == "ac"
+    assert onward is not None
+    assert [(spec.host, why) for spec, why in onward.small] == [("b", "the model does not fit")]
+    assert without_small(onward, too_large(onward, "ac")) is None
+    assert without_small(request("abc"), too_large(request("abc"), "")) is None, (
+        "it is the coordinator that has no room"
+    )
+
+
+def test_a_model_without_a_device_that_has_room_is_cut_over_all_of_them_where_the_way_was_left_open() -> None:
+    opened = dataclasses.replace(request("abc"), config=TrainingConfig(strategy="auto"))
+    left = without_small(opened, too_large(opened, "b"))
+    assert left is not None
+    onward = cut(left, too_large(left, "ac"))
+    assert sorted(hosts(onward)) == ["a", "b", "c"]
+    assert onward.config.strategy == "pipeline"
+    assert onward.small == ()
+    assert "the model does not fit" in onward.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("among", "config", "says"),
+    [
+        ("abc", TrainingConfig(strategy="sync"), "the model does not fit"),
+        ("a", TrainingConfig(strategy="auto"), "the model does not fit"),
+        ("abc", TrainingConfig(strategy="auto", precision="fp16"), "precision=fp16: strategy=pipeline needs"),
+    ],
+)
+def test_a_model_is_not_cut_where_the_user_said_otherwise_or_there_is_one_device(
+    among: str, config: TrainingConfig, says: str
+) -> None:
+    made = dataclasses.replace(request(among), config=config)
+    with pytest.raises(TooLarge, match=says):
+        cut(made, too_large(made, among))
