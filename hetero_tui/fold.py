@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from hetero_tui import events
 from hetero_tui.events import ClusterState, Event, HostState, Level
-from hetero_tui.run_fold import begun, fold_run, left_out
+from hetero_tui.run_fold import begun, fold_run
 from hetero_tui.state import IN_CLUSTER, LOG_LINES, Behind, HostView, LogLine, Phase, RunView, State
 from hetero_tui.text import one_line
 from remote_agent import protocol
@@ -236,8 +236,8 @@ def _part_in(run: RunView | None, host: str) -> tuple[HostState, str]:
         return HostState.BENCHED, "holds no blocks of the model: a step is shorter without it"
     if living:
         return HostState.BENCHED, "too slow to help just now; tried again by itself"
-    if not workers and run.plan is not None and host in left_out(run.plan):
-        return HostState.BENCHED, "the plan leaves it out: a step is shorter without it"
+    if not workers and run.plan is not None and host in run.plan.left_out:
+        return HostState.BENCHED, f"the plan leaves it out: {one_line(run.plan.left_out[host], 200)}"
     if not workers:
         return HostState.UP, ""
     return (HostState.DRAINED, "") if all(worker.drained for worker in workers) else (HostState.PAUSED, "")

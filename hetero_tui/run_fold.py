@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
 from hetero_tui import faults
@@ -233,31 +232,13 @@ def _cut(plan: protocol.PlanMade) -> str:
     return f"blocks of the model, by measured speed: {', '.join(parts)}"
 
 
-_ADVICE = ": leave it out"
-
-
-def left_out(plan: protocol.PlanMade) -> frozenset[str]:
-    """The hosts that the plan has no part for, as a step is shorter without them."""
-    return frozenset(host for hosts, _ in _unused(plan) for host in hosts)
-
-
-def _unused(plan: protocol.PlanMade) -> Iterator[tuple[frozenset[str], str]]:
-    """Hosts that have no part in the plan, with the planner's words on why."""
-    used = {share.host for share in plan.shares}
-    for reason in plan.reasons:
-        names, _, why = reason.removesuffix(_ADVICE).partition(" would ")
-        names = names.removesuffix(", each,")
-        hosts = frozenset(re.split(", | and ", names))
-        if reason.endswith(_ADVICE) and not hosts & used:
-            yield hosts, f"{names} left out: would {why}"
-
-
 def _left_out(plan: protocol.PlanMade) -> str:
     """Which hosts have no part in the plan, and why; "" where all have."""
     used = {share.host for share in plan.shares}
     said = [reason for reason in plan.reasons if used == {reason.removeprefix("use ").partition(" alone: ")[0]}]
-    said += [reason for reason in plan.reasons if " is left out: " in reason]
-    said += [why for _, why in _unused(plan)]
+    for why in dict.fromkeys(plan.left_out.values()):
+        hosts = [host for host, other in plan.left_out.items() if other == why]
+        said.append(f"{', '.join(hosts)} left out: {why}")
     return "".join(f"; {one_line(each, 200)}" for each in said)
 
 

@@ -546,7 +546,7 @@ class PlanMade(Event):
     ``iterations`` is the last step, which can follow from how fast the devices are; 0: as it was said before. Where the
     model is cut instead, ``stages`` are its parts in their order, and a step is ``micro_batches``, of which
     ``in_flight`` are on their way at once. ``terms`` are the parts of ``predicted_step_s`` by name, in seconds; empty:
-    it is of computing alone.
+    it is of computing alone. ``left_out`` are hosts that take no part, and why.
     """
 
     kind: ClassVar[str] = "plan"
@@ -559,6 +559,7 @@ class PlanMade(Event):
     stages: tuple[Stage, ...] = ()
     micro_batches: int = 0
     in_flight: int = 0
+    left_out: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -197,15 +197,13 @@ def test_what_happened_is_a_line() -> None:
     assert line(rebalanced(share("a", 3), share("b", 1)))[1] == "rebalanced: a 3, b 1"
     assert line(rebalanced(share("a", 3), reason="b/cpu was lost"))[1] == "rebalanced (b/cpu was lost): a 3"
     assert line(plan())[1] == "samples of a step, by measured speed: a 48, b 16"
-    advice = ("use sync on a and b: 9 ms a step", "a adds 9%: use it", "c would slow the step by 4%: leave it out")
-    left = "samples of a step, by measured speed: a 48, b 16; c left out: would slow the step by 4%"
-    assert line(plan(reasons=advice))[1] == left
-    unheeded = ("b would slow the step by 4%: leave it out", "use a alone: 8 ms a step against 9 ms with all 2 hosts")
-    assert "left out" not in line(plan(reasons=unheeded))[1], "the user named the strategy: it takes part"
-    alone = line(plan(reasons=unheeded, shares=(share("a", 64),)))[1]
-    assert alone.endswith(
-        "; use a alone: 8 ms a step against 9 ms with all 2 hosts; b left out: would slow the step by 4%"
-    )
+    left_out = {"c": "would slow the step by 4%", "d": "it has no room", "e": "would slow the step by 4%"}
+    left = "; c, e left out: would slow the step by 4%; d left out: it has no room"
+    assert line(plan(left_out=left_out))[1] == f"samples of a step, by measured speed: a 48, b 16{left}"
+    advice = ("b would slow the step by 4%: leave it out", "use a alone: 8 ms a step against 9 ms with all 2 hosts")
+    assert "left out" not in line(plan(reasons=advice))[1], "the user named the strategy: it takes part"
+    alone = line(plan(reasons=advice, shares=(share("a", 64),)))[1]
+    assert alone.endswith("; use a alone: 8 ms a step against 9 ms with all 2 hosts")
     assert line(joined(name="TITAN X")) == (Level.GOOD, "b takes part: TITAN X (cpu)")
     assert line(joined())[1] == "b takes part: cpu"
 

@@ -40,6 +40,12 @@ def verdicts(survey: Survey, choice: Choice, limits: Limits) -> tuple[str, ...]:
     return (*_use(survey, choice), *_hosts(choice, limits), *_limit(survey, choice))
 
 
+def left_out(choice: Choice) -> dict[str, str]:
+    """Why each host that has no part in the best way has none."""
+    others = {host: gain for host, gain in choice.gains.items() if host not in choice.best.way.hosts}
+    return {host: _why_not(gain) for host, gain in others.items()}
+
+
 def _use(survey: Survey, choice: Choice) -> Iterator[str]:
     best, everything = choice.best, choice.everything
     alone = len(best.way.hosts) == 1
@@ -86,10 +92,16 @@ def _about(gain: float | None, limits: Limits, *, inside: bool, alone: bool) -> 
             return f"adds {100 * gain:.0f}%: use it"
         return f"makes little difference ({100 * gain:+.1f}%)"
     if gain is None or gain <= -math.inf:
-        return "is left out: with it the job does not fit"
+        return f"is left out: {_why_not(gain)}"
+    return f"{_why_not(gain)}: leave it out"
+
+
+def _why_not(gain: float | None) -> str:
+    if gain is None or gain <= -math.inf:
+        return "with it the job does not fit"
     if gain < 0:
-        return f"would slow the step by {100 * (1 / (1 + gain) - 1):.0f}%: leave it out"
-    return f"would add {100 * gain:.1f}% only, less than the prediction's error: leave it out"
+        return f"would slow the step by {100 * (1 / (1 + gain) - 1):.0f}%"
+    return f"would add {100 * gain:.1f}% only, less than the prediction's error"
 
 
 def _limit(survey: Survey, choice: Choice) -> Iterator[str]:

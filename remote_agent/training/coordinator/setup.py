@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from torch import nn
 
@@ -243,7 +243,9 @@ def _opened(
         first_weights=flat.kept(model),
     )
     if not spec_of(config.strategy).split:  # else the plan is the cut, which comes with its first step
-        _plan(session, journal, request.host, planned.survey)
+        computing = {member.host for member in members}
+        small = {spec.host: why for spec, why in request.small if spec.host not in computing}
+        _plan(session, journal, request.host, planned.survey, {**planned.left_out, **small})
     with joining:
         yield session, model
 
@@ -375,8 +377,16 @@ def _foreseen(request: Request, planned: RunPlan, pause_s: float) -> Foreseen | 
     )
 
 
-def _plan(session: Session, journal: Journal, host: str, planned: Survey | None) -> None:
-    """Write how the batch is cut and why; ``host`` is the coordinator's, ``planned`` what the plan was made of."""
+def _plan(session: Session, journal: Journal, host: str, planned: Survey | None, left_out: Mapping[str, str]) -> None:
+    """Write how the batch is cut and why.
+
+    Args:
+        session: the run's.
+        journal: where it is written.
+        host: the coordinator's.
+        planned: what the plan was made of.
+        left_out: hosts that take no part, and why.
+    """
     profiles = [member.track.current for member in session.members]
     first = run_plan.first_cut(session.config, profiles, session.least_slice)
     foreseen = surveying.predicted(session.config, planned) if planned is not None else None
@@ -398,4 +408,5 @@ def _plan(session: Session, journal: Journal, host: str, planned: Survey | None)
         predicted_step_s=seconds,
         reasons=tuple(reasons),
         terms={term.name: term.seconds for term in foreseen.terms} if foreseen is not None else {},
+        left_out=dict(left_out),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from remote_agent.planning.device_profile import DeviceProfile
@@ -56,6 +56,7 @@ class RunPlan:
         hosts: that take part; None: all.
         survey: of these hosts, for predictions; None: nothing is known.
         whole: of all hosts.
+        left_out: hosts that take no part, and why.
     """
 
     config: TrainingConfig
@@ -64,6 +65,7 @@ class RunPlan:
     hosts: tuple[str, ...] | None = None
     survey: Survey | None = None
     whole: Survey | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,11 +116,13 @@ def plan(config: TrainingConfig, profile: Profile, order: SampleOrder) -> RunPla
     whole = survey = _survey(config, profile)
     hosts: tuple[str, ...] | None = None
     why: tuple[str, ...] = ()
+    left_out: dict[str, str] = {}
     if config.strategy == AUTO:
         if survey is None:
             config = dataclasses.replace(config, strategy="sync")
         else:
-            config, hosts, why = surveying.chosen(config, survey)
+            found = surveying.chosen(config, survey)
+            config, hosts, why, left_out = found.config, found.hosts, found.reasons, found.left_out
             survey = survey.of(hosts)
             assert profile.fleet is not None, "the survey is made of it"
             measured = measured.of([n for n, spec in enumerate(profile.fleet.specs) if spec.host in hosts])
@@ -136,6 +140,7 @@ def plan(config: TrainingConfig, profile: Profile, order: SampleOrder) -> RunPla
         hosts=hosts,
         survey=survey,
         whole=whole,
+        left_out=left_out,
     )
 
 

@@ -145,8 +145,25 @@ def _linked_as(host: Host, old: Host) -> Host:
 # --- From settings to what the planner may choose, and back -----------------------------------------------------------
 
 
-def chosen(config: TrainingConfig, survey: Survey) -> tuple[TrainingConfig, tuple[str, ...], tuple[str, ...]]:
-    """The settings with a way in the place of ``auto``, the hosts that take part, and why.
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """What the planner chose.
+
+    Attributes:
+        config: the settings with a way in the place of ``auto``.
+        hosts: that take part.
+        reasons: for the user.
+        left_out: the other hosts, and why.
+    """
+
+    config: TrainingConfig
+    hosts: tuple[str, ...]
+    reasons: tuple[str, ...]
+    left_out: dict[str, str]
+
+
+def chosen(config: TrainingConfig, survey: Survey) -> Chosen:
+    """What ``auto`` is for these devices and links.
 
     Raises:
         TooLarge: the model fits into no set of hosts.
@@ -159,7 +176,12 @@ def chosen(config: TrainingConfig, survey: Survey) -> tuple[TrainingConfig, tupl
         raise TooLarge(f"the model does not fit: {error}", hint=CUT_HINT) from None
     except DoesNotFit as error:
         raise TrainingError(f"the job does not fit: {error}", hint=FIT_HINT) from None
-    return into(config, found), found.best.way.hosts, verdicts.verdicts(survey, found, limits)
+    return Chosen(
+        config=into(config, found),
+        hosts=found.best.way.hosts,
+        reasons=verdicts.verdicts(survey, found, limits),
+        left_out=verdicts.left_out(found),
+    )
 
 
 def into(config: TrainingConfig, found: Choice) -> TrainingConfig:

@@ -119,6 +119,7 @@ def test_a_device_that_has_no_room_for_the_model_is_left_out_and_named(launch: A
     assert run.finish() == (0, "")
     (plan,) = run.of_kind("plan")
     assert "c" not in {share["host"] for share in plan["shares"]}
+    assert plan["left_out"]["c"].startswith("the model does not fit on cpu")
     assert any(
         re.match(r"c \(cpu\): left out: the model does not fit on cpu: .* GB more", why) for why in plan["reasons"]
     )

@@ -128,6 +128,14 @@ def test_a_named_strategy_keeps_all_hosts_and_says_what_each_adds() -> None:
     assert (plan.config.strategy, plan.hosts) == ("sync", None)
     assert plan.reasons[0].startswith("use a alone: ")
     assert plan.reasons[1].startswith("b would slow the step by ")
+    assert plan.left_out == {}
+
+
+def test_auto_says_which_hosts_it_leaves_out_and_why() -> None:
+    plan = planned(with_links(1e5, 1_000_000), strategy="auto")
+    assert plan.hosts == ("a",)
+    assert list(plan.left_out) == ["b"]
+    assert plan.left_out["b"].startswith("would slow the step by ")
 
 
 @pytest.mark.parametrize(("simulated", "ready"), [(None, (0.45, 0.9)), (0.5, (0.5, 1.0))])
