@@ -101,6 +101,9 @@ HOLD_WAIT = 2 * NODE_START + NODE_STOP
 REACH_ATTEMPT = 3.0
 """One connection from host to host; without an answer in this time a firewall is dropping the packets."""
 
+MESH_REACH_ATTEMPT = 12.0
+"""The same through WireGuard, which says again that it is there after 5 s, and after 10, where its packet got lost."""
+
 REACH_TRANSFER = 1.0
 """So long each host sends to another one, for the speed of their links."""
 

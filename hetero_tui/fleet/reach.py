@@ -107,7 +107,8 @@ async def _listen(stack: AsyncExitStack, inventory: Inventory, transport: Transp
     host = inventory.host(transport.host)
     if host is None:
         return None
-    arguments = agent.inline("host/reach.py", f"{deadlines.REACH_ATTEMPT:g}")
+    attempt_s = deadlines.MESH_REACH_ATTEMPT if inventory.meshed else deadlines.REACH_ATTEMPT
+    arguments = agent.inline("host/reach.py", f"{attempt_s:g}")
     command = agent.with_python(arguments, agent.python_candidates(inventory.cluster, host))
     with suppress(TimeoutError, HostError):
         async with asyncio.timeout(deadlines.REACH):

@@ -5,25 +5,33 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from torch import nn
 
 from remote_agent import protocol
 from remote_agent.models.errors import CannotCut
 from remote_agent.planning.limits import limits_of
-from remote_agent.planning.survey import Survey
 from remote_agent.protocol import CONTROL_FILE, DeviceSpec
 from remote_agent.strategies import spec_of
 from remote_agent.training import job
 from remote_agent.training.checkpoint.checkpoint import Checkpoint
 from remote_agent.training.checkpoint.optimizer_state import Resumption, TrainingState
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.coordinator import lazy, model_size, resuming, snapshots, sources, transfer, validation
+from remote_agent.training.coordinator import (
+    lazy,
+    model_size,
+    plan_made,
+    resuming,
+    snapshots,
+    sources,
+    transfer,
+    validation,
+)
 from remote_agent.training.coordinator.control import Control
 from remote_agent.training.coordinator.journal import Journal
 from remote_agent.training.coordinator.members import MembershipRecord, Rejoining, WorkerHandle
-from remote_agent.training.coordinator.plan import placement, profiles, run_plan, siting, surveying
+from remote_agent.training.coordinator.plan import placement, profiles, run_plan, siting
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
 from remote_agent.training.coordinator.plan.measure import Candidate, Measurements, measure
 from remote_agent.training.coordinator.plan.run_plan import Profile, RunPlan
@@ -33,7 +41,6 @@ from remote_agent.training.coordinator.processes import actors
 from remote_agent.training.coordinator.processes.actors import Servers, Workers
 from remote_agent.training.coordinator.processes.crashes import Crashes
 from remote_agent.training.coordinator.processes.joining import Joining
-from remote_agent.training.coordinator.recovery import backups
 from remote_agent.training.coordinator.request import Request
 from remote_agent.training.coordinator.session import EvaluationRecord, Foreseen, Session
 from remote_agent.training.coordinator.sources import Source
@@ -245,7 +252,7 @@ def _opened(
     if not spec_of(config.strategy).split:  # else the plan is the cut, which comes with its first step
         computing = {member.host for member in members}
         small = {spec.host: why for spec, why in request.small if spec.host not in computing}
-        _plan(session, journal, request.host, planned.survey, {**planned.left_out, **small})
+        plan_made.tell(session, journal, request.host, planned.survey, {**planned.left_out, **small})
     with joining:
         yield session, model
 
@@ -374,39 +381,4 @@ def _foreseen(request: Request, planned: RunPlan, pause_s: float) -> Foreseen | 
         pause_s=pause_s,
         place=request.profile,
         replanned=request.replanned,
-    )
-
-
-def _plan(session: Session, journal: Journal, host: str, planned: Survey | None, left_out: Mapping[str, str]) -> None:
-    """Write how the batch is cut and why.
-
-    Args:
-        session: the run's.
-        journal: where it is written.
-        host: the coordinator's.
-        planned: what the plan was made of.
-        left_out: hosts that take no part, and why.
-    """
-    profiles = [member.track.current for member in session.members]
-    first = run_plan.first_cut(session.config, profiles, session.least_slice)
-    foreseen = surveying.predicted(session.config, planned) if planned is not None else None
-    cut, seconds = first.samples, foreseen.seconds if foreseen is not None else first.seconds
-    reasons = [
-        f"{member.name}: {samples} of {sum(cut)} samples, measured {profile.speed:.0f} samples/s"
-        f" + {profile.overhead_s * 1e3:.1f} ms a step"
-        + (f" (simulated at {member.simulated_speed:g} of this computer)" if member.simulated_speed else "")
-        + (", left out: the others are done before it starts" if not samples else "")
-        + (", limited by max_batch" if samples and samples == profile.max_batch else "")
-        for member, samples, profile in zip(session.members, cut, profiles, strict=True)
-    ]
-    reasons += [*first.about, *session.reasons, *backups.about(session, seconds, host)]
-    journal.write(
-        protocol.PlanMade,
-        strategy=session.config.strategy,
-        shares=tuple(member.share(samples) for member, samples in zip(session.members, cut, strict=True)),
-        iterations=session.config.num_iterations,
-        predicted_step_s=seconds,
-        reasons=tuple(reasons),
-        terms={term.name: term.seconds for term in foreseen.terms} if foreseen is not None else {},
-        left_out=dict(left_out),
     )

@@ -65,7 +65,7 @@ def workers_on(host: str, cluster: Cluster) -> list[psutil.Process]:
     """The workers' processes on a host: they write into the logs of its node."""
     found = []
     for one in psutil.process_iter(["cmdline"]):
-        if "Worker" in "".join((one.info["cmdline"] or [""])[:1]):
+        if "".join((one.info["cmdline"] or [""])[:1]).startswith("ray::Worker"):
             with contextlib.suppress(OSError):  # it has just ended
                 if Path(f"/proc/{one.pid}/fd/1").readlink().is_relative_to(cluster.folder / host):
                     found.append(one)
