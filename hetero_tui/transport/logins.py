@@ -9,7 +9,7 @@ import asyncio
 from collections import defaultdict
 from weakref import WeakKeyDictionary
 
-AT_ONCE = 8
+AT_ONCE = 6
 
 _servers: WeakKeyDictionary[asyncio.AbstractEventLoop, defaultdict[tuple[str, int], asyncio.Semaphore]]
 _servers = WeakKeyDictionary()
