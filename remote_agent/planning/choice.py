@@ -131,12 +131,16 @@ class _Search:
     def __init__(self, survey: Survey, limits: Limits) -> None:
         self._survey, self.limits = survey, limits
         self._known: dict[Way, Prediction | None] = {}
-        self._refused: dict[str, None] = {}
-        self.lacks_room = False
+        self._refused: dict[str, DoesNotFit] = {}
 
     @property
     def refused(self) -> tuple[str, ...]:
         return tuple(self._refused)
+
+    @property
+    def lacks_room(self) -> bool:
+        """Whether a way was refused because the model is too large."""
+        return any(isinstance(error, NoRoom) for error in self._refused.values())
 
     @property
     def considered(self) -> int:
@@ -149,8 +153,7 @@ class _Search:
                 self._known[way] = predict(self._survey, way)
             except DoesNotFit as error:
                 self._known[way] = None
-                self._refused[str(error)] = None
-                self.lacks_room = self.lacks_room or isinstance(error, NoRoom)
+                self._refused[str(error)] = error
         return self._known[way]
 
     def shortest(self, template: Way, hosts: Sequence[tuple[str, ...]]) -> list[Prediction]:
@@ -171,7 +174,7 @@ class _Search:
         try:
             return predict(self._survey, way, bound=True)
         except DoesNotFit as error:
-            self._refused[str(error)] = None
+            self._refused[str(error)] = error
             return None
 
     def subsets(self, template: Way) -> Iterator[tuple[str, ...]]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from remote_agent.planning.channels import Channel
 from remote_agent.planning.choice import Limits, choose
 from remote_agent.planning.simulator import predict
-from remote_agent.planning.sites import DoesNotFit
+from remote_agent.planning.sites import NoRoom
 from remote_agent.planning.verdicts import local_steps_for, verdicts
 from remote_agent.planning.ways import Way
 from tests.agent.planning.fleets import BACKWARD, LINK_1G, LINK_10M, LINK_100M, host, survey
@@ -118,7 +118,7 @@ def test_a_host_without_the_memory_is_left_out_and_a_job_that_fits_nowhere_is_re
     choice = choose(fleet)
     assert choice.best.way.hosts == ("a",)
     assert any("small/0 lacks" in why for why in choice.refused)
-    with pytest.raises(DoesNotFit, match=r"small/0 lacks 0\.01 GB"):
+    with pytest.raises(NoRoom, match=r"small/0 lacks 0\.01 GB"):
         choose(survey([small]))
 
 
