@@ -1,10 +1,11 @@
 """What every fault costs a run: stalls, recoveries and weights, on several hosts with the product as a user has it.
 
-``python -m benchmarks.faults [--hosts 3] [--strategy sync|local_sgd|both] [--repetitions 5] [--rows worker,cut,…]
-[--csv FILE]``: each row of faults, struck so often. A stall is the longest time between two new steps around the fault,
-less the median one; ``noise`` is the same for the time without a fault in those runs. Weights are compared with a plain
-torch loop on the same batches, as the largest over all tensors of ``norm(ours - plain) / norm(plain)``, at most 1e-5
-(``sync``). The record of slices has to say that every sample was counted once.
+``python -m benchmarks.faults [--hosts 3] [--strategy sync|local_sgd|pipeline|all] [--repetitions 5]
+[--rows worker,cut,…] [--csv FILE]``: each row of faults, struck so often. A stall is the longest time between two new
+steps around the fault, less the median one; ``noise`` is the same for the time without a fault in those runs. Weights
+are compared with a plain torch loop on the same batches, as the largest over all tensors of
+``norm(ours - plain) / norm(plain)``, at most 1e-5 (``sync``, ``pipeline``). The record of slices has to say that every
+sample was counted once.
 
 ``python -m benchmarks.faults --schedule [--faults 60] [--minutes 30] [--seed 1] [--kinds worker,cut]``: random faults
 in one run; see :mod:`benchmarks.faulty.schedule` for what is measured. ``--beside torchft`` puts torchft through the
@@ -60,7 +61,7 @@ def _figure(figure: Figure, values: Sequence[float]) -> str:
 
 def table(hosts: int, strategies: Iterable[str], rows: Iterable[str], repetitions: int) -> list[Result]:
     """All rows on one lab, each printed as soon as it is there; after a row that failed the lab is a new one."""
-    wanted = [(strategy, key) for strategy in strategies for key in rows]
+    wanted = [(strategy, key) for strategy in strategies for key in rows if ROWS[key].is_of(strategy)]
     results: list[Result] = []
     while wanted:
         with stage.opened(hosts) as fleet:
@@ -77,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=__doc__.splitlines()[0])
     parser.add_argument("--hosts", type=int, choices=(3, 5), default=3, help="how many hosts (default: 3)")
-    parser.add_argument("--strategy", choices=(*stage.SETTINGS, "both"), default="both", help="default: both")
+    parser.add_argument("--strategy", choices=(*stage.SETTINGS, "all"), default="all", help="default: all")
     parser.add_argument("--repetitions", type=int, default=5, help="of each row (default: 5)")
     parser.add_argument("--rows", default=",".join(ROWS), help=f"with commas between (default: {','.join(ROWS)})")
     parser.add_argument("--csv", type=Path, help="write every value to this file")
@@ -100,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _, missing = environment.python_with(options.beside)
         if missing:
             parser.error(f"{options.beside}: {missing}")
-    strategies = tuple(stage.SETTINGS) if options.strategy == "both" else (options.strategy,)
+    strategies = tuple(stage.SETTINGS) if options.strategy == "all" else (options.strategy,)
     rows, kinds = options.rows.split(","), options.kinds.split(",")
     unknown = sorted({*rows} - {*ROWS} | {*kinds} - {*KINDS})
     if unknown:

@@ -3,7 +3,7 @@
 A sample takes as many seconds as ``~/pace`` on the host says, by a sleep: so hosts of one computer are unlike devices,
 and one can become slower while it trains. The rest (gradients, exchange, optimizer) is real. Each worker leaves its PID
 in ``~/worker.pid``, so that it can be killed. The file goes to the hosts by itself, and imports nothing of ours there
-but the agent.
+but the agent. In ``Layered`` each layer takes a part of the time: for ``strategy=pipeline``, which cuts between them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch.utils.data import TensorDataset
 from remote_agent.training.config import TrainingConfig
 
 SAMPLES, FEATURES, CLASSES = 600, 20, 5
+LAYERS = 8  # of ``Layered``
 PACE_FILE, WORKER_FILE = "pace", "worker.pid"
 
 
@@ -45,11 +46,44 @@ class Paced:
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Mean cross entropy, after the time that the batch takes on this host's device."""
-        if Paced.noted != os.getpid():
-            Paced.noted = os.getpid()
-            fresh = Path.home() / f"{WORKER_FILE}.{os.getpid()}"
-            fresh.write_text(str(os.getpid()))
-            fresh.replace(Path.home() / WORKER_FILE)
         x, y = batch
-        time.sleep(float((Path.home() / PACE_FILE).read_text()) * len(x))
+        take_time(len(x))
         return functional.cross_entropy(model(x), y)
+
+
+class TakesTime(nn.Module):
+    """A layer ``(n, 20)`` to ``(n, 20)`` that takes its part of the time that ``n`` samples take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(FEATURES, FEATURES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        take_time(len(x) / LAYERS)
+        return x + torch.tanh(self.linear(x))
+
+
+class Layered(Paced):
+    """The same with a model that can be cut."""
+
+    def create_model(self) -> nn.Module:
+        """3,465 parameters: ``(n, 20)`` to logits ``(n, 5)``."""
+        return nn.Sequential(*(TakesTime() for _ in range(LAYERS)), nn.Linear(FEATURES, CLASSES))
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """Mean cross entropy."""
+        x, y = batch
+        return functional.cross_entropy(model(x), y)
+
+
+def take_time(samples: float) -> None:
+    """Sleep for as long as so many samples take on this host's device, and leave this process's PID."""
+    pace = Path.home() / PACE_FILE
+    if not pace.exists():  # no device: a plain loop beside
+        return
+    if Paced.noted != os.getpid():
+        Paced.noted = os.getpid()
+        fresh = Path.home() / f"{WORKER_FILE}.{os.getpid()}"
+        fresh.write_text(str(os.getpid()))
+        fresh.replace(Path.home() / WORKER_FILE)
+    time.sleep(float(pace.read_text()) * samples)

@@ -39,7 +39,7 @@ class Result:
 
 def carry_out(stage: Stage, row: Row, strategy: str, repetitions: int) -> Result:
     """Strike so often, and measure; what goes wrong is the result's ``failure``."""
-    stall = Figure("stall", "s", row.stall)
+    stall = Figure("stall", "s", row.stall_with(strategy))
     values: dict[Figure, list[float]] = {stall: [], **{figure: [] for figure in row.figures.values()}}
     verdicts: list[Verdict] = []
     noise, failure = 0.0, ""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from benchmarks.faulty import strikes
+from benchmarks.faulty.stage import PIPELINE
 from benchmarks.faulty.strikes import Strike
 
 
@@ -42,6 +43,17 @@ class Row:
     sharded: bool = False
     alone: bool = False
 
+    def stall_with(self, strategy: str) -> float | None:
+        """The budget of the stall with a strategy."""
+        return max(self.stall, PIPELINE_STALL_S) if self.stall is not None and strategy == PIPELINE else self.stall
+
+    def is_of(self, strategy: str) -> bool:
+        """Whether the fault is one of the strategy's: a pipeline has no shards, and no shares that follow speeds."""
+        return strategy != PIPELINE or not (self.sharded or self.stall is None)
+
+
+PIPELINE_STALL_S = 15.0
+"""What a fault may cost a pipeline at least: layers are cut anew, and the steps since the copy are made again."""
 
 WORKER_BACK = Figure("worker back", "s", None)
 HOST_BACK = Figure("worker back after the cable is in again", "s", 15.0)

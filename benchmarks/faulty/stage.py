@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from benchmarks.faulty.devices import PACES, Devices
-from benchmarks.faulty.job import Paced
+from benchmarks.faulty.job import Layered, Paced
 from benchmarks.lab import NAMES
 from remote_agent import protocol
 from remote_agent.training.checkpoint import checkpoint
@@ -26,7 +26,7 @@ from tests.lab.lab import Lab
 from tests.lab.machines import Host, HostSpec, login
 from tests.lab.product import HeteroTui, setting
 
-JOB = f"{Path(__file__).with_name('job.py')}:Paced"
+FILE = Path(__file__).with_name("job.py")
 CLUSTER = "lab"
 
 RATE_MBIT = 1000.0
@@ -38,11 +38,17 @@ ENDLESS = 1_000_000
 EXACT = 1e-5
 """Most relative difference of the weights from those of a plain torch loop."""
 
+PIPELINE = "pipeline"
+
 SETTINGS: dict[str, dict[str, object]] = {
     "sync": {},
     "local_sgd": {"local_steps": 3},
+    PIPELINE: {},
 }
 """Of each strategy, beside what all runs have."""
+
+EXACTLY = frozenset({"sync", PIPELINE})
+"""Strategies that give a plain loop's weights."""
 
 UP_S, STARTED_S, STOP_S = 240.0, 180.0, 120.0
 """Until ``up`` must have ended, until a run must have made its first steps, until it must have stopped."""
@@ -115,7 +121,7 @@ class Stage:
     def train(self, strategy: str, **settings: object) -> Following:
         """Start a run without an end, with a laptop attached, and wait until it has settled."""
         chosen = {"num_iterations": ENDLESS, "batch_size": BATCH, "strategy": strategy} | SETTINGS[strategy] | settings
-        follower = Following(self.product, "train", JOB, *setting(chosen))
+        follower = Following(self.product, "train", f"{FILE}:{job_of(strategy).__name__}", *setting(chosen))
         try:
             follower.until_step(FIRST_STEPS, STARTED_S)
         except BaseException:
@@ -136,7 +142,8 @@ class Stage:
         if finished.final_loss is None or not math.isfinite(finished.final_loss):
             wrong.append("the last loss is not a number")
         weights = checkpoint.load(self._seen(follower.head, finished.checkpoint))
-        error = difference(weights, plain_weights(finished.steps)) if strategy == "sync" else None
+        plain = plain_weights(finished.steps, job_of(strategy)()) if strategy in EXACTLY else None
+        error = difference(weights, plain) if plain is not None else None
         return Verdict(steps=finished.steps, error=error, wrong=tuple(wrong))
 
     def run_folder(self, follower: Following) -> Path:
@@ -206,9 +213,13 @@ def simulated(hosts: Sequence[float] = PACES) -> list[str]:
 # --- Weights ---------------------------------------------------------------------------------------------------------
 
 
-def plain_weights(steps: int) -> dict[str, torch.Tensor]:
+def job_of(strategy: str) -> type[Paced]:
+    """What is trained: a model with layers that take the time, where it is cut by these."""
+    return Layered if strategy == PIPELINE else Paced
+
+
+def plain_weights(steps: int, job: Paced) -> dict[str, torch.Tensor]:
     """The job in one process, on the same batches: what an undisturbed run gives (``benchmarks.parity``)."""
-    job = Paced()
     model = create_model(job, Paced.config.seed)
     optimizer = job.create_optimizer(model, Paced.config)
     x, y = job.create_data().tensors

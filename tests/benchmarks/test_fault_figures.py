@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from benchmarks.faulty import figures, stage
 from benchmarks.faulty.figures import Absence, Mark
+from benchmarks.faulty.job import Paced
 from benchmarks.faulty.plan import planned
 from remote_agent import protocol
 
@@ -103,6 +104,6 @@ def test_a_schedule_is_the_same_for_a_seed_and_leaves_the_head_its_power_and_its
 
 
 def test_a_single_step_too_few_shows_in_the_weights_long_after() -> None:
-    whole = stage.plain_weights(1000)
-    assert stage.difference(whole, stage.plain_weights(1000)) == 0
-    assert stage.difference(stage.plain_weights(999), whole) > 5 * stage.EXACT
+    whole = stage.plain_weights(1000, Paced())
+    assert stage.difference(whole, stage.plain_weights(1000, Paced())) == 0
+    assert stage.difference(stage.plain_weights(999, Paced()), whole) > 5 * stage.EXACT
