@@ -137,7 +137,8 @@ class TrainingConfig:
         shards: parts of the parameter server, each on a host of its own; 0: as many as make a step shortest.
         checkpoint_every: also save a checkpoint after every this many steps; 0: by time.
         checkpoint_seconds: where it goes by time, one is saved soon after the beginning and then after so many seconds,
-            or more where that would take over 1 % of the time or wear the disk; 0 saves only the last one.
+            or more where that would take over 1 % of the time or wear the disk; 0 saves only the last one. A pipeline
+            has one every 5 s, as far as that takes less than 3 % of the time: a lost stage costs the steps since.
         keep_checkpoints: newest checkpoints that are kept.
         evaluate_every: steps from one evaluation on the validation data to the next; 0: after each epoch. The last step
             is evaluated in any case.

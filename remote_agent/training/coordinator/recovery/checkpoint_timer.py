@@ -2,6 +2,7 @@
 
 The first one comes soon, the others every ``checkpoint_seconds``, or less often where they would cost too much:
 training waits while weights and optimizer state are kept, and what is written keeps the head's disk busy and wears it.
+Where a lost worker takes the steps since along (a stage of a pipeline), they come more often.
 """
 
 from __future__ import annotations
@@ -16,6 +17,12 @@ from remote_agent.training.coordinator.session import Session, StepReport
 
 FIRST_S = 5.0
 """Seconds of training until the first one: before, little is lost."""
+
+MAX_REMADE_S = 5.0
+"""Seconds of training from one to the next, at most, where a lost worker costs the steps since."""
+
+MAX_STALLED_SPLIT = 0.03
+"""Part of the time that training may wait for checkpoints there; else it is ``copy_interval.MAX_STALLED``."""
 
 MAX_WRITING = 0.25
 """Part of the time that the disk may be written to."""
@@ -34,7 +41,10 @@ class CheckpointTimer:
     def __init__(self, session: Session, saver: Saver, clock: Callable[[], float] = time.monotonic) -> None:
         config = session.config
         self._is_on = config.checkpoint_every == 0 and config.checkpoint_seconds > 0
-        self._every_s = min(FIRST_S, config.checkpoint_seconds)
+        is_split = spec_of(config.strategy).split
+        self._usual_s = min(config.checkpoint_seconds, MAX_REMADE_S) if is_split else config.checkpoint_seconds
+        self._max_stalled = MAX_STALLED_SPLIT if is_split else MAX_STALLED
+        self._every_s = min(FIRST_S, self._usual_s)
         self._saver, self._clock = saver, clock
         self._interval = CopyInterval(bursts=not spec_of(config.strategy).waits)
         self._since = clock()
@@ -44,7 +54,7 @@ class CheckpointTimer:
         """Seconds of training from one to the next."""
         newest = self._saver.newest
         written_s = max(newest.seconds / MAX_WRITING, newest.size / MAX_BYTES_S) if newest is not None else 0.0
-        return max(self._every_s, self._interval.stall_s / MAX_STALLED, written_s)
+        return max(self._every_s, self._interval.stall_s / self._max_stalled, written_s)
 
     def after(self, session: Session, report: StepReport, stall_s: float | None) -> None:
         """A step was made: say whether one of the next is to be kept.
@@ -60,7 +70,7 @@ class CheckpointTimer:
         self._interval = self._interval.after_step(report.seconds)
         if stall_s is not None:
             self._interval = self._interval.after_copy(barrier_s + stall_s)
-            self._since, self._every_s = self._clock(), session.config.checkpoint_seconds
+            self._since, self._every_s = self._clock(), self._usual_s
         elif (session.keeping.checkpoint_due or 0) <= report.step and self._is_time:
             session.keeping.checkpoint_due = session.soonest(report.step)
 

@@ -15,6 +15,8 @@ from remote_agent.training.coordinator.members import MembershipRecord
 from remote_agent.training.coordinator.recovery.checkpoint_timer import (
     FIRST_S,
     MAX_BYTES_S,
+    MAX_REMADE_S,
+    MAX_STALLED_SPLIT,
     MAX_WRITING,
     CheckpointTimer,
 )
@@ -99,6 +101,15 @@ def test_they_are_rarer_where_they_cost_more() -> None:
     second = FIRST_S + 30.0
     kept = Run(stall_s=1.0).train(1000.0)
     assert kept == pytest.approx([FIRST_S, *(second + n * 100.0 for n in range(10))], abs=11 * 2 * STEP_S)
+
+
+def test_they_come_often_where_a_lost_stage_costs_the_steps_since() -> None:
+    kept = Run(strategy="pipeline").train(100.0)
+    assert kept == pytest.approx([FIRST_S + n * MAX_REMADE_S for n in range(len(kept))], abs=20 * 2 * STEP_S)
+    assert len(kept) >= 18
+    rarer = Run(strategy="pipeline", stall_s=1.0).train(1000.0)
+    assert rarer[-1] - rarer[-2] == pytest.approx(1.0 / MAX_STALLED_SPLIT, abs=2 * STEP_S)
+    assert len(Run(strategy="pipeline", checkpoint_seconds=2.0).train(100.0)) > 40
 
 
 def test_none_is_due_while_one_is_written_or_where_the_user_said_otherwise() -> None:
