@@ -18,7 +18,7 @@ from remote_agent.planning.simulator import predict
 from remote_agent.planning.sites import DoesNotFit
 from remote_agent.planning.survey import Survey
 from remote_agent.planning.verdicts import names, seconds
-from remote_agent.planning.ways import CALLS, COMPUTE, EXCHANGE, HANDLING, UPDATE, Prediction, Way
+from remote_agent.planning.ways import CALLS, COMPUTE, EXCHANGE, HANDLING, UPDATE, Prediction, Way, ratio_name
 
 OFF = 0.15
 """A prediction that is off by more than this part ..."""
@@ -122,7 +122,8 @@ def corrected(survey: Survey, way: Way, found: Seen) -> tuple[Survey, Prediction
     check = SelfCheck(predicted=predict(survey, way), seen=(found,))
     ratios = dict(survey.ratios)
     for name, ratio in check.ratios.items():
-        for each in (name,) if name == COMPUTE else (EXCHANGE, HANDLING, UPDATE, CALLS):
+        for term in (name,) if name == COMPUTE else (EXCHANGE, HANDLING, UPDATE, CALLS):
+            each = ratio_name(way.strategy, term)
             ratios[each] = ratios.get(each, 1.0) * ratio
     survey = dataclasses.replace(survey, ratios=ratios)
     if EXCHANGE not in check.ratios:

@@ -41,6 +41,7 @@ from remote_agent.planning.ways import (
     Prediction,
     Term,
     Way,
+    ratio_name,
 )
 
 HANDLED = "chunks through threads and processors, by an exchange of a host with itself, measured"
@@ -86,7 +87,8 @@ def predict(survey: Survey, way: Way, *, bound: bool = False) -> Prediction:
     simple = make.get(way.strategy)
     found = simple(survey, way, devices) if simple is not None else _sync(survey, way, devices, bound=bound)
     terms = tuple(
-        dataclasses.replace(term, seconds=term.seconds * survey.ratios.get(term.name, 1.0)) for term in found.terms
+        dataclasses.replace(term, seconds=term.seconds * survey.ratios.get(ratio_name(way.strategy, term.name), 1.0))
+        for term in found.terms
     )
     if survey.other_s:
         terms += (Term(name=OTHER, seconds=survey.other_s, source="steps of this job, measured: what is left of them"),)

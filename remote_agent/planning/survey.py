@@ -128,7 +128,7 @@ class Survey:
         call_s: of one call of an actor.
         codec_s: seconds to write and read one number, by codec.
         media: bytes/s of what several hosts share, by name.
-        ratios: measured over predicted seconds of each term, by name, as steps of this job showed them.
+        ratios: measured over predicted seconds of each term, by ``ways.ratio_name``, as steps of this job showed them.
         other_s: seconds of a step that no term accounts for, as steps of this job showed them.
         time: when it was measured, since the epoch; 0: it was not.
     """

@@ -19,6 +19,15 @@ OTHER = "other"
 """Names of terms."""
 
 
+def ratio_name(strategy: str, term: str) -> str:
+    """Under which it is kept how far predictions of a term are off.
+
+    Computing is the same in every strategy. What a parameter server's exchange shows says nothing of a ring's, which
+    has other threads, processes and connections.
+    """
+    return f"{term} of {strategy}" if strategy == ALLREDUCE and term != COMPUTE else term
+
+
 @dataclass(frozen=True, kw_only=True)
 class Way:
     """A way to train.

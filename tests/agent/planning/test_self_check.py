@@ -52,6 +52,21 @@ def test_each_term_has_its_ratio_and_the_corrected_step_is_the_measured_one() ->
     assert self_check.corrected(fleet, WAY, check.median)[1].seconds == pytest.approx(check.median.seconds)
 
 
+def test_what_a_parameter_server_shows_is_not_taken_for_true_of_a_ring() -> None:
+    ring = dataclasses.replace(WAY, strategy="allreduce")
+    before = predict(FLEET, ring)
+    check = after(FLEET, 1.5, 3.0, STEPS)
+    found = predict(self_check.corrected(FLEET, WAY, check.median)[0], ring)
+    assert found.term(COMPUTE) == pytest.approx(1.5 * before.term(COMPUTE))
+    assert found.term(EXCHANGE) == pytest.approx(before.term(EXCHANGE))
+    seen = Seen(
+        seconds=before.term(COMPUTE) + 2 * (before.seconds - before.term(COMPUTE)), compute_s=before.terms[0].seconds
+    )
+    fleet, now = self_check.corrected(FLEET, ring, seen)
+    assert now.seconds == pytest.approx(seen.seconds)
+    assert predict(fleet, WAY).seconds == pytest.approx(predict(FLEET, WAY).seconds)
+
+
 def test_what_no_term_accounts_for_is_a_term_of_its_own() -> None:
     fleet = survey([host("a", 40), host("b", 20)], parameters=1000)
     way = Way(strategy="sync", hosts=("a", "b"))
