@@ -88,6 +88,9 @@ def environment(base: Mapping[str, str], token: Path, bundle: Path | None = None
         "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL": "minor",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE": "1",
+        # A host asks again for what has not arrived by then, and gets all of it a second time. Ray's 10 s are too few
+        # for a job's data on a slow link: the copies take the link from each other, from measurements and from steps.
+        "RAY_object_manager_pull_timeout_ms": "60000",
         # Runs are stopped before Ray is: there is nothing to drain, and a head that is gone would be waited for.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
         # CUDA then numbers the GPUs as nvidia-smi and NVML do.
