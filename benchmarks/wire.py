@@ -1,7 +1,9 @@
 """What a step's exchange takes on slow links: ours with each codec, beside gloo's all-reduce and the wire's floor.
 
-``python -m benchmarks.wire [--rates 100,200] [--codecs fp32,bf16,int8] [--tls] [--steps N] [--csv FILE]`` (root: it
-builds the lab). With ``--tls`` each codec is measured under TLS as well, as with ``security: tls`` in the inventory.
+``python -m benchmarks.wire [--rates 100,200] [--codecs fp32,bf16,int8] [--tls] [--devices 1,2,4] [--steps N] [--csv
+FILE]`` (root: it builds the lab). With ``--tls`` each codec is measured under TLS as well, as with ``security: tls`` in
+the inventory. With ``--devices`` the reduction of ``allreduce`` is, too, where the first host has so many devices: as
+it is, and as one ring in which each device is a peer of its own.
 
 Three hosts of the lab, a shard and a worker on each, in processes of their own; 16.9 million parameters, no compute. A
 link has the same rate in both directions. In one run on the same links: a plain TCP stream, which gives the rate B of
@@ -38,10 +40,13 @@ from remote_agent import tls
 from remote_agent.training.server.shard import Shard
 from remote_agent.training.server.shard_server import ShardServer
 from remote_agent.training.server.update import OptimizerUpdate
+from remote_agent.training.shared.messages import GroupMembership
 from remote_agent.training.wire import codecs as wire_codecs
 from remote_agent.training.wire.agreement import Codecs
 from remote_agent.training.wire.client import ExchangeClient
 from remote_agent.training.wire.layout import Layout, plan_layout
+from remote_agent.training.worker.meeting_place import MeetingPlace
+from remote_agent.training.worker.process_group import ProcessGroup
 from tests.lab.lab import Lab
 from tests.lab.machines import Host, HostSpec
 
@@ -134,6 +139,25 @@ def all_reduce(number: int, master: str) -> None:
         say(ended=ended, sent=after[0] - before[0], received=after[1] - before[1])
 
 
+def meet(address: str, hosts: Sequence[str]) -> None:
+    """The meeting place of workers on these hosts, until the driver closes our input."""
+    places = MeetingPlace(address).invite(hosts)
+    say(places=[asdict(place) | {"secret": place.secret.hex()} for place in places])
+    sys.stdin.read()
+
+
+def reduce(place: dict[str, Any], address: str, numel: int) -> None:
+    """A worker of ``allreduce``: one sum of its gradients for each line of input."""
+    place |= {"secret": bytes.fromhex(place["secret"]), "hosts": tuple(place["hosts"])}
+    group, gradient = ProcessGroup(GroupMembership(**place), address), torch.zeros(numel)
+    say(ready=True)
+    for _ in sys.stdin:
+        before = counters()
+        group.sum(gradient, lambda: None)
+        ended, after = time.monotonic(), counters()
+        say(ended=ended, sent=after[0] - before[0], received=after[1] - before[1])
+
+
 def sink(address: str) -> None:
     """Receive one plain TCP stream, and say how fast its payload came after the first half second."""
     with socket.create_server((address, STREAM_PORT)) as listener:
@@ -166,6 +190,8 @@ def role(words: Sequence[str]) -> None:
         "serve": serve,
         "exchange": exchange,
         "all_reduce": all_reduce,
+        "meet": meet,
+        "reduce": reduce,
         "sink": sink,
         "source": source,
     }
@@ -292,6 +318,35 @@ def measure(
     return rows
 
 
+def reduced(lab: Lab, devices: int, numel: int, steps: int, *, apart: bool = False) -> tuple[float, float]:
+    """Median seconds of a sum over workers of which the first host has so many, and megabytes at the busiest device.
+
+    With ``apart`` each of them counts as a host, and they are one ring.
+    """
+    hosts = [lab.hosts[0]] * devices + list(lab.hosts[1:])
+    names = [f"{host.name}/{number}" if apart else host.name for number, host in enumerate(hosts)]
+    meeting = Process(lab.hosts[0], "meet", address=lab.hosts[0].address, hosts=names)
+    with processes(meeting):
+        places = zip(hosts, meeting.hear()["places"], strict=True)
+        workers = [Process(host, "reduce", place=place, address=host.address, numel=numel) for host, place in places]
+        with processes(*workers):
+            seconds, megabytes, _ = timed(workers, steps)
+    return seconds, megabytes
+
+
+def rings(lab: Lab, rate: float, counts: Sequence[int], steps: int) -> list[Row]:
+    """Rows of ``allreduce`` where the first host has so many devices."""
+    rows, payload = list[Row](), payload_rate(lab)
+    floor_s = 2 * (len(HOSTS) - 1) / len(HOSTS) * 4 * PARAMETERS / payload
+    for devices in counts:
+        for kind, apart in (("ours", False), ("one ring", True)):
+            way = f"{kind} {devices}+1+1"
+            print(f"  {way}", file=sys.stderr)
+            step_s, megabytes = reduced(lab, devices, PARAMETERS, steps, apart=apart)
+            rows.append(Row(rate, way, 4.0, step_s, floor_s, megabytes))
+    return rows
+
+
 def main() -> None:
     """Measure and print."""
     if sys.argv[1:2] == ["--role"]:
@@ -305,13 +360,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3, help="steps whose median counts, after one that does not")
     parser.add_argument("--no-gloo", action="store_true", help="leave gloo out")
     parser.add_argument("--tls", action="store_true", help="each codec under TLS as well")
+    parser.add_argument("--devices", default="", help="of the first host, for allreduce, such as 1,2,4")
     parser.add_argument("--csv", type=Path, help="write the rows there too")
     options = parser.parse_args()
     rows: list[Row] = []
     for rate in (float(word) for word in options.rates.split(",")):
         with Lab([HostSpec(name=name) for name in HOSTS], rate_mbit=rate) as lab:
-            names = options.codecs.split(",")
+            names = [name for name in options.codecs.split(",") if name]
             rows += measure(lab, rate, names, options.steps, gloo=not options.no_gloo, encrypted=options.tls)
+            if options.devices:
+                rows += rings(lab, rate, [int(count) for count in options.devices.split(",")], options.steps)
     setting = f"{len(HOSTS)} hosts on {os.cpu_count()} cores, TCP {_CONGESTION.read_text().strip()}"
     print(f"{PARAMETERS / 1e6:g}M parameters, {setting} (ours: cubic where root allows it)")
     print("Mbit/s  way            bytes/number   step s  floor s  x floor  MB at device  push s  x gloo")

@@ -4,8 +4,8 @@ A step is a sum of terms, each with its source (:class:`Term`):
 
 - ``compute``: the device that ends last, by the measured line ``overhead + samples / speed`` (``shares``);
 - ``exchange``: what of the exchange is not hidden behind computing, from a simulation of the links (``exchange``) for
-  ``sync`` and ``local_sgd``; ``2 (m - 1) / m`` of the gradient over the slowest link for ``allreduce`` (Patarasuk and
-  Yuan, 2009);
+  ``sync`` and ``local_sgd``; ``2 (n - 1) / n`` of the gradient over the slowest of ``n`` hosts' links for ``allreduce``
+  (Patarasuk and Yuan, 2009), whose devices on one host are one peer;
 - ``handling``: what chunks take of processors and threads on their way, which a link's speed does not show: by an
   exchange of each host with itself;
 - ``update``: the optimizer's step, where nothing hides it;
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from remote_agent.planning.channels import Network
@@ -60,7 +61,7 @@ RING_OPERATIONS = 2
 """Reductions of a step with ``allreduce`` that nothing hides: of the gradient, and of what its samples weigh."""
 
 RING_TOUCHES = 2
-"""Times that a number is handled there, beside being sent: packed and unpacked, and summed."""
+"""Times that a number is handled in a ring, beside being sent: packed and unpacked, and summed."""
 
 COPIES_ON_DEVICE = 5
 """A device's memory over its parameters' bytes, without activations: weights, new ones, gradients, and what is sent."""
@@ -217,25 +218,27 @@ def _allreduce(survey: Survey, way: Way, devices: _Devices) -> Prediction:
         raise DoesNotFit("allreduce can't encrypt what goes between hosts, as `security: tls` wants it")
     shares = cut(survey, devices)
     times = [device.profile.seconds(samples) for (_, device), samples in zip(devices, shares, strict=True)]
-    members, amount = len(devices), 4 * survey.work.parameters
-    each = 2 * (members - 1) / members * amount
+    here = Counter(host.name for host, _ in devices)
+    hosts, most = len(here), max(here.values())
+    each = 2 * (hosts - 1) / hosts * 4 * survey.work.parameters
     network = Network(survey.hosts, survey.media)
-    apart = {host.computer or host.name for host in survey.hosts}
+    apart = {host.computer or host.name for host, _ in devices}
     busy: dict[str, float] = {}
     if len(apart) > 1:
-        for host in survey.hosts:
-            for channel in (*network.out[host.name], *network.into[host.name]):
+        for name in here:
+            for channel in (*network.out[name], *network.into[name]):
                 channel.carry(each, 0.0)
         busy = {channel.name: channel.busy for channel in network.all}
-    latency = max((host.latency_s for host in survey.hosts), default=0.0) if len(apart) > 1 else 0.0
-    half_turns = RING_OPERATIONS * 2 * (members - 1)
+    latency = max(host.latency_s for host, _ in devices) if len(apart) > 1 else 0.0
+    half_turns = RING_OPERATIONS * 2 * (hosts - 1)
     ring = max(busy.values(), default=0.0) + half_turns * latency / 2
     touch = max(host.touch_s for host, _ in devices) * survey.work.parameters
-    handling = half_turns * _turn(survey) / 2 + (RING_TOUCHES * touch if members > 1 else 0.0)
+    on_host = RING_OPERATIONS * (3 if hosts > 1 else 2) * (most - 1)  # summed there, and the others' sums handed on
+    handling = (half_turns + on_host) * _turn(survey) / 2 + RING_TOUCHES * ((hosts > 1) + (most > 1)) * touch
     step = max(device.step_s for _, device in devices)
     terms = (
         Term(name=COMPUTE, seconds=max(times), source="the slowest device's slice, measured"),
-        Term(name=EXCHANGE, seconds=ring, source="2 (m - 1) / m of the gradient over the slowest link"),
+        Term(name=EXCHANGE, seconds=ring, source="2 (n - 1) / n of the gradient over the slowest link"),
         Term(name=HANDLING, seconds=handling, source=HANDLED),
         Term(name=UPDATE, seconds=step, source="the job's optimizer on the slowest device, measured"),
         Term(name=CALLS, seconds=2 * survey.call_s, source="two calls of an actor, measured"),

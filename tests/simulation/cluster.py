@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ from remote_agent.training.shared import rpc
 from remote_agent.training.shared.messages import PING, GroupMembership
 from remote_agent.training.shared.rpc import Ref
 from remote_agent.training.wire.deadlines import SILENCE_S
-from remote_agent.training.worker.process_group import GroupBroken
+from remote_agent.training.worker.process_group import GroupBroken, levels
 from tests.simulation.kernel import Condition, Kernel, Killed, Owner, Waiters
 
 LATENCY_S = (0.0002, 0.003)
@@ -125,7 +126,7 @@ class Host:
         """All connections break, and what was under way on them is lost."""
         for actor in self.actors:
             for group in actor.groups:
-                group.torn = True
+                group.torn.add(self)
                 group.changed.notify_all()
         for connection in sorted(self.connections, key=lambda each: str(each)):
             connection.break_off()
@@ -444,19 +445,19 @@ class _Group:
     """One group, as its members see it.
 
     Attributes:
-        size: members.
+        hosts: of the members, by rank.
         present: hosts of those that have come, by rank.
         verdict: the group is complete, or was given up before.
         sent: what each has contributed to an operation: (number, from, to) -> tensor.
-        torn: connections between members broke.
+        torn: hosts whose connections to others broke.
     """
 
-    size: int
+    hosts: tuple[str, ...]
     changed: Condition
     present: dict[int, SimulatedActor] = field(default_factory=dict)
     verdict: str = ""
     sent: dict[tuple[int, int, int], Tensor] = field(default_factory=dict)
-    torn: bool = False
+    torn: set[Host] = field(default_factory=set)
 
 
 class Network:
@@ -479,7 +480,7 @@ class Network:
         """The group."""
         if membership.number not in self._groups:
             self._groups = {number: each for number, each in self._groups.items() if number > membership.number - 5}
-            self._groups[membership.number] = _Group(membership.size, Condition(self.kernel))
+            self._groups[membership.number] = _Group(membership.hosts, Condition(self.kernel))
         return self._groups[membership.number]
 
 
@@ -489,10 +490,11 @@ class Meeting:
     def __init__(self, network: Network) -> None:
         self._network = network
 
-    def invite(self, size: int) -> tuple[GroupMembership, ...]:
-        number = next(self._network.numbers)
+    def invite(self, hosts: Sequence[str]) -> tuple[GroupMembership, ...]:
+        number, there = next(self._network.numbers), tuple(hosts)
         return tuple(
-            GroupMembership(number=number, secret=b"", address="", port=0, rank=rank, size=size) for rank in range(size)
+            GroupMembership(number=number, secret=b"", address="", port=0, rank=rank, hosts=there)
+            for rank in range(len(there))
         )
 
     def give_up(self, membership: GroupMembership) -> None:
@@ -514,7 +516,7 @@ class Gloo:
         with group.changed:
             group.present[membership.rank] = actor
             actor.groups = [group]
-            if len(group.present) == group.size:
+            if len(group.present) == len(group.hosts):
                 group.verdict = group.verdict or "complete"
             group.changed.notify_all()
             if not group.changed.wait_for(lambda: bool(group.verdict), GROUP_S) or group.verdict != "complete":
@@ -529,22 +531,27 @@ class Gloo:
         self.give_up()
 
     def sum(self, tensor: Tensor, moved: Callable[[], None]) -> None:
-        parts = self._exchange(tensor)
-        total = parts[0].clone()
-        for part in parts[1:]:
-            total += part
-        tensor.copy_(total)
+        self._reduce(tensor, lambda parts: functools.reduce(torch.add, parts))
         moved()
 
     def largest(self, tensor: Tensor) -> None:
-        tensor.copy_(torch.stack(self._exchange(tensor)).amax(0))
+        self._reduce(tensor, lambda parts: torch.stack(parts).amax(0))
 
     def from_first(self, tensor: Tensor, moved: Callable[[], None]) -> None:
-        tensor.copy_(self._exchange(tensor)[0])
+        here, leaders = levels(self.membership)
+        for ranks in (leaders, here):
+            tensor.copy_(self._exchange(tensor, ranks)[0])
         moved()
 
-    def _exchange(self, tensor: Tensor) -> list[Tensor]:
-        """What all members give, by rank.
+    def _reduce(self, tensor: Tensor, combined: Callable[[list[Tensor]], Tensor]) -> None:
+        here, leaders = levels(self.membership)
+        for ranks in (here, leaders):
+            tensor.copy_(combined(self._exchange(tensor, ranks)))
+        if len(leaders) > 1:
+            tensor.copy_(self._exchange(tensor, here)[0])
+
+    def _exchange(self, tensor: Tensor, ranks: tuple[int, ...]) -> list[Tensor]:
+        """What the members with these ranks give; its own, where this one is none of them.
 
         Raises:
             GroupBroken: it was given up, a connection broke, or nothing came for too long.
@@ -552,20 +559,24 @@ class Gloo:
         if self._given_up:
             raise GroupBroken("the group was given up")
         group, mine, self._number = self._group, self.membership.rank, self._number + 1
+        if mine not in ranks:
+            return [tensor]
         number, given = self._number, tensor.clone()
-        for rank, actor in group.present.items():
+        members = {rank: group.present[rank] for rank in ranks}
+        for rank, actor in members.items():
             if self._me.host.tears and actor is not self._me and self._kernel.random.random() < 0.25:
                 self._me.host.tears = False
                 self._me.end()
                 self._kernel.wait(None)
-            self._send(number, rank, actor, given)
+            self._send(number, rank, actor, given, len(ranks))
 
         def all_there() -> bool:
-            return all((number, rank, mine) in group.sent for rank in range(group.size))
+            return all((number, rank, mine) in group.sent for rank in ranks)
 
         def lost() -> bool:
-            return group.torn or any(
-                actor.is_closed and (number, rank, mine) not in group.sent for rank, actor in group.present.items()
+            hosts = {actor.host for actor in members.values()}
+            return (len(hosts) > 1 and bool(hosts & group.torn)) or any(
+                actor.is_closed and (number, rank, mine) not in group.sent for rank, actor in members.items()
             )
 
         with group.changed:
@@ -575,9 +586,9 @@ class Gloo:
             raise GroupBroken("the group was given up")
         if not all_there():
             raise GroupBroken("a connection was closed")
-        return [group.sent.pop((number, rank, mine)) for rank in range(group.size)]
+        return [group.sent.pop((number, rank, mine)) for rank in ranks]
 
-    def _send(self, number: int, rank: int, actor: SimulatedActor, tensor: Tensor) -> None:
+    def _send(self, number: int, rank: int, actor: SimulatedActor, tensor: Tensor, size: int) -> None:
         group, mine = self._group, self.membership.rank
 
         def arrives() -> None:
@@ -587,4 +598,4 @@ class Gloo:
         if actor is self._me:
             arrives()
         else:  # over both hosts' links: as much as a ring has on each of them, 2 (m - 1) / m, to m - 1 others
-            between(self._me.host, actor.host, arrives, 2 / group.size * tensor.numel() * tensor.element_size())
+            between(self._me.host, actor.host, arrives, 2 / size * tensor.numel() * tensor.element_size())

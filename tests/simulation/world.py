@@ -8,6 +8,7 @@ import gc
 import random
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -108,7 +109,8 @@ class Way:
     """A strategy with settings: what it computes in, and how alike sums are in that.
 
     ``exact``: the weights are those of a plain loop, or of plain local steps; else each sample is tallied. ``rate`` is
-    that of all hosts' links in bytes/s; 0: any. A slice takes ``slowness`` times as long on each host.
+    that of all hosts' links in bytes/s; 0: any. A slice takes ``slowness`` times as long on each host. ``devices`` are
+    the hosts of the devices.
     """
 
     name: str
@@ -119,12 +121,14 @@ class Way:
     exact: bool = True
     rate: float = 0.0
     slowness: tuple[float, ...] = (1.0,) * len(HOSTS)
+    devices: str = HOSTS
 
 
 WAYS = {
     way.name: way
     for way in (
         Way("allreduce", {"strategy": "allreduce"}, torch.float64, 1e-9, momentum=0.9),
+        Way("allreduce_pairs", {"strategy": "allreduce"}, torch.float64, 1e-9, momentum=0.9, devices="aabbc"),
         Way(
             "pipeline",
             {"strategy": "pipeline", "micro_batch": 5, "checkpoint_every": 3},
@@ -226,7 +230,7 @@ class Fault:
 
 KINDS = {
     "kill": "all processes on the host end",
-    "worker": "its worker ends",
+    "worker": "its worker ends, or one of them",
     "shard": "its parameter server ends",
     "tear": "a process ends when it has sent a part of what it sends",
     "freeze": "its processes are stopped for a while",
@@ -309,7 +313,6 @@ class World:
         self._max_stall_s = MAX_STALL_S + HANGS_S * any(fault.kind == "hang" for fault in self.faults)
         self._ended = Event(kernel)
         self.last_fault_s = max((fault.end for fault in self.faults), default=0.0)
-        devices = tuple(DeviceSpec(host=name, device="cpu", name="cpu") for name in hosts)
         config = TrainingConfig(
             batch_size=BATCH,
             num_iterations=10**6,
@@ -324,12 +327,16 @@ class World:
             run="simulated",
             job=job.from_object("simulated", self.factory),
             config=config,
-            devices=devices,
+            devices=tuple(spec for name in hosts for spec in self._specs(name)),
             server_host=HOSTS[0],
             host=HOSTS[0],
             folder=self.folder,
             lasting=spec_of(config.strategy).outlives and not config.overlap,
         )
+
+    def _specs(self, host: str) -> tuple[DeviceSpec, ...]:
+        names = ["cpu", *(f"cuda:{number}" for number in range(self.way.devices.count(host) - 1))]
+        return tuple(DeviceSpec(host=host, device=name, name=name) for name in names)
 
     # --- The run -----------------------------------------------------------------------------------------------------
 
@@ -433,7 +440,9 @@ class World:
             case "kill":
                 self._end(host.actors)
             case "worker":
-                self._end(self._workers(host))
+                workers = self._workers(host)
+                has_one = len(self._specs(host.name)) == 1
+                self._end(workers if has_one else kernel.random.sample(workers, min(1, len(workers))))
             case "shard":
                 self._end([actor for actor in host.actors if _SERVER in actor.key])
             case "tear":
@@ -456,8 +465,7 @@ class World:
                 if fault.kind == "hang":
                     kernel.after(kernel.random.uniform(0.0, STOPS_S), lambda: self._stop_worker(host))
                 self._wish(RunCommand(command=ControlCommand.DRAIN, host=host.name))
-                spec = DeviceSpec(host=host.name, device="cpu", name="cpu")
-                back = RunCommand(command=ControlCommand.ADD, devices=(spec,))
+                back = RunCommand(command=ControlCommand.ADD, devices=self._specs(host.name))
                 kernel.after(fault.seconds, lambda: self._wish(back))
             case "coordinator":
                 if not self._ended.is_set():
@@ -499,9 +507,14 @@ class World:
         kernel, session = self.kernel, self.session
         self.longest_s, self._last = max(self.longest_s, kernel.now - self._last), kernel.now
         self.steps += 1
-        is_well = session is not None and not session.away and {member.host for member in session.members} == set(HOSTS)
+        is_well = session is not None and not session.away and not self.missing(session)
         is_over = kernel.now - BEGIN_S > self.last_fault_s
         self._well = self._well + 1 if is_well and is_over and self.way is not AUTO else 0
+
+    def missing(self, session: Session) -> set[str]:
+        """Hosts of which not all devices take part."""
+        members = Counter(member.host for member in session.members)
+        return set((Counter(self.way.devices) - members).elements())
 
     def _over(self) -> bool:
         """Whether the run is to end: all is well again, or had the time for it."""
@@ -626,7 +639,7 @@ def check(world: World) -> str:
             pairs = ", ".join(f"{compared[each]:.6g} for {wanted[each]:.6g}" for each in odd_ones[:4])
             return f"{name}: {len(odd_ones)} of {len(wanted)} weights are others than wanted: {pairs}"
     assert world.session is not None, "it was trained"
-    missing = set(HOSTS) - {member.host for member in world.session.members}
+    missing = world.missing(world.session)
     return f"{', '.join(sorted(missing))} takes no part at the end" if missing else ""
 
 

@@ -304,12 +304,13 @@ class EvaluationTask:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupMembership:
-    """A worker's place in one group of ``size`` workers, which meet at a store of the coordinator's.
+    """A worker's place in one group of workers, which meet at a store of the coordinator's.
 
     Attributes:
         number: of the group, among those of this coordinator.
         secret: of the store, another for each coordinator.
         rank: of the worker, from 0.
+        hosts: of the group's workers, by rank.
     """
 
     number: int
@@ -317,7 +318,7 @@ class GroupMembership:
     address: str
     port: int
     rank: int
-    size: int
+    hosts: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ import secrets
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Self
 
 from remote_agent.training.deadlines import GROUP_S
@@ -64,8 +64,8 @@ class MeetingPlace:
         self._strangers = handshake.Strangers()
         threading.Thread(target=self._accept, name="meeting-place", daemon=True).start()
 
-    def invite(self, size: int) -> tuple[GroupMembership, ...]:
-        """A new group of ``size`` members: what each of them must know."""
+    def invite(self, hosts: Sequence[str]) -> tuple[GroupMembership, ...]:
+        """A new group of a member on each of these hosts: what each of them must know."""
         with self._changed:
             self._number += 1
             oldest = self._number - _KEPT_GROUPS
@@ -79,9 +79,9 @@ class MeetingPlace:
                 address=self._address,
                 port=self._port,
                 rank=rank,
-                size=size,
+                hosts=tuple(hosts),
             )
-            for rank in range(size)
+            for rank in range(len(hosts))
         )
 
     def give_up(self, membership: GroupMembership) -> None:
@@ -176,16 +176,16 @@ class Member:
         Raises:
             ExchangeError: there was none within :data:`GROUP_S`, or the coordinator is gone.
         """
-        return self._ask(_JOIN, _MEMBER.pack(self._membership.rank, self._membership.size))
+        return self._ask(_JOIN, _MEMBER.pack(self._membership.rank, len(self._membership.hosts)))
 
-    def swap(self, own: bytes) -> list[bytes]:
-        """What each member of the group has to say, in the order of their ranks; ``own`` is what this one has.
+    def swap(self, own: bytes, ranks: tuple[int, ...]) -> list[bytes]:
+        """What the members with these ranks have to say to each other, in their order; ``own`` is what this one has.
 
         Raises:
             ExchangeError: as :meth:`join`.
         """
-        self._ask(_PUT, str(self._membership.rank).encode(), own)
-        return [self._ask(_GET, str(rank).encode()) for rank in range(self._membership.size)]
+        self._ask(_PUT, f"{self._membership.rank} of {ranks}".encode(), own)
+        return [self._ask(_GET, f"{rank} of {ranks}".encode()) for rank in ranks]
 
     def _ask(self, what: int, key: bytes, value: bytes = b"") -> bytes:
         self._connection.send(_REQUEST.pack(what, self._membership.number, len(key), len(value)), key + value)

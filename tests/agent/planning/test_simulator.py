@@ -108,6 +108,29 @@ def test_a_ring_moves_its_part_of_the_gradient_and_steps_on_every_device() -> No
     assert found.term(UPDATE) == pytest.approx(0.2)
 
 
+@pytest.mark.parametrize("devices", [2, 4])
+def test_devices_of_one_host_are_one_peer_in_a_ring(devices: int) -> None:
+    turn_s, touch_s = 0.002, 3e-9
+    one, more = (
+        survey([host("a", 40, LINK_100M, devices=count, turn_s=turn_s, touch_s=touch_s), host("b", 40), host("c", 40)])
+        for count in (1, devices)
+    )
+    before, found = (predict(fleet, way(fleet, "allreduce")) for fleet in (one, more))
+    assert found.term(EXCHANGE) == before.term(EXCHANGE) == pytest.approx(2 * 2 / 3 * BYTES / LINK_100M)
+    # On the host: a ring of its devices and what follows from the first to the others, for each of two reductions.
+    longer = 2 * (2 + 1) * (devices - 1) * turn_s / 2 + 2 * touch_s * MILLION
+    assert found.term(HANDLING) - before.term(HANDLING) == pytest.approx(longer)
+
+
+def test_devices_of_one_host_alone_are_one_ring_and_use_no_link() -> None:
+    turn_s, touch_s = 0.002, 3e-9
+    without = host("b", 40, LINK_100M, devices=0, latency_s=0.5)  # it could hold a shard
+    fleet = survey([host("a", 40, devices=3, turn_s=turn_s, touch_s=touch_s), without])
+    found = predict(fleet, way(fleet, "allreduce"))
+    assert found.term(EXCHANGE) == 0
+    assert found.term(HANDLING) == pytest.approx(2 * 2 * 2 * turn_s / 2 + 2 * touch_s * MILLION)
+
+
 @pytest.mark.parametrize("overlap", [False, True])
 def test_a_round_is_as_many_local_steps_as_fit_into_the_fastest_ones_time(overlap: bool) -> None:
     fleet = survey([host("a", 40), host("b", 20)])

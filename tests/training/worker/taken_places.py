@@ -33,12 +33,12 @@ def main() -> None:
     meeting, strangers = MeetingPlace(ADDRESS), list[socket.socket]()
     before, right = listening(), Member.swap
 
-    def swap(member: Member, own: bytes) -> list[bytes]:
+    def swap(member: Member, own: bytes, ranks: tuple[int, ...]) -> list[bytes]:
         for port in listening() - before:
             for place in range(4):  # gloo takes the first who says which of its connections it is
                 strangers.append(socket.create_connection((ADDRESS, port)))
                 strangers[-1].sendall(struct.pack("<q", place))
-        return right(member, own)
+        return right(member, own, ranks)
 
     def join(membership: GroupMembership) -> str:
         try:
@@ -55,9 +55,9 @@ def main() -> None:
 
     with ThreadPoolExecutor(2) as pool:
         with mock.patch.object(Member, "swap", swap), mock.patch.object(process_group, "GROUP_S", 0.5):
-            said = list(pool.map(join, meeting.invite(2)))
+            said = list(pool.map(join, meeting.invite("ab")))
         assert strangers
-        sums = list(pool.map(summed, meeting.invite(2)))
+        sums = list(pool.map(summed, meeting.invite("ab")))
     print(json.dumps({"said": said, "sums": sums}))
 
 

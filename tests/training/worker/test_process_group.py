@@ -58,13 +58,26 @@ def summed(group: ProcessGroup, tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-@pytest.mark.parametrize("size", [2, 3, 5])
-@pytest.mark.parametrize("numel", [1, 1000, 2 * PIECE + 17])
+@pytest.mark.parametrize(
+    ("hosts", "here", "leaders"),
+    [
+        ("abc", [[0], [1], [2]], [0, 1, 2]),
+        ("aaa", [[0, 1, 2]] * 3, [0]),
+        ("babba", [[0, 2, 3], [1, 4], [0, 2, 3], [0, 2, 3], [1, 4]], [0, 1]),
+    ],
+)
+def test_one_member_of_each_host_sums_with_the_others(hosts: str, here: list[list[int]], leaders: list[int]) -> None:
+    found = [process_group.levels(membership) for membership in MeetingPlace(ADDRESS).invite(hosts)]
+    assert found == [(tuple(ranks), tuple(leaders)) for ranks in here]
+
+
+@pytest.mark.parametrize("hosts", ["ab", "abc", "abcde", "aaa", "aab", "abcbba"])
+@pytest.mark.parametrize("numel", [1, 1000, 5 * PIECE + 17])
 def test_every_member_gets_the_same_bits_of_the_sum(
-    meeting: MeetingPlace, pool: ThreadPoolExecutor, size: int, numel: int
+    meeting: MeetingPlace, pool: ThreadPoolExecutor, hosts: str, numel: int
 ) -> None:
-    groups = formed(pool, meeting.invite(size))
-    tensors = [torch.randn(numel, generator=torch.Generator().manual_seed(each)) for each in range(size)]
+    groups = formed(pool, meeting.invite(hosts))
+    tensors = [torch.randn(numel, generator=torch.Generator().manual_seed(each)) for each in range(len(hosts))]
     expected = torch.stack(tensors).double().sum(0)
     results = together(pool, summed, groups, tensors)
     assert all(torch.equal(result, results[0]) for result in results)
@@ -74,17 +87,20 @@ def test_every_member_gets_the_same_bits_of_the_sum(
     assert not torch.distributed.is_initialized()
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize(("hosts", "told"), [("ab", [True] * 2), ("abc", [True] * 3), ("aab", [True, False, True])])
 def test_a_stranger_in_a_members_place_breaks_the_group_before_any_data(
-    meeting: MeetingPlace, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, size: int
+    meeting: MeetingPlace, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, hosts: str, told: list[bool]
 ) -> None:
-    """Gloo's own connections are made, as by one who guessed; then one turns out not to know the secret."""
+    """Gloo's own connections are made, as by one who guessed; then one turns out not to know the secret.
+
+    Who talks to it is told; the second worker of the first host does not, and waits for the others.
+    """
     right = process_group.prove
 
-    def prove(group: Any, membership: GroupMembership) -> None:
-        if membership.rank == size - 1:
+    def prove(group: Any, membership: GroupMembership, ranks: tuple[int, ...]) -> None:
+        if membership.rank == len(hosts) - 1:
             membership = replace(membership, secret=bytes(32))
-        right(group, membership)
+        right(group, membership, ranks)
 
     def join(membership: GroupMembership) -> str:
         try:
@@ -94,7 +110,7 @@ def test_a_stranger_in_a_members_place_breaks_the_group_before_any_data(
         return "formed"
 
     monkeypatch.setattr(process_group, "prove", prove)
-    assert ["stranger" in said for said in together(pool, join, meeting.invite(size))] == [True] * size
+    assert ["stranger" in said for said in together(pool, join, meeting.invite(hosts))] == told
 
 
 def test_a_stranger_that_connects_in_a_members_place_is_named_and_the_next_group_sums() -> None:
@@ -106,10 +122,11 @@ def test_a_stranger_that_connects_in_a_members_place_is_named_and_the_next_group
     assert results["sums"] == [[2.0] * 3] * 2
 
 
+@pytest.mark.parametrize("hosts", ["abc", "aaa", "abb"])
 def test_the_first_members_numbers_and_the_largest_ones_reach_all(
-    meeting: MeetingPlace, pool: ThreadPoolExecutor
+    meeting: MeetingPlace, pool: ThreadPoolExecutor, hosts: str
 ) -> None:
-    groups = formed(pool, meeting.invite(3))
+    groups = formed(pool, meeting.invite(hosts))
     tensors = [torch.arange(4) * (each - 1) for each in range(3)]
     together(pool, ProcessGroup.largest, groups, tensors)
     assert all(torch.equal(tensor, torch.arange(4)) for tensor in tensors)
@@ -119,13 +136,13 @@ def test_the_first_members_numbers_and_the_largest_ones_reach_all(
 
 
 def test_the_store_listens_on_the_nodes_own_address_only() -> None:
-    (place,) = MeetingPlace("127.0.0.1").invite(1)
+    (place,) = MeetingPlace("127.0.0.1").invite("a")
     with pytest.raises(OSError), socket.create_connection((_outside(), place.port), timeout=2):  # noqa: PT011
         pass
 
 
 def test_strangers_learn_nothing_and_keep_nobody_from_meeting(meeting: MeetingPlace, pool: ThreadPoolExecutor) -> None:
-    invited = meeting.invite(2)
+    invited = meeting.invite("ab")
     where = (invited[0].address, invited[0].port)
     silent = [socket.create_connection(where) for _ in range(300)]
     try:
@@ -148,7 +165,7 @@ def test_strangers_learn_nothing_and_keep_nobody_from_meeting(meeting: MeetingPl
 def test_who_waits_for_a_member_that_does_not_come_is_freed_at_once(
     meeting: MeetingPlace, pool: ThreadPoolExecutor
 ) -> None:
-    first, second, _ = meeting.invite(3)
+    first, second, _ = meeting.invite("abc")
     waiting = [pool.submit(ProcessGroup, each, ADDRESS) for each in (first, second)]
     time.sleep(0.2)
     assert not any(call.done() for call in waiting)
@@ -160,12 +177,13 @@ def test_who_waits_for_a_member_that_does_not_come_is_freed_at_once(
     assert time.monotonic() - began < SOON_S
 
 
+@pytest.mark.parametrize("hosts", ["abcd", "aabb", "aaab"])
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
 def test_who_waits_for_a_member_that_died_or_fell_silent_is_freed_and_sums_on_with_the_others(
-    meeting: MeetingPlace, pool: ThreadPoolExecutor, fault: signal.Signals
+    meeting: MeetingPlace, pool: ThreadPoolExecutor, fault: signal.Signals, hosts: str
 ) -> None:
-    size = 4
-    invited = meeting.invite(size)
+    """The last of them: one among equals, one that is not its host's first, one that speaks for its host."""
+    invited = meeting.invite(hosts)
     with _member_elsewhere(invited[-1]) as other:
         groups = formed(pool, invited[:-1])
         together(pool, summed, groups, [torch.ones(10) for _ in groups])
@@ -182,14 +200,14 @@ def test_who_waits_for_a_member_that_died_or_fell_silent_is_freed_and_sums_on_wi
                 call.result(WAIT_S)
         for group in groups:
             group.close()
-        again = formed(pool, meeting.invite(size - 1))
+        again = formed(pool, meeting.invite(hosts[:-1]))
         results = together(pool, summed, again, [torch.ones(10) for _ in again])
         assert time.monotonic() - began < SOON_S
         assert all(torch.equal(result, torch.full((10,), 3.0)) for result in results)
 
 
 def test_a_group_that_was_given_up_starts_nothing_more(meeting: MeetingPlace, pool: ThreadPoolExecutor) -> None:
-    first, _ = formed(pool, meeting.invite(2))
+    first, _ = formed(pool, meeting.invite("ab"))
     first.give_up()
     with pytest.raises(GroupBroken, match="given up"):
         summed(first, torch.ones(3))
@@ -198,7 +216,7 @@ def test_a_group_that_was_given_up_starts_nothing_more(meeting: MeetingPlace, po
 def test_a_coordinator_that_cannot_be_reached_is_named() -> None:
     with socket.create_server((ADDRESS, 0)) as closed:
         port = closed.getsockname()[1]
-    place = GroupMembership(number=1, secret=b"s", address=ADDRESS, port=port, rank=0, size=2)
+    place = GroupMembership(number=1, secret=b"s", address=ADDRESS, port=port, rank=0, hosts=("a", "b"))
     with pytest.raises(GroupBroken, match="connect"):
         ProcessGroup(place, ADDRESS)
 
@@ -229,7 +247,7 @@ def _outside() -> str:
 
 
 def test_threads_that_leave_a_group_do_not_outlive_it_by_long(meeting: MeetingPlace, pool: ThreadPoolExecutor) -> None:
-    groups = formed(pool, meeting.invite(2))
+    groups = formed(pool, meeting.invite("ab"))
     others = set(threading.enumerate())  # a group that was given up in another test leaves when gloo lets it
     for group in groups:
         group.close()

@@ -18,8 +18,9 @@ A lost worker is started again, as in the other strategies. A worker that has mi
 others, so at the beginning of a step it takes over those of one of them, with the buffers and the optimizer's state
 (``state_transfer``); then the group is formed anew with it. A host that is added does the same.
 
-A ring carries ``2 (n - 1) / n`` times the gradient over each worker's link, each way, whichever links are slow: it
-waits for the slowest. Half of a reduction (sums to those that add them) is told as push, half (sums to all) as pull.
+Workers of one host are one peer to the others (``process_group``): a ring of ``n`` hosts carries ``2 (n - 1) / n`` of
+the gradient over each one's link, each way, whichever links are slow: it waits for the slowest. Half of a reduction
+(sums to those that add them) is told as push, half (sums to all) as pull.
 """
 
 from __future__ import annotations
@@ -180,7 +181,8 @@ class AllReduce(Strategy):
         if self._group is None or list(self._group.places) != members:
             self._group = None
             if len(members) > 1:
-                self._group = Group(dict(zip(members, self._meeting.invite(len(members)), strict=True)))
+                places = self._meeting.invite([member.host for member in members])
+                self._group = Group(dict(zip(members, places, strict=True)))
         for member in members:
             parts = tuple(share.part for share in current.due if share.member is member)
             place = self._group.places[member] if self._group is not None else None

@@ -86,6 +86,22 @@ def fault(job, place):
     if (os.environ.get("TEST_HOST"), place, job.steps) in FAULTS:
         os.kill(os.getpid(), signal.SIGKILL)
 """
+BETWEEN_THE_LEVELS = """
+
+from remote_agent.training.worker.process_group import ProcessGroup
+
+start = ProcessGroup._start
+
+
+def fault(job, place):
+    def started(group, level, *given):
+        here = os.environ.get("TEST_HOST"), level, job.steps, group.membership.rank
+        if here == ("b", 1, 6, RANK) and len(group.membership.hosts) == 3:  # after the sums of its host
+            os.kill(os.getpid(), signal.SIGKILL)
+        return start(group, level, *given)
+
+    ProcessGroup._start = started
+"""
 OPTIMIZERS = {
     "momentum": "torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)",
     "adamw": "torch.optim.AdamW(model.parameters(), lr=0.003, weight_decay=0.1)",
@@ -115,6 +131,19 @@ def test_weights_equal_those_of_a_plain_loop(launch: Any, tmp_path: Path) -> Non
     assert any("reduce gradients among themselves" in each for each in run.of_kind("plan")[0]["reasons"])
     sizes = [worker["samples"] for worker in run.of_kind("step")[-1]["workers"]]
     assert sizes == list(limits.values())
+    assert_as_plain_loop(run, source, tmp_path)
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(("rank", "worker"), [(1, "b/cpu"), (2, "b/cpu#2")])
+def test_workers_of_a_host_sum_there_first_and_one_killed_in_mid_reduction_does_not_show(
+    launch: Any, tmp_path: Path, rank: int, worker: str
+) -> None:
+    source = job_source("adamw")
+    run = started(launch, source + BETWEEN_THE_LEVELS.replace("RANK", str(rank)), "abb", rebalance=False)
+    assert run.finish() == (0, "")
+    (lost,) = run.of_kind("worker_lost")
+    assert (lost["worker"], lost["step"]) == (worker, 7)
     assert_as_plain_loop(run, source, tmp_path)
 
 
