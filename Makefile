@@ -20,6 +20,7 @@ CHECKED := $(addprefix tests/,fleet inventory planning test_architecture.py test
 	test_model_size.py test_plan_check.py test_share_balancer.py))
 
 RUN := .venv/bin
+IN_LANES := -n $(LANES) --dist loadgroup --no-loadscope-reorder
 PIP_INSTALL := $(RUN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 IS_FIT := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
@@ -41,15 +42,15 @@ demo: .venv/for-use
 
 test: lint
 	@echo "== pytest, without what is long"
-	@$(RUN)/python -m pytest -n $(LANES) --dist loadgroup --durations=15 -m "not long" $(PYTEST_ARGS)
+	@$(RUN)/python -m pytest $(IN_LANES) --durations=15 -m "not long" $(PYTEST_ARGS)
 
 test-all: lint
 	@echo "== pytest"
-	@$(RUN)/python -m pytest -n $(LANES) --dist loadgroup --durations=15 $(PYTEST_ARGS)
+	@$(RUN)/python -m pytest $(IN_LANES) --durations=15 $(PYTEST_ARGS)
 
 check: lint
 	@echo "== pytest, without Ray and without hosts"
-	@$(RUN)/python -m pytest -q -n $(LANES) --dist loadgroup $(CHECKED) --ignore=tests/training/worker/device/test_memory_limit.py \
+	@$(RUN)/python -m pytest -q $(IN_LANES) $(CHECKED) --ignore=tests/training/worker/device/test_memory_limit.py \
 		-m "not ray and not lab and not long" $(PYTEST_ARGS)
 
 lint: .venv/for-development

@@ -45,10 +45,19 @@ ONE_AT_A_TIME = {
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With `-n` the tests of a file run in one process, one after another: they share clusters and labs."""
     for item in items:
-        file = item.path.relative_to(Path(__file__).parent).as_posix()
+        file = _file(item)
         item.add_marker(pytest.mark.xdist_group("this computer" if file in ONE_AT_A_TIME else file))
         if "cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.ray)
+    with_ray = {item.path for item in items if item.get_closest_marker("ray")}
+    # What takes long begins first (`--no-loadscope-reorder` keeps this order): short tests fill both lanes to the end.
+    items.sort(
+        key=lambda item: ("lab" not in item.path.parts, _file(item) not in ONE_AT_A_TIME, item.path not in with_ray)
+    )
+
+
+def _file(item: pytest.Item) -> str:
+    return item.path.relative_to(Path(__file__).parent).as_posix()
 
 
 def pytest_configure() -> None:
