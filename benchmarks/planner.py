@@ -109,8 +109,8 @@ class Cell:
         return self.predicted_s / self.measured_s - 1 if self.measured_s else float("nan")
 
 
-def measured(cell: Cell, fleet: Fleet, batch: int, seconds: float, hosts: Sequence[str]) -> Cell:
-    """The cell, after its run on these hosts; none: all of the fleet."""
+def measured(cell: Cell, fleet: Fleet, batch: int, seconds: float, way: str, hosts: Sequence[str]) -> Cell:
+    """The cell, after its run in this way on these hosts; none: all of the fleet."""
     lab = fleet.lab
     lab.hosts[0].exec(["sh", "-c", FORGET if cell.way == PLAN else AS_PLANNED])
     if cell.way == PLAN:
@@ -119,7 +119,7 @@ def measured(cell: Cell, fleet: Fleet, batch: int, seconds: float, hosts: Sequen
         lab.hosts[0].exec(["sh", "-c", KEEP])
         return dataclasses.replace(planned, ratios=json.loads(kept)["ratios"] if kept else {})
     product = HeteroTui(lab.laptop, lab.inventory(hosts=list(hosts) or None))
-    strategy, *pairs = ("sync" if cell.way in (ALONE, CHOSEN) else cell.way).split(":")
+    strategy, *pairs = way.split(":")
     settings = {"strategy": strategy, "batch_size": batch, "num_iterations": 100_000}
     settings |= dict(pair.split("=") for pair in pairs)
     found = _train(product, JOBS[cell.model], settings, seconds)
@@ -224,12 +224,14 @@ def _on(fleet: Fleet, wanted: Sequence[Cell], options: argparse.Namespace, known
     plans = {cell.fleet: cell for cell in known if cell.way == PLAN}
     try:
         for cell in wanted:
-            hosts: list[str] = [fleet.lab.hosts[0].name] if cell.way == ALONE else []
-            if cell.way == CHOSEN:
-                hosts = _chosen_hosts(plans.get(cell.fleet), len(fleet.speeds))
+            way, hosts = cell.way, list[str]()
+            if cell.way == ALONE:
+                way, hosts = "sync", [fleet.lab.hosts[0].name]
+            elif cell.way == CHOSEN:
+                way, hosts = _chosen(plans.get(cell.fleet), len(fleet.speeds))
                 if not hosts:
                     continue
-            found = measured(cell, fleet, options.batch, options.seconds, hosts)
+            found = measured(cell, fleet, options.batch, options.seconds, way, hosts)
             if cell.way == PLAN:
                 plans[cell.fleet] = found
             yield found
@@ -237,11 +239,12 @@ def _on(fleet: Fleet, wanted: Sequence[Cell], options: argparse.Namespace, known
         product.run("down", "--yes", "--json")
 
 
-def _chosen_hosts(plan: Cell | None, everything: int) -> list[str]:
-    """The hosts of a plan that no other cell runs; none: another one does."""
+def _chosen(plan: Cell | None, everything: int) -> tuple[str, list[str]]:
+    """What a plan chose that no other cell runs: strategy and hosts; no hosts: another one does."""
     if plan is None or plan.hosts in (0, 1, everything):
-        return []
-    return plan.chosen.partition(" on ")[2].split(",")
+        return "", []
+    strategy, _, hosts = plan.chosen.partition(" on ")
+    return strategy, hosts.split(",")
 
 
 def read(path: Path) -> list[Cell]:

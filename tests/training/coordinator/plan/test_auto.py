@@ -129,8 +129,8 @@ def test_a_device_that_has_no_room_for_the_model_is_left_out_and_named(launch: A
 def test_a_model_that_fits_on_no_device_is_cut_by_its_layers(launch: Any) -> None:
     run = launch(_with_free(dict.fromkeys("abc", 2.6)), "abc", strategy="auto", batch_size=16, num_iterations=3)
     assert run.finish() == (0, "")
-    (plan,) = run.of_kind("plan")
-    assert plan["strategy"] == "pipeline"
+    plan, *anew = run.of_kind("plan")  # on a drowned computer a stage may be lost, and the model is cut anew
+    assert {each["strategy"] for each in (plan, *anew)} == {"pipeline"}
     assert len(plan["stages"]) >= 2
     assert any(why.startswith("the model is cut by its layers, as it fits on no device") for why in plan["reasons"])
     assert len(run.of_kind("step")) == 3
