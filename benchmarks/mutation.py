@@ -68,6 +68,7 @@ MODULES = {
             ("sharding", "sharding"),
             ("shares", "shares"),
             ("simulator", "simulator predictions"),
+            ("sites", "sites"),
         )
     },
     **{
@@ -75,7 +76,7 @@ MODULES = {
             f"remote_agent/planning/{name}.py",
             tuple(f"{PLANNING}/test_{each}.py" for each in ("limits", "predictions", "sharding", "verdicts")),
         )
-        for name in ("limits", "sites", "survey", "verdicts", "ways")
+        for name in ("limits", "survey", "verdicts", "ways")
     },
     **{
         name: (f"hetero_tui/planning/{name}.py", (f"tests/planning/test_{name}.py",))
@@ -96,7 +97,7 @@ MODULES = {
     "resting": (f"{COORDINATOR}/plan/resting.py", (f"{ITS_TESTS}/plan",)),
     **{
         name: (f"remote_agent/planning/{name}.py", (f"{PLANNING}/test_cuts.py",))
-        for name in ("cuts", "likely_cuts", "stage_flow")
+        for name in ("blocks", "cuts", "likely_cuts", "stage_flow")
     },
     "run_plan": (f"{COORDINATOR}/plan/run_plan.py", (f"{ITS_TESTS}/plan",)),
     "share_balancer": (f"{COORDINATOR}/share_balancer.py", (f"{ITS_TESTS}/test_share_balancer.py",)),
