@@ -62,7 +62,7 @@ MODULES = {
         for name, tests in (
             ("blocks", "blocks"),
             ("channels", "exchange"),
-            ("choice", "choice choice_by_hand"),
+            ("choice", "choice_by_hand"),
             ("cuts", "cuts"),
             ("exchange", "exchange simulator"),
             ("fairness", "simulator"),
@@ -78,7 +78,7 @@ MODULES = {
     **{
         name: (
             f"remote_agent/planning/{name}.py",
-            tuple(f"{PLANNING}/test_{each}.py" for each in ("limits", "predictions", "sharding", "verdicts")),
+            tuple(f"{PLANNING}/test_{each}.py" for each in ("limits", "predictions", "sharding", "survey", "verdicts")),
         )
         for name in ("limits", "survey", "verdicts", "ways")
     },

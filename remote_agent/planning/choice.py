@@ -226,13 +226,7 @@ def _log_spaced(most: int) -> list[int]:
 
 def _templates(survey: Survey, limits: Limits) -> Iterator[Way]:
     """All ways that the limits allow, without hosts."""
-    base = Way(
-        strategy=SYNC,
-        hosts=(),
-        shards=limits.shards,
-        local_batch=limits.local_batch,
-        codec=limits.codec or "fp32",
-    )
+    base = Way(strategy=SYNC, hosts=(), shards=limits.shards, local_batch=limits.local_batch)
     usable = (SYNC, ALLREDUCE, *((SSP, ASYNC, LOCAL) if limits.inexact else ())) if not limits.strategy else ()
     for strategy in usable or (limits.strategy,):
         if not survey.work.streamable and strategy != ALLREDUCE:

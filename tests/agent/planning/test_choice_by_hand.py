@@ -11,7 +11,7 @@ import pytest
 
 from remote_agent.planning import choice
 from remote_agent.planning.choice import Choice, Limits, choose, of_strategies
-from remote_agent.planning.sites import DoesNotFit
+from remote_agent.planning.sites import DoesNotFit, NoRoom
 from remote_agent.planning.survey import Host, Survey
 from remote_agent.planning.ways import Prediction, Term, Way
 from tests.agent.planning.fleets import host, survey
@@ -27,7 +27,12 @@ def choosing(monkeypatch: pytest.MonkeyPatch) -> Choosing:
     """Choose among predictions that take so many seconds. Returns the choice, and the ways that were predicted."""
 
     def chosen(
-        fleet: Survey, seconds: Seconds, limits: Limits | None = None, *, bound: Seconds = lambda _: 0.0
+        fleet: Survey,
+        seconds: Seconds,
+        limits: Limits | None = None,
+        *,
+        bound: Seconds = lambda _: 0.0,
+        refusal: type[DoesNotFit] = DoesNotFit,
     ) -> tuple[Choice, list[Way]]:
         asked = list[Way]()
 
@@ -36,7 +41,7 @@ def choosing(monkeypatch: pytest.MonkeyPatch) -> Choosing:
                 asked.append(way)
             takes = (least if bound else seconds)(way)
             if takes is None:
-                raise DoesNotFit(f"{'+'.join(way.hosts)} lacks memory")
+                raise refusal(f"{'+'.join(way.hosts)} lacks memory")
             terms = (Term(name="compute", seconds=takes, source=""),)
             return Prediction(way=way, terms=terms, samples=48, shares={}, busy_s={}, parts={}, bound="")
 
@@ -150,6 +155,13 @@ def test_the_fastest_host_alone_and_all_of_them_are_told_of(choosing: Choosing) 
     assert (none.alone, none.everything) == (None, None)
 
 
+@pytest.mark.parametrize("refusal", [DoesNotFit, NoRoom])
+def test_a_job_that_fits_nowhere_is_refused_as_its_ways_were(choosing: Choosing, refusal: type[DoesNotFit]) -> None:
+    with pytest.raises(DoesNotFit, match=r"^a lacks memory; b lacks memory; a\+b lacks memory$") as caught:
+        choosing(fleet_of("ab"), by_hosts(), refusal=refusal)
+    assert type(caught.value) is refusal
+
+
 def test_what_each_host_gains_is_the_step_with_it_over_that_without(choosing: Choosing) -> None:
     storage = Host(name="storage", devices=())
     hosts = (storage, *fleet_of("abcd").hosts)
@@ -197,13 +209,13 @@ def test_of_up_to_eight_hosts_every_subset_is_looked_at(choosing: Choosing, coun
 
 
 def test_a_set_whose_lower_bound_is_longer_than_a_known_step_is_not_predicted(choosing: Choosing) -> None:
-    takes = by_hosts(a=2.0, b=2.0, c=9.0, ab=2.0, ac=9.0, bc=9.0, abc=9.0)
-    bounds = by_hosts(a=1.0, b=2.07, ab=2.05, c=2.5, ac=0.5, abc=0.6)
+    takes = by_hosts(a=2.0, b=2.0, ab=2.0, ac=9.0, bc=9.0, abc=9.0)
+    bounds = by_hosts(a=1.0, b=2.07, ab=2.05, bc=2.5, ac=0.5, abc=0.6)
     found, asked = choosing(fleet_of("abc", devices=0), takes, bound=bounds)
     # In the order of their bounds: 9 s and 9 s are no limit; 2 s is, and what is bound within 3 % of it may be as good.
     searched = [("a", "c"), ("a", "b", "c"), ("a",), ("a", "b")]
     assert sets(asked, "sync") == [*searched, ("b",), ("c",)], "each by itself is told of at the end"
-    assert found.refused == ("b+c lacks memory",)
+    assert found.refused == ("c lacks memory",)
     assert found.best.way.hosts == ("a",)
 
 

@@ -247,6 +247,8 @@ def test_a_cut_is_changed_in_every_small_way_there_is() -> None:
         ("02", "026"),
         ("01", "026"),
     }
+    four = changed(4, 8, (0, 1, 2, 3), (0, 2, 4, 6, 8))
+    assert {("023", "0468"), ("023", "0268"), ("013", "0268"), ("013", "0248")} <= four, "one in the middle left out"
 
 
 def _equal(count: int, numbers: int) -> list[DeviceBlocks]:

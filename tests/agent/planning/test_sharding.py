@@ -212,6 +212,13 @@ def test_of_small_parts_the_smallest_is_left_out_first_as_the_others_grow_then()
     assert decide([*needed, nas], TRAFFIC).parts[3] == pytest.approx(0.04, abs=1e-6), "where memory needs it, it stays"
 
 
+def test_two_slow_links_out_hold_what_makes_both_as_long() -> None:
+    # Gradients are three times as long as weights: (30 - 20 w) / 1 and (30 - 20 (1 - w)) / 2 are equal at w = 5 / 6.
+    sites = [Site(host="a", workers=1, up=1.0, down=1e9), Site(host="b", workers=1, up=2.0, down=1e9)]
+    decision = decide(sites, Traffic(gradient=30, weights=10, held=1))
+    assert (decision.parts, decision.seconds) == (pytest.approx((5 / 6, 1 / 6)), pytest.approx(40 / 3))
+
+
 def test_the_slower_direction_of_a_link_says_where_a_shard_goes() -> None:
     workers, one_way = host("a", 2), Site(host="b", workers=0, up=1e9, down=1e3)
     assert decide([workers, one_way, host("c", 0, 1e6)], TRAFFIC, 2).parts == pytest.approx((0.95, 0.0, 0.05))
