@@ -60,22 +60,27 @@ MODULES = {
     **{
         name: (f"remote_agent/planning/{name}.py", tuple(f"{PLANNING}/test_{each}.py" for each in tests.split()))
         for name, tests in (
+            ("blocks", "blocks"),
             ("channels", "exchange"),
-            ("choice", "choice"),
+            ("choice", "choice_by_hand"),
+            ("cuts", "cuts"),
             ("exchange", "exchange simulator"),
             ("fairness", "simulator"),
+            ("likely_cuts", "likely_cuts"),
             ("self_check", "self_check"),
             ("sharding", "sharding"),
             ("shares", "shares"),
             ("simulator", "simulator predictions"),
+            ("sites", "sites"),
+            ("stage_flow", "stage_flow"),
         )
     },
     **{
         name: (
             f"remote_agent/planning/{name}.py",
-            tuple(f"{PLANNING}/test_{each}.py" for each in ("limits", "predictions", "sharding", "verdicts")),
+            tuple(f"{PLANNING}/test_{each}.py" for each in ("limits", "predictions", "sharding", "survey", "verdicts")),
         )
-        for name in ("limits", "sites", "survey", "verdicts", "ways")
+        for name in ("limits", "survey", "verdicts", "ways")
     },
     **{
         name: (f"hetero_tui/planning/{name}.py", (f"tests/planning/test_{name}.py",))
@@ -94,10 +99,6 @@ MODULES = {
         (f"{ITS_TESTS}/plan/test_balance.py", f"{ITS_TESTS}/test_share_balancer.py"),
     ),
     "resting": (f"{COORDINATOR}/plan/resting.py", (f"{ITS_TESTS}/plan",)),
-    **{
-        name: (f"remote_agent/planning/{name}.py", (f"{PLANNING}/test_cuts.py",))
-        for name in ("cuts", "likely_cuts", "stage_flow")
-    },
     "run_plan": (f"{COORDINATOR}/plan/run_plan.py", (f"{ITS_TESTS}/plan",)),
     "share_balancer": (f"{COORDINATOR}/share_balancer.py", (f"{ITS_TESTS}/test_share_balancer.py",)),
     "findings_of_runs": ("remote_agent/training/shared/findings.py", ("tests/training/shared/test_findings.py",)),

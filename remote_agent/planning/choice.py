@@ -192,13 +192,14 @@ class _Search:
         names = self._survey.names
         singles = {name: self.of(dataclasses.replace(template, hosts=(name,))) for name in names}
         speed = {name: each.speed if each is not None else 0.0 for name, each in singles.items()}
-        rate = {host.name: host.both / 2 if host.both else min(host.up, host.down) for host in self._survey.hosts}
+        known = sorted(host.rate for host in self._survey.hosts if math.isfinite(host.rate))
+        typical = known[len(known) // 2] if known else 0.0
         first = max(names, key=speed.__getitem__)
         # What a host adds is its speed, unless its link is slower than that of the others.
-        typical = sorted(rate.values())[len(rate) // 2] or 1.0
-        worth = {name: speed[name] * min(1.0, rate[name] / typical) for name in names}
+        slow = {host.name: host.rate / typical for host in self._survey.hosts if host.rate < typical}
+        worth = {name: speed[name] * slow.get(name, 1.0) for name in names}
         ranked = [first, *sorted((name for name in names if name != first), key=lambda name: -worth[name])]
-        sizes = sorted({*range(1, min(9, len(names)) + 1), *_log_spaced(len(names)), len(names)})
+        sizes = sorted({*range(1, MAX_SUBSETS + 2), *_log_spaced(len(names)), len(names)})
         for size in sizes:
             chosen = set(ranked[:size])
             yield tuple(name for name in names if name in chosen)
@@ -225,13 +226,7 @@ def _log_spaced(most: int) -> list[int]:
 
 def _templates(survey: Survey, limits: Limits) -> Iterator[Way]:
     """All ways that the limits allow, without hosts."""
-    base = Way(
-        strategy=SYNC,
-        hosts=(),
-        shards=limits.shards,
-        local_batch=limits.local_batch,
-        codec=limits.codec or "fp32",
-    )
+    base = Way(strategy=SYNC, hosts=(), shards=limits.shards, local_batch=limits.local_batch)
     usable = (SYNC, ALLREDUCE, *((SSP, ASYNC, LOCAL) if limits.inexact else ())) if not limits.strategy else ()
     for strategy in usable or (limits.strategy,):
         if not survey.work.streamable and strategy != ALLREDUCE:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from remote_agent.planning.blocks import DeviceBlocks, need, wire_bytes
 from remote_agent.planning.channels import Network
-from remote_agent.planning.likely_cuts import LikelyCuts, Shape, rate, spans
+from remote_agent.planning.likely_cuts import LikelyCuts, Shape, spans
 from remote_agent.planning.stage_flow import StageLoad, flow
 from remote_agent.planning.survey import Host, Survey
 
@@ -272,7 +272,7 @@ class _Search:
     def _moved_s(self, sender: str, receiver: str, size: float) -> float:
         if sender == receiver:
             return 0.0
-        return size / min(rate(self._hosts[sender]), rate(self._hosts[receiver]))
+        return size / min(self._hosts[sender].rate, self._hosts[receiver].rate)
 
     # --- Small changes -----------------------------------------------------------------------------------------------
 

@@ -29,11 +29,6 @@ def spans(bounds: Sequence[int]) -> list[tuple[int, int]]:
     return list(itertools.pairwise(bounds))
 
 
-def rate(host: Host) -> float:
-    """Bytes/s that a host's link carries each way at the same time; infinite: not known."""
-    return host.both / 2 or min(host.up or math.inf, host.down or math.inf)
-
-
 @dataclass(frozen=True)
 class _Stage:
     """Seconds that one micro-batch takes to come, and to pass; and what limits how often one does."""
@@ -70,7 +65,7 @@ class LikelyCuts:
         self._blocks = len(devices[0].blocks)
         apart = len({hosts[name].computer or name for name in names}) > 1
         self._stages = [
-            _stages(device, codec, rate(hosts[name]) if apart else math.inf, in_flight)
+            _stages(device, codec, hosts[name].rate if apart else math.inf, in_flight)
             for device, name in zip(devices, names, strict=True)
         ]
         self.is_tight = any(math.isinf(own[0][self._blocks].fill) for own in self._stages)

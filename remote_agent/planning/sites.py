@@ -31,9 +31,9 @@ def sited(survey: Survey, codec: str, shards: int) -> dict[str, float]:
     amount = wire_bytes(codec, numel, topk)
     traffic = Traffic(gradient=amount, weights=amount, held=sharding.COPIES * 4 * numel)
     places: dict[str, list[Host]] = {}
-    for host in survey.hosts:
-        places.setdefault(host.computer or host.name, []).append(host)
-    if len(places) == 1:
+    for host in survey.hosts:  # where several shards were asked for, each host counts by itself
+        places.setdefault(host.name if shards > 1 else host.computer or host.name, []).append(host)
+    if len(places) == 1 or shards == 1 or (not shards and numel <= sharding.CHUNK_NUMBERS):
         first = survey.hosts[0]
         if first.memory is not None and first.memory < traffic.held:
             lacking = (traffic.held - first.memory) / 1e9
@@ -42,11 +42,8 @@ def sited(survey: Survey, codec: str, shards: int) -> dict[str, float]:
     sites = [_site(hosts) for hosts in places.values()]
     if len(sites) > MAX_SITES:
         return _many_sites(sites, traffic, shards)
-    few = shards or (1 if numel <= sharding.CHUNK_NUMBERS else 0)
     try:
-        if few == 1 and not shards:
-            return {sites[0].host: 1.0}
-        decision = sharding.decide(sites, traffic, min(few, len(sites)))
+        decision = sharding.decide(sites, traffic, min(shards, len(sites)))
     except ValueError as error:
         raise NoRoom(str(error)) from None
     return {site.host: part for site, part in zip(sites, decision.parts, strict=True) if part}

@@ -7,6 +7,7 @@ Units: seconds, bytes, samples, numbers (of the flat buffer of trained parameter
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -87,6 +88,11 @@ class Host:
     computer: str = ""
     watts: float = 0.0
     price: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Bytes/s that its link carries each way at the same time; infinite: not known."""
+        return self.both / 2 or min(self.up or math.inf, self.down or math.inf)
 
 
 @dataclass(frozen=True, kw_only=True)

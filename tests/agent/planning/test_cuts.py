@@ -12,9 +12,9 @@ import pytest
 
 from remote_agent.planning.blocks import BlockCost, DeviceBlocks, Tied, need
 from remote_agent.planning.channels import Network
-from remote_agent.planning.cuts import Cut, DoesNotFit, Links, cut, least_seconds
-from remote_agent.planning.stage_flow import StageLoad, flow
-from remote_agent.planning.survey import Host
+from remote_agent.planning.cuts import Cut, DoesNotFit, Links, _Search, cut, least_seconds, seconds_of
+from remote_agent.planning.stage_flow import Flow, StageLoad, flow
+from remote_agent.planning.survey import Host, Survey, Work
 
 OFF = 1.03
 """A cut may take so many times as long as the best of all that there are."""
@@ -59,20 +59,20 @@ def _case(seed: int) -> tuple[list[DeviceBlocks], Links, int]:
     return _devices(random_, random_.randint(1, 6), count), _links(random_, count), random_.choice([1, 4, 8])
 
 
-def _seconds(devices: Sequence[DeviceBlocks], links: Links, micro_batches: int, found: Cut) -> float:
-    """What the simulation says of a cut, put together here once more."""
+def _flow(devices: Sequence[DeviceBlocks], links: Links, micro_batches: int, found: Cut, in_flight: int = 0) -> Flow:
+    """What the simulation says of a cut, put together here once more; 0: each stage holds what the cut says."""
     loads = [
         StageLoad(
             host=devices[stage.device].host,
             forward_s=sum(block.forward_s for block in devices[stage.device].blocks[stage.first : stage.last]),
             backward_s=sum(block.backward_s for block in devices[stage.device].blocks[stage.first : stage.last]),
             given=devices[stage.device].blocks[stage.first].boundary if stage.first else 0,
-            in_flight=stage.in_flight,
+            in_flight=in_flight or stage.in_flight,
         )
         for stage in found.stages
     ]
     latency = {host.name: host.latency_s for host in links.hosts}
-    return flow(loads, micro_batches, Network(links.hosts, {}), latency).seconds
+    return flow(loads, micro_batches, Network(links.hosts, {}), latency)
 
 
 def _every_cut(devices: Sequence[DeviceBlocks], links: Links, micro_batches: int) -> Iterator[float]:
@@ -122,10 +122,17 @@ def test_each_block_is_on_one_device_that_has_room_for_it(seed: int) -> None:
     assert found.bounds[-1] == len(devices[0].blocks)
     assert list(found.bounds) == sorted(set(found.bounds))
     assert len({stage.device for stage in found.stages}) == len(found.stages)
-    for stage in found.stages:
+    held = _flow(devices, links, micro_batches, found, found.in_flight).held
+    for number, stage in enumerate(found.stages):
         assert 1 <= stage.in_flight <= micro_batches
+        blocks = devices[stage.device].blocks[stage.first : stage.last]
+        assert stage.seconds == pytest.approx(sum(block.forward_s + block.backward_s for block in blocks))
+        if stage is found.stages[-1]:
+            assert stage.in_flight == (1 if number else found.in_flight)
+        elif number:
+            assert stage.in_flight == min(found.in_flight, held[number] + 1)
         assert need(devices[stage.device], stage.first, stage.last, stage.in_flight) <= devices[stage.device].room
-    assert found.seconds == pytest.approx(_seconds(devices, links, micro_batches, found), rel=0.02)
+    assert found.seconds == pytest.approx(_flow(devices, links, micro_batches, found).seconds, rel=0.02)
     least = least_seconds([stage.seconds for stage in found.stages], micro_batches)
     assert found.seconds >= least * (1 - 1e-9)
 
@@ -134,6 +141,114 @@ def test_it_says_how_much_memory_is_missing() -> None:
     block = BlockCost(forward_s=1, backward_s=2, weights=10**9, trained=10**9, held=0, boundary=0)
     with pytest.raises(DoesNotFit, match=r"needs 16.00 GB in training, .* room for 6.00 GB together: 10.00 GB are"):
         cut([DeviceBlocks(blocks=(block,) * 4, room=3e9)] * 2, 8)
+
+
+def test_it_says_where_the_largest_block_is_too_large_for_every_device() -> None:
+    small = BlockCost(forward_s=1, backward_s=2, weights=10**9, trained=0, held=10**8, boundary=0)
+    large = replace(small, weights=4 * 10**9)
+    devices = [DeviceBlocks(blocks=(small, large, small), room=4e9, host=name) for name in "ab"]
+    with pytest.raises(DoesNotFit, match=r"needs 6.30 GB in training, its largest block 4.10 GB, .* devices' 8.00 GB"):
+        cut(devices, 8)
+    with pytest.raises(DoesNotFit, match=r"needs 6.90 GB in training, its largest block 4.30 GB"):
+        cut(devices, 8, in_flight=3)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "micro_batches", "least"),
+    [
+        ([1.0, 2.0, 3.0], 4, 1 + 2 + 4 * 3),  # the last stage's first micro-batch has gone through two others
+        ([5.0, 1.0], 4, 4 * 5),
+        ([1.0, 3.0, 1.0], 2, 1 + 2 * 3),
+    ],
+)
+def test_no_step_is_shorter_than_its_longest_stage_allows(
+    seconds: list[float], micro_batches: int, least: float
+) -> None:
+    assert least_seconds(seconds, micro_batches) == least
+
+
+def test_links_are_those_that_were_measured() -> None:
+    assert Links.of(None) == Links()
+    hosts = (Host(name="a", devices=(), up=1.0),)
+    known = Survey(job="", work=Work(parameters=1, batch=1), hosts=hosts, media={"wifi": 3.0}, call_s=0.5)
+    assert Links.of(known) == Links(hosts=hosts, media={"wifi": 3.0}, call_s=0.5)
+
+
+def test_a_given_cut_is_predicted_as_one_that_was_found() -> None:
+    devices, links = _equal(3, 1), _all(1e12, 3, latency_s=0.2)
+    found = cut(devices, 16, links)
+    order = tuple(stage.device for stage in found.stages)
+    assert seconds_of(devices, 16, links, order, found.bounds, "fp32", found.in_flight) == found.seconds
+    # On one device: 16 times three blocks of 150 ms.
+    assert seconds_of(devices, 16, links, (1,), (0, 3), "fp32", 1) == pytest.approx(7.2)
+    tight = [replace(each, room=30.0) for each in devices]  # a block's 1 byte held and 4 given, twice: 30 of all three
+    assert seconds_of(tight, 16, links, (1,), (0, 3), "fp32", 2) == pytest.approx(7.2)
+    assert seconds_of(tight, 16, links, (1,), (0, 3), "fp32", 3) == math.inf
+
+
+@pytest.mark.parametrize(("round_trip_s", "in_flight"), [(0.45, 5), (0.6, 6), (0.9, 8), (1.5, 16)])
+def test_so_many_are_in_flight_as_hide_the_way_there_and_back(round_trip_s: float, in_flight: int) -> None:
+    # Two stages of 150 ms: one passes both in 300 ms and the round trip, and each 150 ms another one can begin.
+    found = cut(_equal(2, 1), 64, _all(1e12, 2, latency_s=round_trip_s))
+    assert [stage.in_flight for stage in found.stages] == [in_flight, 1]
+
+
+@pytest.mark.parametrize("in_flight", [1, 2, 3, 4, 5])
+def test_so_many_are_in_flight_as_the_first_stage_has_room_for(in_flight: int) -> None:
+    # Each holds 100 bytes, and 4 that it is given; two blocks have no room together.
+    blocks = tuple(replace(block, held=100, weights=1000) for block in _equal(3, 1)[0].blocks)
+    devices = [replace(each, blocks=blocks, room=1000.0 + 104 * in_flight) for each in _equal(3, 1)]
+    found = cut(devices, 16, _all(1e12, 3))
+    assert len(found.stages) == 3
+    assert (found.in_flight, found.stages[-1].in_flight) == (in_flight, 1)
+    with pytest.raises(DoesNotFit):
+        cut([replace(each, room=each.room - 1) for each in devices], 16, _all(1e12, 3), in_flight=in_flight)
+
+
+def test_a_tied_weight_goes_over_the_slower_of_two_links() -> None:
+    plain = _equal(2, 1)
+    tied = [replace(each, tied=(Tied(blocks=(0, 1), size=10**5),)) for each in plain]
+    hosts = (Host(name="h0", devices=(), up=1e6, down=1e6), Host(name="h1", devices=(), up=1e9, down=1e9))
+    found = seconds_of(tied, 8, Links(hosts=hosts), (0, 1), (0, 1, 2), "fp32", 4)
+    without = seconds_of(plain, 8, Links(hosts=hosts), (0, 1), (0, 1, 2), "fp32", 4)
+    # Gradients come for 100 ms; of the 100 ms that new values take, 50 pass while the first forward is made.
+    assert found == pytest.approx(without + 0.1 + 0.05, abs=1e-4)
+
+
+def test_a_cut_is_changed_in_every_small_way_there_is() -> None:
+    def changed(devices: int, blocks: int, order: tuple[int, ...], bounds: tuple[int, ...]) -> set[tuple[str, str]]:
+        block = BlockCost(forward_s=1, backward_s=1, weights=0, trained=0, held=0, boundary=0)
+        search = _Search([DeviceBlocks(blocks=(block,) * blocks, room=1.0)] * devices, 1, Links(), "fp32", 0)
+        found = search._changed((order, bounds))
+        return {("".join(map(str, one)), "".join(map(str, other))) for one, other in found}
+
+    assert changed(3, 3, (0, 1), (0, 2, 3)) == {
+        ("01", "013"),  # a block given to the other
+        ("10", "023"),  # swapped
+        ("21", "023"),  # replaced
+        ("02", "023"),
+        ("1", "03"),  # left out
+        ("0", "03"),
+        ("201", "0123"),  # taken in
+        ("021", "0123"),
+    }
+    assert changed(3, 6, (0, 1, 2), (0, 2, 4, 6)) == {
+        ("012", "0146"),
+        ("012", "0346"),
+        ("012", "0236"),
+        ("012", "0256"),
+        ("012", "0136"),  # the last one takes a block, and what is between moves on
+        ("012", "0356"),
+        ("102", "0246"),
+        ("210", "0246"),
+        ("021", "0246"),
+        ("12", "046"),
+        ("02", "046"),  # what the middle one had goes to the one before, or to the one after
+        ("02", "026"),
+        ("01", "026"),
+    }
+    four = changed(4, 8, (0, 1, 2, 3), (0, 2, 4, 6, 8))
+    assert {("023", "0468"), ("023", "0268"), ("013", "0268"), ("013", "0248")} <= four, "one in the middle left out"
 
 
 def _equal(count: int, numbers: int) -> list[DeviceBlocks]:
