@@ -93,6 +93,10 @@ MODULES = {
         f"{COORDINATOR}/plan/balance.py",
         (f"{ITS_TESTS}/plan/test_balance.py", f"{ITS_TESTS}/test_share_balancer.py"),
     ),
+    "pipeline_check": (
+        f"{COORDINATOR}/strategies/pipeline_check.py",
+        (f"{ITS_TESTS}/strategies/test_pipeline_check.py",),
+    ),
     "resting": (f"{COORDINATOR}/plan/resting.py", (f"{ITS_TESTS}/plan",)),
     **{
         name: (f"remote_agent/planning/{name}.py", (f"{PLANNING}/test_cuts.py",))
