@@ -98,6 +98,10 @@ MODULES = {
         f"{COORDINATOR}/plan/balance.py",
         (f"{ITS_TESTS}/plan/test_balance.py", f"{ITS_TESTS}/test_share_balancer.py"),
     ),
+    "pipeline_check": (
+        f"{COORDINATOR}/strategies/pipeline_check.py",
+        (f"{ITS_TESTS}/strategies/test_pipeline_check.py",),
+    ),
     "resting": (f"{COORDINATOR}/plan/resting.py", (f"{ITS_TESTS}/plan",)),
     "run_plan": (f"{COORDINATOR}/plan/run_plan.py", (f"{ITS_TESTS}/plan",)),
     "share_balancer": (f"{COORDINATOR}/share_balancer.py", (f"{ITS_TESTS}/test_share_balancer.py",)),

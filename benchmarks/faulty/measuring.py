@@ -43,7 +43,7 @@ def carry_out(stage: Stage, row: Row, strategy: str, repetitions: int) -> Result
     values: dict[Figure, list[float]] = {stall: [], **{figure: [] for figure in row.figures.values()}}
     verdicts: list[Verdict] = []
     noise, failure = 0.0, ""
-    runs = [[number] for number in range(repetitions)] if row.alone else [list(range(repetitions))]
+    runs = [[number] for number in range(repetitions)] if row.is_alone(strategy) else [list(range(repetitions))]
     for numbers in runs:
         try:
             blows, marks, verdict = _one_run(stage, row, strategy, numbers)

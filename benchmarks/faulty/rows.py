@@ -48,8 +48,12 @@ class Row:
         return max(self.stall, PIPELINE_STALL_S) if self.stall is not None and strategy == PIPELINE else self.stall
 
     def is_of(self, strategy: str) -> bool:
-        """Whether the fault is one of the strategy's: a pipeline has no shards, and no shares that follow speeds."""
-        return strategy != PIPELINE or not (self.sharded or self.stall is None)
+        """Whether the fault is one of the strategy's: a pipeline has no shards."""
+        return strategy != PIPELINE or not self.sharded
+
+    def is_alone(self, strategy: str) -> bool:
+        """Whether each repetition has a run of its own: a pipeline follows speeds once in 20 times that this takes."""
+        return self.alone or (strategy == PIPELINE and self.stall is None)
 
 
 PIPELINE_STALL_S = 15.0

@@ -38,6 +38,9 @@ GAIN = 0.05
 WORTH = 2.0
 """... and the run gains so many times what it costs to be made ready again."""
 
+MOST_PAUSED = 0.05
+"""Part of the run's time that it is made ready again in for better plans."""
+
 LEAST_PART = 0.05
 """A term of a smaller part of the step is not multiplied: what is left of the step has another cause."""
 
@@ -163,8 +166,30 @@ def better(survey: Survey, now: Prediction, limits: Limits, samples_left: float,
         best = choose(survey, limits).best
     except DoesNotFit:
         return None
-    saved_s = samples_left / now.speed - samples_left / best.speed
-    return best if best.speed > (1 + GAIN) * now.speed and saved_s > WORTH * pause_s else None
+    return best if pays(1 / now.speed, 1 / best.speed, samples_left, pause_s) else None
+
+
+def pays(now_s: float, best_s: float, left: float, pause_s: float) -> bool:
+    """Whether it is worth to make the run ready again.
+
+    Args:
+        now_s: seconds of a step, or of a sample, as it is planned now.
+        best_s: the same with another plan.
+        left: how many of them are left.
+        pause_s: what it costs to make the run ready again.
+    """
+    return now_s > (1 + GAIN) * best_s and left * (now_s - best_s) > WORTH * pause_s
+
+
+def is_soon(times: int, since_s: float, pause_s: float) -> bool:
+    """Whether the run was made ready again for a better plan just now.
+
+    Args:
+        times: how often that was done.
+        since_s: seconds since the run was made ready, for whatever reason.
+        pause_s: what that costs.
+    """
+    return times > 0 and since_s < pause_s / MOST_PAUSED
 
 
 # --- In words --------------------------------------------------------------------------------------------------------

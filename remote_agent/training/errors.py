@@ -133,11 +133,13 @@ class StageLost(WeightsGone):
         unreachable: the host does not answer: the run goes on without it.
         fleet: the run's devices from then on, those that are away among them; empty: as before.
         commands: as far as the user's commands were read; those after it are for the next start.
+        replanned: no stage is lost: another cut is better by now.
     """
 
     unreachable = False
     fleet: tuple[DeviceSpec, ...] = ()
     commands: int | None = None
+    replanned = False
 
 
 class StorageError(TrainingError):

@@ -182,6 +182,63 @@ def test_a_drained_host_gives_its_layers_to_the_others_and_gets_some_again() -> 
     assert outcome.stall_s < 8
 
 
+SELDOM = replace(WAYS["pipeline"], settings={"strategy": "pipeline", "micro_batch": 5, "checkpoint_every": 60})
+"""Checkpoints are so far apart that a cut has to ask for one."""
+
+
+def steps_after(outcome: Outcome, since_s: float, wanted: str) -> tuple[int, str]:
+    """Steps from a time to the first event with these words, and that event."""
+    since = [event for event in outcome.events if float(event.split()[0]) > since_s]
+    first = next(number for number, event in enumerate(since) if wanted in event)
+    return sum(" Step {" in event for event in since[:first]), since[first]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("host", "abc")
+def test_the_cut_follows_a_device_that_becomes_slow_within_10_steps(host: str, seed: int) -> None:
+    outcome = simulate(seed, [Fault(40.0, "slow", host, 30.0)], SELDOM)
+    assert not outcome.wrong, said(outcome)
+    named, slow = steps_after(outcome, 40.0, "WorkerSlow")
+    assert f"'worker': '{host}/cpu'" in slow
+    assert "'factor': 0.25" in slow or "'factor': 0.2499" in slow
+    followed, plan = steps_after(outcome, 40.0, "PlanMade")
+    assert named <= followed <= 10
+    assert f"'{host}/cpu', first" not in plan, "at a fourth of its speed it would make a step longer"
+    assert not any("WorkerLost" in event for event in outcome.events)
+    assert outcome.stall_s < 8
+
+
+def test_the_cut_follows_a_device_that_becomes_faster() -> None:
+    way = replace(SELDOM, slowness=(1.0, 2.0, 2.0))
+    outcome = simulate(1, [Fault(40.0, "slow", "b", 0.01), Fault(70.0, "slow", "a", 0.01)], way)
+    assert not outcome.wrong, said(outcome)
+    followed, plan = steps_after(outcome, 40.0, "PlanMade")
+    assert followed <= 10
+    assert "worker='b/cpu', first=1, last=3" in plan
+    assert "'factor': 1.0" in steps_after(outcome, 40.0, "WorkerSlow")[1]
+    (cause,) = [event for event in outcome.events if "RunResumed" in event]
+    assert "b/cpu runs at 200% of its speed: the model is cut anew" in cause
+
+
+def test_the_model_is_cut_anew_for_speeds_for_a_twentieth_of_the_run_at_most() -> None:
+    outcome = simulate(1, [Fault(40.0, "slow", "b", 160.0), Fault(75.0, "slow", "c", 125.0)], SELDOM)
+    assert not outcome.wrong, said(outcome)
+    at = [float(event.split()[0]) for event in outcome.events if "RunResumed" in event]
+    ready = [float(event.split()[0]) for event in outcome.events if "PlanMade" in event]
+    assert len(at) == 2
+    named = next(event for event in outcome.events if "WorkerSlow" in event and "c/cpu" in event)
+    pause_s = ready[1] - at[0]
+    assert float(named.split()[0]) < ready[1] + 20 * pause_s < at[1] + 1
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_fault_while_the_model_is_cut_anew_for_a_slow_device_costs_nothing_but_time(seed: int) -> None:
+    kinds = ("worker", "power", "reset", "drain", "slow", "coordinator")
+    other = Fault(51.0 + 0.7 * seed, kinds[seed % len(kinds)], "abc"[seed % 3] if seed % 6 == 0 else "c", 3.0)
+    outcome = simulate(seed, [Fault(40.0, "slow", "b", 30.0), other], "pipeline")
+    assert not outcome.wrong, said(outcome)
+
+
 @pytest.mark.parametrize(
     ("rate", "slowness", "stages"),
     [

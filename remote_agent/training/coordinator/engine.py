@@ -151,7 +151,9 @@ class _Starts:
             is_stage = isinstance(error, StageLost)
             cut_off = {error.host} if isinstance(error, StageLost) and error.unreachable else set()
             if isinstance(error, StageLost) and error.fleet:
-                request = dataclasses.replace(request, devices=error.fleet, away=(), commands=error.commands)
+                times = request.replanned + error.replanned
+                changes: dict[str, Any] = {"commands": error.commands, "replanned": times}
+                request = dataclasses.replace(request, devices=error.fleet, away=(), **changes)
             onward = restart.without_lost(restart.from_newest(request), (), _living() - cut_off)
             self._in_vain = self._in_vain + 1 if progress.step <= self._furthest else 0
             at_most = restart.MAX_STAGES_IN_A_ROW if is_stage else 0

@@ -85,7 +85,7 @@ class PlanCheck:
         found, before = self._check.median, self._survey
         now = before.now({member.name: member.track.current for member in session.members})
         predicted = self._predicted(session, now)
-        left = _samples_left(session, report, samples)
+        left = session.samples_left(report.step, samples, report.samples)
         left_s = left / report.samples * found.seconds
         if predicted is None or not self_check.explains(predicted, found):
             now = self._with_links(session, now, left_s)
@@ -115,7 +115,7 @@ class PlanCheck:
         """Another plan, if the run can be made ready again, and that was not done just now."""
         foreseen = self._foreseen
         assert foreseen is not None, "it was predicted"
-        is_soon = foreseen.replanned and self._clock() - self._began < foreseen.pause_s / MOST_MEASURING
+        is_soon = self_check.is_soon(foreseen.replanned, self._clock() - self._began, foreseen.pause_s)
         can_restart = spec_of(session.config.strategy).batches  # where a round's optimizers would start afresh it can't
         if is_soon or not can_restart or session.membership.draining or session.source.size is None:
             return None
@@ -179,13 +179,6 @@ class PlanCheck:
             return predict(part, way)
         except DoesNotFit:
             return None
-
-
-def _samples_left(session: Session, report: StepReport, samples: int) -> float:
-    """Of the run, after this step."""
-    if session.order.limit is not None:
-        return max(0, session.order.limit - samples)
-    return max(0, session.config.num_iterations - report.step) * report.samples
 
 
 def _seen(session: Session, report: StepReport, predicted: Prediction) -> Seen:

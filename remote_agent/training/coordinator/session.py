@@ -203,6 +203,12 @@ class Session:
             return False
         return self.order.until(taken + 1) > taken
 
+    def samples_left(self, step: int, taken: int, samples: int) -> int:
+        """Samples of the run after ``step``, which had ``samples`` of them and used the order up to ``taken``."""
+        if self.order.limit is not None:
+            return max(0, self.order.limit - taken)
+        return max(0, self.config.num_iterations - step) * samples
+
     def saves(self, step: int, begin: int, end: int) -> bool:
         """Whether a checkpoint, copy or evaluation is made of ``step``, which stays as it is until it was reported.
 

@@ -170,3 +170,16 @@ def test_a_plan_must_be_shorter_by_a_twentieth_and_gain_twice_what_it_costs() ->
 def test_it_says_whether_steps_are_longer_or_shorter_than_planned() -> None:
     assert "20% less than planned" in self_check.what_was_off(after(FLEET, 0.8, 0.8, STEPS))
     assert "20% more than planned" in self_check.what_was_off(after(FLEET, 1.2, 1.2, STEPS))
+
+
+def test_a_plan_pays_that_is_shorter_by_a_twentieth_and_gains_twice_the_pause() -> None:
+    assert self_check.pays(1.06, 1.0, left=1e9, pause_s=10)
+    assert not self_check.pays(1.04, 1.0, left=1e9, pause_s=10)
+    assert self_check.pays(2.0, 1.0, left=21, pause_s=10)
+    assert not self_check.pays(2.0, 1.0, left=20, pause_s=10)
+
+
+def test_a_run_is_made_ready_again_for_a_twentieth_of_its_time_at_most_but_for_the_first_time() -> None:
+    assert not self_check.is_soon(0, since_s=0, pause_s=10)
+    assert self_check.is_soon(1, since_s=199, pause_s=10)
+    assert not self_check.is_soon(1, since_s=200, pause_s=10)

@@ -11,7 +11,8 @@ When a stage is lost the run goes back to its newest checkpoint: all workers end
 the devices that are left, which are cut anew (:class:`~remote_agent.training.errors.StageLost`). Steps since the
 checkpoint are made again, with the same samples and random numbers, so the weights are those of a run without the loss.
 A device that comes back, or is added, gets blocks after the next checkpoint, in the same way; so does a host leave that
-is drained, for which a checkpoint is made at once.
+is drained, for which a checkpoint is made at once. That is done as well where a device has become slower or faster, and
+another cut is better by now (``pipeline_check``).
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ import numpy as np
 from torch import nn
 
 from remote_agent.models.blocks import blocks_of
+from remote_agent.planning import self_check
 from remote_agent.planning.blocks import DeviceBlocks
 from remote_agent.planning.cuts import DoesNotFit, Links
-from remote_agent.protocol import PlanMade
+from remote_agent.protocol import PlanMade, WorkerSlow
 from remote_agent.training import job
 from remote_agent.training.checkpoint.optimizer_state import Snapshot, TrainingState
 from remote_agent.training.coordinator.members import WorkerHandle
@@ -41,6 +43,7 @@ from remote_agent.training.coordinator.share_balancer import ShareBalancer
 from remote_agent.training.coordinator.strategies import pipeline_plan
 from remote_agent.training.coordinator.strategies.base import Strategy
 from remote_agent.training.coordinator.strategies.driver import Answered, Driver, Lost, Owed, Stalled
+from remote_agent.training.coordinator.strategies.pipeline_check import PipelineCheck
 from remote_agent.training.deadlines import HUNG_DEADLINES, SERVER_S, TRANSFER_S, given_up_after
 from remote_agent.training.errors import StageLost, TrainingError
 from remote_agent.training.shared import rpc
@@ -92,6 +95,7 @@ class Pipeline(Strategy):
     def steps(self, session: Session) -> Iterator[StepReport]:
         self._session = session
         self._commit: Commit | None = None
+        self._changes: list[str] = []  # of devices' speeds, for which the model is to be cut anew
         with Heartbeat() as self._heartbeat:
             self._driver = Driver(session, ShareBalancer(session), self._heartbeat, on_server=False)
             self._open()
@@ -119,6 +123,7 @@ class Pipeline(Strategy):
                 self._settle()  # it may have been told to stop since
                 return
             ended = now
+            self._compare(step, done, (first, last))
             self._cut_anew(step)
 
     # --- The stages --------------------------------------------------------------------------------------------------
@@ -129,10 +134,10 @@ class Pipeline(Strategy):
         Raises:
             TrainingError: it does not fit into the devices' memory, or a stage can't be opened.
         """
-        session, members = self._session, list(self._session.members)
+        began, session, members = time.monotonic(), self._session, list(self._session.members)
         self._step, self._stages = session.order.done, members  # each of them may be lost before there are stages
         costs: list[DeviceBlocks] = self._all(members, SERVER_S, "costs")
-        links = Links.of(session.foreseen.survey if session.foreseen is not None else None)
+        self._links = links = Links.of(session.foreseen.survey if session.foreseen is not None else None)
         try:
             plan = pipeline_plan.decided(session.config, members, costs, links)
         except DoesNotFit as error:
@@ -146,9 +151,32 @@ class Pipeline(Strategy):
         weights = pipeline_plan.differing(session.first_weights, there)
         self._each(TRANSFER_S, "take", lambda number: (plan.role(number, addresses, secret), weights[number]))
         self._names: tuple[str, ...] = self._all(self._stages[:1], SERVER_S, "names")[0]
+        self._check = PipelineCheck.of(plan, session.config.batch_size)
+        self._opened = time.monotonic()
+        self._opening_s = self._opened - began
+
+    def _compare(self, step: int, done: Sequence[StageDone], span: tuple[int, int]) -> None:
+        """Say which devices became slow in a step, and see whether another cut is better by now."""
+        session, before, samples = self._session, self._check, span[1] - span[0]
+        self._check = check = before.after(samples, [each.compute_s for each in done])
+        for stage, factor in check.became(before):
+            slow = self._stages[stage]
+            session.journal.write(WorkerSlow, worker=slow.name, host=slow.host, step=step, factor=factor)
+        foreseen, config = session.foreseen, session.config
+        # Data that is read once can't be read again, from a checkpoint.
+        if not check.is_open or foreseen is None or not config.rebalance or session.source.size is None:
+            return
+        pause_s = foreseen.pause_s + self._opening_s
+        if self_check.is_soon(foreseen.replanned, time.monotonic() - self._opened, pause_s):
+            return
+        self._check = check.closed()
+        steps_left = session.samples_left(step, span[1], samples) / config.batch_size
+        better = check.better(config, self._links, steps_left, pause_s)
+        self._changes = check.changes([member.name for member in self._stages]) if better is not None else []
+        LOG.info("step %d: speeds changed by %s; another cut: %s", step, check.ratios, better)
 
     def _cut_anew(self, step: int) -> None:
-        """After a checkpoint: where a device is back, was added, or is to leave; for the last there is one soon.
+        """After a checkpoint: where a device is back, was added, is to leave, or changed; for the last two one is soon.
 
         Raises:
             StageLost: the run is made ready once more.
@@ -158,7 +186,7 @@ class Pipeline(Strategy):
         leaving = [member for member in session.members if member.host in draining]
         if len(leaving) == len(session.members):
             leaving = []  # never do all leave
-        if leaving and not session.is_checkpoint(step):
+        if (leaving or self._changes) and not session.is_checkpoint(step):
             session.keeping.checkpoint_due = step + 1
         if not session.is_checkpoint(step):
             return
@@ -166,10 +194,12 @@ class Pipeline(Strategy):
             drained = policy.decide(policy.Drained(), policy.RunStatus(others=1, coming=0))
             tell_lost(session, self._step, member, drained.cause)
         newcomers = self._driver.membership.ready()
-        changed = [f"{member.name} leaves" for member in leaving]
+        changed = [*self._changes, *(f"{member.name} leaves" for member in leaving)]
         changed += [f"{member.name} is there again" for member in newcomers]
         if changed:
-            raise self._lost(f"{', '.join(changed)}: the model is cut anew")
+            error = self._lost(f"{', '.join(changed)}: the model is cut anew")
+            error.replanned = bool(self._changes)
+            raise error
 
     def _lost(self, cause: str, host: str = "") -> StageLost:
         """What ends this cut; the next one is made with the devices that the user wants now."""
