@@ -170,7 +170,7 @@ def drain(
         accept,
         host,
         lambda session: session.drain(host),
-        "{host} leaves {run} after its step",
+        "{run} is told to go on without {host}",
     )
 
 

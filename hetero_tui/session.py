@@ -270,7 +270,7 @@ class Session(Scripting):
         self._refuse_unknown(host, step="drain")
         with self._working("draining"):
             run = await membership.drain(self.inventory.cluster, self._fleet.transports, host)
-            self.notice(Level.INFO, f"{host} leaves {run} after its step")
+            self.notice(Level.INFO, f"{run} is told to go on without {host}")
             return run
 
     async def bring_back(self, host: str) -> str:

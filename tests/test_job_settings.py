@@ -59,7 +59,7 @@ def test_the_laptop_reads_them_from_the_text(file: Path) -> None:
         ("wide", "false"),
         ("rate", "1.0"),
     ]
-    (depth, *_) = train_form.own_settings(f"{file}:Job")
+    (depth, *_) = train_form.settings_of(f"{file}:Job")
     assert (depth.name, depth.default, depth.help) == ("depth", "4", "layers, 2 at least.")
 
 
@@ -140,3 +140,21 @@ def test_a_setting_of_the_engines_name_is_refused() -> None:
 
     with pytest.raises(JobError, match="'seed' is called as one of the engine's"):
         jobs.configured(jobs.from_object("own", type("Other", (Job,), {"settings": Clash()})), {})
+
+
+def test_the_form_shows_the_values_that_the_job_itself_has(tmp_path: Path) -> None:
+    def shown(job: str) -> dict[str, str]:
+        return {each.name: each.default for each in train_form.settings_of(job)}
+
+    ready = shown("digits")
+    assert (ready["num_iterations"], ready["batch_size"], ready["seed"]) == ("150", "256", shown("nothing")["seed"])
+    assert shown("hf-lm")["schedule"] == "cosine"
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from remote_agent.training import TrainingConfig\n\n\n"
+        "class Job:\n    config = TrainingConfig(num_iterations=60)\n\n"
+        "    def create_model(self): ...\n\n"
+        "    def create_optimizer(self, model, config): ...\n\n"
+        "    def create_data(self): ...\n"
+    )
+    assert shown(f"{file}:Job")["num_iterations"] == "60"

@@ -70,8 +70,7 @@ def preview(state: State, touched: Collection[str]) -> TeardownPreview:
 def announcement(preview: TeardownPreview) -> str:
     """What is about to be stopped, as far as is known before any host is asked: one line for the log. Pure."""
     known = [part for part in (preview.running, *preview.stops) if part]
-    what = "; ".join(known) or "nothing is known to run"
-    return f"tearing {preview.cluster} down: {what}; every host is looked at"
+    return f"tearing {preview.cluster} down: {'; '.join([*known, 'every host is looked at'])}"
 
 
 async def tear_down(

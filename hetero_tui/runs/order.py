@@ -24,7 +24,9 @@ from remote_agent import settings as fields
 from remote_agent.job_settings import READY, REQUIRED, OwnSetting, of_class
 from remote_agent.search import Search
 
-READY_JOBS = ("digits", "text", "hf-lm")
+_READY_FILES = {"digits": "digits.py", "text": "text.py", "hf-lm": "language_model.py"}
+
+READY_JOBS = tuple(_READY_FILES)
 """The jobs that come with the agent."""
 
 HINT = f"a JOB is one of {', '.join(READY_JOBS)}, or path/to/file.py:Name"
@@ -169,6 +171,17 @@ def parse_job(text: str) -> Job:
         raise OrderError(tuple(mistakes))
     own, is_open = found.settings(name)
     return Job(name, file, needed or (), own, is_open)
+
+
+def chosen_by(job: Job) -> Mapping[str, Any]:
+    """Settings in the job's own ``TrainingConfig``, as far as its text shows them; empty where it has none, or several.
+
+    Raises:
+        OrderError: the file can't be read.
+    """
+    file = job.file or Path(fields.__file__).with_name("jobs") / _READY_FILES[job.name]
+    configs = outline(parsed(file, str(file))).configs
+    return configs[0][1] if len(configs) == 1 else {}
 
 
 def own_hints(job: Job) -> dict[str, Any]:

@@ -59,16 +59,22 @@ def settings() -> tuple[Setting, ...]:
     )
 
 
-def own_settings(job: str) -> tuple[Setting, ...]:
-    """Those of the job itself; none where it can't be read."""
+def settings_of(job: str) -> tuple[Setting, ...]:
+    """Those of the job itself, then all others with the values that it has in the place of their defaults."""
     from hetero_tui.errors import OrderError
-    from hetero_tui.runs.order import parse_job  # not for the first picture
+    from hetero_tui.runs.order import chosen_by, parse_job  # not for the first picture
 
     try:
-        own = parse_job(job).own
+        found = parse_job(job)
+        chosen = chosen_by(found)
     except OrderError:
-        return ()
-    return tuple(Setting(name=each.name, default=each.default, unit="", help=each.help) for each in own)
+        return settings()
+    own = tuple(Setting(name=each.name, default=each.default, unit="", help=each.help) for each in found.own)
+    others = (
+        dataclasses.replace(each, default=written(chosen[each.name])) if each.name in chosen else each
+        for each in settings()
+    )
+    return (*own, *others)
 
 
 def parse_settings(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -109,9 +115,11 @@ def foot(state: State, job: str, given: Mapping[str, str]) -> str:
     if known is None:
         return ", ".join(said)
     parameters, seconds = known
-    steps = given.get("num_iterations", str(TrainingConfig().num_iterations))
+    steps = given.get("num_iterations") or next(
+        each.default for each in settings_of(job) if each.name == "num_iterations"
+    )
     if steps.isdigit() and seconds is not None and not given.keys() & _OTHER_STEPS:
-        said.append(f"about {fmt.duration(int(steps) * seconds)}")
+        said.append(f"about {fmt.duration(int(steps) * seconds)} of steps")
     return ", ".join([*said, f"{parameters:,} parameters"])
 
 

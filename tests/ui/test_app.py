@@ -526,6 +526,19 @@ async def test_keys_that_come_before_the_train_form_is_there_are_for_its_fields(
         assert app.screen.focused.id == "settings"
 
 
+async def test_keys_that_come_after_enter_are_none_of_the_order(scenarios, open_app) -> None:
+    app = open_app(scenarios.up())
+    async with app.run_test() as pilot:
+        await pilot.press("t", "tab", *"num_iterations", "equals_sign", "4")
+        app.screen.query_one("#settings", Input).value = "num_iterations=400"
+        await pilot.pause()
+        app.screen.query_one("#settings", Input).action_end()
+        type_ahead(app, "enter", "2")
+        await pilot.pause()
+        (order,) = [asked for asked in app.intents.asked if "400" in str(asked)]
+        assert "4002" not in str(order)
+
+
 @pytest.mark.parametrize("key", ["colon", "slash", "question_mark"])
 async def test_what_is_typed_after_a_key_that_asks_is_no_command(key, scenarios, open_app) -> None:
     app = open_app(scenarios.up())

@@ -213,11 +213,11 @@ def test_the_time_that_a_run_would_take_is_that_of_its_own_number_of_steps(scena
         iterations=20_000, parameters=10,
     )  # fmt: skip
     state = replace(scenarios.up(), runs=(run,))
-    assert "about 3 min" in foot(state, "digits", {})  # the default: 100 steps of 2 s
+    assert "about 5 min of steps" in foot(state, "digits", {})  # the job's own number: 150 steps of 2 s
     assert "about 33 min" in foot(state, "digits", {"num_iterations": "1000"})
     assert "about" not in foot(state, "digits", {"epochs": "3"})
     listed = replace(scenarios.up(), runs=(replace(run, step_s=0.1),))
-    assert "about 10 s, 10 parameters" in foot(listed, "digits", {}), "as its steps were measured"
+    assert "about 15 s of steps, 10 parameters" in foot(listed, "digits", {}), "as its steps were measured"
 
 
 def test_the_form_knows_the_size_and_the_pace_of_the_job_on_the_screen(scenarios) -> None:

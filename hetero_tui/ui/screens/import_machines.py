@@ -13,6 +13,7 @@ from hetero_tui.ui import look
 from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.screens.dialog import Dialog, button
 from hetero_tui.ui.view import View
+from hetero_tui.ui.widgets.field import Field
 
 Say = Callable[[str, Level, str], None]
 """What became of one machine: its name in ``~/.ssh/config``, how that is, and words."""
@@ -29,7 +30,7 @@ class ImportScreen(Dialog[None]):
         self._said: dict[str, tuple[Level, str]] = {}
 
     def fields(self) -> Iterable[Widget]:
-        yield Input(value=" ".join(self._known), id="names", compact=True)
+        yield Field(value=" ".join(self._known), id="names", compact=True)
 
     def buttons(self) -> Iterable[Button]:
         yield button("Cancel", "leave")

@@ -19,6 +19,7 @@ from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.screens.dialog import Dialog, button
 from hetero_tui.ui.view import View
+from hetero_tui.ui.widgets.field import Field
 
 if TYPE_CHECKING:
     from hetero_tui.outcomes import BootstrapReport
@@ -50,7 +51,7 @@ class InstallScreen(Dialog[None]):
 
     def fields(self) -> Iterable[Widget]:
         yield Static("Packages that jobs need besides", classes="label")
-        yield Input(placeholder="none; or such as datasets tokenizers==0.22", id="extras", compact=True)
+        yield Field(placeholder="none; or such as datasets tokenizers==0.22", id="extras", compact=True)
 
     def buttons(self) -> Iterable[Button]:
         yield button("Cancel", "leave")

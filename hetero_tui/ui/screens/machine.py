@@ -17,6 +17,7 @@ from textual.widgets import Button, Input, Static
 from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.screens.dialog import LOW, Dialog, button
 from hetero_tui.ui.view import View
+from hetero_tui.ui.widgets.field import Field
 
 _AROUND = 5
 """Lines that border, buttons and blank lines take."""
@@ -113,7 +114,7 @@ class MachineScreen(Dialog[None]):
         for key, (label, empty) in LABELS.items():
             if key == NAME and self._changed:
                 continue
-            field = Input(
+            field = Field(
                 value=self._typed.get(key, ""),
                 placeholder=self._inherited.get(key, empty),
                 id=key,

@@ -19,6 +19,7 @@ from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.draw.phases import phase_words
 from hetero_tui.ui.screens.dialog import Dialog, button
 from hetero_tui.ui.view import View
+from hetero_tui.ui.widgets.field import Field
 from hetero_tui.ui.widgets.lines import Lines
 
 _AROUND, _FIELDS, _TALLEST = 7, 6, 14
@@ -79,9 +80,9 @@ class TrainScreen(Dialog[None]):
 
     def fields(self) -> Iterable[Widget]:
         yield Static("Job", classes="label")
-        yield Input(value=self._jobs[0] if self._jobs else "", placeholder="file.py:Name", id="job", compact=True)
+        yield Field(value=self._jobs[0] if self._jobs else "", placeholder="file.py:Name", id="job", compact=True)
         yield Static("Settings", classes="label")
-        yield Input(placeholder="num_iterations=200 batch_size=64", id="settings", compact=True)
+        yield Field(placeholder="num_iterations=200 batch_size=64", id="settings", compact=True)
 
     def buttons(self) -> Iterable[Button]:
         yield button("Cancel", "leave")
@@ -148,7 +149,9 @@ class TrainScreen(Dialog[None]):
             here = self._jobs.index(field.value) if field.value in self._jobs else -by
             field.value = self._jobs[(here + by) % len(self._jobs)]
 
-    def on_input_submitted(self) -> None:
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        if event.input.value != event.value:  # a key that came after Enter is none of the order
+            event.input.value = event.value
         self._train()
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
@@ -195,7 +198,7 @@ def settings_lines(view: View, job: str, typed: str, width: int) -> list[Text]:
     The job's own come first.
     """
     palette = view.palette
-    known = (*train_form.own_settings(job), *train_form.settings())
+    known = train_form.settings_of(job)
     found = [setting for setting in known if typed and setting.name.startswith(typed)] or list(known)
     label = max(len(setting.name) for setting in found)
     lines = []

@@ -141,6 +141,9 @@ class Additivity:
             kept = held_values.reached(self._owner, self._model)
             other = self._see(0, count, 2)
             hidden = held_values.changed(kept, held_values.reached(self._owner, self._model))
+            if hidden:  # what the same samples and random numbers give again (features that are kept) is no state
+                self._see(0, count, 1)
+                hidden = held_values.changed(kept, held_values.reached(self._owner, self._model))
             self._moved = frozenset(name for name, now in one.state.items() if not torch.equal(now, self._first[name]))
             state = self._about_state(one)
             if self._statistics or not _is_same(one, other):

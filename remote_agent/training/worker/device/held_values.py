@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from types import FunctionType
 
 import numpy as np
@@ -11,6 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from remote_agent.training.shared import flat
+
+MOST_ENTRIES = 100
+"""Of a container, that are looked at."""
+
+_OF_TORCH = frozenset(vars(nn.Module()))
+"""What each module has: parameters, buffers and submodules lie there."""
 
 
 def values(path: str, value: object, depth: int = 2) -> Iterator[tuple[str, object]]:
@@ -23,8 +30,9 @@ def values(path: str, value: object, depth: int = 2) -> Iterator[tuple[str, obje
         for name, tensor in value.state_dict().items():
             if isinstance(tensor, Tensor):
                 yield f"{path}.{name}", flat.digest(tensor)
-    elif isinstance(value, Mapping) and depth:
-        for key, entry in list(value.items())[:100]:
+    elif isinstance(value, Mapping | list | tuple) and depth:
+        entries = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, entry in list(islice(entries, MOST_ENTRIES)):
             yield from values(f"{path}[{key!r}]", entry, depth - 1)
 
 
@@ -56,10 +64,11 @@ def reached(owner: object, model: nn.Module) -> dict[str, object]:
     for name, value in vars(owner).items() if hasattr(owner, "__dict__") else ():
         found.update(values(f"self.{name}", value))
     for path, module in model.named_modules():
+        is_torchs = type(module).__module__.startswith("torch.")
         for name, value in vars(module).items():
-            if not name.startswith("_"):  # parameters, buffers and submodules lie in such
+            if name not in _OF_TORCH and not (is_torchs and name.startswith("_")):
                 found.update(values(f"{path or 'model'}.{name}", value))
-        if not type(module).__module__.startswith("torch."):
+        if not is_torchs:
             found.update(named_by(module.forward))
     if callable(loss := getattr(owner, "loss", None)):
         found.update(named_by(loss))

@@ -271,6 +271,28 @@ def test_what_changes_with_every_call_outside_of_the_models_state_is_named() -> 
     assert not found(squared, owner=fixed).hidden
 
 
+class Keeps(nn.Module):
+    """Keeps what it computed last; ``uses`` it in the next call, too."""
+
+    def __init__(self, uses: bool) -> None:
+        super().__init__()
+        self.layer, self.drop, self.uses = nn.Linear(6, 6), nn.Dropout(0.5), uses
+        self._kept: tuple[Tensor, list[Tensor]] | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.drop(self.layer(x))
+        if self.uses and self._kept is not None and len(self._kept[0]) == len(x):
+            out = out + self._kept[1][0]
+        self._kept = (out.detach(), [out.detach() / 2])
+        return out
+
+
+@pytest.mark.parametrize(("uses", "hidden"), [(True, "model._kept[0]"), (False, "")])
+def test_a_state_between_calls_is_named_and_features_that_are_only_kept_are_not(uses: bool, hidden: str) -> None:
+    torch.manual_seed(0)
+    assert found(squared, Keeps(uses)).hidden == hidden
+
+
 # --- What becomes of it ----------------------------------------------------------------------------------------------
 
 CONFIG = TrainingConfig(batch_size=64)
