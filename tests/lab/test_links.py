@@ -13,6 +13,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(240, method="signal")]
 NUMEL, STEPS = 2_000_000, 1
 
 
+@pytest.mark.long
 def test_more_devices_in_a_host_put_no_more_on_its_link(possible: None) -> None:
     with Lab([HostSpec(name=name) for name in wire.HOSTS], rate_mbit=100) as lab:
         one, two, four = (wire.reduced(lab, devices, NUMEL, STEPS)[1] for devices in (1, 2, 4))
