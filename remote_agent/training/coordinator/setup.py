@@ -48,7 +48,7 @@ from remote_agent.training.coordinator.validation import Validation
 from remote_agent.training.data import datasets
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import JobError
-from remote_agent.training.shared import flat
+from remote_agent.training.shared import findings, flat
 from remote_agent.training.shared.dataplane import OptimizerFacts
 from remote_agent.training.shared.schedule import rates_of
 from remote_agent.training.user_code import checks
@@ -253,6 +253,8 @@ def _opened(
         computing = {member.host for member in members}
         small = {spec.host: why for spec, why in request.small if spec.host not in computing}
         plan_made.tell(session, journal, request.host, planned.survey, {**planned.left_out, **small})
+    if ready.found is None and (text := findings.differs(request.config, config, measured.findings)):
+        journal.write(protocol.Notice, step=0, host=request.host, text=text)
     with joining:
         yield session, model
 

@@ -101,6 +101,16 @@ def is_watched(config: TrainingConfig) -> bool:
     return config.loss_reduction == "auto" and not config.unit and not config.deterministic
 
 
+def differs(given: TrainingConfig, config: TrainingConfig, findings: Findings) -> str:
+    """What the user has to know of ``config``, settled from what was ``given``: it is not what plain torch does."""
+    if given.unit or not findings.batch_statistics or config.unit >= config.batch_size:
+        return ""
+    return (
+        f"batch normalisation sees groups of {config.unit} samples, not the whole batch, so that devices can share it;"
+        f" with --set unit={config.batch_size} one device computes it undivided, as in plain torch"
+    )
+
+
 def about(config: TrainingConfig, findings: Findings) -> tuple[str, ...]:
     """What the plan says of the settled ``config``."""
     said = list(findings.notes)

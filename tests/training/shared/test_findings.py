@@ -9,7 +9,7 @@ import pytest
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared import units
-from remote_agent.training.shared.findings import Findings, about, is_watched, settle
+from remote_agent.training.shared.findings import Findings, about, differs, is_watched, settle
 
 
 def config(**settings: Any) -> TrainingConfig:
@@ -97,3 +97,14 @@ def test_the_plan_says_how_the_batch_is_cut_and_why() -> None:
     (together,) = about(config(unit=8), Findings())
     assert together.startswith("unit=8: all that depends on which samples are together sees groups of 8 samples")
     assert about(config(deterministic=True), Findings())[-1].startswith("deterministic: each unit's gradient")
+
+
+def test_groups_that_batch_normalisation_sees_are_told_where_the_user_did_not_ask_for_them() -> None:
+    found = Findings(batch_statistics=True)
+    settled = settle(config(), found, (), devices=2)
+    assert differs(config(), settled, found).startswith(
+        f"batch normalisation sees groups of {settled.unit} samples, not"
+    )
+    assert not differs(config(unit=8), settled, found)
+    assert not differs(config(), config(unit=64), found)
+    assert not differs(config(), settle(config(deterministic=True), Findings(), (), devices=2), Findings())
