@@ -142,6 +142,7 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
                 iterations=event.iterations or run.iterations,
                 losses=tuple(point for point in run.losses if point[0] <= event.step),
                 recent=(),
+                superseded=faults.furthest(run) if faults.is_sent_back(run, event) else None,
                 checkpoint=event.checkpoint or run.checkpoint,
                 checkpoint_step=event.step if event.checkpoint else run.checkpoint_step,
                 away_seconds=run.away_seconds + max(0.0, event.time - (run.last_event or event.time)),
@@ -205,6 +206,7 @@ def _stepped(run: RunView, event: protocol.Step) -> RunView:
         # A record that is read with few of its steps has a step for those that were left out before it.
         samples=run.samples + event.samples * (max(1, event.step - run.step) if run.recent else 1),
         recent=(*run.recent[-(RECENT_STEPS - 1) :], event),
+        superseded=run.superseded if run.superseded is not None and event.step <= run.superseded.step else None,
         detail="",
     )
 
