@@ -5,7 +5,9 @@ A fault is what nobody asked for. A host that a user drained, and a run that was
 
 from __future__ import annotations
 
+import itertools
 import re
+import statistics
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -21,6 +23,8 @@ DRAINED = "drained"
 _STALLED = 2.0
 """Times the usual time between two steps from which a fault between them has made the run stand still."""
 
+_SILENT = re.compile(r"^no answer for (\d+(?:\.\d+)?) s")
+
 _RETRY = re.compile(r" \(tried again in (\d+) s\)$")
 
 Faults = tuple[Fault, ...]
@@ -33,7 +37,7 @@ def after(run: RunView, event: protocol.Event) -> Faults:
         case protocol.Step():
             return _stalled(run, event)
         case protocol.WorkerLost() if event.cause != DRAINED:
-            return _lost(faults, event)
+            return _lost(run, event)
         case protocol.WorkerLost():
             return faults
         case protocol.WorkerJoined():
@@ -55,7 +59,7 @@ def after(run: RunView, event: protocol.Event) -> Faults:
         case protocol.HeadLost():
             return _added(faults, event.time, event.step, event.host, HEAD, event.cause)
         case protocol.RunResumed():
-            return _resumed(faults, event)
+            return _resumed(run, event)
         case _:
             return faults
 
@@ -91,13 +95,14 @@ def _added(
     return (*faults[-(FAULTS - 1) :], fault)
 
 
-def _lost(faults: Faults, event: protocol.WorkerLost) -> Faults:
-    retry_s = retry_seconds(event.cause)
+def _lost(run: RunView, event: protocol.WorkerLost) -> Faults:
+    faults, retry_s = run.faults, retry_seconds(event.cause)
     known = _open(faults, lambda fault: fault.worker == event.worker and fault.word == LOST)
     if known is None:
-        return _added(
+        rows = _added(
             faults, event.time, event.step, event.host, LOST, event.cause, worker=event.worker, retry_s=retry_s
         )
+        return _with(rows, replace(rows[-1], stall_s=_stalled_before(run, event)))
     waited = None if retry_s is None else event.time - known.time + retry_s
     return _with(faults, replace(known, tries=known.tries + 1, retry_s=waited))
 
@@ -109,24 +114,50 @@ def _reissued(faults: Faults, event: protocol.SliceReissued) -> Faults:
     if known is None:
         late = _added(faults, event.time, event.step, host, LATE, "its slice was late", worker=event.worker)
         known, faults = late[-1], late
-    stall = known.stall_s
-    if event.stall_s is not None:
-        stall = (stall or 0.0) + event.stall_s
     back = event.time if known.word == LATE else None
-    return _with(faults, replace(known, done=_joined(known.done, done), stall_s=stall, back=back))
+    return _with(faults, replace(known, done=_joined(known.done, done), back=back))
 
 
 def _stalled(run: RunView, event: protocol.Step) -> Faults:
-    """What the newest fault since the last step cost, by the gap between the steps, where no event has said it."""
-    faults = run.faults
-    if not faults or not run.recent or faults[-1].time < run.recent[-1].time:
-        return faults
-    usual = (run.step_seconds or 0.0) * max(1, event.step - run.recent[-1].step)
-    gap = event.time - run.recent[-1].time
-    is_told = any(fault.stall_s is not None for fault in faults if fault.time >= run.recent[-1].time)
-    if is_told or gap < _STALLED * usual:
-        return faults
-    return _with(faults, replace(faults[-1], stall_s=gap - usual))
+    """What a fault since the last new step cost: the time to the next one, less the usual; one row has it."""
+    last = furthest(run)
+    if last is None or event.step <= last.step:
+        return run.faults
+    hit = [fault for fault in run.faults if fault.time >= last.time]
+    is_told = any(fault.stall_s is not None for fault in hit if fault.word in (SHARD, HEAD))
+    cost = _cost(run, last, event) if hit and not is_told else None
+    if cost is None:
+        return run.faults
+    first = next((fault for fault in hit if fault.word != SLOW), hit[0])
+    return _with(run.faults, replace(first, stall_s=max(first.stall_s or 0.0, cost)))
+
+
+def _stalled_before(run: RunView, event: protocol.WorkerLost) -> float | None:
+    """What it cost before it was known that a worker is lost: others may have ended the step that waited for it."""
+    silent = _SILENT.match(event.cause)
+    if silent is None:
+        return None
+    began = event.time - float(silent[1])
+    told = max((fault.time for fault in run.faults if fault.stall_s is not None), default=0.0)
+    costs = [
+        _cost(run, before, after)
+        for before, after in itertools.pairwise(run.recent)
+        if after.time > began and before.time > told
+    ]
+    return max((cost for cost in costs if cost is not None), default=None)
+
+
+def _cost(run: RunView, before: protocol.Step, after: protocol.Step) -> float | None:
+    """By how much the time between two steps exceeds the usual one; None: by too little to be a fault's doing."""
+    gap, usual = after.time - before.time, _usual(run) * max(1, after.step - before.step)
+    return None if gap < _STALLED * usual else gap - usual
+
+
+def _usual(run: RunView) -> float:
+    """Seconds of a step in the middle of the recent ones: a long one among them does not count."""
+    pairs = itertools.pairwise(run.recent)
+    gaps = [(after.time - before.time) / max(1, after.step - before.step) for before, after in pairs]
+    return statistics.median(gaps) if gaps else run.step_seconds or 0.0
 
 
 def _rebalanced(run: RunView, event: protocol.Rebalanced) -> Faults:
@@ -143,15 +174,40 @@ def _rebalanced(run: RunView, event: protocol.Rebalanced) -> Faults:
     return faults
 
 
-def _resumed(faults: Faults, event: protocol.RunResumed) -> Faults:
-    """A run that goes on mends what was lost with its shards or its head; what it stood still for is known then."""
-    done = f"resumed on {event.host} after step {event.step:,}"
-    return tuple(
-        replace(fault, done=_joined(fault.done, done), stall_s=max(0.0, event.time - fault.time), back=event.time)
-        if fault.back is None and fault.word in (SHARD, HEAD)
-        else fault
-        for fault in faults
-    )
+def furthest(run: RunView) -> protocol.Step | None:
+    """The last step that was new: those that are made again after the run went back are not."""
+    return run.superseded or (run.recent[-1] if run.recent else None)
+
+
+def is_sent_back(run: RunView, event: protocol.RunResumed) -> bool:
+    """Whether what one of its workers did sent the run back, which had not ended."""
+    return any(event.cause.startswith(f"{worker.worker} ") for worker in run.workers)
+
+
+def _resumed(run: RunView, event: protocol.RunResumed) -> Faults:
+    """A run that goes on mends what was lost with its shards or its head; what it stood still for is known then.
+
+    Where a lost worker sent it back, the first step beyond the furthest one tells for how long.
+    """
+    done, back = f"resumed on {event.host} after step {event.step:,}", _back(run, event)
+    found = []
+    for fault in run.faults:
+        if fault.back is None and fault.word in (SHARD, HEAD):
+            stall = max(0.0, event.time - fault.time)
+            found.append(replace(fault, done=_joined(fault.done, done), stall_s=stall, back=event.time))
+        elif fault.back is None and fault.word == LOST and event.cause.startswith(f"{fault.worker} "):
+            found.append(replace(fault, done=_joined(fault.done, back)))
+        else:
+            found.append(fault)
+    return tuple(found)
+
+
+def _back(run: RunView, event: protocol.RunResumed) -> str:
+    last = furthest(run)
+    again = max(0, (last.step if last is not None else run.step) - event.step)
+    steps = "1 step" if again == 1 else f"{again:,} steps" if again else "no step"
+    anew = "; the model is cut anew" if run.stages else ""
+    return f"back to step {event.step:,}, {steps} made again{anew}"
 
 
 def _open(faults: Faults, wanted: Callable[[Fault], bool]) -> Fault | None:

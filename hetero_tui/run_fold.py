@@ -22,6 +22,9 @@ from hetero_tui.text import one_line
 from remote_agent import protocol
 from remote_agent.states import RunState
 
+_ENDED = ("failed ", "stopped ", "finished ", "lost its coordinator")
+"""How a cause begins of which the run had ended, or its coordinator; any other one sent it back while it went on."""
+
 
 def begun(run: str, job: str, time: float, history: int = 0) -> RunView:
     """A run of which only that it was started is known, or resumed after its event number ``history``."""
@@ -111,9 +114,9 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
             run = replace(run, workers=_change_worker(run, event.worker, slow_factor=event.factor))
             return run, Level.WARNING, f"{event.host} slowed to ×{event.factor:.2f}"
         case protocol.SliceReissued():
-            stall = "" if event.stall_s is None else f"; stall {event.stall_s:.1f} s"
-            text = f"{event.samples} samples of step {event.step:,} went from {event.worker} to {event.to}{stall}"
-            return run, Level.GOOD, f"{text}, nothing lost"
+            took = "" if event.stall_s is None else f", done {event.stall_s:.1f} s later"
+            text = f"{event.samples} samples of step {event.step:,} went from {event.worker} to {event.to}{took}"
+            return run, Level.GOOD, f"{text}; nothing lost"
         case protocol.Evaluated():
             run = replace(run, evaluated=event, best=event if event.best else run.best)
             figures = ", ".join(f"{name} {_figure(value)}" for name, value in event.metrics.items())
@@ -139,15 +142,14 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
                 iterations=event.iterations or run.iterations,
                 losses=tuple(point for point in run.losses if point[0] <= event.step),
                 recent=(),
+                superseded=faults.furthest(run) if faults.is_sent_back(run, event) else None,
                 checkpoint=event.checkpoint or run.checkpoint,
                 checkpoint_step=event.step if event.checkpoint else run.checkpoint_step,
                 away_seconds=run.away_seconds + max(0.0, event.time - (run.last_event or event.time)),
                 evaluated=_unless_superseded(run.evaluated, event.step),
                 best=_unless_superseded(run.best, event.step),
             )
-            why = f" (it had {event.cause})" if event.cause else ""
-            notes = "".join(f"; {note}" for note in event.notes)
-            return run, Level.GOOD, f"resumed on {event.host} after step {event.step:,}{why}{notes}"
+            return run, Level.GOOD, _resumed(event)
         case protocol.RunFinished():
             run = replace(
                 run,
@@ -173,6 +175,15 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
             return run, Level.INFO, ""
 
 
+def _resumed(event: protocol.RunResumed) -> str:
+    notes = "".join(f"; {note}" for note in event.notes)
+    if event.cause and not event.cause.startswith(_ENDED):
+        what, _, why = event.cause.partition(": ")
+        return f"resumed after step {event.step:,}: {what}{f' ({why})' if why else ''}{notes}"
+    ended = f" (it had {event.cause})" if event.cause else ""
+    return f"resumed on {event.host} after step {event.step:,}{ended}{notes}"
+
+
 def _figure(value: float | None) -> str:
     return "n/a" if value is None else f"{value:.4g}"
 
@@ -195,6 +206,7 @@ def _stepped(run: RunView, event: protocol.Step) -> RunView:
         # A record that is read with few of its steps has a step for those that were left out before it.
         samples=run.samples + event.samples * (max(1, event.step - run.step) if run.recent else 1),
         recent=(*run.recent[-(RECENT_STEPS - 1) :], event),
+        superseded=run.superseded if run.superseded is not None and event.step <= run.superseded.step else None,
         detail="",
     )
 

@@ -160,6 +160,7 @@ class RunView:
     losses: tuple[tuple[int, float], ...] = ()
     workers: tuple[WorkerView, ...] = ()
     recent: tuple[protocol.Step, ...] = ()
+    superseded: protocol.Step | None = None  # the furthest one before a lost worker sent it back, until it is past it
     faults: tuple[Fault, ...] = ()
     phases: tuple[Phase, ...] = ()
     plan: protocol.PlanMade | None = None

@@ -598,7 +598,7 @@ class WorkerSlow(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class SliceReissued(Event):
-    """A lost slice of ``samples`` went from ``worker`` to ``to``; the step waited ``stall_s`` longer for it."""
+    """A lost slice of ``samples`` went from ``worker`` to ``to``; it was done ``stall_s`` later."""
 
     kind: ClassVar[str] = "slice_reissued"
     step: int

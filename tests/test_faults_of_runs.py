@@ -9,6 +9,7 @@ import pytest
 
 from hetero_tui import faults
 from hetero_tui.faults import after, retry_seconds
+from hetero_tui.run_fold import fold_run
 from hetero_tui.state import FAULTS, Fault, RunView, WorkerView
 from remote_agent import protocol
 
@@ -79,11 +80,11 @@ def test_a_worker_that_is_back_ends_all_that_it_was_away_for() -> None:
     assert [row.back for row in after(run(*rows), joined)] == [50.0, None, None, 3.0]
 
 
-def test_a_slice_that_went_to_another_is_what_was_done_and_what_it_cost() -> None:
+def test_a_slice_that_went_to_another_is_what_was_done_and_not_what_it_cost() -> None:
     (row,) = after(run(fault()), reissued())
-    assert (row.done, row.stall_s, row.back) == ("1,200 samples went to pi", 0.5, None)
-    (row,) = after(run(row), reissued(10, 0.25))
-    assert (row.done, row.stall_s) == ("1,200 samples went to pi; 10 samples went to pi", 0.75)
+    assert (row.done, row.stall_s, row.back) == ("1,200 samples went to pi", None, None)
+    (row,) = after(run(replace(row, stall_s=0.5)), reissued(10, 0.25))
+    assert (row.done, row.stall_s) == ("1,200 samples went to pi; 10 samples went to pi", 0.5)
     (same,) = after(run(fault(done="10 samples went to pi")), reissued(10, None))
     assert (same.done, same.stall_s) == ("10 samples went to pi", None)
 
@@ -154,6 +155,10 @@ def test_a_resumed_run_ends_what_was_lost_with_its_shards_or_its_head() -> None:
     assert early.stall_s == 0.0, "clocks of two hosts"
 
 
+def joined(name: str, time: float) -> protocol.WorkerJoined:
+    return protocol.WorkerJoined(seq=1, time=time, worker=name, host=name.partition("/")[0], device="cpu")
+
+
 def made(step: int, time: float) -> protocol.Step:
     return protocol.Step(seq=1, time=time, step=step, loss=1.0, samples=1, seconds=1.0, bytes_pushed=0, bytes_pulled=0)
 
@@ -174,7 +179,7 @@ def test_a_fault_whose_cost_no_event_gives_costs_the_gap_between_two_steps(
 
 def test_a_gap_is_the_cost_of_no_fault_that_was_before_it_or_has_its_own() -> None:
     recent = (made(4, 9.0), made(5, 10.0))
-    before, told = fault(time=9.5), fault(time=10.5, stall_s=0.1)
+    before, told = fault(time=9.5), fault(time=10.5, stall_s=0.1, word=faults.SHARD)
     assert after(run(before, recent=recent), made(6, 20.0)) == (before,)
     assert after(run(told, recent=recent), made(6, 20.0)) == (told,)
     assert after(run(told, fault(2, time=10.6), recent=recent), made(6, 20.0)) == (told, fault(2, time=10.6))
@@ -182,6 +187,75 @@ def test_a_gap_is_the_cost_of_no_fault_that_was_before_it_or_has_its_own() -> No
     at_once = run(fault(time=10.0), recent=recent)
     assert after(at_once, made(6, 20.0))[0].stall_s == pytest.approx(9.0)
     assert after(run(recent=recent), made(6, 20.0)) == ()
+
+
+def test_of_a_gap_and_what_was_known_before_it_the_longest_is_the_cost() -> None:
+    recent = (made(4, 9.0), made(5, 10.0))
+    slow_, first, more = fault(1, word=faults.SLOW, time=10.1), fault(2, time=10.2), fault(3, time=10.3)
+    rows = after(run(slow_, first, more, recent=recent), made(6, 14.0))
+    assert [row.stall_s for row in rows] == [None, 3.0, None]
+    rows = after(run(replace(first, stall_s=5.0), recent=recent), made(6, 14.0))
+    assert rows[0].stall_s == 5.0
+
+
+def test_a_worker_known_to_be_silent_after_the_step_that_waited_for_it_has_cost_that_wait() -> None:
+    recent = (made(1, 6.0), made(2, 7.0), made(3, 8.0), made(4, 9.0), made(5, 12.0))
+    silent = "no answer for 2.5 s (tried again in 4 s)"
+    assert after(run(recent=recent), lost(silent, 12.1))[0].stall_s == pytest.approx(2.0)
+    assert after(run(recent=recent), lost(silent, 14.6))[0].stall_s is None, "that was before it fell silent"
+    assert after(run(recent=recent), lost("killed", 12.1))[0].stall_s is None
+    assert after(run(recent=recent[:-1]), lost(silent, 9.1))[0].stall_s is None, "all were as usual"
+    known = fault(time=11.0, stall_s=1.0, worker="pi/cpu")
+    assert after(run(known, recent=recent), lost(silent, 12.1))[1].stall_s is None, "that row has it"
+
+
+def sent_back(time: float, step: int, cause: str = "nas/cpu was lost: killed") -> protocol.RunResumed:
+    return protocol.RunResumed(seq=1, time=time, step=step, host="pi", checkpoint="/c", cause=cause)
+
+
+def folded(view: RunView, *happened: protocol.Event) -> RunView:
+    for event in happened:
+        view, _, _ = fold_run(view, event)
+    return view
+
+
+def test_a_lost_stage_has_cost_the_time_until_the_first_step_that_was_not_made_before() -> None:
+    stages = tuple(
+        protocol.Stage(worker=name, first=at, last=at + 2, seconds=1.0, memory=1)
+        for at, name in ((0, "nas/cpu"), (2, "pi/cpu"))
+    )
+    shares = tuple(
+        protocol.Share(worker=stage.worker, host=stage.worker[:-4], device="cpu", samples=4, speed=1.0)
+        for stage in stages
+    )
+    plan = protocol.PlanMade(seq=1, time=0.0, strategy="pipeline", shares=shares, stages=stages)
+    begun = folded(RUN, plan, *(made(number, float(number)) for number in range(1, 7)))
+    again = [made(4, 20.0), made(5, 21.0), made(6, 22.0)]
+    view = folded(begun, lost("killed", 6.5), sent_back(9.0, 3))
+    assert view.faults[0].done == "back to step 3, 3 steps made again; the model is cut anew"
+    view = folded(view, *again)
+    assert view.faults[0].stall_s is None, "none of them is new"
+    view = folded(view, made(7, 23.0))
+    assert view.faults[0].stall_s == pytest.approx(23.0 - 6.0 - 1.0)
+    assert folded(view, made(8, 24.0)).faults == view.faults
+    twice = folded(begun, lost("killed", 6.5), sent_back(9.0, 3), made(4, 20.0), joined("nas/cpu", 20.5))
+    twice = folded(twice, lost("killed", 20.6), sent_back(22.0, 3), *(made(n, 20.0 + n) for n in (4, 5, 6, 7)))
+    assert [row.done.partition(";")[0] for row in twice.faults] == ["back to step 3, 3 steps made again"] * 2
+    assert twice.stalled_seconds == pytest.approx(27.0 - 6.0 - 1.0), "once"
+
+
+@pytest.mark.parametrize(
+    ("step", "words"), [(6, "back to step 6, no step made again"), (5, "back to step 5, 1 step made again")]
+)
+def test_a_run_that_is_not_cut_by_layers_goes_back_too(step: int, words: str) -> None:
+    begun = folded(run(workers=(worker("nas/cpu", 1.0),)), made(5, 5.0), made(6, 6.0), lost("killed", 6.5))
+    assert folded(begun, sent_back(9.0, step)).faults[0].done == words
+
+
+def test_a_run_that_had_ended_did_not_stand_still_until_it_was_resumed() -> None:
+    begun = folded(run(workers=(worker("nas/cpu", 1.0),)), made(5, 5.0), made(6, 6.0), lost("killed", 6.5))
+    view = folded(begun, sent_back(9000.0, 3, "stopped after step 6"), *(made(n, 9000.0 + n) for n in (4, 5, 6, 7)))
+    assert (view.faults[0].done, view.faults[0].stall_s) == ("", None)
 
 
 def test_other_events_change_no_row() -> None:

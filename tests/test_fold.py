@@ -483,20 +483,22 @@ def test_a_fault_is_one_row_with_what_was_done_what_it_cost_and_when_it_was_over
     reissued = protocol.SliceReissued(
         seq=5, time=104.0, step=1, worker="nas/cpu", to="mercer/cpu", samples=16, stall_s=0.9
     )
-    state = run_of(started(), plan(), step(1, 3), lost(4, "nas", "silent"), reissued, start=both_up())
-    again = run_of(lost(6, "nas", "silent (tried again in 8 s)"), start=state)
-    back = run_of(joined(7), start=again).run
+    late = replace(step(2, 6), time=104.9)
+    state = run_of(started(), plan(), step(1, 3), lost(4, "nas", "silent"), reissued, late, start=both_up())
+    again = run_of(lost(7, "nas", "silent (tried again in 8 s)"), start=state)
+    back = run_of(joined(8), start=again).run
     assert back is not None
     (fault,) = back.faults
-    assert (fault.number, fault.host, fault.what, fault.stall_s, fault.tries) == (1, "nas", "silent", 0.9, 1)
+    assert (fault.number, fault.host, fault.what, fault.tries) == (1, "nas", "silent", 1)
+    assert fault.stall_s == pytest.approx(104.9 - 101.0 - 1.0), "the time between the steps, less the usual one"
     assert fault.done == "16 samples went to mercer"
-    assert fault.back == 107.0
-    head = protocol.HeadLost(seq=8, time=200.0, host="mercer", step=2, cause="no answer")
-    resumed = protocol.RunResumed(seq=9, time=203.0, step=1, host="nas", checkpoint="c")
-    after = run_of(head, resumed, start=run_of(joined(7), start=again)).run
+    assert fault.back == 108.0
+    head = protocol.HeadLost(seq=9, time=200.0, host="mercer", step=2, cause="no answer")
+    resumed = protocol.RunResumed(seq=10, time=203.0, step=1, host="nas", checkpoint="c")
+    after = run_of(head, resumed, start=run_of(joined(8), start=again)).run
     assert after is not None
     assert [(fault.word, fault.stall_s, fault.back) for fault in after.faults[1:]] == [("head lost", 3.0, 203.0)]
-    assert after.stalled_seconds == 3.9
+    assert after.stalled_seconds == pytest.approx(2.9 + 3.0)
 
 
 def test_the_time_for_which_a_run_was_stopped_does_not_count() -> None:

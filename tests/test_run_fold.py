@@ -208,16 +208,24 @@ def test_what_happened_is_a_line() -> None:
     assert line(joined())[1] == "b takes part: cpu"
 
 
-@pytest.mark.parametrize(("stall_s", "words"), [(None, ""), (0.25, "; stall 0.2 s")])
+@pytest.mark.parametrize(("stall_s", "words"), [(None, ""), (0.25, ", done 0.2 s later")])
 def test_a_reissued_slice_says_what_it_cost_where_that_is_known(stall_s: float | None, words: str) -> None:
     event = protocol.SliceReissued(seq=5, time=1.0, step=7, worker="b/cpu", to="a/cpu", samples=16, stall_s=stall_s)
-    assert line(event) == (Level.GOOD, f"16 samples of step 7 went from b/cpu to a/cpu{words}, nothing lost")
+    assert line(event) == (Level.GOOD, f"16 samples of step 7 went from b/cpu to a/cpu{words}; nothing lost")
 
 
 def test_a_run_that_goes_on_says_where_after_which_step_and_why() -> None:
-    event = resumed(cause="no answer", notes=("a shard is on b now", "3 steps are made again"))
+    event = resumed(cause="failed at step 44: no answer", notes=("a shard is on b now", "3 steps are made again"))
     assert line(event) == (
         Level.GOOD,
-        "resumed on b after step 40 (it had no answer); a shard is on b now; 3 steps are made again",
+        "resumed on b after step 40 (it had failed at step 44: no answer); a shard is on b now; 3 steps are made again",
     )
     assert line(resumed())[1] == "resumed on b after step 40"
+
+
+def test_a_run_that_went_back_says_why_and_no_host_that_it_goes_on_on() -> None:
+    away = resumed(cause="c/cpu was lost: its host can't be reached", notes=("no copy is left",))
+    assert line(away)[1] == "resumed after step 40: c/cpu was lost (its host can't be reached); no copy is left"
+    assert line(resumed(cause="a parameter is new"))[1] == "resumed after step 40: a parameter is new"
+    taken = resumed(cause="lost its coordinator", checkpoint="")
+    assert line(taken)[1] == "resumed on b after step 40 (it had lost its coordinator)"

@@ -204,7 +204,7 @@ class _Starts:
         self._journal.write(
             protocol.RunResumed,
             step=found.step if found is not None else 0,
-            host=error.host or request.host,
+            host=request.host,
             checkpoint=str(found.path) if found is not None else "",
             samples=found.position if found is not None else 0,
             iterations=request.config.num_iterations,

@@ -29,6 +29,9 @@ Timeout = exceptions.GetTimeoutError
 Unexpected = exceptions.RayError
 """Any error of Ray's own."""
 
+HOST_AWAY = "its host can't be reached"
+"""What :func:`describe` says where nothing is known of a process."""
+
 CallFailed = exceptions.RayTaskError
 """What a call raises when the actor's own code raised."""
 
@@ -95,7 +98,7 @@ def describe(error: Exception) -> str:
     if isinstance(error, exceptions.OutOfMemoryError):
         return "its process was ended, since its host's memory was nearly full"
     if isinstance(error, exceptions.ActorUnavailableError):
-        return "its host can't be reached"
+        return HOST_AWAY
     if isinstance(error, Timeout):
         return "it did not answer in time"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

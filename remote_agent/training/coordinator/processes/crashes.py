@@ -29,6 +29,8 @@ from remote_agent.training.shared.rpc import Actor
 from remote_agent.training.user_code.user_errors import Frame, clean, is_users_own, lines_of
 from remote_agent.whereabouts import LastWords, last_words_here
 
+_IF_FULL = "if the host's memory was full, lower batch_size, or set max_batch for the host"
+
 
 class Crashes:
     """Of one run; a context manager, which ends the reading.
@@ -57,8 +59,11 @@ class Crashes:
         """A worker's process ended: see on its host what it was at. Waits for nothing."""
 
         def read() -> None:
-            words = self._last_words(seat.spec.host, actor.key)
-            if words is not None and words.place is not None:
+            away = cause == rpc.HOST_AWAY
+            words = last_words_here(actor.key)
+            if words is None or (not words.how and not away):
+                words = self._words_there(seat.spec.host, actor.key)  # which shows that the host lives
+            if words is not None and words.place is not None and (words.how or not away):
                 self._add(_crash(seat, words, cause))
 
         self._reading = [thread for thread in self._reading if thread.is_alive()]
@@ -136,8 +141,9 @@ class Crashes:
 
     def _last_words(self, host: str, key: str) -> LastWords | None:
         here = last_words_here(key)
-        if here is not None:
-            return here
+        return here if here is not None else self._words_there(host, key)
+
+    def _words_there(self, host: str, key: str) -> LastWords | None:
         try:
             node = placement.node_of(host, placement.living_nodes())
             answer = rpc.run(last_words_here, placement.task_options(node), key)
@@ -145,6 +151,7 @@ class Crashes:
             while not self._stop.is_set() and time.monotonic() < end:
                 if rpc.first_ready([answer], LOOK_S) is not None:
                     return rpc.get(answer, PING_S)
+                placement.node_of(host, placement.living_nodes())
         except (TrainingError, rpc.Unexpected):
             return None  # the host is gone, too: that was no fault of the job's
         return None
@@ -155,11 +162,12 @@ def _crash(seat: Placement, words: LastWords, cause: str) -> Crash:
     frames = [frame for call in words.calls if is_users_own((frame := Frame(*call)).file)]
     said = [clean(line) for line in words.output]
     how = words.how or cause
+    function = _function(words.place.function, frames)
     return Crash(
         worker=seat.worker,
         host=seat.spec.host,
         place=words.place,
-        how=f"{how} in {_function(words.place.function, frames)}",
+        how=f"{how} in {function}" if words.how else f"{how} while it was in {function}",
         certain=bool(words.how),
         detail="\n".join([*lines_of(frames), how, *said]),
     )
@@ -210,9 +218,15 @@ def _error(crashes: Sequence[Crash]) -> JobError:
     when = f" in step {place.step}" if place.step else " before the first step"
     at = f", with the {place.samples} samples from {place.sample} on" if place.samples > 1 else ""
     workers = ", ".join(dict.fromkeys(crash.worker for crash in crashes))
+    cause = f"{what} {verb}{times}{when} ({last.how}{at}): {workers}"
+    hint = _hint(last, sample)
+    if len(crashes) == 1 and not last.certain:  # whatever ended it may have nothing to do with the call
+        at = f", at sample {sample}" if sample is not None else at
+        cause = f"{last.how}{when}{at}: {workers}"
+        hint = f"see what ended it; {_IF_FULL}"
     return JobError(
-        f"{what} {verb}{times}{when} ({last.how}{at}): {workers}",
-        hint=_hint(last, sample),
+        cause,
+        hint=hint,
         host=last.host,
         detail=last.detail,
     )
@@ -223,7 +237,7 @@ def _hint(crash: Crash, sample: int | None) -> str:
     if crash.hung:
         return f"{look} and at what it waits for; if it is only slow, raise slice_deadline_s"
     if not crash.certain:
-        return f"{look}; if the host's memory was full, lower batch_size, or set max_batch for the host"
+        return f"{look}; {_IF_FULL}"
     if crash.how.startswith("os._exit"):
         return f"{look}: a job's code must not end its process; raise an exception that says what is wrong"
     return f"{look}: the code that it calls ends the process, and so it does in a process of its own"

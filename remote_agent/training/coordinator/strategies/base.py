@@ -16,7 +16,7 @@ from remote_agent.training.shared import units
 
 
 def report_reissued(session: Session, step: int, lost_by: str, to: WorkerHandle, samples: int, stall_s: float) -> None:
-    """Write that a lost slice was done by another worker, for which the step waited so long."""
+    """Write that a lost slice was done by another worker, so long after it was given it."""
     session.journal.write(
         SliceReissued, step=step, worker=lost_by, to=to.name, samples=samples, stall_s=max(0.0, stall_s)
     )

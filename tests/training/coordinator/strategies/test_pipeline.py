@@ -89,6 +89,7 @@ def test_a_killed_stage_costs_time_and_nothing_else(launch: Any, tmp_path: Path)
     assert first["in_flight"] <= first["micro_batches"]
     (resumed,) = run.of_kind("run_resumed")
     assert "was lost" in resumed["cause"]
+    assert resumed["host"] == run.of_kind("run_started")[0]["host"] != "b"
     assert resumed["step"] >= 4
     evaluation = run.of_kind("run_finished")[0]["evaluation"]
     assert evaluation["val_loss"] == pytest.approx(evaluation["by_the_whole"], rel=1e-5)
