@@ -31,6 +31,10 @@ _OLD, _TOO_OLD = 3.0, 10.0
 """The age of the last step is grey from so many steps on, and orange; and from so many seconds on at least."""
 
 
+_QUESTIONS = ("asking", "looking for the run", "reading events", "reading the sweep")
+"""Operations that only read: they do not hide how a run stands."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Place:
     """A figure with the width that it keeps; of those that do not fit, the one of the highest ``rank`` goes first."""
@@ -62,12 +66,12 @@ def header_line(state: State, busy: str, now: float, zone: tzinfo | None, width:
 
 
 def verdict(state: State, busy: str, palette: Palette) -> Text:
-    """What the fleet does, in a word and a count; what is under way takes its place."""
-    if busy:
+    """What the fleet does, in a word and a count; what is under way takes its place, but no question beside a run."""
+    run = state.run
+    if busy and (busy not in _QUESTIONS or run is None or run.state.final):
         return Text(f"◌ {busy}", style=palette.foreground)
     if not state.hosts:
         return Text("")
-    run = state.run
     if run is not None and not run.state.final and not run.is_starting and run.behind is None:
         training, able = state.hosts_training, state.hosts_able
         glyph, colour = ("●", palette.accent) if training == able and training else ("◐", palette.warning)

@@ -47,6 +47,12 @@ def test_what_is_under_way_replaces_the_verdict_and_moves_nothing(scenarios) -> 
     assert usual.partition("● text-7f3")[2] == busy.partition("● text-7f3")[2]
 
 
+@pytest.mark.parametrize("question", ["asking", "reading events", "looking for the run"])
+def test_a_question_does_not_hide_that_a_run_trains(question, scenarios) -> None:
+    assert status(scenarios, "training", 120, busy=question) == status(scenarios, "training", 120)
+    assert f"◌ {question}"[:15] in status(scenarios, "up", 120, busy=question)
+
+
 def test_the_age_of_the_last_step_becomes_grey_and_then_orange(scenarios) -> None:
     state = scenarios.training()
     colours = []
