@@ -36,6 +36,9 @@ _ANSWERED = (HostState.IDLE, HostState.READY, HostState.UNFIT, HostState.UP, Hos
 _AS_RAY_SAYS = (*IN_CLUSTER, HostState.UNREACHABLE, HostState.RESTARTING)
 """Host states that a sample without Ray ends."""
 
+_UNTIL_IT_TRAINS = (HostState.DRAINED, HostState.PAUSED, HostState.BENCHED)
+"""What a host that comes back is by the run's last word, until its worker has a share."""
+
 _AWAY = (HostState.UNREACHABLE, HostState.RESTARTING, HostState.FAILED)
 """Host states from which a host comes back."""
 
@@ -235,12 +238,28 @@ def _mark_training_hosts(state: State) -> State:
     hosts: list[HostView] = []
     for host in state.hosts:
         now, detail = _part_in(run, host.name) if host.state in IN_CLUSTER else (host.state, host.detail)
+        if host.state is HostState.RETURNING and now in _UNTIL_IT_TRAINS:
+            now, detail = host.state, ""
         if now is host.state and not detail:
             detail = host.detail  # what is known of its node, such as a supervisor that has ended
         next_try = _next_try(run, host.name) if now is HostState.PAUSED else host.next_try
         same = (now, detail, next_try) == (host.state, host.detail, host.next_try)
         hosts.append(host if same else replace(host, state=now, detail=detail, next_try=next_try))
     return replace(state, hosts=tuple(hosts))
+
+
+def _return_settled(state: State, event: protocol.Event) -> State:
+    """The same where the run has settled for a host whether it is back: its worker was lost again, or has its share."""
+    run = state.run
+    settled: set[str] = set()
+    if isinstance(event, protocol.WorkerLost):
+        settled = {event.host}
+    elif run is not None and isinstance(event, protocol.Rebalanced | protocol.PlanMade):
+        settled = {worker.host for worker in run.workers if worker.alive}
+    for host in state.hosts:
+        if host.state is HostState.RETURNING and host.name in settled:
+            state = _update_host(state, host.name, state=HostState.UP)
+    return state
 
 
 def _part_in(run: RunView | None, host: str) -> tuple[HostState, str]:
@@ -324,7 +343,7 @@ def _run_progressed(state: State, wrapped: events.RunProgressed) -> State:
     caught_up = run.behind is not None and (is_last or event.seq >= run.behind.seq)
     run = replace(run, last_seq=event.seq, behind=None if caught_up else run.behind)
     run, level, text = fold_run(run, event)
-    state = replace(state, run=run)
+    state = _return_settled(replace(state, run=run), event)
     if caught_up or not isinstance(event, protocol.Step) or len(run.recent) == 1:
         state = _mark_training_hosts(state)
     told = state.told[1] if state.told[0] == wrapped.run else 0

@@ -115,6 +115,37 @@ def test_samples_do_not_end_a_start_by_this_laptop() -> None:
     assert (state.cluster_state, state.hosts_up) == (ClusterState.STARTING, 0)
 
 
+def returning() -> State:
+    lost = protocol.WorkerLost(
+        seq=4, time=102.0, worker="nas/cpu", host="nas", device="cpu", step=2, cause="drained"
+    )  # fmt: skip
+    state = run_of(started(), plan(), step(1, 3), lost, start=both_up())
+    assert [host.state for host in state.hosts] == [HostState.TRAINING, HostState.DRAINED]
+    return apply(state, events.HostChanged(time=103.0, host="nas", state=HostState.RETURNING))
+
+
+def state_of_nas(state: State) -> HostState:
+    host = state.host("nas")
+    assert host is not None
+    return host.state
+
+
+def test_a_host_that_is_brought_back_comes_back_until_it_trains() -> None:
+    joined = protocol.WorkerJoined(seq=6, time=105.0, worker="nas/cpu", host="nas", device="cpu")
+    shares = (share("mercer", 48), share("nas", 16))
+    with_it = protocol.Rebalanced(seq=7, time=106.0, step=3, shares=shares, reason="nas is back")
+    state = run_of(step(2, 5), joined, start=returning())
+    assert state_of_nas(state) is HostState.RETURNING
+    assert state_of_nas(run_of(with_it, start=state)) is HostState.TRAINING
+
+
+def test_a_host_that_could_not_be_brought_back_is_paused_again() -> None:
+    lost = protocol.WorkerLost(
+        seq=5, time=104.0, worker="nas/cpu", host="nas", device="cpu", step=3, cause="killed (tried again in 16 s)"
+    )  # fmt: skip
+    assert state_of_nas(run_of(lost, start=returning())) is HostState.PAUSED
+
+
 def test_what_is_known_of_a_hosts_node_stays_when_a_run_changes() -> None:
     cause = "should Ray end, it stays so"
     state = apply(START, events.HostChanged(time=1.0, host="nas", state=HostState.UP, detail=cause))

@@ -36,6 +36,7 @@ _TRANSIENT = (
     HostState.INSTALLING,
     HostState.STARTING,
     HostState.RESTARTING,
+    HostState.RETURNING,
     HostState.STOPPING,
     HostState.CONNECTING,
 )
