@@ -33,6 +33,12 @@ _ROUTINE = (protocol.CheckpointSaved, protocol.Evaluated)
 _ANSWERED = (HostState.IDLE, HostState.READY, HostState.UNFIT, HostState.UP, HostState.RESTARTING, HostState.REFUSED)
 """Host states that only a host that answers can be in."""
 
+_AS_RAY_SAYS = (*IN_CLUSTER, HostState.UNREACHABLE, HostState.RESTARTING)
+"""Host states that a sample without Ray ends."""
+
+_UNTIL_IT_TRAINS = (HostState.DRAINED, HostState.PAUSED, HostState.BENCHED)
+"""What a host that comes back is by the run's last word, until its worker has a share."""
+
 _AWAY = (HostState.UNREACHABLE, HostState.RESTARTING, HostState.FAILED)
 """Host states from which a host comes back."""
 
@@ -152,19 +158,25 @@ def _host_sampled(state: State, event: events.HostSampled) -> State:
         changes["round_trip_s"] = event.round_trip_s
     state = _update_host(state, event.host, **changes)
     transient = (HostState.INSTALLING, HostState.STARTING, HostState.STOPPING, HostState.CONNECTING)
-    if host.state in transient:
+    # A start by this laptop has a detail and says when it is done; one by another is known from samples alone.
+    starts_elsewhere = host.state is HostState.STARTING and not host.detail
+    if host.state in transient and not starts_elsewhere:
         return state
     ray_runs = event.sample.ray is RayState.RUNNING
     now = host.state
-    if ray_runs and host.state not in IN_CLUSTER:
+    if event.sample.ray is RayState.STARTING:
+        now = host.state if host.state in IN_CLUSTER else HostState.STARTING
+    elif ray_runs and host.state not in IN_CLUSTER:
         now = _part_in(state.run if state.run is not None and not state.run.state.final else None, host.name)[0]
     elif event.sample.ray is RayState.RESTARTING:
         now = HostState.RESTARTING
-    elif not ray_runs and host.state in (*IN_CLUSTER, HostState.UNREACHABLE, HostState.RESTARTING):
+    elif not ray_runs and (starts_elsewhere or host.state in _AS_RAY_SAYS):
         now = HostState.FAILED if event.sample.ray is RayState.STOPPED else HostState.READY
     was_down = state.cluster_state is ClusterState.DOWN and event.sample.ray in (RayState.RUNNING, RayState.RESTARTING)
     if was_down:  # another laptop started it, or what was known of it was wrong
         state = replace(state, cluster_state=ClusterState.DEGRADED)
+    elif state.cluster_state is ClusterState.DOWN and now is HostState.STARTING:
+        state = _cluster_changed(state, events.ClusterChanged(time=event.time, state=ClusterState.STARTING))
     if now is not host.state:
         detail = "Ray has ended there" if now is HostState.FAILED else ""
         state = _host_changed(state, events.HostChanged(time=event.time, host=host.name, state=now, detail=detail))
@@ -172,7 +184,18 @@ def _host_sampled(state: State, event: events.HostSampled) -> State:
     if event.sample.ray is RayState.NONE and host.name == state.head and _is_up(state):
         # Its Ray did not end, it was taken down, by whichever laptop; and there is no cluster without a head.
         return _cluster_changed(state, events.ClusterChanged(time=event.time, state=ClusterState.DOWN))
+    if state.cluster_state is ClusterState.STARTING and starts_elsewhere:
+        return _once_started(state, event.time)
     return _with_cluster_state(state) if was_down or now is not host.state else state
+
+
+def _once_started(state: State, time: float) -> State:
+    """A cluster that was starting, once none of its hosts starts any more."""
+    if any(host.state is HostState.STARTING for host in state.hosts):
+        return state
+    word = ClusterState.UP if state.hosts_up == len(state.hosts) else ClusterState.DEGRADED
+    word = word if state.hosts_up else ClusterState.DOWN
+    return _cluster_changed(state, events.ClusterChanged(time=time, state=word, head=state.head))
 
 
 def _is_up(state: State) -> bool:
@@ -215,12 +238,28 @@ def _mark_training_hosts(state: State) -> State:
     hosts: list[HostView] = []
     for host in state.hosts:
         now, detail = _part_in(run, host.name) if host.state in IN_CLUSTER else (host.state, host.detail)
+        if host.state is HostState.RETURNING and now in _UNTIL_IT_TRAINS:
+            now, detail = host.state, ""
         if now is host.state and not detail:
             detail = host.detail  # what is known of its node, such as a supervisor that has ended
         next_try = _next_try(run, host.name) if now is HostState.PAUSED else host.next_try
         same = (now, detail, next_try) == (host.state, host.detail, host.next_try)
         hosts.append(host if same else replace(host, state=now, detail=detail, next_try=next_try))
     return replace(state, hosts=tuple(hosts))
+
+
+def _return_settled(state: State, event: protocol.Event) -> State:
+    """The same where the run has settled for a host whether it is back: its worker was lost again, or has its share."""
+    run = state.run
+    settled: set[str] = set()
+    if isinstance(event, protocol.WorkerLost):
+        settled = {event.host}
+    elif run is not None and isinstance(event, protocol.Rebalanced | protocol.PlanMade):
+        settled = {worker.host for worker in run.workers if worker.alive}
+    for host in state.hosts:
+        if host.state is HostState.RETURNING and host.name in settled:
+            state = _update_host(state, host.name, state=HostState.UP)
+    return state
 
 
 def _part_in(run: RunView | None, host: str) -> tuple[HostState, str]:
@@ -304,7 +343,7 @@ def _run_progressed(state: State, wrapped: events.RunProgressed) -> State:
     caught_up = run.behind is not None and (is_last or event.seq >= run.behind.seq)
     run = replace(run, last_seq=event.seq, behind=None if caught_up else run.behind)
     run, level, text = fold_run(run, event)
-    state = replace(state, run=run)
+    state = _return_settled(replace(state, run=run), event)
     if caught_up or not isinstance(event, protocol.Step) or len(run.recent) == 1:
         state = _mark_training_hosts(state)
     told = state.told[1] if state.told[0] == wrapped.run else 0

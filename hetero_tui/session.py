@@ -286,7 +286,8 @@ class Session(Scripting):
             if host not in fleet.members and head_name(fleet.surveyed) is not None:
                 await self._take_in(host)  # and with it into the run
                 return (await find_run(self.inventory.cluster, fleet.answering, None))[1].id
-            run = await membership.undrain(self.inventory, fleet.transports, fleet.facts, fleet.surveyed, host)
+            with self._returning(host):
+                run = await membership.undrain(self.inventory, fleet.transports, fleet.facts, fleet.surveyed, host)
             self.notice(Level.INFO, f"{host} takes part in {run} again as soon as its worker is started")
             return run
 

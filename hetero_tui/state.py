@@ -42,6 +42,7 @@ IN_CLUSTER = frozenset(
         HostState.BENCHED,
         HostState.PAUSED,
         HostState.DRAINED,
+        HostState.RETURNING,
     )
 )
 """Where Ray runs on a host and has joined."""

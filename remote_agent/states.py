@@ -7,6 +7,7 @@ class RayState(StrEnum):
     """How Ray stands on a host."""
 
     NONE = "none"  # never started
+    STARTING = "starting"  # its processes are there, and it has not joined the cluster yet
     RUNNING = "running"
     RESTARTING = "restarting"  # it ended, and the machine's supervisor is bringing it back
     STOPPED = "stopped"  # it has ended

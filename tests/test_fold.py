@@ -82,6 +82,70 @@ def test_a_corrected_plan_foresees_what_steps_take_and_says_why() -> None:
     assert (level, line) == (Level.INFO, f"step 40: {reason}")
 
 
+def test_a_cluster_that_another_laptop_starts_is_up_once_its_hosts_have_joined() -> None:
+    state = START
+    for host in ("mercer", "nas"):
+        state = apply(state, events.HostChanged(time=1.0, host=host, state=HostState.READY))
+    for host in ("mercer", "nas"):
+        state = apply(state, sampled(host, "starting"))
+    assert (state.cluster_state, state.hosts_up) == (ClusterState.STARTING, 0)
+    state = apply(state, sampled("mercer", "running"))
+    assert (state.cluster_state, state.hosts_up) == (ClusterState.STARTING, 1)
+    state = apply(apply(state, sampled("nas", "starting")), sampled("nas", "running"))
+    assert (state.cluster_state, state.hosts_up) == (ClusterState.UP, 2)
+    assert [line.text for line in state.log[2:]] == [
+        "cluster lab is starting", "mercer is up", "nas is up", "cluster lab is up",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("ray", "host"), [("stopped", HostState.FAILED), ("none", HostState.READY)])
+def test_a_start_by_another_laptop_that_comes_to_nothing_is_over(ray: str, host: HostState) -> None:
+    state = apply(apply(START, sampled("nas", "starting")), sampled("nas", ray))
+    found = state.host("nas")
+    assert found is not None
+    assert (found.state, state.cluster_state) == (host, ClusterState.DOWN)
+
+
+def test_samples_do_not_end_a_start_by_this_laptop() -> None:
+    state = apply(START, events.ClusterChanged(time=1.0, state=ClusterState.STARTING, head="mercer"))
+    for host in ("mercer", "nas"):
+        state = apply(state, events.HostChanged(time=1.0, host=host, state=HostState.STARTING, detail="Ray"))
+        for ray in ("running", "starting", "running"):  # of the Ray that was there before, and of the new one
+            state = apply(state, sampled(host, ray))
+    assert (state.cluster_state, state.hosts_up) == (ClusterState.STARTING, 0)
+
+
+def returning() -> State:
+    lost = protocol.WorkerLost(
+        seq=4, time=102.0, worker="nas/cpu", host="nas", device="cpu", step=2, cause="drained"
+    )  # fmt: skip
+    state = run_of(started(), plan(), step(1, 3), lost, start=both_up())
+    assert [host.state for host in state.hosts] == [HostState.TRAINING, HostState.DRAINED]
+    return apply(state, events.HostChanged(time=103.0, host="nas", state=HostState.RETURNING))
+
+
+def state_of_nas(state: State) -> HostState:
+    host = state.host("nas")
+    assert host is not None
+    return host.state
+
+
+def test_a_host_that_is_brought_back_comes_back_until_it_trains() -> None:
+    joined = protocol.WorkerJoined(seq=6, time=105.0, worker="nas/cpu", host="nas", device="cpu")
+    shares = (share("mercer", 48), share("nas", 16))
+    with_it = protocol.Rebalanced(seq=7, time=106.0, step=3, shares=shares, reason="nas is back")
+    state = run_of(step(2, 5), joined, start=returning())
+    assert state_of_nas(state) is HostState.RETURNING
+    assert state_of_nas(run_of(with_it, start=state)) is HostState.TRAINING
+
+
+def test_a_host_that_could_not_be_brought_back_is_paused_again() -> None:
+    lost = protocol.WorkerLost(
+        seq=5, time=104.0, worker="nas/cpu", host="nas", device="cpu", step=3, cause="killed (tried again in 16 s)"
+    )  # fmt: skip
+    assert state_of_nas(run_of(lost, start=returning())) is HostState.PAUSED
+
+
 def test_what_is_known_of_a_hosts_node_stays_when_a_run_changes() -> None:
     cause = "should Ray end, it stays so"
     state = apply(START, events.HostChanged(time=1.0, host="nas", state=HostState.UP, detail=cause))

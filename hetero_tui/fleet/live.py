@@ -146,6 +146,8 @@ class LiveFleet:
         if self.members or any(found.restarts_ray for found in self.surveyed.values()):
             whole = len(self.members) == len(self.inventory.hosts)
             state = ClusterState.UP if whole else ClusterState.DEGRADED
+            if any(found.node_state is HostState.STARTING for found in self.surveyed.values()):
+                state = ClusterState.STARTING
         elif any(found.error is None for found in self.surveyed.values()):
             state = ClusterState.DOWN
         else:

@@ -16,7 +16,11 @@ from remote_agent.states import RayState
 
 STEP = "status"
 
-_NODE_STATES = {RayState.RUNNING: HostState.UP, RayState.RESTARTING: HostState.RESTARTING}
+_NODE_STATES = {
+    RayState.STARTING: HostState.STARTING,
+    RayState.RUNNING: HostState.UP,
+    RayState.RESTARTING: HostState.RESTARTING,
+}
 """With any other word, a node that was started there has ended."""
 
 
@@ -34,8 +38,9 @@ class Surveyed:
 
     @property
     def runs_ray(self) -> bool:
-        """Whether a node of this cluster runs there."""
-        return self.node is not None and self.node.state is RayState.RUNNING and not self.replaced
+        """Whether a node of this cluster runs there, or has been started and is about to join."""
+        runs = (RayState.STARTING, RayState.RUNNING)
+        return self.node is not None and self.node.state in runs and not self.replaced
 
     @property
     def restarts_ray(self) -> bool:

@@ -25,6 +25,7 @@ _WORTH_A_NUMBER = 2.0
 
 _RAY_WORDS = {
     RayState.NONE: "not started",
+    RayState.STARTING: "starting",
     RayState.RUNNING: "running",
     RayState.RESTARTING: "restarting",
     RayState.STOPPED: "ended",
@@ -35,6 +36,7 @@ _TRANSIENT = (
     HostState.INSTALLING,
     HostState.STARTING,
     HostState.RESTARTING,
+    HostState.RETURNING,
     HostState.STOPPING,
     HostState.CONNECTING,
 )

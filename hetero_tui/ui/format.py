@@ -27,12 +27,15 @@ def memory(used: int | None, total: int | None) -> str:
 
 
 def size(count: int | None) -> str:
-    """Bytes with the unit that fits: ``512 B``, ``4.1 MB``, ``1.2 TB``."""
+    """Bytes with the unit that fits: ``512 B``, ``4.1 MB``, ``1.2 TB``; eight characters at most, up to 999 TB.
+
+    From 1,000 KB, MB and GB on it is the next unit: ``1.0 GB`` for 1,004.7 MB.
+    """
     if count is None:
         return UNKNOWN
     value = float(count)
     for unit in ("B", "KB", "MB", "GB"):
-        if value < 1024:
+        if value < (1024 if unit == "B" else 999.95):
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} TB"

@@ -66,6 +66,8 @@ def back_refusal(state: State, host: str | None) -> str | None:
         return "There is no machine to bring back."
     if known.state in (HostState.TRAINING, HostState.SLOW):
         return f"{known.name} takes part already."
+    if known.state is HostState.RETURNING:
+        return f"{known.name} is coming back already."
     if known.state is HostState.UNREACHABLE:
         return f"{known.name} is unreachable; it is tried again by itself."
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import tzinfo
 
 from rich.style import Style
@@ -20,7 +20,7 @@ from remote_agent.states import RunState
 
 _GAP = 2
 _VERDICT = 16
-_NOTE = 8
+_NOTE, _NOTE_RANK = 8, 6
 _LEFT = 12
 _SPEED, _SHORT_SPEED = 15, 8
 _AGE = 19
@@ -29,6 +29,21 @@ _BAR = 8
 
 _OLD, _TOO_OLD = 3.0, 10.0
 """The age of the last step is grey from so many steps on, and orange; and from so many seconds on at least."""
+
+
+_ABSENT = {
+    HostState.PAUSED: "paused",
+    HostState.UNREACHABLE: "away",
+    HostState.FAILED: "failed",
+    HostState.RESTARTING: "restarting",
+    HostState.RETURNING: "coming back",
+    HostState.BENCHED: "benched",
+    HostState.DRAINED: "drained",
+}
+"""Hosts that the verdict's count of those that train leaves open, in the words for them."""
+
+_QUESTIONS = ("asking", "looking for the run", "reading events", "reading the sweep")
+"""Operations that only read: they do not hide how a run stands."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +65,8 @@ def header_line(state: State, busy: str, now: float, zone: tzinfo | None, width:
     room = width - 2 - _GAP - clock.cell_len
     while len(places) > 1 and sum(place.width + _GAP for place in places) - _GAP > room:
         places.remove(max(places, key=lambda place: place.rank))
+    spare = room - sum(place.width + _GAP for place in places) + _GAP
+    places = [_grown(place, _absent(state), spare) if place.rank == _NOTE_RANK else place for place in places]
     line = Text(" ")
     for place in places:
         text = place.text.copy()
@@ -62,12 +79,12 @@ def header_line(state: State, busy: str, now: float, zone: tzinfo | None, width:
 
 
 def verdict(state: State, busy: str, palette: Palette) -> Text:
-    """What the fleet does, in a word and a count; what is under way takes its place."""
-    if busy:
+    """What the fleet does, in a word and a count; what is under way takes its place, but no question beside a run."""
+    run = state.run
+    if busy and (busy not in _QUESTIONS or run is None or run.state.final):
         return Text(f"◌ {busy}", style=palette.foreground)
     if not state.hosts:
         return Text("")
-    run = state.run
     if run is not None and not run.state.final and not run.is_starting and run.behind is None:
         training, able = state.hosts_training, state.hosts_able
         glyph, colour = ("●", palette.accent) if training == able and training else ("◐", palette.warning)
@@ -87,12 +104,23 @@ def _fleet_places(state: State, busy: str, palette: Palette) -> list[_Place]:
         _Place(rank=8, width=min(16, len(name)), text=Text(name, style=f"bold {palette.accent}")),
         _Place(rank=0, width=_VERDICT, text=verdict(state, busy, palette)),
     ]
-    counts = [
-        (sum(host.state is HostState.PAUSED for host in state.hosts), "paused"),
-        (sum(host.state is HostState.UNREACHABLE for host in state.hosts), "away"),
-    ]
-    said = next((f"{count} {word}" for count, word in counts if count), "")
-    return [*places, _Place(rank=6, width=_NOTE, text=Text(said, style=palette.warning))]
+    said = next(iter(_absent(state)), "")
+    return [*places, _Place(rank=_NOTE_RANK, width=max(_NOTE, len(said)), text=Text(said, style=palette.warning))]
+
+
+def _absent(state: State) -> list[str]:
+    """The hosts that do not train, by why: the worst first."""
+    counts = [(sum(host.state is why for host in state.hosts), word) for why, word in _ABSENT.items()]
+    return [f"{count} {word}" for count, word in counts if count]
+
+
+def _grown(place: _Place, words: list[str], spare: int) -> _Place:
+    """The note with as many of the groups as have room."""
+    said = words[0] if words else ""
+    for word in words[1:]:
+        if len(f"{said}, {word}") <= place.width + spare:
+            said = f"{said}, {word}"
+    return replace(place, width=max(place.width, len(said)), text=Text(said, style=place.text.style))
 
 
 def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) -> list[_Place]:

@@ -37,6 +37,7 @@ HOST: dict[HostState, Look] = {
     HostState.BENCHED: Look("◑", "muted"),
     HostState.PAUSED: Look("◌", "warning"),
     HostState.DRAINED: Look("□", "muted"),
+    HostState.RETURNING: Look("◔", "warning"),
     HostState.STOPPING: Look("◔", "foreground"),
     HostState.UNREACHABLE: Look("○", "bad"),
     HostState.REFUSED: Look("✕", "bad"),

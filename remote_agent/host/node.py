@@ -209,11 +209,11 @@ def status(folder: Path) -> NodeReport:
         case RayState.RESTARTING:
             cause, hint = (word.cause, word.hint) if word is not None else ("", "")
             return replace(report, state=RayState.RESTARTING, cause=cause or "Ray has just ended", hint=hint)
-        case RayState.RUNNING:
+        case (RayState.STARTING | RayState.RUNNING) as state:
             process = processes.find_named(folder, layout.RAY)
-            report = replace(report, state=RayState.RUNNING, pid=process.pid if process else None)
+            report = replace(report, state=state, pid=process.pid if process else None)
             if word is None or processes.find_named(folder, layout.SUPERVISOR) is not None:
-                return report  # without a word yet, it is just being started
+                return report
             return replace(report, cause="should Ray end, it stays so: its supervisor has ended", hint="run `up`")
         case RayState.NONE:
             return replace(report, cause="Ray was not started here", hint="run `up`")
@@ -243,7 +243,8 @@ def ray_state(folder: Path) -> RayState:
     if record is None:
         return RayState.NONE
     if processes.find_ours(folder, record) is not None:
-        return RayState.RUNNING
+        # Once it has joined, it gets a supervisor, whose word stays.
+        return RayState.RUNNING if watched or word is not None else RayState.STARTING
     if layout.stop_flag(folder).exists():
         return RayState.NONE  # it is being taken down, and did not end by itself
     spec = layout.read_spec(folder)

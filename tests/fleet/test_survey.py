@@ -43,6 +43,12 @@ def test_a_head_that_comes_back_is_told_from_the_one_that_took_its_place() -> No
     assert found["third"].cause == ""
 
 
+def test_a_node_that_is_about_to_join_is_a_member_and_is_not_said_to_be_up() -> None:
+    found = surveyed("mercer", "head", 1, "starting")
+    assert found.runs_ray
+    assert found.node_state is HostState.STARTING
+
+
 def test_a_host_without_a_node_is_no_leftover_of_an_older_cluster() -> None:
     bare = Surveyed("bare", node=NodeReport(host="bare", state=RayState.STOPPED))
     found = mark_replaced({"bare": bare, "new": surveyed("new", "head", 2)})

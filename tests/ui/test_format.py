@@ -52,6 +52,8 @@ GB = 2**30
         (lambda: fmt.size(1023), "1023 B"),
         (lambda: fmt.size(1024), "1.0 KB"),
         (lambda: fmt.size(1024**2), "1.0 MB"),
+        (lambda: fmt.size(int(999.9 * 2**20)), "999.9 MB"),
+        (lambda: fmt.size(int(1004.7 * 2**20)), "1.0 GB"),
         (lambda: fmt.milliseconds(0.00994), "9.9 ms"),
         (lambda: fmt.milliseconds(0.00995), "10 ms"),
         (lambda: fmt.milliseconds(0.9996), "1,000 ms"),

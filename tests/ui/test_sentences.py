@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetero_tui.events import Level, RunChanged
+from hetero_tui.events import HostState, Level, RunChanged
 from hetero_tui.fold import apply
 from hetero_tui.state import LogLine
+from hetero_tui.ui.cells import state_words
 from hetero_tui.ui.details import details_lines, wrapped
 from hetero_tui.ui.header import header_line
 from hetero_tui.ui.keys import FAULTS, FLEET, QUIT, shown_keys
@@ -22,6 +23,8 @@ from hetero_tui.ui.palette import DARK
 from hetero_tui.ui.screens.train import settings_lines
 from hetero_tui.ui.sentences import evaluation_words, farewell, keys_line, log_lines, outcome_line
 from hetero_tui.ui.train_form import foot
+from hetero_tui.ui.view import View
+from hetero_tui.ui.views.faults import foot as faults_foot
 from remote_agent import protocol
 from remote_agent.protocol import RunSummary
 from remote_agent.states import RunState
@@ -45,6 +48,38 @@ def test_what_is_under_way_replaces_the_verdict_and_moves_nothing(scenarios) -> 
     assert "◌ probing" in busy
     assert usual.index("● text-7f3") == busy.index("● text-7f3")
     assert usual.partition("● text-7f3")[2] == busy.partition("● text-7f3")[2]
+
+
+def test_each_group_of_hosts_that_do_not_train_is_named_where_there_is_room(scenarios) -> None:
+    assert "◐ training 1/3    1 paused, 1 away, 1 drained  " in status(scenarios, "faulty", 200)
+    assert "◐ training 1/3    1 paused, 1 away  " in status(scenarios, "faulty", 100)
+    assert "◐ training 1/3    1 paused  " in status(scenarios, "faulty", 90)
+    state = scenarios.training()
+    for word in (HostState.RESTARTING, HostState.BENCHED, HostState.RETURNING):
+        hosts = tuple(replace(host, state=word) if host.name == "nas" else host for host in state.hosts)
+        said = header_line(replace(state, hosts=hosts), "", scenarios.NOW, UTC, 200, DARK).plain
+        assert f"1 {word}" in said
+
+
+@pytest.mark.parametrize(
+    ("word", "said"), [(HostState.RESTARTING, "1 host restarting"), (HostState.RETURNING, "1 host coming back")]
+)
+def test_the_foot_of_the_faults_has_the_hosts_words_of_the_fleet(scenarios, word, said) -> None:
+    state = scenarios.faulty()
+    hosts = tuple(replace(host, state=word) if host.name == "nas" else host for host in state.hosts)
+    view = View(
+        state=replace(state, hosts=hosts), busy="", now=scenarios.NOW, zone=UTC, palette=DARK, inventory_path=""
+    )
+    text = "\n".join(line.plain for line in faults_foot(state.run, view, 120, DARK))
+    assert text.endswith(f" · {said}")
+    nas = next(host for host in hosts if host.name == "nas")
+    assert "(b" not in state_words(nas, scenarios.NOW)
+
+
+@pytest.mark.parametrize("question", ["asking", "reading events", "looking for the run"])
+def test_a_question_does_not_hide_that_a_run_trains(question, scenarios) -> None:
+    assert status(scenarios, "training", 120, busy=question) == status(scenarios, "training", 120)
+    assert f"◌ {question}"[:15] in status(scenarios, "up", 120, busy=question)
 
 
 def test_the_age_of_the_last_step_becomes_grey_and_then_orange(scenarios) -> None:

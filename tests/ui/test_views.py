@@ -14,6 +14,7 @@ from hetero_tui.events import ClusterState, HostState
 from hetero_tui.fold import apply
 from hetero_tui.launcher import changes_of
 from hetero_tui.state import WORKERS, Behind, Phase
+from hetero_tui.ui import format as fmt
 from hetero_tui.ui.app import HeteroApp
 from hetero_tui.ui.draw.phases import phases_lines
 from hetero_tui.ui.header import header_line
@@ -22,6 +23,7 @@ from hetero_tui.ui.palette import DARK
 from hetero_tui.ui.plain import to_ascii
 from hetero_tui.ui.preferences import Preferences, read_preferences
 from hetero_tui.ui.screens.main import MainScreen
+from hetero_tui.ui.views.runs import compared_lines
 from hetero_tui.ui.widgets.lines import Lines
 from remote_agent import protocol
 
@@ -232,6 +234,13 @@ async def test_past_runs_are_listed_opened_compared_and_resumed(scenarios, open_
         await pilot.press("up", "r")
         await app.workers.wait_for_complete()
         assert app.intents.asked[-1] == ("resume", "text-e2c0")
+
+
+def test_compared_runs_have_the_speed_of_their_steps_whatever_their_start_took(scenarios) -> None:
+    run = scenarios.training().run
+    slow_start = replace(run, started=run.started - 3600)
+    said = "\n".join(line.plain for line in compared_lines((run, slow_start), 120, 20, DARK))
+    assert said.count(fmt.throughput(run.samples_per_second)) == 2
 
 
 async def test_logs_are_searched_paused_saved_and_shown_of_one_host_and_kind(scenarios, open_app) -> None:

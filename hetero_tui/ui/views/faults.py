@@ -141,11 +141,16 @@ def foot(run: RunView | None, view: View, width: int, palette: Palette) -> list[
 def _missing(run: RunView, view: View) -> str:
     """Which hosts the run does without, and until when."""
     gone = {name: view.state.host(name) for name in run.paused_hosts}
-    away = [host for host in gone.values() if host is not None and host.state is HostState.UNREACHABLE]
-    paused = len(gone) - len(away)
+    others = {
+        word: sum(host is not None and host.state is word for host in gone.values())
+        for word in (HostState.UNREACHABLE, HostState.RESTARTING, HostState.RETURNING, HostState.FAILED)
+    }
+    paused = len(gone) - sum(others.values())
     now = view.now
     if paused:
         tries = [worker.retry_at for worker in run.workers if worker.retry_at is not None and worker.retry_at > now]
         when = f", next try in {fmt.duration(min(tries) - now)}" if tries else ""
         return f"{fmt.plural(paused, 'host')} paused{when} (b brings it back now)"
-    return f"{fmt.plural(len(away), 'host')} unreachable, tried again by itself" if away else ""
+    ends = {HostState.UNREACHABLE: ", tried again by itself"}
+    said = [f"{fmt.plural(count, 'host')} {word}{ends.get(word, '')}" for word, count in others.items() if count]
+    return ", ".join(said)

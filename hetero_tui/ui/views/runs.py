@@ -157,7 +157,7 @@ def compared_lines(runs: tuple[RunView, ...], width: int, height: int, palette: 
             f"loss {fmt.loss(run.loss)}",
             f"batch {run.batch_size:,}",
             f"in {fmt.duration(run.seconds)}",
-            fmt.throughput(run.samples / run.seconds if run.seconds else None),
+            fmt.throughput(run.samples_per_second),
             fmt.plural(run.faults[-1].number if run.faults else 0, "fault"),
             *(fmt.figure(name, value) for name, value in run.evaluation.items()),
         ]

@@ -356,6 +356,8 @@ def test_a_specification_that_is_garbage_is_one_clear_report(agent):
 
 def test_a_ray_that_ends_while_its_machine_is_taken_down_has_not_failed(launched, folder, wait_until):
     record = launched(layout.RAY, "import time; time.sleep(600)")
+    assert node.ray_state(folder) == node.status(folder).state == "starting", "it has no supervisor yet"
+    supervision.write(folder, supervision.Supervision(phase=supervision.WATCHING, since=1.0))
     assert node.ray_state(folder) == "running"
     layout.stop_flag(folder).touch()
     assert node.ray_state(folder) == "running"

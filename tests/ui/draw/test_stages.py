@@ -28,6 +28,13 @@ def test_a_stage_is_a_line_with_its_blocks_memory_and_idle_time(scenarios) -> No
     assert ["".join(cells).count("█") for cells in zip(*pictures, strict=True)] == [1] * len(pictures[0])
 
 
+def test_the_memory_that_a_stage_needs_keeps_its_unit(scenarios) -> None:
+    run = scenarios.pipeline().run
+    stages = tuple(replace(stage, memory=int(1004.7 * 2**20)) for stage in run.plan.stages)
+    said = lines(replace(run, plan=replace(run.plan, stages=stages)), 76, 10)
+    assert all("1.0 GB" in line for line in said[1:])
+
+
 def test_the_bubble_is_measured_beside_what_was_planned(scenarios) -> None:
     run = scenarios.pipeline().run
     assert stages_title(run) == "3 stages: 8 micro-batches, 5 in flight"
