@@ -23,6 +23,8 @@ from hetero_tui.ui.palette import DARK
 from hetero_tui.ui.plain import to_ascii
 from hetero_tui.ui.preferences import Preferences, read_preferences
 from hetero_tui.ui.screens.main import MainScreen
+from hetero_tui.ui.views.plan import _cells as plan_cells
+from hetero_tui.ui.views.plan import reasons_lines
 from hetero_tui.ui.views.runs import compared_lines
 from hetero_tui.ui.widgets.lines import Lines
 from remote_agent import protocol
@@ -146,6 +148,33 @@ async def test_the_plan_says_who_does_how_much_and_why(scenarios, open_app) -> N
         row = app.main.pane.table.rows.lines[0].plain.split()
         assert row[1:6] == ["mercer", "cuda:0", "46%", "64", "1,420/s"]
         assert "A step is link-bound: macbook" in text_of(app)
+
+
+def test_what_the_plan_says_of_shares_is_told_only_while_they_are_the_plans(scenarios) -> None:
+    run = scenarios.training().run
+    said = ("mercer/cuda:0: 52 of 140 samples, measured 1420 samples/s", "no device is left out")
+    plan = replace(run.plan, reasons=said)
+    workers = tuple(
+        replace(worker, samples=share.samples) for worker, share in zip(run.workers, plan.shares, strict=True)
+    )
+    as_planned = reasons_text(replace(run, workers=workers), plan)
+    assert all(reason in as_planned for reason in said)
+    rebalanced = reasons_text(run, plan)
+    assert said[0] not in rebalanced
+    assert said[1] in rebalanced
+    assert "250 ms" not in rebalanced
+
+
+def reasons_text(run, plan) -> str:
+    return "\n".join(line.plain for line in reasons_lines(run, plan, 200, DARK))
+
+
+def test_a_device_without_samples_has_no_predicted_time(scenarios) -> None:
+    run = scenarios.training().run
+    (nas,) = (share for share in run.plan.shares if share.host == "nas")
+    words = [cell.plain for cell in plan_cells(run, run.plan, nas, DARK)]
+    assert words[3] == "0"
+    assert words[6] == "-"
 
 
 async def test_faults_are_rows_with_what_was_done_and_a_host_can_be_brought_back(scenarios, open_app) -> None:

@@ -105,7 +105,7 @@ def _cells(run: RunView, plan: protocol.PlanMade, share: protocol.Share, palette
     fraction = worker.fraction if worker is not None and (run.step or plan.stages) else planned
     samples = worker.samples if worker is not None and run.step else share.samples
     parts = [fmt.milliseconds(part) for part in time.parts] if time is not None and not time.word else ["-"] * 4
-    predicted = share.overhead_s + share.samples / share.speed if share.samples and share.speed > 0 else None
+    predicted = share.overhead_s + samples / share.speed if samples and share.speed > 0 else None
     if stage is not None:
         predicted = stage.seconds * plan.micro_batches
     gone = worker is not None and not worker.alive
@@ -147,16 +147,16 @@ def reasons_lines(run: RunView, plan: protocol.PlanMade, width: int, palette: Pa
         lines += [Text(part, style=palette.foreground) for part in wrapped(said, width)]
     step = plan.predicted_step_s
     if step is not None and len(plan.shares) > 1 and not plan.stages:
-        said = (
-            "All devices are to finish together: a share is what a device computes in "
-            f"{fmt.milliseconds(step)} after its fixed time per step."
-        )
+        said = "All devices are to finish together: a share follows from a device's speed and its fixed time per step."
         lines += [Text(part, style=palette.foreground) for part in wrapped(said, width)]
     told = [
         reason
         for reason in plan.reasons
         if not any(helps(plan, share.host) in reason and helps(plan, share.host) for share in plan.shares)
     ]
+    now, total = {worker.worker: worker.samples for worker in run.workers}, sum(share.samples for share in plan.shares)
+    if run.step and any(now.get(share.worker, share.samples) != share.samples for share in plan.shares):
+        told = [reason for reason in told if f" of {total} samples" not in reason]  # the table has the shares of now
     for reason in told:
         first, *rest = wrapped(reason, max(10, width - 2))
         lines.append(Text.assemble(("· ", palette.muted), (first, palette.muted)))
