@@ -133,7 +133,7 @@ def test_a_model_that_fits_on_no_device_is_cut_by_its_layers(launch: Any) -> Non
     assert {each["strategy"] for each in (plan, *anew)} == {"pipeline"}
     assert len(plan["stages"]) >= 2
     assert any(why.startswith("the model is cut by its layers, as it fits on no device") for why in plan["reasons"])
-    assert len(run.of_kind("step")) == 3
+    assert {step["step"] for step in run.of_kind("step")} == {1, 2, 3}
 
 
 def test_a_model_that_is_too_large_is_refused_where_another_way_was_asked_for(launch: Any) -> None:
