@@ -15,6 +15,7 @@ end, and that nothing is left behind. Exit code 1 where one fails.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import logging
 import multiprocessing
@@ -80,9 +81,12 @@ def _pool(jobs: int) -> Pool:
     return multiprocessing.get_context("spawn").Pool(jobs, _begin)
 
 
+_FOR_MANY = contextlib.ExitStack()  # kept: what a context that nothing refers to has set is undone at once
+
+
 def _begin() -> None:
     """In a new process: it is for many schedules, to its end."""
-    many().__enter__()
+    _FOR_MANY.enter_context(many())
 
 
 def _planted(first: int, name: str) -> tuple[str, int | None]:
