@@ -1,10 +1,11 @@
 """CPU hosts that are one computer in truth: three that each take all its cores to be theirs, beside the best two.
 
-``python -m benchmarks.shared_cores [--rounds N] [--steps N]``
+``python -m benchmarks.shared_cores [--rounds N] [--steps N] [--strategy NAME]``
 
 As where several machines of an inventory are containers or virtual machines on the same computer. Runs with two and
 with three hosts take turns on one cluster; the figure is the median step from step 6 on, and how often the batch was
-cut anew. Exit code 1 where three hosts need more than 1.2 times the step of two, or more than one cut in 20 steps.
+cut anew. By default the run's plan chooses how the three are used, as ``hetero-tui train`` has it; the two always train
+with ``sync``. Exit code 1 where three hosts need more than 1.2 times the step of two, or more than one cut in 20 steps.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Figures:
     cuts: int
 
 
-def measure(hosts: str, steps: int, cluster: Cluster) -> Figures:
+def measure(hosts: str, steps: int, strategy: str, cluster: Cluster) -> Figures:
     """One run on these hosts.
 
     Raises:
@@ -70,7 +71,7 @@ def measure(hosts: str, steps: int, cluster: Cluster) -> Figures:
             node_address=loopback.HEAD_ADDRESS,
             devices=tuple(DeviceSpec(host=host, device="cpu", name="test") for host in hosts),
             server_host="a",
-            config={"num_iterations": steps, "batch_size": BATCH, "checkpoint_seconds": 0},
+            config={"num_iterations": steps, "batch_size": BATCH, "checkpoint_seconds": 0, "strategy": strategy},
         )
         (folder / "run.json").write_text(encode(spec))
         command = [sys.executable, "-m", "remote_agent.training.coordinator.main", str(folder)]
@@ -90,13 +91,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="runs of each kind (default: 3)")
     parser.add_argument("--steps", type=int, default=60, help="of each run (default: 60)")
+    parser.add_argument("--strategy", default="auto", help="of the three (default: auto)")
     options = parser.parse_args()
     cores = os.cpu_count() or 1
     two, three = [], []
     with loopback.running("abc", cpus=cores) as cluster:
         for _ in range(options.rounds):
-            two.append(measure("ab", options.steps, cluster))
-            three.append(measure("abc", options.steps, cluster))
+            two.append(measure("ab", options.steps, "sync", cluster))
+            three.append(measure("abc", options.steps, options.strategy, cluster))
     ratios = [more.step_s / less.step_s for less, more in zip(two, three, strict=True)]
     for name, found in (("two hosts", two), ("three hosts", three)):
         step_s, first_s = (statistics.median(getattr(each, field) for each in found) for field in ("step_s", "first_s"))
