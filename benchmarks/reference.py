@@ -83,16 +83,16 @@ def settings() -> str:
     lines = [
         "# Settings",
         "",
-        "Fields of `TrainingConfig`, in a script as `TrainingConfig(batch_size=256)`, on the command line as",
-        "`--set batch_size=256`. A name that is unknown and a value that can't be are told at once, every one of them.",
+        "These are the fields of `TrainingConfig`: in a script `TrainingConfig(batch_size=256)`, on the command line",
+        "`--set batch_size=256`. All unknown names and invalid values are reported at once.",
         "",
-        "| setting | default | example | what it says |",
+        "| setting | default | example | meaning |",
         "|---|---|---|---|",
     ]
     for field in dataclasses.fields(TrainingConfig):
         default = "none" if field.default in (None, "") else str(field.default).lower()
         if field.name in OF_ORDERS:
-            default = f"{OF_ORDERS[field.name]}; of a script {default}"
+            default = f"{OF_ORDERS[field.name]}; in a script {default}"
         example = f"`--set {field.name}={EXAMPLES[field.name]}`"
         if field.name.endswith("_workers"):
             example = f"`TrainingConfig({field.name}={EXAMPLES[field.name]})`"
@@ -102,7 +102,7 @@ def settings() -> str:
 
 def api() -> str:
     """What :mod:`remote_agent.training` exports, with public methods."""
-    lines = ["# Python API", "", "`from remote_agent.training import ...`; made from the docstrings.", ""]
+    lines = ["# Python API", "", "Import these from `remote_agent.training`. The page is made from the docstrings.", ""]
     for name in training.__all__:
         thing = getattr(training, name)
         lines += [f"## {name}", "", *_about(thing), ""]

@@ -1,4 +1,4 @@
-"""The base of what can end a run, and the error for settings that are not valid: without torch, for the laptop too.
+"""Defines the base of the errors that end a run, and the error for invalid settings, without torch, for the laptop.
 
 :mod:`remote_agent.training.errors` has the whole tree.
 """
@@ -7,14 +7,14 @@ from __future__ import annotations
 
 
 class TrainingError(Exception):
-    """A run can't go on.
+    """An error that ends a run.
 
     Attributes:
         cause: what happened, in one sentence.
         hint: what the user can do next.
-        host: the host it happened on; empty when it concerns no single host.
+        host: the host it happened on; empty if it concerns no single host.
         detail: last output lines, for example of the user's own exception.
-        step: that was under way; 0: it was before the first one, or it is not known.
+        step: the step in which it happened; 0: before the first one, or unknown.
     """
 
     step = 0
@@ -33,7 +33,7 @@ class TrainingError(Exception):
 
 
 class ConfigError(TrainingError):
-    """Settings that are not valid; ``mistakes`` holds one sentence for each of them."""
+    """An error for invalid settings; ``mistakes`` has one sentence for each of them."""
 
     def __init__(self, mistakes: tuple[str, ...]) -> None:
         super().__init__("; ".join(mistakes), hint="correct the settings named here and start the run again")

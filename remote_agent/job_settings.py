@@ -30,22 +30,22 @@ from typing import Annotated, Any
 from remote_agent.kinds import Range, Required, convert
 
 ANY = object()
-"""The hint of a setting whose kind the laptop can't know: the host that imports the job decides."""
+"""The hint of a setting whose type the laptop can't know; the host that imports the job checks it."""
 
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """Of ``hf-lm``.
+    """Settings of the job ``hf-lm``.
 
     Attributes:
-        model: folder of a Hugging Face causal language model, on every host at this path; with its weights
-            (safetensors) it is tuned further, see ``from_scratch``.
+        model: folder of a Hugging Face causal language model, at this path on every host; training starts from its
+            weights (safetensors), see ``from_scratch``.
         data: a .jsonl or .txt file, or a folder of such files, on the head.
         tokenizer: folder of the tokenizer; empty: the model's.
-        text_field: of a .jsonl line, what holds its text.
-        context: tokens of a sample; texts are put one after the other, with the end-of-text token between them.
-        validation_fraction: of the samples, kept for validation: the last ones.
-        from_scratch: begin with random weights, of the shapes that the model's config.json says.
+        text_field: field of a .jsonl line that holds the text.
+        context: tokens in a sample; the texts are joined, with the end-of-text token between them.
+        validation_fraction: part of the samples, the last ones, that is kept for validation.
+        from_scratch: start with random weights in the shapes of the model's config.json.
     """
 
     model: Annotated[str, Required("a folder with config.json and weights")] = ""

@@ -1,6 +1,6 @@
-"""The settings of a run, what they may be, and how they are read from ``--set key=value``.
+"""Defines the settings of a run, their ranges, and how they are read from ``--set key=value``.
 
-Apart from torch, so that the laptop refuses what is wrong before anything starts. The engine imports them as
+It does not need torch, so that the laptop can refuse mistakes before anything starts. The engine imports it as
 :mod:`remote_agent.training.config`.
 """
 
@@ -46,7 +46,7 @@ QUANTIZERS = ("none", "nf4")
 """Values of ``quantize``."""
 
 OF_ORDERS: Mapping[str, Any] = types.MappingProxyType({"strategy": AUTO})
-"""Settings of a run on the fleet where neither its order nor its job names them; a script's are those of its code."""
+"""Defaults of a run on the fleet that differ from those of a script."""
 
 CODECS = dict.fromkeys(("fp32", "bf16", "int8", "topk"))
 """Values of ``codec``, in their order; see :mod:`remote_agent.training.wire.codecs`, which may have more of them."""
@@ -61,7 +61,7 @@ _Config = TypeVar("_Config")
 
 
 def _all_mistakes_at_once(config: type[_Config]) -> type[_Config]:
-    """Have the constructor read its arguments as ``--set`` does; unknown names are a mistake among others."""
+    """Make the constructor read its arguments as ``--set`` does; an unknown name is one mistake among others."""
     plain = config.__init__
 
     @functools.wraps(plain)
@@ -82,93 +82,97 @@ def _all_mistakes_at_once(config: type[_Config]) -> type[_Config]:
 @_all_mistakes_at_once
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """How a run trains. All fields have defaults.
+    """The settings of a run. All fields have defaults.
 
-    A value of another kind or out of its range, and a name that is no setting, raise :class:`ConfigError`, with every
-    mistake at once. numpy's numbers are taken as plain ones.
+    A wrong type, a value out of its range and an unknown name raise :class:`ConfigError`, which lists every mistake at
+    once. numpy's numbers are accepted.
 
     Attributes:
         num_iterations: optimizer steps to make; with ``local_sgd`` rounds, each of many local steps.
-        epochs: train for so many passes over the data, instead of ``num_iterations`` steps; 0: steps count.
+        epochs: passes over the data, instead of ``num_iterations`` steps; 0: use ``num_iterations``.
         batch_size: samples of one step, over all devices together; 0: the batches are those of the data loader, or 64
             samples where the data has none.
-        micro_batch: the most samples that a device takes at a time; a larger slice is accumulated. 0: what fits; with
-            ``pipeline`` an eighth of a batch, which then travels from stage to stage as a whole.
-        in_flight: of ``pipeline``: micro-batches that may be on their way through the stages at once; each stage holds
-            the activations of so many. 0: as many as pay, by what was measured of devices and links.
-        learning_rate: handed to the job's ``create_optimizer``.
+        micro_batch: most samples that a device computes at a time; the gradients of a larger slice are accumulated. 0:
+            as many as fit into memory; with ``pipeline`` an eighth of a batch, the part that goes through the stages.
+        in_flight: micro-batches in the stages of a ``pipeline`` at once; each stage holds the activations of all of
+            them. 0: the number with the shortest predicted step.
+        learning_rate: learning rate, which the job's ``create_optimizer`` gets.
         schedule: of the learning rate, from warm-up to the run's end: ``constant``, ``linear`` (to 0) or ``cosine`` (to
-            0); a job with a ``create_scheduler(optimizer, config)`` of its own brings its own.
+            0). A job's own ``create_scheduler(optimizer, config)`` replaces it.
         warmup_steps: first steps, over which the learning rate rises to its full value.
-        clip_norm: the most that the gradient's global norm may be, as ``torch.nn.utils.clip_grad_norm_``; 0: any.
-        ema_decay: keep an exponential moving average of the weights, too, of which so much stays in each step (0.999);
-            0: none. It is in every checkpoint, and in the result's ``ema_model()``. With ``local_sgd`` a round is a
-            step; ``ssp`` and ``async`` have no common steps, and no average.
+        clip_norm: largest global norm of the gradient, as in ``torch.nn.utils.clip_grad_norm_``; 0: no limit.
+        ema_decay: decay of an exponential moving average of the weights (0.999); 0: no average. The average is in every
+            checkpoint and in the result's ``ema_model()``. It is updated after each step, with ``local_sgd`` after each
+            round. ``ssp`` and ``async`` have no common steps and do not support it.
         precision: of forward and backward: ``fp32``, or autocast to ``bf16`` or ``fp16`` (with loss scaling) on each
-            device that can; weights, gradients and optimizer stay fp32.
-        loss_reduction: what ``loss`` does with a batch's samples: ``mean`` or ``sum``; ``auto``: what the measurement
-            finds, which refuses a loss that is neither. A loss that returns ``(sum, weight)`` is a mean by weights.
-        unit: samples of a batch that one device always computes together, whatever the cut: batch normalisation, losses
-            over the batch (contrastive), padding and random numbers (dropout) then depend on the batch alone, as in
-            plain torch with gradients accumulated over these units. ``batch_size`` or more leaves the batch undivided:
-            one device computes it. 0: any, but with batch normalisation a few for each device.
-        deterministic: the same seed gives the same weights to the bit on alike devices, whatever their speeds and
-            whichever worker is lost: units are added up in their order, and all devices use as many threads. Slower:
-            each unit's gradient travels by itself. For ``strategy=sync``, which is carried out as ``allreduce`` then,
-            and for that.
-        activation_checkpointing: keep no activations inside repeated blocks, compute them again in backward.
-        quantize: ``nf4`` holds the weights of linear layers in four bits each (as QLoRA does) and frozen; all but the
-            output layer. Needs ``lora_rank``.
-        lora_rank: freeze the model, and train adapters of this rank beside its linear layers (LoRA); 0: train the
-            model.
-        lora_alpha: an adapter counts ``lora_alpha / lora_rank`` times.
-        lora_targets: names of the linear layers that get an adapter, with commas between them; empty: all but the
-            output layer.
+            device that supports it; weights, gradients and optimizer stay fp32.
+        loss_reduction: how ``loss`` reduces a batch's samples: ``mean`` or ``sum``. ``auto``: the measurement decides,
+            and a loss that is neither is refused. A loss that returns ``(sum, weight)`` is a weighted mean.
+        unit: samples of a batch that one device always computes together. Batch normalisation, losses over the batch
+            (contrastive), padding and random numbers (dropout) then do not depend on the cut; the result equals plain
+            torch with gradients accumulated over units. With ``batch_size`` or more, one device computes the whole
+            batch. 0: no units, but with batch normalisation a few for each device.
+        deterministic: the same seed gives bitwise the same weights on devices of the same kind, independent of speeds
+            and lost workers: units are added in a fixed order, and each device uses one thread. Slower, since each
+            unit's gradient is sent separately. Only for ``strategy=sync``, which then runs as ``allreduce``, and
+            ``strategy=allreduce``.
+        activation_checkpointing: keep no activations inside repeated blocks, and compute them again in backward.
+        quantize: ``nf4`` freezes the weights of the linear layers and holds them in four bits (as QLoRA does), except
+            the output layer. Needs ``lora_rank``.
+        lora_rank: rank of the adapters beside the linear layers (LoRA), which are trained while the model is frozen; 0:
+            no adapters, train the model.
+        lora_alpha: scale of the adapters; their output is multiplied by ``lora_alpha / lora_rank``.
+        lora_targets: names of the linear layers that get an adapter, separated by commas; empty: all but the output
+            layer.
         seed: of the initial weights, the order of the samples and each slice's randomness (dropout).
-        strategy: how the workers train together. ``sync`` is exact; so is ``allreduce``, without a server, and a model
-            that a server can't hold (batch normalisation, other numbers than float32) trains so with ``sync``, too;
-            ``ssp`` and ``async`` do not wait for each other; ``local_sgd`` exchanges weights once a round; ``pipeline``
-            gives each device some layers of a model that is too large for one of them, and is exact. ``auto``: the way
-            and the machines that are predicted to be fastest, among exact ways; ``pipeline`` where the model fits on no
-            device.
-        allow: ``inexact`` lets ``strategy=auto`` choose ways, and codecs, that give other weights than one process
-            would, and ``pipeline`` a codec where that makes a step shorter.
-        staleness: of ``ssp``: steps that a worker may be ahead of the slowest.
-        shards: parts of the parameter server, each on a host of its own; 0: as many as make a step shortest.
-        checkpoint_every: also save a checkpoint after every this many steps; 0: by time.
-        checkpoint_seconds: where it goes by time, one is saved soon after the beginning and then after so many seconds,
-            or more where that would take over 1 % of the time or wear the disk; 0 saves only the last one. A pipeline
-            has one every 5 s, as far as that takes less than 3 % of the time: a lost stage costs the steps since.
-        keep_checkpoints: newest checkpoints that are kept.
+        strategy: how the workers train together. ``sync``: exact, with a parameter server. ``allreduce``: exact,
+            without a server; also used by ``sync`` for a model that a server can't hold (batch normalisation, dtypes
+            other than float32). ``ssp``, ``async``: workers do not wait for each other. ``local_sgd``: workers exchange
+            weights once a round. ``pipeline``: exact; each device holds some layers of a model that is too large for
+            one device. ``auto``: the exact strategy and the machines with the shortest predicted step; ``pipeline`` if
+            the model fits on no device.
+        allow: ``inexact`` lets ``strategy=auto`` also choose strategies and codecs whose weights differ from those of
+            one process, and lets ``pipeline`` choose a codec if this makes a step shorter.
+        staleness: steps that a worker may be ahead of the slowest, with ``ssp``.
+        shards: parts of the parameter server, each on a host of its own; 0: the number with the shortest predicted
+            step.
+        checkpoint_every: steps from one checkpoint to the next; 0: save by time, as ``checkpoint_seconds`` says.
+        checkpoint_seconds: seconds from one checkpoint to the next, if ``checkpoint_every`` is 0. The first one is
+            saved soon after the start. The pause is longer if saving would take over 1 % of the time or wear the disk.
+            A pipeline saves one every 5 s, as long as this takes less than 3 % of the time, since a lost stage costs
+            the steps since the checkpoint. 0: save only the last one.
+        keep_checkpoints: number of newest checkpoints to keep.
         evaluate_every: steps from one evaluation on the validation data to the next; 0: after each epoch. The last step
-            is evaluated in any case.
-        keep_best: keep the checkpoint of the best evaluation beside the newest ones: ``val_loss``, or another metric:
-            ``min:NAME`` or ``max:NAME`` says what is better; a name that ends in loss, error, perplexity or accuracy
-            says so by itself. Empty: only the newest are kept.
-        early_stopping: end the run after so many evaluations in a row without a better one by ``keep_best``; 0: don't.
+            is always evaluated.
+        keep_best: metric by which the best checkpoint is kept beside the newest ones: ``val_loss``, ``min:NAME`` or
+            ``max:NAME``. Without ``min:`` or ``max:``, a name has to end in loss, error, perplexity or accuracy. Empty:
+            keep only the newest.
+        early_stopping: end the run after this many evaluations in a row without a better one by ``keep_best``; 0:
+            never.
         measure_seconds: time limit for the measurement of one device before training, without its warm-up.
-        rebalance: follow changes in the devices' speed during the run; False keeps the first cut.
-        slice_deadline_s: the most that a slice may take until it is given to another device as well. Where slices are
-            streamed that is done after twice the expected time and two seconds, if that is sooner; with ``allreduce``
-            after five times as long.
-        stream: how gradients and weights travel between workers and servers: ``auto`` through memory where they share a
-            computer, ``network`` never through memory.
-        codec: how streamed numbers travel over a network, both ways: ``fp32``, ``bf16``, ``int8`` or ``topk``. What a
-            codec loses is made up for later (error feedback), but not what it loses of activations and their gradients
-            with ``pipeline``. Through memory numbers go as they are.
-        topk_fraction: part of the numbers that ``topk`` sends. The others wait, for about 1 / fraction steps: the
-            learning rate has to be small beside that, or training diverges, with ``local_sgd`` above all.
-        local_steps: of the fastest device in a round of ``local_sgd``; the others make as many as take the same time.
+        rebalance: adapt the shares when the speeds of devices change; False keeps the first cut.
+        slice_deadline_s: seconds after which another device gets a late slice as well. If slices are streamed, this is
+            done after twice the expected time and two seconds, if that is earlier; with ``allreduce`` after five times
+            as long.
+        stream: how gradients and weights go between workers and servers: ``auto`` uses shared memory on one computer,
+            ``network`` never does.
+        codec: encoding of streamed numbers on the network, in both directions: ``fp32``, ``bf16``, ``int8`` or
+            ``topk``. Error feedback corrects what a codec loses, but not for activations and their gradients with
+            ``pipeline``. Shared memory uses no codec.
+        topk_fraction: part of the numbers that ``topk`` sends. The other numbers wait for about 1 / fraction steps, so
+            the learning rate has to be small, or training diverges, above all with ``local_sgd``.
+        local_steps: local steps of the fastest device in a round of ``local_sgd``; the others make as many as take the
+            same time.
         local_batch: samples of one local step; 0: ``batch_size`` / devices.
-        overlap: a round of ``local_sgd`` is exchanged while the next one is computed: hides the network, and what comes
-            back is one round old.
+        overlap: exchange a round of ``local_sgd`` while the next one is computed. This hides the network, but the
+            exchanged weights are one round old.
         outer: how a round of ``local_sgd`` ends: ``none`` (mean of the weights, by samples) or ``nesterov`` (DiLoCo).
-        outer_learning_rate: of ``nesterov``.
-        outer_momentum: of ``nesterov``.
-        log_to: figures of the steps and evaluations are also written into the run's folder on its head host: ``csv``
-            (``steps.csv``, ``evaluations.csv``), ``tensorboard`` (its event files, in ``tensorboard/``) or ``none``.
-        num_gpu_workers: script API only: GPUs to train on; None means all when ``num_cpu_workers`` is None too, else 0.
-        num_cpu_workers: script API only: CPU workers; None means one on each node without a GPU, or 0 as above.
+        outer_learning_rate: learning rate of ``outer=nesterov``.
+        outer_momentum: momentum of ``outer=nesterov``.
+        log_to: also write metrics of steps and evaluations to the run's folder on the head: ``csv`` (``steps.csv``,
+            ``evaluations.csv``), ``tensorboard`` (event files in ``tensorboard/``) or ``none``.
+        num_gpu_workers: GPUs to train on, in scripts only; None: all if ``num_cpu_workers`` is None too, else 0.
+        num_cpu_workers: CPU workers, in scripts only; None: one on each node without a GPU, or 0 as above.
     """
 
     num_iterations: Count = 100

@@ -120,9 +120,9 @@ def test_what_the_maps_name_of_a_module_is_in_it() -> None:
 
 
 @pytest.mark.parametrize("path", MAPS, ids=lambda path: path.name)
-def test_what_is_drawn_fits_a_terminal_of_100_columns(path: Path) -> None:
+def test_what_is_drawn_fits_a_terminal_of_80_columns(path: Path) -> None:
     for block in re.findall(r"```\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL):
-        assert [line for line in block.splitlines() if len(line) > 100] == []
+        assert [line for line in block.splitlines() if len(line) > 80] == []
 
 
 def test_the_files_that_make_check_names_are_there() -> None:

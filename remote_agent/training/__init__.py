@@ -1,12 +1,12 @@
-"""The training engine: one PyTorch model on devices of unlike speed, through a parameter server on Ray actors.
+"""The training engine trains one PyTorch model on devices of different speed, with Ray actors.
 
-Laid out by process: ``coordinator`` (a run: what is planned, issued, recovered), ``worker`` (a device's part of a
-step), ``server`` (a shard of the parameters). Between them: ``wire`` (how gradients and weights travel), ``data``
-(which samples, and that each one counts), ``checkpoint``, ``user_code`` (the job's own files and functions) and
+It is laid out by process: ``coordinator`` (plans, issues and recovers the steps of a run), ``worker`` (computes a
+device's part of a step), ``server`` (holds a shard of the parameters). They share ``wire`` (sends gradients and
+weights), ``data`` (the samples and their order), ``checkpoint``, ``user_code`` (the job's own files and functions) and
 ``shared`` (messages, flat buffers, calls through Ray).
 
-Reading order: ``job`` and ``config`` (what is trained and how), ``trainer`` (the API below), ``coordinator.engine`` and
-``coordinator.loop`` (a run), ``coordinator.strategies`` (a step), ``worker.actor``, ``server.actor``.
+Reading order: ``job`` and ``config`` (the model and its settings), ``trainer`` (the API below), ``coordinator.engine``
+and ``coordinator.loop`` (a run), ``coordinator.strategies`` (a step), ``worker.actor``, ``server.actor``.
 """
 
 from remote_agent.training.config import TrainingConfig

@@ -1,4 +1,4 @@
-"""The settings of a run, for the engine; they are defined in :mod:`remote_agent.settings`."""
+"""Gives the engine the settings of a run, which :mod:`remote_agent.settings` defines."""
 
 from remote_agent.settings import (
     OUTER_OPTIMIZERS,

@@ -1,20 +1,20 @@
-"""What can end a run, as one tree; each error says which host, what happened and what to do next.
+"""Defines the errors that end a run, as one tree; each says which host, what happened and what to do next.
 
 ::
 
     TrainingError
     ├── ConfigError          the settings are not valid (all mistakes at once)
     ├── JobError             the user's own code: import, factory, data, loss, evaluation
-    │   ├── UsageChanged     the model uses its parameters otherwise than in the measurement
-    │   └── TooLarge         the model does not fit into the memory where it is to be trained
-    ├── PlacementError       a host or device that was asked for is not there, or did not start in time
-    │   └── LostAtStart      it was there, and was lost before the first step
+    │   ├── UsageChanged     the model uses other parameters than in the measurement
+    │   └── TooLarge         the model does not fit into the memory of its devices
+    ├── PlacementError       a requested host or device is missing, or did not start in time
+    │   └── LostAtStart      a host or device was lost before the first step
     ├── ClusterUnreachable   Ray can't be reached from the coordinator
     ├── LossNotFinite        NaN or infinite loss
     ├── ServerGone           the parameter server died or stopped answering
     ├── WorkersGone          no worker is left to train on
-    │   └── WeightsGone      nor has any process the weights: the run goes on from a checkpoint
-    │       └── StageLost    of a pipeline, whose stages have a part of the weights each
+    │   └── WeightsGone      no process has the weights either: the run continues from a checkpoint
+    │       └── StageLost    a pipeline lost a stage, and with it a part of the weights
     └── StorageError         events or a checkpoint can't be written
 """
 
@@ -35,7 +35,7 @@ _MAX_SAMPLES = 5
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C: no error of the user's code that runs just then, whose own ``KeyboardInterrupt`` is one."""
+    """Ctrl-C of the user; not an error of the job, as a ``KeyboardInterrupt`` that the job's own code raises is."""
 
 
 class JobError(TrainingError):
@@ -43,14 +43,14 @@ class JobError(TrainingError):
 
 
 class UsageChanged(JobError):
-    """A parameter has a gradient in some steps only, unlike in the measurement: it can't be streamed."""
+    """A parameter has a gradient in some steps only, unlike in the measurement, so it can't be streamed."""
 
 
 class TooLarge(JobError):
-    """The model does not fit into the memory where it is to be trained.
+    """The model does not fit into the memory of its devices or hosts.
 
     Attributes:
-        specs: the devices that it does not fit on; empty: it is the coordinator's host, or the servers'.
+        specs: the devices that are too small; empty: the coordinator's host is, or a server's.
     """
 
     specs: tuple[DeviceSpec, ...] = ()
@@ -66,11 +66,11 @@ class TooLarge(JobError):
 
 
 class PlannedAnew(TrainingError):
-    """Another plan is better by now: the run is made ready again, and goes on from the checkpoint made just before."""
+    """Another plan is better now, so the run starts over from a checkpoint that it has just saved."""
 
 
 class PlacementError(TrainingError):
-    """A worker or the server can't be where it was asked to be."""
+    """A worker or a server can't start on the host or device that was requested."""
 
 
 class LostAtStart(PlacementError):
@@ -112,7 +112,7 @@ class ServerGone(TrainingError):
     """The parameter server died or stopped answering.
 
     Attributes:
-        known: it is known which shard that is: the one on ``host``, which need not be asked once more.
+        known: the lost shard is known to be the one on ``host``, so no shard has to be asked.
     """
 
     known = False
@@ -123,17 +123,17 @@ class WorkersGone(TrainingError):
 
 
 class WeightsGone(WorkersGone):
-    """No worker is left, and only they had the newest weights."""
+    """No worker is left, and only workers had the newest weights."""
 
 
 class StageLost(WeightsGone):
-    """A stage of a pipeline is lost, or its devices are others now: the model is cut anew.
+    """A stage of a pipeline is lost, or its devices changed, so the model is cut again.
 
     Attributes:
-        unreachable: the host does not answer: the run goes on without it.
-        fleet: the run's devices from then on, those that are away among them; empty: as before.
-        commands: as far as the user's commands were read; those after it are for the next start.
-        replanned: no stage is lost: another cut is better by now.
+        unreachable: the host does not answer, so the run goes on without it.
+        fleet: the run's devices from now on, including those that are away; empty: unchanged.
+        commands: the position up to which the user's commands were read; the next start reads those after it.
+        replanned: no stage is lost, but another cut is better now.
     """
 
     unreachable = False
@@ -143,7 +143,7 @@ class StageLost(WeightsGone):
 
 
 class StorageError(TrainingError):
-    """Something of the run can't be written."""
+    """A file of the run can't be written."""
 
     @classmethod
     def of(cls, path: Path, error: OSError, what: str = "write") -> StorageError:

@@ -1,4 +1,4 @@
-"""What a job's objects look like to a type checker; nothing has to inherit from them."""
+"""Defines protocols of a job's objects for type checkers; a job does not have to inherit from them."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from remote_agent.training.config import TrainingConfig
 
 
 class ModelFactory(Protocol):
-    """All that a job needs to have; the other protocols are what it may have beside it."""
+    """The only method that a job needs; the other protocols are optional."""
 
     def create_model(self) -> nn.Module:
-        """A new model, with its first weights."""
+        """Make a new model with its initial weights."""
 
 
 class WithOptimizer(ModelFactory, Protocol):
-    """Has an optimizer of its own; default: AdamW at ``config.learning_rate``."""
+    """A job with its own optimizer; default: AdamW at ``config.learning_rate``."""
 
     def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> Optimizer:
-        """An optimizer over the model's parameters."""
+        """Make an optimizer over the model's parameters."""
 
 
 class WithScheduler(ModelFactory, Protocol):
-    """Has a learning rate schedule of its own; default: ``config.schedule``."""
+    """A job with its own learning rate schedule; default: ``config.schedule``."""
 
     def create_scheduler(self, optimizer: Optimizer, config: TrainingConfig) -> LRScheduler:
-        """Stepped once a step; a ``ReduceLROnPlateau`` once an evaluation."""
+        """Make a scheduler, which is stepped once a step, or a ``ReduceLROnPlateau``, stepped once an evaluation."""
 
 
 class WithLoss(ModelFactory, Protocol):
-    """Has a loss of its own; default: cross entropy of ``(x, y)``."""
+    """A job with its own loss; default: cross entropy of ``(x, y)``."""
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor | tuple[Tensor, Any]:
-        """The mean over the batch's samples; or ``(sum, weight)``; or ``(loss, {"name": figure})``."""
+        """Return the mean over the batch's samples; or ``(sum, weight)``; or ``(loss, {"name": figure})``."""
 
 
 class WithMetrics(ModelFactory, Protocol):
-    """Measures more on the validation data than its loss."""
+    """A job with its own validation metrics."""
 
     def metrics(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
-        """By name, a mean over the batch's samples, or a pair (sum, weight)."""
+        """Return, by name, a mean over the batch's samples, or a pair (sum, weight)."""
 
 
 class WithEvaluation(ModelFactory, Protocol):
-    """Has figures of its own for the trained model."""
+    """A job with its own metrics of the trained model."""
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Called once when the run ends, on the coordinator's host."""
+        """Return metrics by name; called once, on the coordinator's host, when the run ends."""

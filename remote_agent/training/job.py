@@ -1,4 +1,4 @@
-"""What is trained: the user's model, optimizer, loss, data and evaluation, checked and made ready to travel.
+"""Loads the user's job (model, optimizer, loss, data, evaluation), checks it, and packs it for the workers.
 
 A job is any object (or class without arguments) with::
 
@@ -12,14 +12,14 @@ A job is any object (or class without arguments) with::
     create_callbacks() -> list                      # optional; see reporting.callbacks; on the coordinator's host
     metrics(model, batch) -> dict[str, float]       # optional; of a validation batch; default: val_loss (and accuracy)
     evaluate(model) -> dict[str, float]             # optional; on the coordinator's host when the run ends
-    save_beside(folder)                             # optional; writes what belongs to exported weights
-    made_from() -> list[Path]                       # optional, with outline() -> the model on the device meta:
-                                                    # what create_model reads; in four bits it is kept on each host
+    save_beside(folder)                             # optional; writes files that belong to exported weights
+    made_from() -> list[Path]                       # optional; the files that create_model reads; each host keeps the
+    outline() -> nn.Module                          # four-bit model of these files; outline: on the device meta
     config: TrainingConfig                          # optional; the job's own defaults
     settings: an object of a frozen dataclass       # optional; see remote_agent.job_settings
-    check(config)                                   # optional; raises what keeps it from training, before all else
+    check(config)                                   # optional; called first; raises if the job can't be trained
 
-or a ``DistributedTrainer``, which brings its factory, its data and its configuration.
+or a ``DistributedTrainer``, which has a factory, data and a configuration.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from remote_agent.training.user_code.user_errors import is_users_own
 from remote_agent.whereabouts import HERE
 
 KEPT = "quantized"
-"""Folder of models in four bits, in the cluster's on each host."""
+"""Folder of four-bit models, in the cluster's folder on each host."""
 
 DETAIL_LINES = 8
 """Lines of an exception of the engine's own that are shown."""
@@ -63,7 +63,7 @@ DETAIL_LINES = 8
 
 @dataclass(frozen=True)
 class Job:
-    """A job's parts. ``factory`` travels to the workers; the rest runs on the coordinator's host."""
+    """A job's parts. The workers get ``factory``; the rest runs on the coordinator's host."""
 
     name: str
     factory: Any
@@ -75,7 +75,7 @@ class Job:
 
 
 def from_object(name: str, target: Any) -> Job:
-    """The job that ``target`` describes; see the module.
+    """Make the job that ``target`` describes; see the module.
 
     Raises:
         JobError: a part is missing.
@@ -106,7 +106,7 @@ def from_object(name: str, target: Any) -> Job:
 
 
 def of_trainer(name: str, trainer: Any, config: TrainingConfig) -> Job:
-    """The job that a ``DistributedTrainer``, or what looks like one, is.
+    """Make the job of a ``DistributedTrainer``, or of an object with the same attributes.
 
     Raises:
         JobError: it can't be trained.
@@ -125,7 +125,7 @@ def of_trainer(name: str, trainer: Any, config: TrainingConfig) -> Job:
 
 
 def _check_steps(factory: Any) -> None:
-    """Refuse a job that wants to make its steps itself: gradients of all machines come between loss and optimizer."""
+    """Refuse a job with its own training step: the engine exchanges gradients between the loss and the optimizer."""
     for name in ("training_step", "optimizer_step", "configure_optimizers"):
         if callable(getattr(factory, name, None)):
             raise JobError(
@@ -137,7 +137,7 @@ def _check_steps(factory: Any) -> None:
 
 
 def load(name: str, folder: Path) -> Job:
-    """The ready job of that name, or the job ``file.py:Name`` whose file lies in ``folder``.
+    """Load the ready-made job of that name, or the job ``file.py:Name`` from ``folder``.
 
     Raises:
         JobError: there is no such job or file, or the file can't be imported.
@@ -160,13 +160,13 @@ def load(name: str, folder: Path) -> Job:
 
 
 def configured(job: Job, given: Mapping[str, Any]) -> TrainingConfig:
-    """The configuration that ``--set`` makes of the job's; what is for the job's own ``settings`` is put there.
+    """Apply the values of ``--set`` to the job's configuration and to its own ``settings``.
 
-    What neither of them names is that of :data:`~remote_agent.settings.OF_ORDERS`.
+    Settings that neither of them names get the values of :data:`~remote_agent.settings.OF_ORDERS`.
 
     Raises:
-        ConfigError: with every mistake.
-        JobError: its ``settings`` are no dataclass, or are called as the engine's.
+        ConfigError: some values are invalid; it lists every mistake.
+        JobError: ``settings`` is not a dataclass object, or a field has the name of an engine's setting.
     """
     left = {name: value for name, value in OF_ORDERS.items() if job.config is None or not job.config.gives(name)}
     given = {**left, **given}
@@ -187,10 +187,10 @@ def configured(job: Job, given: Mapping[str, Any]) -> TrainingConfig:
 
 
 def check(job: Job, config: TrainingConfig) -> None:
-    """Have the job's own ``check(config)`` look for what it can't be trained with, on the coordinator's host.
+    """Call the job's own ``check(config)``, on the coordinator's host.
 
     Raises:
-        JobError: it found something.
+        JobError: the check raised.
     """
     own = getattr(job.factory, "check", None)
     if callable(own):
@@ -198,15 +198,15 @@ def check(job: Job, config: TrainingConfig) -> None:
 
 
 def dumps(factory: Any, by_value: bool = True) -> bytes:
-    """``factory`` as bytes; the user's own modules go along, and files of the job, as the workers have no copy of them.
+    """Pack ``factory`` as bytes, with the user's own modules and the job's files, of which workers have no copy.
 
-    So do the job's own strategies and kinds of devices, and torch's default dtype as it is in this process.
+    The bytes also hold the job's own strategies and kinds of devices, and this process's default dtype of torch.
 
-    Modules go with what they hold at this moment. Where one holds something that can't be sent, such as a lock, and
-    with ``by_value=False``, the workers import all but the job's own from the files; what is pickled from then on, too.
+    Modules are sent by value, with their current state. If one holds something that can't be sent, such as a lock, or
+    with ``by_value=False``, the workers import all modules but the job's own from the files, also in later calls.
 
     Raises:
-        JobError: it holds something that can't be sent, for example an open file.
+        JobError: the job holds something that can't be sent, for example an open file.
     """
     module = inspect.getmodule(factory if inspect.isclass(factory) else type(factory))
     try:
@@ -229,7 +229,7 @@ def dumps(factory: Any, by_value: bool = True) -> bytes:
 
 
 def loads(blob: bytes) -> Any:
-    """What :func:`dumps` packed; runs the user's code, on the cluster's hosts only."""
+    """Unpack the bytes of :func:`dumps`; this runs the user's code, so call it on the cluster's hosts only."""
     sent, sources, dtype, user_made = pickle.loads(blob)  # noqa: S301 - this user's own
     torch.set_default_dtype(dtype)
     for file, lines in sources.items():
@@ -245,29 +245,29 @@ def loads(blob: bytes) -> Any:
 
 
 def _is_sent(module: ModuleType) -> bool:
-    """Whether a module goes to the workers with what is defined in it; Ray sends a script's own in any case."""
+    """Whether a module is sent to the workers by value; Ray always sends a script's own."""
     file = getattr(module, "__file__", None)
     return file is not None and module.__name__ != "__main__" and is_users_own(file)
 
 
 def _sources() -> dict[str, list[str]]:
-    """The lines of the user's files, by path, for messages of hosts that have no copy: all that is sent by value."""
+    """The lines of all user files that are sent by value, by path, for messages of hosts that have no copy."""
     names = ("__main__", *cloudpickle.list_registry_pickle_by_value())
     files = [getattr(sys.modules.get(name), "__file__", None) for name in names]
     return {file: linecache.getlines(file) for file in files if file is not None and is_users_own(file)}
 
 
 def create_model(factory: Any, seed: int, config: TrainingConfig | None = None) -> nn.Module:
-    """A new model from the job's factory, on the CPU; torch's, numpy's and Python's random numbers are seeded before.
+    """Make a model with the job's factory, on the CPU, after seeding torch's, numpy's and Python's random numbers.
 
     Args:
         factory: the job's.
         seed: of the random numbers.
-        config: says whether the model is frozen, with adapters beside its layers; None: it is as the factory makes it.
+        config: settings of adapters and four-bit weights; None: leave the model as the factory makes it.
 
     Raises:
-        CannotAdapt: it has no such layers.
-        JobError: the factory raised, or gave something that is not a module with trained parameters.
+        CannotAdapt: the model has no layers for the adapters.
+        JobError: the factory raised, or returned something that is not a module with trained parameters.
     """
     seeding.seed_all(seed)
     torch.manual_seed(seed)  # accelerators, too
@@ -294,7 +294,7 @@ def create_model(factory: Any, seed: int, config: TrainingConfig | None = None) 
 
 
 def _adapted(model: nn.Module, seed: int, config: TrainingConfig) -> nn.Module:
-    """Frozen, with adapters, in place."""
+    """Freeze the model and add adapters, in place."""
     torch.manual_seed(seed)
     targets = tuple(each.strip() for each in config.lora_targets.split(",") if each.strip())
     four_bits = config.quantize == "nf4"
@@ -308,9 +308,9 @@ def _outlined(factory: Any) -> nn.Module:
 
 
 def _kept_as(factory: Any, config: TrainingConfig | None) -> tuple[Path, str] | None:
-    """Where this host keeps the job's model in four bits, and its name there; None: it does not.
+    """Folder and name of the job's four-bit model on this host; None: the host keeps none.
 
-    The job says from which files it makes the model (``made_from``), and gives it without memory (``outline``).
+    The job names the files of the model (``made_from``), and makes the model without memory (``outline``).
     """
     cluster, files_of = os.environ.get(CLUSTER_MARK), getattr(factory, "made_from", None)
     if config is None or config.quantize != "nf4" or not cluster or files_of is None:
@@ -324,10 +324,10 @@ def _kept_as(factory: Any, config: TrainingConfig | None) -> tuple[Path, str] | 
 
 
 def create_optimizer(factory: Any, model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """The job's optimizer for ``model``; AdamW when it has none of its own.
+    """Make the job's optimizer for ``model``; the default is AdamW.
 
     Raises:
-        JobError: the factory raised, or gave something that is not an optimizer.
+        JobError: the factory raised, or returned something that is not an optimizer.
     """
     create = getattr(factory, "create_optimizer", None)
     if create is None:
@@ -337,15 +337,15 @@ def create_optimizer(factory: Any, model: nn.Module, config: TrainingConfig) -> 
 
 
 def has_scheduler(factory: Any) -> bool:
-    """Whether the job brings a learning rate scheduler of its own."""
+    """Whether the job has its own learning rate scheduler."""
     return getattr(factory, "create_scheduler", None) is not None
 
 
 def create_scheduler(factory: Any, optimizer: torch.optim.Optimizer, config: TrainingConfig) -> LRScheduler:
-    """The job's own scheduler over ``optimizer``.
+    """Make the job's own scheduler over ``optimizer``.
 
     Raises:
-        JobError: the factory raised, or gave something that is no scheduler over it.
+        JobError: the factory raised, or returned something that is not a scheduler over it.
     """
     scheduler = guard("create_scheduler", factory.create_scheduler, optimizer, config)
     if not isinstance(scheduler, LRScheduler):
@@ -363,9 +363,9 @@ def loss_function(factory: Any) -> Callable[[nn.Module, Any], Any]:
 
 
 def guard(where: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call the user's ``function``; whatever it raises becomes a :class:`JobError` with its own last lines.
+    """Call the user's ``function``, and turn any exception into a :class:`JobError` with its last lines.
 
-    So does ``sys.exit``, which would have Ray end a worker without a word. Ctrl-C stays what it is.
+    ``sys.exit`` is treated the same, since Ray would end a worker without a message. Ctrl-C is passed on.
     """
     try:
         with HERE.during(where):

@@ -1,4 +1,4 @@
-"""What a script gets back from a run."""
+"""Defines the result that ``train()`` returns to a script."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ Rows = tuple[Mapping[str, Any], ...]
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TrainingResult:
-    """What a run gave.
+    """The result of a run.
 
     Attributes:
         state_dict: the trained weights, on the CPU, for ``model.load_state_dict``.
         metrics: one row a step: ``step, loss, samples, seconds, bytes_pushed, bytes_pulled, workers``; and ``metrics``
-            with the validation's figures where the step was evaluated.
+            with the validation metrics if the step was evaluated.
         evaluations: one row an evaluation: ``step, epoch, samples, seconds, best``, and each metric by its name.
-        evaluation: the figures at the end: those of the last evaluation, and what the factory's ``evaluate`` gave.
+        evaluation: the final metrics: those of the last evaluation, and those of the factory's ``evaluate``.
         final_loss: mean loss of the last step's samples, before its update.
         checkpoint: the safetensors file with these weights.
-        best: that of the best evaluation, where ``config.keep_best`` has one kept.
-        stopped: Ctrl-C ended the run; ``train(resume=...)`` with its folder goes on from there.
-        reason: why the run ended before its last step: early stopping, or data that was used up; empty: it did not, or
+        best: the safetensors file of the best evaluation, if ``config.keep_best`` is set.
+        stopped: Ctrl-C ended the run; ``train(resume=...)`` with its folder continues it.
+        reason: why the run ended before its last step: early stopping, or the end of the data; empty: it did not, or
             Ctrl-C ended it.
         events: the run's ``events.jsonl``.
-        factory: makes the model.
+        factory: the job's model factory.
     """
 
     state_dict: dict[str, Tensor]
@@ -55,7 +55,7 @@ class TrainingResult:
     factory: Any = None
 
     def model(self, *, best: bool = False) -> nn.Module:
-        """A new model from the factory with the trained weights, or those of the best evaluation; in eval mode.
+        """Make a model with the trained weights, or those of the best evaluation; it is in eval mode.
 
         Raises:
             JobError: the factory raised, or no best checkpoint was kept.
@@ -67,10 +67,10 @@ class TrainingResult:
         return self._with(checkpoint.load(self.best))
 
     def ema_model(self) -> nn.Module:
-        """A new model with the exponential moving average of the weights; in eval mode.
+        """Make a model with the exponential moving average of the weights; it is in eval mode.
 
         Raises:
-            JobError: none was kept, or its checkpoint can't be read.
+            JobError: no average was kept, or its checkpoint can't be read.
         """
         remembered = checkpoint.find(self.checkpoint).training_state().optimizer
         averages = {name: torch.as_tensor(known[EMA]) for name, known in remembered.items() if EMA in known}
@@ -79,7 +79,7 @@ class TrainingResult:
         return self._with({**self.state_dict, **averages})
 
     def plot(self) -> Any:
-        """A matplotlib figure: the loss of each step, and below it each metric of the validation.
+        """Draw the loss of each step and each validation metric; returns a matplotlib figure.
 
         Raises:
             JobError: matplotlib is not installed.
@@ -122,10 +122,10 @@ _OF_EVALUATION = frozenset({"seq", "time", "step", "epoch", "samples", "seconds"
 
 
 def rows_of(path: Path) -> tuple[Rows, Rows]:
-    """The steps of a run and its evaluations as rows; those of steps that were made again after a resume are left out.
+    """Read a run's steps and evaluations as rows; of a step that was repeated after a resume, only the last is kept.
 
     Args:
-        path: of its ``events.jsonl``.
+        path: the run's ``events.jsonl``.
     """
     steps: dict[int, dict[str, Any]] = {}
     evaluations: dict[int, dict[str, Any]] = {}

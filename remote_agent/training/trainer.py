@@ -1,4 +1,4 @@
-"""The public API: train from any Python script, on a running Ray cluster or on one that is started for it.
+"""Defines :class:`DistributedTrainer`, which trains from any Python script on a Ray cluster.
 
 ::
 
@@ -33,22 +33,23 @@ from remote_agent.training.user_code import inert
 
 EVENTS_FILE = "events.jsonl"
 RUNS_FOLDER = "runs"
-"""Where ``train`` makes a run's folder, below the present one, unless another is given."""
+"""Folder in the current one in which ``train`` makes a run's folder, if the caller names none."""
 
 
 class DistributedTrainer:
-    """Trains one model on several devices of a Ray cluster, each with a share that fits its speed.
+    """Trains one model on several devices of a Ray cluster; the share of each device follows its speed.
 
-    All arguments are given by name.
+    All arguments are keywords.
 
     Args:
         model_factory: an object with ``create_model``, and optionally ``create_optimizer``, ``loss``, ``metrics`` and
             ``evaluate``; see :mod:`remote_agent.training.job`.
-        data_loader: a torch ``Dataset``, a list of ``(x, y)`` samples, or a tuple of tensors.
-        config: how to train.
-        validation_data: what the model is validated on while it is trained, as ``config.evaluate_every`` says: data
-            that can be indexed, or a ``DataLoader`` over such data, whose batches are kept.
-        callbacks: are called for what happens, as :class:`~remote_agent.training.Callback` says; loggers among them.
+        data_loader: the training data: a torch ``DataLoader`` or ``Dataset``, a list of samples, a tuple of tensors, or
+            another form that docs/data.md lists.
+        config: the settings.
+        validation_data: data on which the model is validated during training, as ``config.evaluate_every`` says. It
+            can be indexed, or is a ``DataLoader`` over such data, whose batches are used.
+        callbacks: objects with the methods of :class:`~remote_agent.training.Callback`, for example loggers.
     """
 
     def __init__(
@@ -73,31 +74,30 @@ class DistributedTrainer:
         resume: Path | str | None = None,
         progress: bool = True,
     ) -> TrainingResult:
-        """Train and return the result; blocks until the run has ended.
+        """Train, block until the run has ended, and return the result.
 
-        The cluster is the one that the script is connected to (``ray.init(address)``), else the one that
-        ``RAY_ADDRESS`` names, else one that runs on this computer. Where there is none, one is started here for the
-        time of the call.
+        The run uses the cluster that the script is connected to (``ray.init(address)``), else the one that
+        ``RAY_ADDRESS`` names, else one that runs on this computer. If there is none, the call starts one here and ends
+        it afterwards.
 
-        Ctrl-C ends it after the step that is under way, with a checkpoint, and what was trained is returned, with
-        ``stopped`` set. A second one, or one before the first step, ends it at once. What workers print is on stderr.
+        Ctrl-C ends the run after the current step, with a checkpoint; the result then has ``stopped`` set. A second
+        Ctrl-C, or one before the first step, ends the run at once. Workers' prints go to stderr.
 
-        Where ``hetero-tui train`` imports this script to train the job by itself, it does nothing, and nothing after it
-        runs; see :mod:`remote_agent.training.user_code.inert`.
+        If ``hetero-tui train`` imports this script, the call does nothing, and the rest of the script does not run; see
+        :mod:`remote_agent.training.user_code.inert`.
 
         Args:
-            num_iterations: steps to make, those of a checkpoint included, in the place of the configuration's
+            num_iterations: steps to make, including those before a checkpoint; replaces the configuration's
                 ``num_iterations`` or ``epochs``.
-            folder: for events, record and checkpoints; default: a new one below ``runs/``, or the resumed run's.
-            resume: go on from a checkpoint (one of its files), or from the newest one in a run's folder. Weights,
-                optimizer state and the position in the order of the samples are as they were; seed and dataset have to
-                be.
-            progress: show on stderr how it is coming along.
+            folder: folder for events and checkpoints; default: a new one below ``runs/``, or that of the resumed run.
+            resume: a file of a checkpoint, or a run's folder, whose newest checkpoint is used. Weights, optimizer state
+                and the position in the order of the samples are restored; the seed and the dataset have to be the same.
+            progress: show a progress line on stderr.
 
         Raises:
-            TrainingError: the run can't go on; its text says where, what happened, and what to do; its notes name the
+            TrainingError: the run can't go on. The text says where, what happened, and what to do; the notes name the
                 step, the newest checkpoint and the file of events.
-            KeyboardInterrupt: it was ended at once.
+            KeyboardInterrupt: Ctrl-C ended the run at once.
         """
         if inert.applies():
             return cast("TrainingResult", inert.instead_of_training())
@@ -143,10 +143,10 @@ class DistributedTrainer:
         )
 
     def _request(self, config: TrainingConfig, place: Path, resume: Path | str | None, prints: Prints) -> Request:
-        """What is asked of the engine.
+        """Make the engine's request.
 
         Raises:
-            TrainingError: a device that is wanted is not there.
+            TrainingError: a device that the configuration asks for is not there.
         """
         nodes = placement.living_nodes()
         return Request(
@@ -164,10 +164,10 @@ class DistributedTrainer:
 
 
 def _place(folder: Path | str | None, resume: Path | str | None) -> Path:
-    """The run's folder, which is there afterwards.
+    """Choose and make the run's folder.
 
     Raises:
-        StorageError: it can't be made, or holds a run that is not resumed.
+        StorageError: the folder can't be made, or holds a run that is not resumed.
     """
     if folder is not None:
         place = Path(folder)

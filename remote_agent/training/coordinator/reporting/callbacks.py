@@ -1,7 +1,7 @@
-"""The user's own functions, called with a run's events beside training: they can't hold it up, and can't break it.
+"""Calls the user's callbacks with a run's events, beside training, so that they can't delay or break it.
 
-They run on the coordinator's host, in one thread, which takes the events from a queue. Where it does not keep up, steps
-are left out, and the user is told so. A callback that raises is told of once and not called again.
+Callbacks run on the coordinator's host, in one thread, which takes the events from a queue. If they are too slow, some
+steps are left out, and the user gets a notice. A callback that raises is reported once and not called again.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ ON_END_S = 30.0
 
 
 class Callback:
-    """What may be called; override what is of interest. Any other object with some of these methods will do as well.
+    """The methods that a run calls; override some of them, or pass any object that has some of them.
 
-    Steps that are made again, after a part of the cluster was lost or on resuming, are told of again.
+    When steps are repeated, after a fault or a resume, the methods are called for them again.
     """
 
     def on_start(self, event: protocol.RunStarted | protocol.RunResumed, folder: Path) -> None:
-        """The run begins, or goes on; ``folder`` is its own, on the coordinator's host."""
+        """Called when the run starts or resumes; ``folder`` is the run's, on the coordinator's host."""
 
     def on_step(self, event: protocol.Step) -> None:
-        """A step was made; of many in a short time some may be left out."""
+        """Called after a step; if there are many in a short time, some may be left out."""
 
     def on_evaluate(self, event: protocol.Evaluated) -> None:
-        """The validation data was measured."""
+        """Called after an evaluation on the validation data."""
 
     def on_checkpoint(self, event: protocol.CheckpointSaved) -> None:
-        """A checkpoint is whole; once more when other hosts have it."""
+        """Called when a checkpoint is complete, and again when other hosts have a copy."""
 
     def on_end(self, event: protocol.RunFinished | protocol.RunFailed) -> None:
-        """The run has ended. What has not returned within :data:`ON_END_S` is left."""
+        """Called when the run has ended; the run waits for it no longer than :data:`ON_END_S` (30 s)."""
 
     def on_event(self, event: Event) -> None:
-        """Anything was written to ``events.jsonl``, what the other methods are told of as well."""
+        """Called for each event in ``events.jsonl``, also for those that have a method of their own."""
 
 
 _METHODS: dict[type[Event], str] = {

@@ -1,4 +1,4 @@
-"""Callbacks that write a run's figures where they can be looked at: CSV files, TensorBoard, Weights & Biases."""
+"""Defines callbacks that write a run's metrics to CSV files, TensorBoard, or Weights & Biases."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ FLUSH_S = 1.0
 
 
 class CSVLogger(Callback):
-    """Writes ``steps.csv`` and ``evaluations.csv``, a line for each; lines are added to files that are there.
+    """Writes a line for each step to ``steps.csv``, and for each evaluation to ``evaluations.csv``.
 
-    Its columns are those of the first line: what comes up later is not in it.
+    It appends to existing files. The first line determines the columns; metrics that appear later are not written.
 
     Args:
-        folder: where; default: the run's own folder.
+        folder: folder of the files; default: the run's own.
     """
 
     def __init__(self, folder: Path | str | None = None) -> None:
@@ -67,10 +67,10 @@ class CSVLogger(Callback):
 
 
 class TensorBoardLogger(Callback):
-    """Writes what ``tensorboard --logdir`` shows: figures of the steps under ``train/``, of evaluations under ``val/``.
+    """Writes TensorBoard event files, with the metrics of steps under ``train/``, and of evaluations under ``val/``.
 
     Args:
-        folder: where; default: ``tensorboard`` in the run's own folder.
+        folder: folder of the files; default: ``tensorboard`` in the run's own folder.
 
     Raises:
         JobError: tensorboard is not installed.
@@ -114,10 +114,10 @@ def wanted(log_to: str) -> list[Callback]:
 
 
 class WandbLogger(Callback):
-    """Sends the figures to Weights & Biases.
+    """Sends the metrics to Weights & Biases.
 
     Args:
-        settings: for ``wandb.init``: ``project``, ``name``, ``mode`` ...
+        settings: arguments for ``wandb.init``: ``project``, ``name``, ``mode`` ...
 
     Raises:
         JobError: wandb is not installed.
