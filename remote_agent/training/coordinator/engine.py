@@ -1,6 +1,6 @@
-"""One run, from a job and devices to a trained model: place, measure, plan, train, evaluate, save.
+"""Carries out one run, from a job and devices to a trained model: place, measure, plan, train, evaluate, save.
 
-The same engine serves the coordinator (``main.py``) and the script API (``trainer.py``); both connect to Ray first.
+The coordinator (``main.py``) and the script API (``trainer.py``) use the same engine; both connect to Ray first.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ def run(
     stopping: Callable[[], bool] = lambda: False,
     callbacks: Sequence[Any] = (),
 ) -> Outcome:
-    """Carry out a run; writes every event, the final one included.
+    """Carry out a run and write all its events, including the final one.
 
     Args:
         request: the run.
-        journal: where its events go.
-        stopping: true once the user wants it to end early.
-        callbacks: are told of its events, beside the job's own.
+        journal: gets the events.
+        stopping: returns True once the user wants the run to end early.
+        callbacks: called with the events, in addition to the job's own callbacks.
 
     Raises:
-        TrainingError: it can't go on; ``run_failed`` is written already.
+        TrainingError: the run can't go on; ``run_failed`` is already written.
     """
     progress = Progress()
     with contextlib.ExitStack() as told:
@@ -74,7 +74,7 @@ def run(
 
 
 def fail(journal: Journal, error: TrainingError, host: str, step: int) -> None:
-    """Write the events of a run that failed at ``step``; ``host`` is named where the error names none."""
+    """Write the events of a run that failed at ``step``; ``host`` is used if the error names no host."""
     where = error.host or host
     error.step = error.step or step
     # A journal that can't be written is the failure itself; the caller still reports it on stderr.
@@ -122,10 +122,10 @@ def _started(
 
 
 class _Starts:
-    """How a run goes on that has to be made ready once more.
+    """Decides how a run starts over after an error.
 
     Args:
-        crashes: knows which of the user's calls killed workers.
+        crashes: the record of the user's calls that killed workers.
     """
 
     def __init__(self, journal: Journal, crashes: Crashes) -> None:
@@ -135,10 +135,10 @@ class _Starts:
         self._in_vain = 0  # stages lost in a row before that step was reached again
 
     def after(self, error: Exception, request: Request, progress: Progress) -> Request:
-        """The run as it is started next.
+        """The request with which the run starts over after ``error``.
 
         Raises:
-            Exception: it is not; ``error``, or what was to blame for it.
+            Exception: the run does not start over; this is ``error``, or its cause.
         """
         if isinstance(error, UsageChanged):
             onward = restart.unstreamed(request)
@@ -180,7 +180,7 @@ class _Starts:
         return onward
 
     def _without_lost(self, error: Exception, request: Request) -> Request:
-        """An actor was lost before the first step."""
+        """Start over without an actor that was lost before the first step."""
         known = error if isinstance(error, TrainingError) else None
         blamed = self._crashes.explained(known) if known is not None else error
         if isinstance(blamed, JobError):
@@ -199,7 +199,7 @@ class _Starts:
         return onward
 
     def _tell_of_going_back(self, request: Request, error: TrainingError, *notes: str) -> None:
-        """Write that the run goes on from its newest checkpoint, or from its beginning."""
+        """Write that the run continues from its newest checkpoint, or from the beginning."""
         found = checkpoint.find(request.resume) if request.resume is not None else None
         self._journal.write(
             protocol.RunResumed,

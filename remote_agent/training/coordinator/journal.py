@@ -1,6 +1,6 @@
-"""``events.jsonl``: the run's single source of truth, one protocol event a line, numbered from 1 without gaps.
+"""Writes ``events.jsonl``, the run's single source of truth: one event a line, numbered from 1 without gaps.
 
-Events that tell of a decision are logged as well, so that they stand in the coordinator's log among its other lines.
+Events about a decision are also written to the coordinator's log.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from remote_agent.training.errors import StorageError
 LOG = logging.getLogger(__name__)
 
 _NO_DECISION = (Step, Evaluated)
-"""Events of steps: a long run has millions of them."""
+"""Events that are not logged, since a long run has millions of them."""
 
 
 class Journal:
-    """Appends events to a file, from any thread. After the first final event nothing more is written.
+    """Appends events to a file, from any thread. After the first final event, nothing more is written.
 
-    A file that is there is continued: its numbers go on, and a final event in it is taken back (``reopening``).
+    An existing file is continued: the numbers go on, and its final event is removed (``reopening``).
 
     Attributes:
-        continued: whether it has events from before.
-        begun: that the run began, or goes on, was written since.
-        ended: how the run in it had ended, in words; empty when it had not, or there was none.
-        step: the last step that it told of when it was opened; 0: none.
+        continued: the file had events before.
+        begun: an event since then says that the run started or resumed.
+        ended: how the run in the file had ended, in words; empty: it had not, or there was none.
+        step: the last step in the file when it was opened; 0: none.
         closed: a final event was written.
-        listeners: are called with each event that was written, in the writing thread: they may not wait for anything.
+        listeners: called with each event, in the writing thread; they must not block.
 
     Raises:
-        StorageError: the file can't be written, or it is no file of events.
+        StorageError: the file can't be written, or is not a file of events.
     """
 
     def __init__(self, path: Path) -> None:
@@ -70,7 +70,7 @@ class Journal:
         """Number, stamp and append one event.
 
         Raises:
-            StorageError: it can't be written; what was written of the line is taken back.
+            StorageError: it can't be written; a partly written line is removed.
         """
         with self._lock:
             self._write(kind, fields)
@@ -101,7 +101,7 @@ class Journal:
 
 
 def in_words(event: Event) -> str:
-    """An event as a line of the log: its kind, and each field that says something; then its detail, line by line."""
+    """Format an event for the log: its kind and its fields that are not empty, then its detail, line by line."""
     fields = {entry.name: getattr(event, entry.name) for entry in dataclasses.fields(event)}
     detail = fields.pop("detail", "")
     said = [f"{name}={_value(value)}" for name, value in fields.items() if name not in _UNSAID and value not in _EMPTY]

@@ -1,4 +1,4 @@
-"""The loop over applied steps, and what comes after it: events, the record of slices, checkpoints, evaluation."""
+"""Loops over a run's steps: writes events and the record of slices, saves checkpoints, and evaluates the model."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ from remote_agent.training.shared import rpc
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """A run that ended well: the model has the trained weights.
+    """The outcome of a run that ended without an error; ``model`` has the trained weights.
 
-    ``best`` is the checkpoint of the best evaluation, where one is kept, ``evaluation`` the figures at the end, and
-    ``reason`` why it ended before its last step; ``stopped``: the user wanted it to.
+    ``best`` is the checkpoint of the best evaluation, if one is kept; ``evaluation`` has the final metrics; ``reason``
+    says why the run ended before its last step; ``stopped`` means that the user stopped it.
     """
 
     model: nn.Module
@@ -56,13 +56,13 @@ class Outcome:
 
 @dataclass
 class Progress:
-    """The step that is under way, for the event of a failure; 0 before the first."""
+    """The current step, for the event of a failure; 0 before the first."""
 
     step: int = 0
 
 
 def train(request: Request, model: nn.Module, session: Session, progress: Progress) -> Outcome:
-    """The loop over applied steps, then the end: last checkpoint, evaluation, final event."""
+    """Make all steps of a run, then save the last checkpoint, evaluate, and write the final event."""
     with TakeoverFile(request) as takeover_file:
         return _train(request, model, session, progress, takeover_file)
 
@@ -168,12 +168,12 @@ def _train(
 
 
 def last_reported(session: Session) -> int:
-    """The last step that has an event of a coordinator that was killed; 0: none has."""
+    """The last step for which a killed coordinator wrote an event; 0: none."""
     return session.takeover.last_reported_step if session.takeover is not None else 0
 
 
 def why_over(config: TrainingConfig, step: int) -> str:
-    """Why nothing came after ``step``: empty where it was the last; by epochs the data decides which one is."""
+    """Why the run ended with ``step``; empty if it was the last one, which with epochs depends on the data."""
     if config.epochs or step >= config.num_iterations:
         return ""
     return f"the data was used up before step {config.num_iterations:,}"
@@ -188,10 +188,10 @@ def _save(
     report: StepReport,
     samples: int,
 ) -> Snapshot | None:
-    """Bring the weights after ``report.step`` to the coordinator's model, and begin to write them.
+    """Fetch the weights after ``report.step`` into the coordinator's model, and start to write a checkpoint.
 
-    Training waits for a copy of the optimizer's state where it lies, and for the weights to come here. Returns what
-    fetches that state, which the checkpoint's writer does too.
+    Training waits until the optimizer's state is copied on its own hosts and the weights have arrived here. Returns a
+    function that fetches this state; the checkpoint's writer uses it too.
     """
     _announce(request, session, saver.finish)
     try:
@@ -206,7 +206,7 @@ def _save(
 
 
 def _copy(session: Session, copies: Copies, report: StepReport, samples: int, snapshot: Snapshot | None) -> None:
-    """Copy the shards' state, if that is due."""
+    """Copy the shards' state if a copy is due."""
     before = copies.newest
     try:
         copies.after(session, report, samples, snapshot)
@@ -217,7 +217,7 @@ def _copy(session: Session, copies: Copies, report: StepReport, samples: int, sn
 
 
 def _announce(request: Request, session: Session, ask: Callable[[], Saved | None]) -> None:
-    """Write the event of a checkpoint that has become whole."""
+    """Write the event of a checkpoint that is now complete."""
     try:
         saved = ask()
     except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
@@ -248,7 +248,7 @@ def _not_fetched(session: Session, step: int | None, error: Exception) -> Traini
 
 
 def _evaluate(request: Request, model: nn.Module) -> dict[str, float]:
-    """The job's own figures, on this host's CPU, without those that are not finite; empty when it has none."""
+    """Evaluate the job's own metrics on this host's CPU; those that are not finite are left out."""
     if request.job.evaluate is None:
         return {}
     model.eval()

@@ -1,11 +1,11 @@
-"""The coordinator: ``python -m remote_agent.coordinate RUN_DIR`` starts it, a Ray driver on the head host.
+"""The coordinator's process, a Ray driver on the head: ``python -m remote_agent.coordinate RUN_DIR`` starts it.
 
-Reads ``run.json`` (:class:`~remote_agent.protocol.RunSpec`) from the run's folder and writes ``events.jsonl``,
-``slices.jsonl`` and ``checkpoints/`` there; with ``resume`` in it, the run goes on from a checkpoint. SIGTERM (or
-SIGINT) ends the run early: the step is finished and a checkpoint saved. Exit code 0: the run finished or was stopped;
+It reads ``run.json`` (:class:`~remote_agent.protocol.RunSpec`) from the run's folder and writes ``events.jsonl``,
+``slices.jsonl`` and ``checkpoints/`` there. With ``resume`` in ``run.json``, the run continues from a checkpoint.
+SIGTERM or SIGINT ends the run after the current step, with a checkpoint. Exit code 0: the run finished or was stopped;
 1: it failed, and ``run_failed`` says why; 2: called wrongly. Ray's token comes from the environment.
 
-What coordinates is a child of this process (``overseer``). If it is killed, the next one takes over workers and servers
+A child of this process does the work (``overseer``). If it is killed, the next child takes over workers and servers
 (``takeover.takeover``).
 """
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from remote_agent.training.coordinator.journal import Journal
 
 COORDINATOR = "coordinator"
-"""Name of the page that says what the coordinator was at; see :mod:`remote_agent.whereabouts`."""
+"""Name of the page with the coordinator's current call; see :mod:`remote_agent.whereabouts`."""
 
 RUN_FILE, EVENTS_FILE = "run.json", "events.jsonl"
 
 
 def main(arguments: list[str]) -> int:
-    """Carry out the run in the folder named by the one argument; returns the exit code."""
+    """Carry out the run in the folder that the only argument names; returns the exit code."""
     if len(arguments) != 1:
         print("usage: python -m remote_agent.training.coordinator.main RUN_DIR", file=sys.stderr)
         return 2
@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _blame(folder: Path) -> None:
-    """Write that the run failed where the user's own code ended the coordinator's process: it could not any more."""
+    """Write that the run failed because the user's own code ended the coordinator's process."""
     from remote_agent.training.coordinator import engine
     from remote_agent.training.coordinator.journal import Journal
     from remote_agent.training.coordinator.processes.crashes import of_coordinator
@@ -73,13 +73,13 @@ def _blame(folder: Path) -> None:
 
 
 MAX_WITHOUT_PROGRESS = 2
-"""Coordinators in a row that may be killed without a step of theirs on record, before no other follows."""
+"""Number of coordinators in a row that may be killed before their first step; after that no other one is started."""
 
 
 class _Progress:
-    """Whether another coordinator may follow: where several got no further, the next would fare no better.
+    """Decides whether another coordinator may follow: not if several in a row made no progress.
 
-    One alone may have been killed a moment after it took over.
+    A single one may have been killed just after it took over.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -110,9 +110,9 @@ def coordinate(folder: Path, stop: threading.Event) -> int:
 
 
 def attempt(folder: Path, stop: threading.Event, *, sweep: Path | None = None) -> int:
-    """As :func:`coordinate`, for a trial of a ``sweep``, too, in whose folder the job's files are.
+    """As :func:`coordinate`, and also for a trial of a ``sweep``, whose folder has the job's files.
 
-    A trial has no copies on other hosts, writes no logs there, and no worker outlives its process.
+    A trial has no copies of checkpoints and writes no logs on other hosts, and its workers end with its process.
 
     Raises:
         TrainingError: the run failed, and its events say so.
@@ -191,7 +191,7 @@ def attempt(folder: Path, stop: threading.Event, *, sweep: Path | None = None) -
 
 
 def _end_unbegun(journal: Journal) -> None:
-    """Write the last event of a run that was stopped before anything was made ready."""
+    """Write the last event of a run that was stopped before its setup."""
     fields = {"steps": 0, "samples": 0, "final_loss": None, "samples_per_second": 0.0, "checkpoint": ""}
     journal.write(RunFinished, **fields, stopped=True, reason="it was stopped before its first step")
     journal.close()

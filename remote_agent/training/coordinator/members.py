@@ -1,4 +1,4 @@
-"""A run's parameter servers and workers as the coordinator knows them, those that are away among them."""
+"""Defines the coordinator's records of a run's parameter servers and workers, including workers that are away."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from remote_agent.training.shared.rpc import Actor, Ref
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """A parameter server's actor on ``host``: all of the parameter server, or one shard."""
+    """A server actor on ``host``, which holds the whole parameter server or one shard."""
 
     host: str
     actor: Actor
@@ -26,10 +26,10 @@ class Server:
 
 @dataclass(eq=False)
 class WorkerHandle:
-    """A living worker: its actor, how fast it is now, and its clock.
+    """A living worker: its actor, its current speed, and its clock.
 
-    ``attempts`` is how often it failed since it last worked well; ``steady`` is the steps that it has made since then.
-    ``entered`` is the first step that it has a part in.
+    ``attempts`` is the number of failures since it last worked well; ``steady`` is the number of steps since then.
+    ``entered`` is the first step in which it takes part.
     """
 
     seat: Placement
@@ -55,11 +55,11 @@ class WorkerHandle:
         return self.seat.spec.device
 
     def call(self, method: str, *arguments: Any) -> Ref[Any]:
-        """Call a method of its engine, the strategy's other half."""
+        """Call a method of the worker's engine."""
         return self.actor.call("engine", method, *arguments)
 
     def call_in(self, group: str, method: str, *arguments: Any) -> Ref[Any]:
-        """The same in a group of calls of its own, beside others."""
+        """Call a method of the worker's engine in another concurrency group, beside other calls."""
         return self.actor.call_in(group, "engine", method, *arguments)
 
     def share(self, samples: int) -> Share:
@@ -78,7 +78,7 @@ class WorkerHandle:
     def times(
         self, samples: int, seconds: float, *, compute_s: float, push_s: float = 0.0, pull_s: float = 0.0
     ) -> WorkerStep:
-        """Where its time went in a step of ``seconds`` in which it did ``samples``: what is left, it waited."""
+        """The parts of its time in a step of ``seconds`` with ``samples``; the rest is waiting time."""
         return WorkerStep(
             worker=self.name,
             host=self.host,
@@ -95,13 +95,13 @@ class WorkerHandle:
         self.usual_call_s = max(0.9 * self.usual_call_s, stamps.left - stamps.entered)
 
     def observe(self, samples: int, seconds: float, rested: bool = False) -> None:
-        """Take one slice's compute time into account, of a device that had none for a while if it ``rested``."""
+        """Update its speed with one slice's compute time; ``rested``: the device had no slice for a while."""
         self.track = self.track.anew(samples, seconds) if rested else self.track.observe(samples, seconds)
 
 
 @dataclass(frozen=True)
 class HeldSlice:
-    """The slice that a worker had when it failed: its samples, its answer, and after how many seconds it is late."""
+    """The slice that a worker had when it failed: its samples, its answer, and the seconds until it is late."""
 
     samples: int
     answer: Ref[Any]
@@ -110,20 +110,20 @@ class HeldSlice:
 
 @dataclass(eq=False)
 class Rejoining:
-    """A worker that takes no part now.
+    """A worker that does not take part now.
 
     Attributes:
         spec: its device.
-        member: itself; None: it is new.
+        member: its handle; None: the worker is new.
         since: when it left, on the monotonic clock.
-        lost: the user was told that it is lost (or new), and is told when it takes part.
+        lost: an event said that it is lost (or new), so another says when it takes part.
         held: the slice that it had when it failed; None: it had none.
-        is_late: it was set aside since that slice was late.
-        follows: its call to follow the run; None: its process is not there yet.
-        follows_since: when that was called.
-        opening: its process, while that is being started.
-        start_at: when to start it, on the monotonic clock; None: it is not to be started.
-        attempts: as a member's, for one that is new.
+        is_late: it was set aside because this slice was late.
+        follows: its call to follow the run; None: its process does not run yet.
+        follows_since: when this call was made.
+        opening: its process, while it starts.
+        start_at: when to start it, on the monotonic clock; None: do not start it.
+        attempts: as :class:`WorkerHandle` has it, for a new worker.
     """
 
     spec: DeviceSpec
@@ -140,7 +140,7 @@ class Rejoining:
 
     @classmethod
     def new(cls, spec: DeviceSpec) -> Rejoining:
-        """A device that has had no worker so far: it gets one as soon as its host has a living node."""
+        """The record of a device without a worker so far, which gets one as soon as its host has a living node."""
         now = time.monotonic()
         return cls(spec, None, now, lost=True, start_at=now)
 
@@ -154,24 +154,24 @@ class Rejoining:
 
     @property
     def patience_s(self) -> float:
-        """Seconds without a sign of progress after which it is taken to hang."""
+        """Seconds without progress after which it counts as hung."""
         return ALONE_S if self.held is None else HUNG_DEADLINES * self.held.late_s
 
     @property
     def name(self) -> str:
-        """The worker's; that of its device where it has none yet."""
+        """The worker's name, or the device's if it has no worker yet."""
         return self.member.name if self.member is not None else f"{self.spec.host}/{self.spec.device}"
 
 
 @dataclass(eq=False)
 class MembershipRecord:
-    """The workers of a run. ``recovery.membership`` alone changes it.
+    """The workers of a run; only ``recovery.membership`` changes it.
 
     Attributes:
         members: the workers that take part.
-        away: those that take no part now, and may again.
-        draining: hosts whose workers are to leave.
-        leaving: workers that take no part any more, and still do what they were given.
+        away: workers that do not take part now, but may return.
+        draining: hosts whose workers have to leave.
+        leaving: workers that get no new slices, but still finish their last ones.
     """
 
     members: list[WorkerHandle]
@@ -180,7 +180,7 @@ class MembershipRecord:
     leaving: list[WorkerHandle] = field(default_factory=list)
 
     def to_leave(self) -> list[WorkerHandle]:
-        """The workers on drained hosts; where that is every host, the last one's stay."""
+        """The workers on drained hosts; if every host is drained, those of the last one stay."""
         to_leave = [member for member in self.members if member.host in self.draining]
         if len(to_leave) < len(self.members):
             return to_leave

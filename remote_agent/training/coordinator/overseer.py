@@ -1,8 +1,8 @@
-"""Carries the coordinator out in a child process, and again in a new one if a signal ends it.
+"""Runs the coordinator in a child process, and starts a new child if a signal kills it.
 
-The overseer loads what a coordinator needs and then only waits: where the system can fork, the next child is there at
-once, while loading torch and Ray takes seconds. The process of the run that others know is the overseer: it hands
-SIGTERM and SIGINT on, and a child whose overseer is gone ends.
+The overseer imports torch and Ray, which takes seconds, and then only waits. On systems with fork the next child is
+ready at once. Other processes know the run by the overseer's PID: it passes SIGTERM and SIGINT on, and a child ends
+when its overseer is gone.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from types import FrameType
 from remote_agent.log_lines import stamp
 
 Coordinate = Callable[[Path, threading.Event], int]
-"""Carries out the run in a folder until it ends, or the event is set; returns the exit code."""
+"""A function that carries out the run in a folder until it ends or the event is set; returns the exit code."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 FORKS = sys.platform == "linux"
-"""Whether children are forks. macOS's own libraries do not stand that; there they load everything anew."""
+"""Whether children are forks. The system libraries of macOS do not support that; there children import everything."""
 
 
 def kind_of_process(forks: bool = FORKS) -> type[BaseProcess]:
@@ -42,7 +42,7 @@ class Overseer:
 
     Args:
         coordinate: a function that a new process can import.
-        may_go_on: whether another child may follow one that was killed; asked then.
+        may_go_on: called after a child was killed; says whether another may follow.
         forks: whether a child is a fork.
     """
 
@@ -63,7 +63,7 @@ class Overseer:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # see remote_agent.coordinate
 
     def oversee(self) -> int:
-        """Returns the exit code of the last child; 1 for one that was killed."""
+        """Run children until one ends by itself; returns the last child's exit code, 1 if it was killed."""
         gc.freeze()  # the children share these pages: a collection would write to them
         while True:
             child = self._start()
@@ -89,13 +89,13 @@ class Overseer:
 
 
 def stop_on_signals(stop: threading.Event) -> None:
-    """From now on SIGTERM and SIGINT set ``stop``."""
+    """Let SIGTERM and SIGINT set ``stop`` from now on."""
     for number in SIGNALS:
         signal.signal(number, lambda *_: stop.set())
 
 
 def child_of(coordinate: Coordinate, folder: Path) -> BaseProcess:
-    """A started child of this process that carries out the run in ``folder``, once."""
+    """Start a child of this process that carries out the run in ``folder`` once."""
     with _signals_wait():
         child = kind_of_process()(target=_carry_out, args=(coordinate, folder, False))
         child.start()
@@ -104,7 +104,7 @@ def child_of(coordinate: Coordinate, folder: Path) -> BaseProcess:
 
 @contextlib.contextmanager
 def _signals_wait() -> Iterator[None]:
-    """A signal between the fork and the child's own handlers would be lost: it waits until they are there."""
+    """Block signals until the child has its own handlers, since a signal before that would be lost."""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
@@ -113,7 +113,7 @@ def _signals_wait() -> Iterator[None]:
 
 
 def _carry_out(coordinate: Coordinate, folder: Path, stopped: bool) -> None:
-    """The child. Never returns."""
+    """Be the child; never returns."""
     stop = threading.Event()
     if stopped:
         stop.set()

@@ -1,4 +1,4 @@
-"""What a strategy works with: the workers, the shards, the order of samples, the journal; and what it gives: steps."""
+"""Defines a strategy's input, the session (workers, shards, sample order, journal), and its output, step reports."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from remote_agent.training.shared.slices import SliceSpan
 
 @dataclass(frozen=True, kw_only=True)
 class OpenStep:
-    """A step that a coordinator had issued, to some workers at least, when it was killed.
+    """A step that a killed coordinator had issued to some workers at least.
 
     Attributes:
-        common: its task, without a slice.
-        begun: what each worker was given that has begun it, or done it, by the worker's name.
-        earlier: the steps that each of the others was not given, and has to go through first.
+        common: the step's task, without a slice.
+        begun: the task of each worker that has started or finished it, by the worker's name.
+        earlier: for each other worker, the steps that it did not get and has to make first.
     """
 
     common: StreamedTask
@@ -50,15 +50,15 @@ class OpenStep:
 
 @dataclass(frozen=True, kw_only=True)
 class Foreseen:
-    """What the run was planned with, to be compared with its steps.
+    """The data of the run's plan, for comparison with the run's steps.
 
     Attributes:
-        survey: of all hosts, as measured before the run.
-        hosts: that were to take part.
-        limits: of the planner's choice.
-        pause_s: seconds that making the run ready took.
-        place: the file that what is known of the fleet is kept in; None: nowhere.
-        replanned: how often the run was made ready again for a better plan.
+        survey: measurements of all hosts before the run.
+        hosts: the hosts that the plan uses.
+        limits: limits of the planner's choice.
+        pause_s: seconds that the run's setup took.
+        place: the file in which measurements of the fleet are kept; None: no file.
+        replanned: how often the run started over for a better plan.
     """
 
     survey: Survey
@@ -71,13 +71,13 @@ class Foreseen:
 
 @dataclass(frozen=True, kw_only=True)
 class Takeover:
-    """What a coordinator knows that took a run over from one that was killed.
+    """The state of a coordinator that took over a run from a killed one.
 
     Attributes:
-        coordinator: its name for the workers, which take tasks of no other.
-        open_step: the step that has to be ended first; None: there is none.
-        last_reported_step: the last step that has an event already.
-        rebalance_reason: why the batch may be cut in another way than it was; empty: that is known.
+        coordinator: this coordinator's name; workers accept tasks only from the coordinator of this name.
+        open_step: the step that has to be finished first; None: there is none.
+        last_reported_step: the last step that already has an event.
+        rebalance_reason: why the batch may be cut differently now; empty: the cut is known.
     """
 
     coordinator: str
@@ -92,12 +92,12 @@ _OVERLAP = 3
 
 @dataclass
 class KeepSchedule:
-    """After which steps a run's state is kept next, beside those that the configuration names; None: not decided yet.
+    """The next steps after which a run's state is kept, beside those of the configuration; None: not decided yet.
 
     Attributes:
-        copy_due: the shards' state is copied; ``recovery.backups`` says when.
-        checkpoint_due: a checkpoint is made since it is time for that; ``recovery.checkpoint_timer`` says when.
-        check_due: the plan is compared with what is measured then; ``plan_check`` says when.
+        copy_due: the shards' state is copied after this step; ``recovery.backups`` sets it.
+        checkpoint_due: a checkpoint by time is saved after this step; ``recovery.checkpoint_timer`` sets it.
+        check_due: the plan is compared with new measurements after this step; ``plan_check`` sets it.
     """
 
     copy_due: int | None = None
@@ -105,7 +105,7 @@ class KeepSchedule:
     check_due: int | None = None
 
     def postpone(self, first: int, to: int) -> None:
-        """What is due from step ``first`` on, and before ``to``, is due after ``to``."""
+        """Move everything that is due from step ``first`` on and before ``to`` to step ``to``."""
         if self.copy_due is not None and first <= self.copy_due < to:
             self.copy_due = to
         if self.checkpoint_due is not None and first <= self.checkpoint_due < to:
@@ -114,41 +114,41 @@ class KeepSchedule:
 
 @dataclass
 class EvaluationRecord:
-    """What came of the evaluations so far; ``evaluation.judge`` alone changes it."""
+    """The results of the evaluations so far; only ``evaluation.judge`` changes it."""
 
     watched: Watched = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """What a strategy works with: what stays the same as long as it trains, and the records of what changes.
+    """A strategy's view of the run: constants of the run, and the records of what changes.
 
     Attributes:
-        config: the run's, as it was resolved.
-        servers: the shards, in the layout's order; none where the workers reduce gradients among themselves.
-        order: says which samples are next, where the run ends, and how many steps were made before, by the run that
-            this one goes on from: the first step is ``order.done + 1``.
-        source: where the samples come from.
-        payload_bytes: what a worker gets and gives in a step.
-        buffer_names: of the model's buffers that training changes.
-        stopping: true once the run is to end early.
-        joining: starts workers while the run is on.
-        reasons: which way weights and gradients go, and why.
-        shapes: of the streamed parameters, in the order of the flat buffer; empty where nothing is streamed.
-        first_state: what the optimizer remembers before the first step; None: only the shards know it.
-        first_loss: the measured one: that of a step whose only worker died before it told the loss, where no other
-            step's is known.
-        keeping: when the state is kept next.
-        stream, pool: what lost shards are started again with (``recovery.rollback``).
-        control: tells what the user wants of the run while it is on.
-        takeover: where the run was taken over from a coordinator that was killed; None: it was not.
-        validation: what the run is validated on; None: nothing.
-        evaluations: what came of that so far.
-        crashes: knows which of the user's calls killed workers.
-        plateau: what is better, ``min`` or ``max``, to a scheduler that goes by it; empty: none does.
-        rates: knows each step's learning rate.
-        foreseen: what the run was planned with; None: not known.
-        first_weights: of the whole model, by name, for strategies that give each worker its own alone.
+        config: the resolved configuration.
+        servers: the shards, in the layout's order; empty if the workers reduce gradients among themselves.
+        order: the order of the samples and the end of the run. ``order.done`` is the number of steps that an earlier
+            part of this run made; the first step is ``order.done + 1``.
+        source: the source of the samples.
+        payload_bytes: bytes that a worker sends and receives in a step.
+        buffer_names: the model's buffers that training changes.
+        stopping: returns True once the run has to end early.
+        joining: starts workers during the run.
+        reasons: how weights and gradients are exchanged, and why.
+        shapes: shapes of the streamed parameters, in the order of the flat buffer; empty if nothing is streamed.
+        first_state: the optimizer's state before the first step; None: only the shards have it.
+        first_loss: the measured loss; used for a step whose only worker died before it reported a loss, if no other
+            step has one.
+        keeping: the next steps after which the state is kept.
+        stream, pool: needed to restart lost shards (``recovery.rollback``).
+        control: the user's commands during the run.
+        takeover: state of a takeover from a killed coordinator; None: there was none.
+        validation: the validation data; None: there is none.
+        evaluations: the results of evaluations so far.
+        crashes: the record of the user's calls that killed workers.
+        plateau: ``min`` or ``max``: which metric is better for a ``ReduceLROnPlateau``; empty: there is none.
+        rates: the learning rate of each step.
+        foreseen: the data of the run's plan; None: unknown.
+        first_weights: weights of the whole model, by name, for strategies that give each worker only a part.
     """
 
     config: TrainingConfig
@@ -184,36 +184,36 @@ class Session:
 
     @property
     def away(self) -> Sequence[Rejoining]:
-        """The workers that take no part now, and may again."""
+        """The workers that do not take part now, but may return."""
         return self.membership.away
 
     @property
     def coordinator(self) -> str:
-        """This coordinator's name for the workers; empty for a run's first."""
+        """This coordinator's name for the workers; empty for the first one of a run."""
         return self.takeover.coordinator if self.takeover is not None else ""
 
     @property
     def watched(self) -> Watched:
-        """What came of the evaluations so far."""
+        """The watched metric of the evaluations so far."""
         return self.evaluations.watched
 
     def goes_on(self, step: int, taken: int) -> bool:
-        """Whether another step follows ``step``, when the positions of the order up to ``taken`` have been used."""
+        """Whether another step follows ``step``, after the positions of the order up to ``taken`` were used."""
         if self.stopping() or (self.order.limit is None and step >= self.config.num_iterations):
             return False
         return self.order.until(taken + 1) > taken
 
     def samples_left(self, step: int, taken: int, samples: int) -> int:
-        """Samples of the run after ``step``, which had ``samples`` of them and used the order up to ``taken``."""
+        """Number of samples of the run after ``step``, which had ``samples`` and used the order up to ``taken``."""
         if self.order.limit is not None:
             return max(0, self.order.limit - taken)
         return max(0, self.config.num_iterations - step) * samples
 
     def saves(self, step: int, begin: int, end: int) -> bool:
-        """Whether a checkpoint, copy or evaluation is made of ``step``, which stays as it is until it was reported.
+        """Whether a checkpoint, copy or evaluation is made after ``step``; its state is then kept until its report.
 
         Args:
-            step: which.
+            step: the step.
             begin: the position of its first sample.
             end: the position after its last one.
         """
@@ -221,7 +221,7 @@ class Session:
         return self.is_checkpoint(step) or step in due or self.is_evaluated(step, begin, end)
 
     def is_evaluated(self, step: int, begin: int, end: int) -> bool:
-        """Whether the weights after ``step`` are evaluated; for arguments as those of :meth:`saves`."""
+        """Whether the weights after ``step`` are evaluated; the arguments are those of :meth:`saves`."""
         if self.validation is None:
             return False
         if self.config.evaluate_every:
@@ -229,7 +229,7 @@ class Session:
         return self.order.epoch_end(begin) <= end
 
     def next_evaluation(self, after: int) -> int | None:
-        """The next step that is evaluated after step ``after``, in steps of one batch; None: none is."""
+        """The next evaluated step after step ``after``, in steps of one batch; None: there is none."""
         if self.validation is None or (self.source.size is None and not self.config.evaluate_every):
             return None
         if self.config.evaluate_every:
@@ -244,7 +244,7 @@ class Session:
         return step == self.keeping.checkpoint_due or (every > 0 and step % every == 0)
 
     def soonest(self, step: int) -> int:
-        """The next step that can be kept, once ``step`` was made: those before are under way in another manner."""
+        """The next step whose state can be kept after ``step``; earlier ones were already issued without that."""
         return step + (_OVERLAP if self.config.overlap else 1)
 
     @property
@@ -259,15 +259,15 @@ class Session:
 
 @dataclass(frozen=True, kw_only=True)
 class StepReport:
-    """A step that is applied. Times in seconds, sizes in bytes.
+    """The report of an applied step. Times in seconds, sizes in bytes.
 
-    ``gradient_norm`` is that of the mean gradient, before it was clipped; None: the strategy does not know it.
-    ``scalars`` are the figures that the job's loss gave beside the loss.
-    ``weights`` fetches the weights after the step, until the next report is asked for; it raises one of Ray's errors.
+    ``gradient_norm`` is the norm of the mean gradient before clipping; None: the strategy does not know it.
+    ``scalars`` are the values that the job's loss returned beside the loss.
+    ``weights`` fetches the weights after the step; until the next report is requested; it raises Ray's errors.
     ``slices`` are the slices that were counted in the step, for the run's record (``record.SliceSpan``): together they
-    are the step's samples, each once. ``snapshot`` has what the optimizer remembers kept as it is after the step (see
-    ``optimizer_state.Snapshot``), also until the next report is asked for, and raises one of Ray's errors; None: the
-    strategy can't, and a run that goes on from its checkpoints starts with a fresh optimizer.
+    are the step's samples, each once. ``snapshot`` keeps the optimizer's state after the step (see
+    ``optimizer_state.Snapshot``); it also works until the next report is requested, and raises Ray's errors. None: the
+    strategy has no such state, and a run that resumes from its checkpoints starts with a new optimizer.
     """
 
     step: int

@@ -1,4 +1,4 @@
-"""All that comes before a run's first step: check, place, measure, plan, open."""
+"""Prepares a run for its first step: checks, places, measures, plans, and opens workers and servers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from remote_agent.training.worker.device.costs import relative_to_adamw
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Ready:
-    """A run that is measured and planned, with its actors open."""
+    """A run that is measured and planned, with open actors."""
 
     request: Request
     model: nn.Module
@@ -77,7 +77,7 @@ class _Ready:
 
 
 def _silent(_: str) -> None:
-    """Say nothing: a run's events do."""
+    """Report no progress; a run writes events instead."""
 
 
 @contextlib.contextmanager
@@ -179,16 +179,16 @@ def session_of(
     plans: bool = False,
     tell: Callable[[str], None] = _silent,
 ) -> Iterator[tuple[Session, nn.Module]]:
-    """All that comes before the first step: check, place, measure, plan. The actors end when the block does.
+    """Prepare a run for its first step: check, place, measure, plan. The actors end with the ``with`` block.
 
     Args:
         request: the run.
-        journal: where its events go.
-        stopping: true once the user wants it to end early.
-        crashes: is told of workers that die.
-        again: the journal says already that the run begins or goes on.
-        plans: links are measured, whatever is known of them.
-        tell: is told how far it is.
+        journal: gets the events.
+        stopping: returns True once the user wants the run to end early.
+        crashes: the record of workers that die.
+        again: the journal already says that the run starts or resumes.
+        plans: measure the links even if they are known.
+        tell: called with the progress.
 
     Yields:
         The session for a strategy, and the coordinator's own copy of the model (on the CPU, with the first weights).
@@ -263,10 +263,10 @@ def _opened(
 
 
 def _check_optimizer(request: Request, model: nn.Module) -> float:
-    """Build optimizer and scheduler once here, where a mistake in them shows before any actor is started.
+    """Build optimizer and scheduler once here, so that a mistake in them shows before any actor is started.
 
     Returns:
-        How long its step takes, over AdamW's.
+        The time of the optimizer's step, relative to AdamW's.
     """
     optimizer = job.create_optimizer(request.job.factory, model, request.config)
     if job.has_scheduler(request.job.factory):
@@ -277,7 +277,7 @@ def _check_optimizer(request: Request, model: nn.Module) -> float:
 def _begin(
     request: Request, journal: Journal, model: nn.Module, found: Checkpoint | None, *, again: bool
 ) -> Resumption | None:
-    """Write that the run begins or goes on, and have its first weights in ``model``; the state that goes with them."""
+    """Write that the run starts or resumes, load its first weights into ``model``, and return the state with them."""
     config = request.config
     if not again and (found is None or not journal.continued):
         journal.write(
@@ -310,7 +310,7 @@ def _begin(
 
 
 def _share_cores(candidates: Sequence[Candidate]) -> None:
-    """Have workers on one computer use no more threads together than it has cores, whatever their hosts' names."""
+    """Limit the threads of all workers on one computer to its cores, also if they are on hosts with different names."""
     on = [(candidate.opened.machine, candidate.opened.cores) for candidate in candidates]
     seats = placement.without_sharing([candidate.seat for candidate in candidates], on)
     for candidate, seat in zip(candidates, seats, strict=True):
@@ -322,7 +322,7 @@ def _share_cores(candidates: Sequence[Candidate]) -> None:
 def _members(
     candidates: list[Candidate], measured: Measurements, config: TrainingConfig, *, watched: bool
 ) -> list[WorkerHandle]:
-    """The workers as measured; each is told what the measurement means for it."""
+    """The measured workers; each gets the settings that follow from the measurement."""
     for candidate in candidates:
         candidate.actor.call("prepare", sorted(measured.usage.buffers), measured.reference, config, watched)
     return [
@@ -332,7 +332,7 @@ def _members(
 
 
 def _about_away(away: Sequence[DeviceSpec]) -> tuple[str, ...]:
-    """What the plan says of hosts that are not there."""
+    """What the plan says about hosts that are away."""
     hosts = ", ".join(dict.fromkeys(spec.host for spec in away))
     return (f"{hosts}: away now; takes part once it is back",) if hosts else ()
 
@@ -346,7 +346,7 @@ def _fleet(
     *,
     plans: bool,
 ) -> Fleet:
-    """The devices, and where they are; the links between them are measured where that decides something."""
+    """The devices and their places, with their links if these affect a decision."""
     numel = sum(parameter.numel() for parameter in flat.trained(model).values())
     located = [Located(host=servers.first.host, actor=servers.first.actor, computes=False)]
     located += [Located(host=each.seat.spec.host, actor=each.actor) for each in candidates]
@@ -373,7 +373,7 @@ def _only(
 
 
 def _foreseen(request: Request, planned: RunPlan, pause_s: float) -> Foreseen | None:
-    """What the run is planned with; ``pause_s``: what it took to make it ready."""
+    """The data of the run's plan; ``pause_s``: seconds that the setup took."""
     if planned.whole is None:
         return None
     return Foreseen(
