@@ -73,7 +73,7 @@ def _blame(folder: Path) -> None:
 
 
 MAX_WITHOUT_PROGRESS = 2
-"""Number of coordinators in a row that may be killed before their first step; after that no other one is started."""
+"""Number of coordinators in a row that may be killed without recording a step; then no other one follows."""
 
 
 class _Progress:

@@ -263,7 +263,7 @@ class StepReport:
 
     ``gradient_norm`` is the norm of the mean gradient before clipping; None: the strategy does not know it.
     ``scalars`` are the values that the job's loss returned beside the loss.
-    ``weights`` fetches the weights after the step; until the next report is requested; it raises Ray's errors.
+    ``weights`` fetches the weights after the step, until the next report is requested; it raises Ray's errors.
     ``slices`` are the slices that were counted in the step, for the run's record (``record.SliceSpan``): together they
     are the step's samples, each once. ``snapshot`` keeps the optimizer's state after the step (see
     ``optimizer_state.Snapshot``); it also works until the next report is requested, and raises Ray's errors. None: the

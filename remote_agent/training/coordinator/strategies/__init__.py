@@ -1,8 +1,8 @@
-"""How the workers train together; each strategy is one file behind one small interface (``base.Strategy``).
+"""The strategies: how the workers train together. Each is one file, behind one small interface (``base.Strategy``).
 
-A strategy waits for its workers through ``driver``, which finds out which of them fail.
+A strategy waits for its workers through ``driver``, which detects failed workers.
 
-Which there are, and what each needs, is in the table :mod:`remote_agent.strategies`. ``sync`` is ``streamed`` wherever
-``dataplane`` allows it, else ``allreduce``, which gives the same weights (``transfer.suited``). ``ssp`` and ``async``
-are both ``stale``, with and without a bound.
+The table :mod:`remote_agent.strategies` lists the strategies and their needs. ``sync`` is ``streamed`` if ``dataplane``
+allows it, else ``allreduce``, which gives the same weights (``transfer.suited``). ``ssp`` and ``async`` are both
+``stale``, with and without a bound.
 """

@@ -1,26 +1,26 @@
-"""Synchronous training without a server, exact: the workers add their gradients up among themselves.
+"""Trains synchronously without a server: the workers reduce their gradients among themselves. Exact.
 
-The samples of step ``t`` are cut into slices as in ``sync``. Each worker computes the gradient sum of its slice, all
-reduce these sums in a group (gloo's ring), and each makes the same optimizer step on its own copy of the model. Since
-an optimizer sees whole parameters, any will do, and so will any dtype. What a worker does is told in ``reduction``.
+The samples of step ``t`` are cut into slices as in ``sync``. Each worker computes the gradient sum of its slice. All
+workers reduce these sums in a group (gloo's ring), and each makes the same optimizer step on its own copy of the model.
+The optimizer sees whole parameters, so any optimizer and any dtype work. ``worker.reduction`` has a worker's part.
 
-A reduction is not applied before the coordinator has heard from all that it was whole. The word rides on the call of
-step ``t + 1``; after the last step, and after one that is saved, it has a call of its own.
+A reduction is applied only after all workers have told the coordinator that it was complete. The commit is part of the
+call of step ``t + 1``; after the last step, and after a step that is saved, it is a call of its own.
 
-When a worker is lost, the reduction breaks for some of the others, or for all. They are freed at once, keep their own
-sums, and form a new group; a slice that was lost is issued again, whole, to one of them: same samples, same weights,
-same random numbers. Then the reduction is repeated. If it was whole for all others, the lost worker's slice is in it.
+When a worker is lost, the reduction breaks for some or all of the others. They are freed at once, keep their own sums,
+and form a new group. The whole lost slice is reissued to one of them, with the same samples, weights and random
+numbers. Then the reduction is repeated. If it was complete for all others, it contains the lost worker's slice.
 
-With ``deterministic`` each unit of the batch is a slice, and its gradient is reduced by itself: all add them up in the
-order of the batch, and the sum has the same bits however they are assigned.
+With ``deterministic`` each unit of the batch is a slice, and its gradient is reduced separately. All workers add the
+units in the order of the batch, so the sum is bitwise the same for any assignment.
 
-A lost worker is started again, as in the other strategies. A worker that has missed a step has other weights than the
-others, so at the beginning of a step it takes over those of one of them, with the buffers and the optimizer's state
-(``state_transfer``); then the group is formed anew with it. A host that is added does the same.
+A lost worker is restarted, as in the other strategies. A worker that has missed a step has old weights. So at the
+beginning of a step it gets the weights, the buffers and the optimizer's state from another worker
+(``state_transfer``); then a new group is formed with it. A host that is added does the same.
 
-Workers of one host are one peer to the others (``process_group``): a ring of ``n`` hosts carries ``2 (n - 1) / n`` of
-the gradient over each one's link, each way, whichever links are slow: it waits for the slowest. Half of a reduction
-(sums to those that add them) is told as push, half (sums to all) as pull.
+The workers of one host are one peer in the ring (``process_group``): with ``n`` hosts, each link carries
+``2 (n - 1) / n`` of the gradient in each direction, and the slowest link decides. The first half of a reduction (sums
+to the workers that add them) is reported as push, the second half (sums to all) as pull.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from remote_agent.training.worker.meeting_place import MeetingPlace
 LOG = logging.getLogger(__name__)
 
 MAX_BROKEN = 3
-"""Times in a row that a reduction may break though no worker was lost."""
+"""How often in a row a reduction may break without a lost worker."""
 
 NETWORK_HINT = (
     "open the hosts' firewalls to each other and keep other machines from their ports (docs/hosts.md), "
@@ -136,7 +136,7 @@ class AllReduce(Strategy):
     # --- Submitting --------------------------------------------------------------------------------------------------
 
     def _issue(self, step: int) -> ReductionInFlight:
-        """Submit a step to all workers: those without a share take part to get the sums."""
+        """Submit a step to all workers; those without a share take part to get the sums."""
         self._change_members(step)
         order = self._session.order
         first, last = order.span(step)
@@ -160,7 +160,7 @@ class AllReduce(Strategy):
         return current
 
     def _change_members(self, step: int) -> None:
-        """Before ``step`` is issued: end the workers that were to leave, and let in those that are back."""
+        """Before ``step`` is issued, end the workers that have to leave, and let in those that are back."""
         self._membership.start_leaving(step)
         self._membership.release_idle()
         newcomers = self._membership.ready()
@@ -176,7 +176,7 @@ class AllReduce(Strategy):
             self._membership.readmit(step, [member for member in newcomers if member not in failed])
 
     def _submit(self, current: ReductionInFlight) -> None:
-        """Have all living workers compute what is due and reduce."""
+        """Let all living workers compute their slices and reduce."""
         members = self._session.members
         if self._group is None or list(self._group.places) != members:
             self._group = None
@@ -202,10 +202,10 @@ class AllReduce(Strategy):
     # --- Waiting, and what to do when something is lost --------------------------------------------------------------
 
     def _settle(self, current: ReductionInFlight) -> dict[WorkerHandle, Reduced]:
-        """Wait until the reduction is whole for every living worker.
+        """Wait until the reduction is complete for every living worker.
 
         Raises:
-            TrainingError: it can't be: the job failed, or the workers are gone or don't reach each other.
+            TrainingError: the job failed, or the workers are gone or can't reach each other.
         """
         broken = 0
         while True:
@@ -223,7 +223,7 @@ class AllReduce(Strategy):
             self._submit(current)
 
     def _answers(self, current: ReductionInFlight) -> dict[WorkerHandle, Answer]:
-        """The living workers' answers. When one of them is lost, the others are freed from the reduction."""
+        """The living workers' answers; when a worker is lost, the others are freed from the reduction."""
         answers: dict[WorkerHandle, Answer] = {}
         self._driver.begin()
         while current.calls:
@@ -243,7 +243,7 @@ class AllReduce(Strategy):
         return answers
 
     def _owed(self, current: ReductionInFlight, member: WorkerHandle, computed: int) -> Owed | None:
-        """The slices of a worker; one that has computed them waits for the others, which says nothing about it."""
+        """The slices that a worker owes; a worker that waits for the others owes nothing."""
         if computed >= current.step:
             return None
         deadline_s = self._session.config.slice_deadline_s
@@ -252,7 +252,7 @@ class AllReduce(Strategy):
         return Owed(current.submitted[member], late_s, patience_s)
 
     def _overdue(self, current: ReductionInFlight) -> None:
-        """Try the reduction again in a new group if nothing moves, though all have computed and answer pings."""
+        """Repeat the reduction in a new group if it makes no progress though all have computed and answer pings."""
         calls = {member: member.call_in(PING, "progress") for member in current.calls}
         total = 0
         for member, call in calls.items():
@@ -265,7 +265,7 @@ class AllReduce(Strategy):
         current.moved = total
 
     def _call_off(self, current: ReductionInFlight) -> None:
-        """Give the group up: workers that wait in it are freed, and answer that the reduction is broken, or whole."""
+        """End the group; workers that wait in it are freed, and answer whether the reduction was complete."""
         group, self._group = self._group, None
         if group is None:
             return
@@ -275,7 +275,7 @@ class AllReduce(Strategy):
             member.call_in(PING, "give_up", group.number)
 
     def _reissue(self, current: ReductionInFlight) -> None:
-        """Give slices of lost workers to living ones."""
+        """Reissue slices of lost workers to living ones."""
         busy: dict[WorkerHandle, float] = {}
         for share in current.shares:
             if share.member in self._session.members:
@@ -290,10 +290,10 @@ class AllReduce(Strategy):
             current.due.append(share)
 
     def _counted(self, current: ReductionInFlight, answers: dict[WorkerHandle, Answer]) -> dict[WorkerHandle, Reduced]:
-        """The answers of a reduction that was whole.
+        """The answers of a complete reduction.
 
         Raises:
-            TrainingError: it does not hold each of the step's samples once.
+            TrainingError: it does not contain each of the step's samples once.
         """
         results: dict[WorkerHandle, Reduced] = {}
         for member in self._session.members:
@@ -306,7 +306,7 @@ class AllReduce(Strategy):
         return results
 
     def _commit(self, step: int) -> None:
-        """Have ``step`` applied now, since no call comes that would say so, or the weights are asked for first.
+        """Commit ``step`` now, because no next call does it, or because its weights are needed before.
 
         Raises:
             TrainingError: the optimizer failed, or no worker is left.
@@ -325,7 +325,7 @@ class AllReduce(Strategy):
     # --- Accounting --------------------------------------------------------------------------------------------------
 
     def _weights(self) -> Payload:
-        """The weights after the last step that is committed, from whichever living worker gives them first."""
+        """The weights after the last committed step, from the first living worker that answers."""
         try:
             return newest_weights(self._session.members, self._heartbeat)
         except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
@@ -333,7 +333,7 @@ class AllReduce(Strategy):
             raise WorkersGone(cause, hint="look at the hosts, then start the run again") from error
 
     def _report(self, current: ReductionInFlight, results: dict[WorkerHandle, Reduced]) -> StepReport:
-        """The step's event, on one clock, from one step's end to the next."""
+        """Make the step's report; times go from one step's end to the next, on one clock."""
         begun, now = self._ended, time.monotonic()
         for member, result in results.items():
             stamps = result.stamps

@@ -1,4 +1,4 @@
-"""What every strategy is to the rest of the coordinator."""
+"""Defines the interface of a strategy to the rest of the coordinator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from remote_agent.training.shared import units
 
 
 def report_reissued(session: Session, step: int, lost_by: str, to: WorkerHandle, samples: int, stall_s: float) -> None:
-    """Write that a lost slice was done by another worker, so long after it was given it."""
+    """Write that another worker computed a lost slice; ``stall_s`` is the time since that worker got it."""
     session.journal.write(
         SliceReissued, step=step, worker=lost_by, to=to.name, samples=samples, stall_s=max(0.0, stall_s)
     )
@@ -25,13 +25,13 @@ def report_reissued(session: Session, step: int, lost_by: str, to: WorkerHandle,
 class Strategy(ABC):
     """Turns a :class:`~remote_agent.training.coordinator.session.Session` into a sequence of applied steps.
 
-    It writes the events of its own decisions (workers lost, slices issued again, shares moved); the loop writes
-    the steps, checkpoints and the end.
+    It writes the events of its own decisions (workers lost, slices reissued, shares changed); the loop writes those of
+    steps and checkpoints, and the final one.
     """
 
     @abstractmethod
     def steps(self, session: Session) -> Iterator[StepReport]:
-        """Train until the configured number of steps is applied, or ``session.stopping()`` says to end early.
+        """Train until the configured number of steps is applied, or ``session.stopping()`` returns True.
 
         Raises:
             TrainingError: the run can't go on.

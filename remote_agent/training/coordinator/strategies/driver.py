@@ -1,13 +1,13 @@
-"""The wait for workers' answers, with all that tells whether a worker has failed: every strategy here goes through it.
+"""Waits for workers' answers and detects failed workers; every strategy waits through it.
 
-A strategy says what it awaits, what a worker owes of it, and, once a worker is lost, what becomes of its slices. The
-driver owns the membership, looks at it and at the heartbeat every :data:`~.deadlines.LOOK_S`, waits for the first of
-the awaited answers, and says what that means: a result, a lost worker with the evidence, or the end of the run.
+A strategy says which answers it awaits and which work each worker still owes; after a loss, it decides what to do with
+the worker's slices. The driver owns the membership. Every :data:`~.deadlines.LOOK_S` it checks membership and
+heartbeat, waits for the first awaited answer, and returns its meaning: a result, a lost worker with the evidence, or
+the end of the run.
 
-Evidence comes from answers (a call broke, a shard can't be reached) and from pings, and always in this order: the
-process ended, it is silent, it owes something for too long. A worker that owes something is late where another one can
-do it as well. It hangs where none can, or where no worker can be left out for a while since it would miss a step's
-weights.
+Evidence comes from answers (a call broke, a shard can't be reached) and from pings. The driver checks it in this order:
+the process ended; the process is silent; work is overdue. A worker with overdue work is *late* if another worker can do
+the work. It *hangs* if no other can, or if no worker can be left out because it would miss a step's weights.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from remote_agent.training.shared.rpc import Ref
 
 
 class Awaited(Protocol):
-    """What a strategy waits for: one worker's answer to one call."""
+    """An awaited answer of one worker to one call."""
 
     @property
     def member(self) -> WorkerHandle: ...
@@ -41,7 +41,7 @@ class Awaited(Protocol):
 
     @property
     def expected_s(self) -> float:
-        """How many seconds that usually takes."""
+        """Seconds that the call usually takes."""
         ...
 
 
@@ -50,13 +50,13 @@ A = TypeVar("A", bound=Awaited)
 
 @dataclass(frozen=True)
 class Owed:
-    """What a worker has not delivered yet.
+    """Work that a worker has not delivered yet.
 
     Attributes:
-        since: when it could begin with it, on the monotonic clock.
+        since: when the worker could start it, on the monotonic clock.
         late_s: seconds after which it is late.
-        patience_s: seconds after which it is given up, where no other worker can do it.
-        computed: the gradient is there, and on its way.
+        patience_s: seconds after which it is given up, if no other worker can do it.
+        computed: the gradient is computed and being sent.
     """
 
     since: float
@@ -67,7 +67,7 @@ class Owed:
 
 @dataclass(frozen=True)
 class Answered(Generic[A]):
-    """A call was answered, with ``result``."""
+    """A call returned ``result``."""
 
     awaited: A
     result: Any
@@ -75,7 +75,7 @@ class Answered(Generic[A]):
 
 @dataclass(frozen=True)
 class Lost:
-    """A worker can't be waited for any more."""
+    """A worker is lost."""
 
     member: WorkerHandle
     evidence: policy.Evidence
@@ -83,19 +83,19 @@ class Lost:
 
 @dataclass(frozen=True)
 class Stalled:
-    """All workers answer pings, and nothing has come for very long, for the ``times``-th time in a row."""
+    """All workers answer pings, but no answer came for very long, for the ``times``-th time in a row."""
 
     times: int
 
 
 class Driver:
-    """See the module.
+    """Waits for answers on behalf of one strategy.
 
     Args:
         on_server: see :class:`~remote_agent.training.coordinator.recovery.policy.RunStatus`.
 
     Attributes:
-        membership: the workers that take part, and those that may again.
+        membership: the workers that take part, and those that may return.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Driver:
         self._stalls = 0
 
     def begin(self) -> None:
-        """Give a step its full time from now on: it was issued, or goes on without a worker."""
+        """Restart the deadlines of a step, since it was issued, or continues without a worker."""
         self._waiting_since, self._stalls = time.monotonic(), 0
 
     def next(
@@ -117,13 +117,13 @@ class Driver:
         owed: Callable[[WorkerHandle, int], Owed | None],
         sending: Collection[WorkerHandle] = (),
     ) -> Answered[A] | Lost | Stalled | None:
-        """Wait a moment, until something has happened that the strategy has to know; None: nothing has.
+        """Wait a short time for something that the strategy has to handle; None: nothing happened.
 
         Args:
-            step: the one under way.
-            awaited: what is waited for.
-            owed: what a worker owes that is asked for something; given with it: the last step that it has computed.
-            sending: workers whose last answer came, while what they send may not have arrived.
+            step: the current step.
+            awaited: the awaited answers.
+            owed: returns the work that a worker owes, given the last step that it has computed.
+            sending: workers whose last answer came, but whose data may not have arrived yet.
 
         Raises:
             TrainingError: the run can't go on: the job failed, or shards or all workers are gone.
@@ -158,7 +158,7 @@ class Driver:
     def _refresh(
         self, step: int, members: Sequence[WorkerHandle], owed: Callable[[WorkerHandle, int], Owed | None]
     ) -> Lost | None:
-        """See what the heartbeat knows of workers and shards, and help those on that are away."""
+        """Check the heartbeat of workers and shards, and advance the return of workers that are away."""
         now = time.monotonic()
         for member in dict.fromkeys(members):
             evidence = self._evidence(member, owed)
@@ -172,7 +172,7 @@ class Driver:
     def _evidence(
         self, member: WorkerHandle, owed: Callable[[WorkerHandle, int], Owed | None]
     ) -> policy.Evidence | None:
-        """What speaks against a worker that has not answered."""
+        """The evidence that a worker without an answer has failed, if there is any."""
         beat = self._heartbeat.of(member.actor)
         if beat.ended:
             return policy.Died(beat.ended)

@@ -1,19 +1,19 @@
-"""Local SGD: the workers make many steps on their own, and exchange weights once a round. For slow links.
+"""Trains by local SGD: the workers make many local steps and exchange weights once a round. For slow links.
 
-A round takes the place of a step: ``num_iterations`` counts rounds, and each has one ``step`` event (its loss is the
-mean over the samples of all local steps). A local step on one device uses ``b = batch_size / devices`` samples, at
-least one, fixed for the run. The fastest device makes ``local_steps`` of them in a round; a slower one makes as many as
-fit into the same time, at least one. So all finish together, and a round takes the next ``sum(H_i * b)`` samples of the
-global order. Each sample is still used once an epoch. What is exchanged is told in ``local_rounds``.
+A round replaces a step: ``num_iterations`` counts rounds, and each has one ``step`` event (its loss is the mean over
+the samples of all local steps). A local step on one device uses ``b = batch_size / devices`` samples, at least one,
+fixed for the run. The fastest device makes ``local_steps`` of them in a round; a slower one makes as many as fit into
+the same time, at least one. So all finish together, and a round uses the next ``sum(H_i * b)`` samples of the global
+order. Each sample is still used once an epoch. ``worker.local_rounds`` has the exchange.
 
-With ``overlap`` a round's exchange is hidden behind the next round's computation: what comes back is one round old. The
-last round, and one that a checkpoint is made of, are waited for as without.
+With ``overlap`` a round's exchange is hidden behind the next round's computation; the received weights are one round
+old. Only the last round, and a round with a checkpoint, wait for their exchange.
 
-With ``outer=none``, ``local_steps=1`` and plain SGD a round is a step of ``sync``.
+With ``outer=none``, ``local_steps=1`` and plain SGD, a round equals a step of ``sync``.
 
-A round that a worker is lost in is not cut short: its slice is issued again, whole, to a living worker, which makes the
-same local steps from the same weights (with its own optimizer's moments, as those of the lost worker are gone with it).
-So no sample is left out; the price is that this round lasts up to twice as long.
+When a worker is lost, its whole slice of the round is reissued to a living worker, which makes the same local steps
+from the same weights (with the moments of its own optimizer, since those of the lost worker are gone). So no sample is
+left out, but this round takes up to twice as long.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from remote_agent.training.coordinator.strategies.step_in_flight import StepInFl
 from remote_agent.training.coordinator.strategies.streamed import Streamed
 
 ROUNDS_BETWEEN = 4
-"""Rounds from one cut to the next, unless a device's speed changed by :data:`~balance.LARGE_CHANGE`."""
+"""Rounds between two cuts, unless a device's speed changed by :data:`~balance.LARGE_CHANGE`."""
 
 
 def local_batch(config: TrainingConfig, devices: int) -> int:
-    """Samples of one local step on one of so many devices."""
+    """Number of samples of one local step on each of the devices."""
     return config.local_batch or max(1, config.batch_size // devices)
 
 
@@ -57,7 +57,7 @@ def local_steps(most: int, batch: int, profiles: Sequence[DeviceProfile]) -> tup
 
 
 def better_rounds(most: int, batch: int, cut: Sequence[int], tracks: Sequence[SpeedTrack]) -> tuple[int, ...] | None:
-    """Samples of each device in the next rounds, or None where the present ``cut`` does nearly as many a second."""
+    """Samples of each device in the next rounds; None: the present ``cut`` is nearly as fast."""
     profiles = [track.current for track in tracks]
     fresh = tuple(batch * steps for steps in local_steps(most, batch, profiles))
     gain = _rate(fresh, batch, profiles) / _rate(cut, batch, profiles)
@@ -65,7 +65,7 @@ def better_rounds(most: int, batch: int, cut: Sequence[int], tracks: Sequence[Sp
 
 
 def round_seconds(cut: Sequence[int], batch: int, profiles: Sequence[DeviceProfile]) -> float:
-    """Predicted compute time of a round: that of the device that ends last."""
+    """Predicted compute time of a round, which is that of the slowest device."""
     return max(samples // batch * profile.seconds(batch) for samples, profile in zip(cut, profiles, strict=True))
 
 
@@ -74,7 +74,7 @@ def _rate(cut: Sequence[int], batch: int, profiles: Sequence[DeviceProfile]) -> 
 
 
 class RoundBalancer(ShareBalancer):
-    """The living workers, with the samples of each one's next round.
+    """Decides how many samples each living worker gets in the next round.
 
     Attributes:
         batch: samples of one local step.
@@ -87,7 +87,7 @@ class RoundBalancer(ShareBalancer):
         super().__init__(session)
 
     def adapt(self, step: int, observed: Iterable[tuple[WorkerHandle, int, float]]) -> None:
-        """Learn from a round, as of a step of one local batch."""
+        """Update speeds and shares with the times of a round, as if it were a step of one local batch."""
         super().adapt(
             step, ((member, self.batch, seconds * self.batch / samples) for member, samples, seconds in observed)
         )
@@ -127,7 +127,7 @@ class LocalSgd(Streamed):
         return balancer
 
     def _span(self, step: int) -> tuple[int, int]:
-        """The next samples of the order; rounds are issued one after the other, each once; the last may be shorter."""
+        """The next positions of the order; each round is issued once, in order, and the last may be shorter."""
         begin, self._taken = self._taken, self._session.order.until(self._taken + sum(self._balancer.cut))
         return begin, self._taken
 
@@ -141,5 +141,5 @@ class LocalSgd(Streamed):
         return session.config.overlap and session.goes_on(current.step, current.end) and not self._is_saved(current)
 
     def _snapshot(self) -> Snapshot:
-        """The outer optimizer's state, and that of each living worker's own."""
+        """Keep the state of the outer optimizer, and of each living worker's own optimizer."""
         return snapshots.of_shards(self._session, inner=True)

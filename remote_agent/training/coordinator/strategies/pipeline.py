@@ -1,18 +1,18 @@
-"""A model that is cut by its layers: each worker has some blocks, and all compute each sample together. Exact.
+"""Trains a model that is cut by layers: each worker has some blocks, and all compute each sample together. Exact.
 
-Before the first step each device has measured the model's blocks one by one. The cut, the order of the devices and how
-many there are of them follow, with the links between them (``planning.cuts``); devices that would make a step longer
-get no blocks. Then a step is: every stage gets the same task and computes its part of all micro-batches
-(``worker.stage``), the stages exchange activations and gradients directly, and say what came of it: the last one the
-loss and what the samples weigh, each the sum of squares of its gradients. So the mean gradient and its norm over all
-stages are known here, and the next task has every stage make its optimizer's step with these.
+Before the first step, each device measures the model's blocks one by one. ``planning.cuts`` then chooses the devices,
+their order and the cut, with the links between them; devices that would make a step longer get no blocks. In a step,
+every stage gets the same task and computes its part of all micro-batches (``worker.stage``). The stages exchange
+activations and gradients directly. The last stage reports the loss and the weight of the samples; every stage reports
+the sum of squares of its gradients. So the coordinator knows the mean gradient's divisor and its norm over all stages,
+and the next task lets every stage make its optimizer's step with these.
 
-When a stage is lost the run goes back to its newest checkpoint: all workers end, and it is made ready once more with
-the devices that are left, which are cut anew (:class:`~remote_agent.training.errors.StageLost`). Steps since the
-checkpoint are made again, with the same samples and random numbers, so the weights are those of a run without the loss.
-A device that comes back, or is added, gets blocks after the next checkpoint, in the same way; so does a host leave that
-is drained, for which a checkpoint is made at once. That is done as well where a device has become slower or faster, and
-another cut is better by now (``pipeline_check``).
+When a stage is lost, the run returns to its newest checkpoint: all workers end, and the run starts over with the
+remaining devices and a new cut (:class:`~remote_agent.training.errors.StageLost`). The steps since the checkpoint are
+repeated with the same samples and random numbers, so the weights equal those of a run without the loss. A device that
+comes back or is added gets blocks in the same way, after the next checkpoint. When a host is drained, a checkpoint is
+saved at once, and the host leaves in the same way. So does the run if a device became slower or faster, and another cut
+is better now (``pipeline_check``).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _HINT = "look at the hosts and the network between them, then resume the run"
 
 @dataclass(eq=False)
 class _Call:
-    """A stage's part in a step that is under way."""
+    """A stage's part in the current step."""
 
     member: WorkerHandle
     answer: Ref[Any]
@@ -81,10 +81,10 @@ class Pipeline(Strategy):
 
     @classmethod
     def check(cls, model: nn.Module, factory: Any) -> None:
-        """Before anything is started: whether the model can be cut.
+        """Check that the model can be cut, before anything is started.
 
         Raises:
-            CannotCut: it is not known how.
+            CannotCut: the model has no known blocks.
         """
         own = getattr(factory, "layers", None)
         if own is None:
@@ -129,10 +129,10 @@ class Pipeline(Strategy):
     # --- The stages --------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        """Cut the model, and have each stage hold its part.
+        """Cut the model, and let each stage load its part.
 
         Raises:
-            TrainingError: it does not fit into the devices' memory, or a stage can't be opened.
+            TrainingError: the model does not fit into the devices' memory, or a stage can't be opened.
         """
         began, session, members = time.monotonic(), self._session, list(self._session.members)
         self._step, self._stages = session.order.done, members  # each of them may be lost before there are stages
@@ -156,7 +156,7 @@ class Pipeline(Strategy):
         self._opening_s = self._opened - began
 
     def _compare(self, step: int, done: Sequence[StageDone], span: tuple[int, int]) -> None:
-        """Say which devices became slow in a step, and see whether another cut is better by now."""
+        """Report devices that became slow in a step, and check whether another cut is better now."""
         session, before, samples = self._session, self._check, span[1] - span[0]
         self._check = check = before.after(samples, [each.compute_s for each in done])
         for stage, factor in check.became(before):
@@ -176,10 +176,12 @@ class Pipeline(Strategy):
         LOG.info("step %d: speeds changed by %s; another cut: %s", step, check.ratios, better)
 
     def _cut_anew(self, step: int) -> None:
-        """After a checkpoint: where a device is back, was added, is to leave, or changed; for the last two one is soon.
+        """After a checkpoint, cut the model again if a device is back, was added, has to leave, or changed its speed.
+
+        If a device has to leave or changed its speed, the next checkpoint is saved at once.
 
         Raises:
-            StageLost: the run is made ready once more.
+            StageLost: the run starts over.
         """
         session = self._session
         draining = session.membership.draining
@@ -202,7 +204,7 @@ class Pipeline(Strategy):
             raise error
 
     def _lost(self, cause: str, host: str = "") -> StageLost:
-        """What ends this cut; the next one is made with the devices that the user wants now."""
+        """Make the error that ends this cut; the next cut uses the devices that the user wants now."""
         session = self._session
         error = StageLost(cause, hint=_HINT, host=host)
         fleet = [*(member.seat.spec for member in session.members), *(away.spec for away in session.away)]
@@ -213,7 +215,7 @@ class Pipeline(Strategy):
         return error
 
     def _made(self, step: int, batch: Slice) -> list[StageDone]:
-        """What the stages say of a step; raises as :meth:`_answers`."""
+        """The stages' reports of a step; raises as :meth:`_answers`."""
         task = StageTask(
             step=step,
             batch=batch,
@@ -230,12 +232,12 @@ class Pipeline(Strategy):
         return self._answers(calls, owed)
 
     def _all(self, members: Sequence[WorkerHandle], seconds: float, method: str, *arguments: Any) -> list[Any]:
-        """What the members answer to a call that takes so many seconds at most; raises as :meth:`_answers`."""
+        """The members' answers to a call with a time limit; raises as :meth:`_answers`."""
         calls = [_Call(each, each.call(method, *arguments), seconds, time.monotonic()) for each in members]
         return self._within(calls, seconds)
 
     def _each(self, seconds: float, method: str, arguments: Callable[[int], tuple[Any, ...]]) -> list[Any]:
-        """What the stages answer to a call with arguments by their numbers; raises as :meth:`_answers`."""
+        """The stages' answers to a call; ``arguments`` gives those of a stage; raises as :meth:`_answers`."""
         calls = [
             _Call(each, each.call(method, *arguments(number)), seconds, time.monotonic())
             for number, each in enumerate(self._stages)
@@ -247,10 +249,10 @@ class Pipeline(Strategy):
         return self._answers(calls, lambda *_: owed)
 
     def _answers(self, calls: Sequence[_Call], owed: Callable[[WorkerHandle, int], Owed | None]) -> list[Any]:
-        """What is answered to the calls, in their order.
+        """The answers to the calls, in their order.
 
         Raises:
-            StageLost: a member was lost, or lost another one.
+            StageLost: a member was lost, or lost its connection to another one.
             TrainingError: the job failed.
         """
         answers: dict[WorkerHandle, Any] = {}
@@ -297,7 +299,7 @@ class Pipeline(Strategy):
     # --- Accounting --------------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Have the last step applied now."""
+        """Apply the last step now."""
         self._all(self._stages, SERVER_S, "commit", self._commit)
 
     def _weights(self) -> Payload:

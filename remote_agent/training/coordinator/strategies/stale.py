@@ -1,21 +1,21 @@
-"""``ssp`` and ``async``: no worker waits for a whole step; each slice's gradient is applied as soon as it is there.
+"""Trains without a common step (``ssp``, ``async``): each slice's gradient is applied as soon as it arrives.
 
-Each worker gets slices of the global order, one after the other, as large as its part of a step of ``sync``. The shards
-apply each by itself and answer it with fresh weights (``server.stale_shard`` says how a slice counts beside others).
+Each worker gets slices of the global order, one after the other, as large as its share of a step of ``sync``. The
+shards apply each slice separately and answer with new weights (``server.stale_shard`` says how slices are weighted).
 With ``ssp`` no worker gets more than ``staleness`` slices ahead of the slowest (``staleness_clocks``); with ``async``
-there is no bound. While the bound allows it a worker has its next slices in its queue, so it never waits for the
+there is no bound. As far as the bound allows, a worker has its next slices in its queue, so it never waits for the
 coordinator.
 
-A ``step`` event is written each time that another ``batch_size`` samples are applied on all shards; it tells of the
-slices that came since the event before. So steps count the same samples as those of ``sync``, though a slice may belong
-to the step after the one that it was issued for. Where a checkpoint or a copy of the shards is to be made, at the end,
-and where the run is told to stop, slices are issued up to that step's last sample and no further until all of them are
-applied: a checkpoint holds the samples of its steps, each once, and nothing else.
+A ``step`` event is written whenever another ``batch_size`` samples are applied on all shards; it covers the slices
+since the last event. So steps count the same samples as in ``sync``, but a slice may belong to the step after the one
+for which it was issued. Before a checkpoint, a copy of the shards, the end of the run or a stop, slices are issued up
+to the step's last sample only, and no further until all of them are applied. So a checkpoint contains the samples of
+its steps, each once, and no others.
 
-When a worker is lost, silent or late, its slices are issued again, whole, to the others, before any new ones. They are
-computed with newer weights than they would have been. A shard counts each slice of a chunk once, so it does not matter
-what had been sent of them, nor what is sent later. What becomes of the worker is decided by ``policy``, and carried out
-by ``membership``: once it is back it gets slices again.
+When a worker is lost, silent or late, its whole slices are reissued to the others, before any new ones. They are then
+computed with newer weights. A shard counts each slice of a chunk once, so it does not matter what the worker has sent
+or sends later. ``policy`` decides about the worker, and ``membership`` carries the decision out; once the worker is
+back, it gets slices again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ LOG = logging.getLogger(__name__)
 
 
 def about(config: TrainingConfig) -> str:
-    """For the plan: what staleness means for the user."""
+    """Explain the staleness, for the plan."""
     applied = "each slice is applied as it comes, so that two runs differ a little"
     if config.strategy == "async":
         return f"async: no worker ever waits for another; gradients may be of any age: {applied}"
@@ -63,7 +63,7 @@ def about(config: TrainingConfig) -> str:
 
 
 class Stale(Strategy):
-    """See the module; the configuration's strategy says whether there is a bound."""
+    """The coordinator's part of ``ssp`` and ``async``; the configuration's strategy says whether there is a bound."""
 
     @classmethod
     def first_cut(cls, config: TrainingConfig, profiles: Sequence[DeviceProfile], least: int) -> FirstCut:
@@ -130,7 +130,7 @@ class Stale(Strategy):
     # --- Submitting --------------------------------------------------------------------------------------------------
 
     def _issue(self, goal: Goal) -> None:
-        """Give slices to all workers that may have another one, first to those with the fewest; lost slices first."""
+        """Give lost slices, then new ones, to all workers that may have another one, first to those with the fewest."""
         self._membership.readmit(self._step)
         self._membership.start_leaving(self._step)
         self._membership.release_idle([member for member, queue in self._queues.items() if queue.slices])
@@ -174,7 +174,7 @@ class Stale(Strategy):
     # --- Waiting, and what to do when something is lost --------------------------------------------------------------
 
     def _settle(self) -> tuple[Issued, StaleResult] | None:
-        """Wait a moment until a slice is applied, and give it; None where none was.
+        """Wait a short time for a slice that is applied, and return it; None: there was none.
 
         Raises:
             TrainingError: the run can't go on: the job failed, or shards or all workers are gone.
@@ -197,7 +197,7 @@ class Stale(Strategy):
         return None
 
     def _owed(self, member: WorkerHandle, computed: int) -> Owed:
-        """The oldest slice of a worker."""
+        """The oldest slice that a worker owes."""
         queue = self._queues[member]
         head = queue.slices[0]
         return Owed(queue.since, self._late_s(head), self._patience_s(head), computed=computed >= head.place)
@@ -206,7 +206,7 @@ class Stale(Strategy):
         return given_up_after(self._session.config.slice_deadline_s, head.expected_s)
 
     def _late_s(self, head: Issued) -> float:
-        """Seconds after which a worker is late with a slice; how long weights take to come is not known at first."""
+        """Seconds after which a worker is late with a slice; the time of the weights' transfer is unknown at first."""
         if not head.member.usual_call_s:
             return self._patience_s(head)
         return late_after(self._session.config.slice_deadline_s, head.expected_s)
@@ -221,7 +221,7 @@ class Stale(Strategy):
             self._balancer.take_notice(self._step, issued.member, result)
 
     def _report(self, counted: list[tuple[Issued, StaleResult]]) -> StepReport:
-        """The step's event, of the slices that were applied since the last one."""
+        """Make the report of the slices that were applied since the last one."""
         session, begun, now = self._session, self._ended, time.monotonic()
         for issued, result in counted:
             member, stamps = issued.member, result.stamps

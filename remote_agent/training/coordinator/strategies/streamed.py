@@ -1,20 +1,19 @@
-"""Synchronous training over streams, exact: after each step the weights are those of one process on the same batches.
+"""Trains synchronously with streamed gradients; after each step the weights equal those of one process.
 
-Step ``t``: each worker computes the gradient sum of its slice and pushes it to the shards, which add the slices up,
-make the optimizer's step as soon as a chunk has them all, and stream the new weights back (``wire``,
-``shared_memory``). The coordinator takes no part in that. It assigns the slices, one step ahead: while step ``t``
-is computed, step ``t + 1`` waits in the workers' queues. The price: a change of shares takes effect one step later.
+In step ``t``, each worker computes the gradient sum of its slice and pushes it to the shards. A shard adds the slices,
+makes the optimizer's step for a chunk as soon as all slices of it have arrived, and streams the new weights back
+(``wire``, ``shared_memory``). No tensor passes through the coordinator. It assigns the slices one step ahead: while
+step ``t`` is computed, step ``t + 1`` waits in the workers' queues. So a change of shares takes effect one step later.
 
-When a worker is lost, the others wait for its slice in the middle of the step. The slice is issued again, whole, to
-one of them: same samples, same weights (those of step ``t - 1`` are kept until ``t`` is whole), same random numbers.
-So is the lost worker's slice of the step that was submitted ahead, once the step before is whole. A shard counts each
-slice of a chunk once, so it does not matter whether the lost worker had pushed none, some or all of it. So a slice is
-issued again on mere suspicion, when its worker is silent or late: the first gradient counts, and what comes after the
-step is whole is dropped. ``driver`` finds out which workers fail, ``policy`` decides about them, and ``membership``
-carries that out.
+When a worker is lost, the others wait for its slice in the middle of the step. The whole slice is reissued to one of
+them, with the same samples, weights (those of step ``t - 1`` are kept until ``t`` is complete) and random numbers. The
+lost worker's slice of the next step is reissued once the current step is complete. A shard counts each slice of a chunk
+once, so it does not matter how much of it the lost worker had pushed. For this reason a slice can be reissued on
+suspicion, when its worker is silent or late: the first gradient counts, and gradients that arrive after the step are
+dropped. ``driver`` detects failed workers, ``policy`` decides about them, and ``membership`` carries the decision out.
 
-A worker that takes part from step ``t + 1`` on gets the weights of step ``t`` once that is whole. Where only such
-workers are left in step ``t``, they are started again like the lost ones, and the first that is back makes both steps.
+A worker that takes part from step ``t + 1`` on gets the weights of step ``t`` once step ``t`` is complete. If only such
+workers are left in step ``t``, they are restarted like the lost ones, and the first one that is back makes both steps.
 """
 
 from __future__ import annotations
@@ -51,11 +50,11 @@ from remote_agent.training.shared.slices import SliceSpan
 LOG = logging.getLogger(__name__)
 
 MAX_LATE = 3
-"""Times that a step's deadline may pass for a worker whose process answers."""
+"""How often a step's deadline may pass for a worker whose process answers."""
 
 
 class Streamed(Strategy):
-    """See the module."""
+    """The coordinator's part of ``sync``; see the module."""
 
     _local_batch = 0
     """Samples of a local step; 0: a slice is one gradient."""
@@ -94,7 +93,7 @@ class Streamed(Strategy):
             current = ahead
 
     def _learn(self, current: StepInFlight) -> None:
-        """Shares follow what the step showed."""
+        """Update the shares with the times of the step."""
         self._balancer.adapt(
             current.step,
             (
@@ -109,7 +108,7 @@ class Streamed(Strategy):
                 self._balancer.take_notice(current.step, part.member, part.result)
 
     def _new_balancer(self, session: Session) -> ShareBalancer:
-        """Decides how much each worker gets."""
+        """Make the balancer, which decides each worker's share."""
         return ShareBalancer(session)
 
     # --- Submitting --------------------------------------------------------------------------------------------------
@@ -121,11 +120,11 @@ class Streamed(Strategy):
         return self._session.saves(current.step, current.end - current.common.samples, current.end)
 
     def _is_delayed(self, current: StepInFlight) -> bool:
-        """Whether the step's new weights are waited for in the step after it, of which there has to be one."""
+        """Whether workers wait for the step's new weights only in the next step, which has to exist."""
         return False
 
     def _issue(self, step: int) -> StepInFlight:
-        """Submit a step to all workers: those without a share take part to get the weights."""
+        """Submit a step to all workers; those without a share take part to get the weights."""
         session = self._session
         self._newest = step
         self._membership.wait_for_members(step)
@@ -154,7 +153,7 @@ class Streamed(Strategy):
         return current
 
     def _resume(self, open_step: OpenStep) -> StepInFlight:
-        """Go on with a step that a killed coordinator had issued: what no worker has begun of it is issued now."""
+        """Continue a step that a killed coordinator had issued; issue the slices that no worker has started."""
         self._newest = open_step.common.step
         current, missing = resumed(self._session, open_step)
         for owner, task in missing.items():
@@ -162,7 +161,7 @@ class Streamed(Strategy):
         return current
 
     def _span(self, step: int) -> tuple[int, int]:
-        """Positions (begin, end) of a step in the order, for all workers; asked for once for each step, in order."""
+        """Positions (begin, end) of a step in the order, for all workers; call it once for each step, in order."""
         return self._session.order.span(step)
 
     # --- Waiting, and what to do when something is lost --------------------------------------------------------------
@@ -171,7 +170,7 @@ class Streamed(Strategy):
         """Wait until the step is done on every worker that takes part.
 
         Raises:
-            TrainingError: it can't be: the job failed, or server or workers are gone.
+            TrainingError: the run can't go on: the job failed, or servers or workers are gone.
         """
         current.begun = time.monotonic()
         self._issue_unassigned(current, ahead)
@@ -195,7 +194,7 @@ class Streamed(Strategy):
                         check_weights(self._session, self._heartbeat, current.step)
 
     def _stalled(self, current: StepInFlight, times: int) -> None:
-        """All workers answer, all slices are sent, and the step is not whole for very long."""
+        """Handle a step that stays incomplete for very long though all workers answer and all slices are sent."""
         LOG.info("step %d: not whole though all workers answer, for the %d. time", current.step, times)
         check_servers(self._session)
         if times >= MAX_LATE:
@@ -203,7 +202,7 @@ class Streamed(Strategy):
             raise ServerGone(cause, hint=SERVER_HINT, host=self._session.servers[0].host)
 
     def _owed(self, current: StepInFlight, member: WorkerHandle, computed: int) -> Owed | None:
-        """The slices of a worker; one that has done its part waits for the others, which says nothing about it."""
+        """The slices that a worker owes; a worker that waits for the others owes nothing."""
         own = [part for part in current.awaited if part.member is member and part.samples]
         owed = [part for part in own if part.repair or computed < current.step]
         if not owed:
@@ -215,15 +214,15 @@ class Streamed(Strategy):
         )
 
     def _late_s(self, parts: Iterable[SliceAssignment]) -> float:
-        """Seconds after which a worker that has these to do is late."""
+        """Seconds after which a worker with these parts is late."""
         return late_after(self._session.config.slice_deadline_s, sum(part.computing_s for part in parts))
 
     def _lose(
         self, current: StepInFlight, ahead: StepInFlight | None, gone: WorkerHandle, evidence: policy.Evidence
     ) -> None:
-        """Go on without a worker; its slices, of the step ahead too, are issued again.
+        """Continue without a worker, and reissue its slices, also those of the next step.
 
-        So are those that were only on their way when the worker answered: they may not have come.
+        Slices that were still being sent when the worker answered are reissued too, since they may not have arrived.
         """
         own = next((part for part in current.parts if part.member is gone and not part.repair), None)
         held = HeldSlice(own.samples, own.answer, self._late_s([own])) if own is not None else None
@@ -247,7 +246,7 @@ class Streamed(Strategy):
     def _reassign(
         self, lost: SliceAssignment, current: StepInFlight, parts: list[SliceAssignment], to: list[SliceAssignment]
     ) -> None:
-        """Take a lost worker's part out of ``parts``, and put its slice, issued again, in ``to``."""
+        """Remove a lost worker's part from ``parts``, and put its reissued slice into ``to``."""
         parts.remove(lost)
         if lost.task.own is None:
             return
@@ -260,11 +259,11 @@ class Streamed(Strategy):
             current.unassigned.append(lost)
 
     def _all_came_later(self, step: int) -> bool:
-        """Whether no living worker can do a slice of ``step``: all, if any, get its weights once it is whole."""
+        """Whether no living worker can compute a slice of ``step``, since all of them joined for a later step."""
         return all(member.entered > step for member in self._session.members)
 
     def _issue_unassigned(self, current: StepInFlight, ahead: StepInFlight | None) -> None:
-        """Issue again what was lost of a step while no worker could do it; those that wait for it are started again."""
+        """Reissue slices that were lost while no worker could do them; restart workers that wait for them."""
         if self._all_came_later(current.step):
             for member in list(self._session.members) if current.unassigned else ():
                 self._lose(current, ahead, member, policy.TooLate(current.step))
@@ -283,7 +282,7 @@ class Streamed(Strategy):
         return SliceAssignment(task, substitute, answer, time.monotonic(), lost_by, repair=True)
 
     def _issue_again(self, current: StepInFlight, ahead: StepInFlight | None) -> None:
-        """Issue the steps under way to workers that came back after all had been lost."""
+        """Reissue the current steps to workers that came back after all had been lost."""
         for each in (current, ahead):
             if each is None:
                 continue
@@ -298,7 +297,7 @@ class Streamed(Strategy):
         self._issue_unassigned(current, ahead)
 
     def _release(self, current: StepInFlight, ahead: StepInFlight | None) -> None:
-        """End workers that were to leave, and have done all that they were given."""
+        """End workers that have to leave and have finished their slices."""
         busy = {part.member for each in (current, ahead) if each is not None for part in each.awaited}
         busy |= {part.member for part in current.parts} if current.delayed else set()
         self._membership.release_idle(busy)
@@ -309,7 +308,7 @@ class Streamed(Strategy):
         return snapshots.of_shards(self._session)
 
     def _report(self, current: StepInFlight) -> StepReport:
-        """The step's event, from one step's end to the next, on one clock."""
+        """Make the step's report; times go from one step's end to the next, on one clock."""
         begun, now = self._ended, time.monotonic()
         results = current.streamed()
         if current.inherited:  # when it was issued is not known
