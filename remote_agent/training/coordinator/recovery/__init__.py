@@ -1,1 +1,1 @@
-"""What goes wrong while a run is on: how it is noticed, what is decided, and what brings the run back."""
+"""Recovery from failures during a run: detecting them, deciding about them, and restoring the run."""

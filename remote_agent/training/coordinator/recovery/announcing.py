@@ -1,4 +1,4 @@
-"""What a run tells of workers that leave it, or stay."""
+"""Writes the events of workers that leave a run, or stay."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from remote_agent.training.coordinator.session import Session
 
 
 def tell_lost(session: Session, step: int, member: WorkerHandle | Rejoining, cause: str) -> None:
-    """``member`` takes no part any more, or failed on its way back, because of ``cause``."""
+    """Write that ``member`` left the run, or failed on its way back, because of ``cause``."""
     who = {"worker": member.name, "host": member.host, "device": member.device}
     session.journal.write(WorkerLost, **who, step=step, cause=cause)
 
 
 def tell_who_stays(session: Session, step: int) -> None:
-    """Which hosts the run goes on with, where the user has told every one to leave."""
+    """Write which hosts stay if the user has drained every host."""
     membership = session.membership
     if not all(member.host in membership.draining for member in session.members):
         return

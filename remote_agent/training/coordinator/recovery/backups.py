@@ -1,18 +1,17 @@
-"""Copies of the shards' state in the coordinator's memory, so that a run goes on when shards are lost.
+"""Keeps copies of the shards' state in the coordinator's memory, so that a run survives the loss of shards.
 
-What a shard holds is the weights and what the optimizer remembers. The weights every worker has too, and keeps those of
-the copied step in its own memory (``Worker.keep``). What the optimizer remembers is copied: every so many steps each
-shard puts it aside, between two steps; then training goes on, while the parts come here in the background. A copy is
-valid once all parts of that step are here; until then the one before is kept. So all parts are always of one step.
+A shard holds weights and the optimizer's state. Every worker has the weights too, and keeps those of the copied step in
+its own memory (``Worker.keep``). The optimizer's state is copied: at intervals, each shard puts it aside between two
+steps; then training continues while the parts come here in the background. A copy is valid once all parts of its step
+are here; until then the previous copy is kept. So all parts of a copy are of one step.
 
-Where no worker waits for a whole step (``ssp``, ``async``) no worker has the weights of one, and the shards put theirs
-aside with the rest. Between two steps nothing is under way there but where all workers come together, which such a run
-does for a copy as for a checkpoint; what that takes counts as time that training waits.
+With ``ssp`` and ``async`` no worker has the weights of a common step, so the shards also put their weights aside. For a
+copy, as for a checkpoint, all workers of such a run first finish their slices and wait; this counts as waiting time.
 
-The coordinator holds them since its host is the only one whose loss ends the run's process anyway (the run then goes on
-from a checkpoint): no set of other hosts that are lost at once takes the copies along.
+The copies are on the coordinator's host, because only the loss of this host ends the run's process anyway (the run then
+continues from a checkpoint). The loss of any other hosts at the same time does not lose the copies.
 
-How often is decided in :mod:`copy_interval`.
+:mod:`copy_interval` decides the interval.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from remote_agent.training.shared.slices import SliceSpan
 
 
 def about(session: Session, step_s: float, host: str) -> tuple[str, ...]:
-    """For the plan: how often copies are made, and what the loss of a shard would cost; ``step_s`` is predicted."""
+    """Explain, for the plan, how often copies are made, and what the loss of a shard costs; ``step_s`` is predicted."""
     if not is_restorable(session):
         return ()  # every worker holds everything
     steps = CopyInterval(bursts=_is_stale(session), step_s=step_s).steps
@@ -51,7 +50,7 @@ def about(session: Session, step_s: float, host: str) -> tuple[str, ...]:
 
 
 def is_restorable(session: Session) -> bool:
-    """Whether the run can go on when a shard is lost."""
+    """Whether the run can continue after the loss of a shard."""
     return session.stream is not None
 
 
@@ -61,14 +60,14 @@ def _is_stale(session: Session) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Copy:
-    """What the run can go back to.
+    """A state to which the run can return.
 
     Attributes:
-        step: the last step that is in it.
-        position: of the order: where the step after it begins.
-        state: what the optimizer on the shards remembers, by parameter.
-        holders: keys of the actors that have kept the weights; a worker that is started again has not.
-        weights: these, float32 of shape ``(layout.numel,)``, where it is the shards that keep them; None: the workers.
+        step: the last step of the copy.
+        position: the position in the order at which the next step begins.
+        state: the state of the shards' optimizer, by parameter.
+        holders: keys of the actors that keep the weights; a restarted worker does not.
+        weights: float32 of shape ``(layout.numel,)``, if the shards keep the weights; None: the workers keep them.
     """
 
     step: int
@@ -80,20 +79,20 @@ class Copy:
 
 @dataclass(frozen=True, kw_only=True)
 class _Sent:
-    """A copy that has come, and how long it was on its way, in seconds."""
+    """A copy that has arrived, and the seconds of its transfer."""
 
     copy: Copy
     sending_s: float
 
 
 class Copies:
-    """The newest whole copy of a run, and the one on its way; a context manager.
+    """Holds the newest complete copy of a run, and the one in transfer; a context manager.
 
     Args:
         session: the run's, before its first step.
 
     Attributes:
-        newest: the newest whole copy; that of the run's beginning is there from the start, if its state is known.
+        newest: the newest complete copy; at first the initial state, if it is known.
     """
 
     def __init__(self, session: Session) -> None:
@@ -119,9 +118,9 @@ class Copies:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def after(self, session: Session, report: StepReport, position: int, snapshot: Snapshot | None) -> None:
-        """A step was made: copy it if it is due, and say when the next one is.
+        """After a step, copy the state if a copy is due, and set the step of the next copy.
 
-        Samples are reported as counted to their source once no copy goes back before them.
+        Samples are reported to their source as counted once no copy can return to a position before them.
 
         Args:
             session: the run's.
@@ -151,14 +150,14 @@ class Copies:
             session.keeping.copy_due = max(soonest, due)
 
     def forget(self) -> None:
-        """The run goes back to the newest copy: what came after it did not happen."""
+        """Forget everything after the newest copy, since the run returns to it."""
         if self._coming is not None:
             self._coming.cancel()
             self._coming = None
         self._unseen, self._coming_slices = [], []
 
     def _begin(self, session: Session, step: int, position: int, snapshot: Snapshot | None, barrier_s: float) -> None:
-        """Have the shards put their state aside, and the workers their weights; fetch it in the background."""
+        """Let shards put their state aside and workers keep their weights; fetch the state in the background."""
         began = time.monotonic()
         keeping = _keep(session, step, self.newest.step if self.newest is not None else step)
         taken = snapshot if snapshot is not None else snapshots.of_shards(session, weights=self._stale)
@@ -168,7 +167,7 @@ class Copies:
         self._coming = self._pool.submit(_fetch, step, position, taken, keeping)
 
     def _take_over(self, session: Session) -> None:
-        """The copy on its way replaces the one before once it is whole; one that was lost on its way is forgotten."""
+        """Replace the newest copy with the one in transfer once that is complete; forget one that was lost."""
         if self._coming is None or not self._coming.done():
             return
         coming, self._coming = self._coming, None

@@ -1,8 +1,8 @@
-"""Checkpoints by time, where the user has not said after which steps: without any, a run is lost with its head.
+"""Decides when a checkpoint by time is due, if the user has not set ``checkpoint_every``.
 
-The first one comes soon, the others every ``checkpoint_seconds``, or less often where they would cost too much:
-training waits while weights and optimizer state are kept, and what is written keeps the head's disk busy and wears it.
-Where a lost worker takes the steps since along (a stage of a pipeline), they come more often.
+Without checkpoints, a run is lost with its head. The first one is saved soon, the others every ``checkpoint_seconds``.
+The pause is longer if checkpoints would cost too much: training waits while the state is kept, and writing uses and
+wears the head's disk. With ``pipeline``, where a lost stage costs the steps since the checkpoint, the pause is shorter.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from remote_agent.training.coordinator.recovery.copy_interval import MAX_STALLED
 from remote_agent.training.coordinator.session import Session, StepReport
 
 FIRST_S = 5.0
-"""Seconds of training until the first one: before, little is lost."""
+"""Seconds of training until the first checkpoint."""
 
 MAX_REMADE_S = 5.0
-"""Seconds of training from one to the next, at most, where a lost worker costs the steps since."""
+"""Most seconds of training between two checkpoints of a pipeline."""
 
 MAX_STALLED_SPLIT = 0.03
-"""Part of the time that training may wait for checkpoints there; else it is ``copy_interval.MAX_STALLED``."""
+"""Part of the time that a pipeline may wait for checkpoints; other strategies: ``copy_interval.MAX_STALLED``."""
 
 MAX_WRITING = 0.25
-"""Part of the time that the disk may be written to."""
+"""Part of the time in which a checkpoint may be written to the disk."""
 
 MAX_BYTES_S = 4e6
-"""Bytes a second that are written in the long run: 350 GB a day are enough for a disk."""
+"""Most bytes a second in the long run, which are 350 GB a day, to limit the wear of the disk."""
 
 
 class CheckpointTimer:
-    """When the next checkpoint of a run is due by time.
+    """Sets the step of a run's next checkpoint by time.
 
     Args:
         session: the run's, before its first step.
@@ -51,18 +51,18 @@ class CheckpointTimer:
 
     @property
     def rest_s(self) -> float:
-        """Seconds of training from one to the next."""
+        """Seconds of training between two checkpoints."""
         newest = self._saver.newest
         written_s = max(newest.seconds / MAX_WRITING, newest.size / MAX_BYTES_S) if newest is not None else 0.0
         return max(self._every_s, self._interval.stall_s / self._max_stalled, written_s)
 
     def after(self, session: Session, report: StepReport, stall_s: float | None) -> None:
-        """A step was made: say whether one of the next is to be kept.
+        """After a step, set the next checkpoint if it is time.
 
         Args:
             session: the run's.
             report: of the step.
-            stall_s: seconds that training waited for the step to be kept; None: it was not.
+            stall_s: seconds that training waited for this step's checkpoint; None: the step has none.
         """
         if not self._is_on:
             return

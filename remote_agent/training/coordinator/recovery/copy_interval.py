@@ -1,4 +1,4 @@
-"""How often the shards' state is copied (``backups``): what steps and copies take, and what follows from it. Pure."""
+"""Decides how often the shards' state is copied (``backups``), from the times of steps and copies. Pure."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ MAX_STALLED = 0.01
 """Part of the time that training may wait for copies."""
 
 COUNTED_STALLS = 3
-"""Of the last so many copies, how long training waited for each; the shortest counts."""
+"""Number of last copies of which the shortest waiting time counts."""
 
 MAX_SENDING = 0.25
-"""Part of the time that copies may be on their way: they share the links with training."""
+"""Part of the time in which copies may be in transfer, since they share the links with training."""
 
 MIN_STEP_S = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
 class CopyInterval:
-    """What is known of a run's steps and copies, in seconds; 0: nothing yet.
+    """The measured times of a run's steps and copies, in seconds; 0: unknown.
 
     Attributes:
-        bursts: slices of several workers come at once and end as many steps, so some steps take nothing and others all
-            of the time. All workers have to come together for a copy, then.
-        step_s: a step takes so long.
-        stalls: so long training waited for each of the last copies, the newest last.
-        sending_s: so long the newest copy was on its way.
+        bursts: slices of several workers arrive at once and end several steps, so some steps take no time and others
+            all of it. For a copy, all workers then have to finish their slices.
+        step_s: time of a step.
+        stalls: time that training waited for each of the last copies, the newest last.
+        sending_s: time of the newest copy's transfer.
     """
 
     bursts: bool
@@ -39,10 +39,10 @@ class CopyInterval:
 
     @property
     def stall_s(self) -> float:
-        """How long training waits for a copy.
+        """Expected time that training waits for a copy.
 
-        A single one may have met with something else: it must not put off the next. Before there are two it is what is
-        expected: to come together may take the others as long as a slice takes.
+        A single measurement may be disturbed and must not delay the next copy. With fewer than two, an estimate is
+        used: all workers finish their slices within the time of a slice.
         """
         if len(self.stalls) > 1:
             return min(self.stalls)
@@ -50,10 +50,10 @@ class CopyInterval:
 
     @property
     def steps(self) -> int:
-        """Steps from one copy to the next, at least 1.
+        """Steps between two copies, at least 1.
 
-        So many that the steps since can be made again within ``planning.simulator.REPLAY_S``, unless the copies would
-        then cost too much of the time or of the link.
+        The steps since a copy can be repeated within ``planning.simulator.REPLAY_S``, unless the copies would then take
+        too much of the time or of the link.
         """
         step_s = max(self.step_s, MIN_STEP_S)
         wanted = copied_every(step_s)
@@ -61,14 +61,14 @@ class CopyInterval:
         return max(wanted, affordable)
 
     def over(self, seconds: float) -> float:
-        """How much longer a step of so many seconds took than one takes; 0 as long as nothing is known of that."""
+        """Seconds by which a step took longer than usual; 0 if the usual time is unknown."""
         return max(0.0, seconds - self.step_s) if self.step_s else 0.0
 
     def after_step(self, seconds: float) -> CopyInterval:
-        """With one more step that took so long.
+        """Add the time of one more step.
 
-        A long step (a fault, a repair) must not make the interval between copies short, which is in steps. Where steps
-        end in bursts only the mean says anything.
+        A long step (a fault, a repair) must not shorten the interval between copies, which counts steps. If steps end
+        in bursts, only the mean is meaningful.
         """
         if not self.step_s:
             step_s = seconds
@@ -79,5 +79,5 @@ class CopyInterval:
         return dataclasses.replace(self, step_s=step_s)
 
     def after_copy(self, stall_s: float) -> CopyInterval:
-        """With one more copy for which training waited so long."""
+        """Add the waiting time of one more copy."""
         return dataclasses.replace(self, stalls=(*self.stalls, stall_s)[-COUNTED_STALLS:])

@@ -1,4 +1,4 @@
-"""Which shards and workers answer: asked when something is late or lost, before one of them is blamed."""
+"""Checks which shards and workers answer, when something is late or lost, before one of them is blamed."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ SERVER_HINT = (
 
 
 def check_servers(session: Session) -> None:
-    """Ask all shards, within :data:`PING_S`.
+    """Ping all shards, and wait up to :data:`PING_S`.
 
     Raises:
-        ServerGone: one does not answer.
-        TrainingError: one has failed.
+        ServerGone: a shard does not answer.
+        TrainingError: a shard has failed.
     """
     calls = [(server.host, server.actor.call("ping")) for server in session.servers]
     deadline = time.monotonic() + PING_S
@@ -43,18 +43,18 @@ def check_servers(session: Session) -> None:
 
 
 def check_beats(session: Session, heartbeat: Heartbeat) -> None:
-    """See what the heartbeat heard of the shards; none is waited for unless one has failed.
+    """Check the heartbeat of the shards, without waiting unless one has failed.
 
-    A shard alone is gone once it has been silent for :data:`SERVER_SILENT_S`: going back to a copy costs steps. Where
-    a worker on its host is silent too, the host is cut off, and it is gone with it.
+    A shard counts as lost after :data:`SERVER_SILENT_S` of silence, since the return to a copy costs steps. If a worker
+    on its host is silent too, the whole host counts as lost, and its shard with it.
 
     Args:
         session: the run's.
-        heartbeat: it watches the shards, and all workers.
+        heartbeat: the heartbeat of the shards and of all workers.
 
     Raises:
-        ServerGone: one has ended, or is silent.
-        TrainingError: one has failed.
+        ServerGone: a shard has ended, or is silent.
+        TrainingError: a shard has failed.
     """
     workers = [*session.members, *(away.member for away in session.away if away.member is not None)]
     silent = {member.host for member in workers if heartbeat.of(member.actor).is_silent}
@@ -68,10 +68,10 @@ def check_beats(session: Session, heartbeat: Heartbeat) -> None:
 
 
 def check_weights(session: Session, heartbeat: Heartbeat, step: int) -> None:
-    """Where no worker takes part in ``step``, see that those on their way back can get the weights it begins with.
+    """If no worker takes part in ``step``, check that returning workers can get the weights before it.
 
-    They can't where some chunks have made the step and others have not: the rest of it can be sent by a worker that has
-    the weights before it, and by no other.
+    They can't if some chunks have made the step and others have not: then only a worker with the weights before the
+    step can send the rest.
 
     Raises:
         WeightsGone: no such worker is left.
@@ -98,7 +98,7 @@ def check_weights(session: Session, heartbeat: Heartbeat, step: int) -> None:
 
 
 def is_answered(member: WorkerHandle, call: Ref[Any], heartbeat: Heartbeat, seconds: float) -> bool:
-    """Whether a worker that is watched answers a call; waited for as long as it answers pings, and so long at most."""
+    """Whether a worker answers a call; this waits as long as the worker answers pings, up to a limit."""
     end = time.monotonic() + seconds
     while rpc.first_ready([call], LOOK_S) is None:
         beat = heartbeat.of(member.actor)
@@ -108,20 +108,20 @@ def is_answered(member: WorkerHandle, call: Ref[Any], heartbeat: Heartbeat, seco
 
 
 def answer_of(member: WorkerHandle, call: Ref[T], heartbeat: Heartbeat, seconds: float) -> T:
-    """What a worker answers, waited for as by :func:`is_answered`.
+    """A worker's answer, with the waiting time of :func:`is_answered`.
 
     Raises:
-        Timeout, or an error of Ray's: it does not come.
+        Timeout, or an error of Ray's: there is no answer.
     """
     is_answered(member, call, heartbeat, seconds)
     return rpc.get(call, 0.0)
 
 
 def newest_weights(members: Sequence[WorkerHandle], heartbeat: Heartbeat) -> Payload:
-    """The newest weights, from whichever living worker gives them first; the last one is waited for in any case.
+    """The newest weights, from the first living worker that answers; the last worker gets the full waiting time.
 
     Raises:
-        Timeout, or an error of Ray's: none does.
+        Timeout, or an error of Ray's: no worker answers.
     """
     *others, last = members
     for member in others:
@@ -133,7 +133,7 @@ def newest_weights(members: Sequence[WorkerHandle], heartbeat: Heartbeat) -> Pay
 
 
 def server_gone(session: Session, host: str, cause: str) -> ServerGone:
-    """The error that the shard on ``host`` was lost."""
+    """Make the error for a lost shard on ``host``."""
     what = "the parameter server" if len(session.servers) == 1 else "a shard of the parameter server"
     error = ServerGone(f"{what} was lost: {cause}", hint=SERVER_HINT, host=host)
     error.known = True

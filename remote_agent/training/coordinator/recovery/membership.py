@@ -1,8 +1,8 @@
-"""Which workers take part in a run: it carries out what the failure policy and the user decide about them.
+"""Changes which workers take part in a run, as the failure policy and the user decide.
 
-A worker is away because it was set aside (silent, or late: it catches up by itself, and takes part again), because it
-is being started again, or because it is new. Each comes back the same way: it follows the run with the newest weights,
-and takes part from the next step that is issued. The others do not wait for it.
+A worker is away because it was set aside (it was silent or late, and can catch up by itself), because it is being
+restarted, or because it is new. All of them come back in the same way: the worker follows the run with the newest
+weights, and takes part from the next step that is issued. The others do not wait for it.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ LOG = logging.getLogger(__name__)
 
 
 def lose(session: Session, member: WorkerHandle, step: int, cause: str) -> None:
-    """Go on without a worker that was lost while no strategy was training; it is started again once one is.
+    """Remove a worker that was lost while no strategy was training; it is restarted when one trains again.
 
     Raises:
-        WeightsGone: it was the last one.
+        WeightsGone: it was the last worker.
     """
     session.membership.members.remove(member)
     tell_lost(session, step, member, cause)
@@ -56,7 +56,7 @@ def lose(session: Session, member: WorkerHandle, step: int, cause: str) -> None:
 
 
 class Membership:
-    """Changes which workers of a session take part, as long as a strategy trains.
+    """Changes which workers of a session take part, while a strategy trains.
 
     Args:
         on_server: see :class:`~remote_agent.training.coordinator.recovery.policy.RunStatus`.
@@ -83,19 +83,19 @@ class Membership:
     def handle_failure(
         self, step: int, member: WorkerHandle, evidence: Evidence, *, newest: int, held: HeldSlice | None = None
     ) -> None:
-        """Decide about a worker that failed, and carry that out. Its slices are the caller's to issue again.
+        """Decide about a failed worker, and carry the decision out. The caller reissues its slices.
 
-        A worker that was to leave is ended, without a decision. Nothing is done about one that is gone already.
+        A worker that has to leave is ended without a decision. A worker that is already gone is ignored.
 
         Args:
-            step: the one under way.
+            step: the current step.
             member: the worker.
-            evidence: what was seen.
-            newest: the newest step that it was given a part in.
+            evidence: the evidence of its failure.
+            newest: the newest step in which it was to take part.
             held: the slice that it had.
 
         Raises:
-            WorkersGone: it was the last one, and will not come back.
+            WorkersGone: it was the last worker, and will not come back.
             TrainingError: the batch does not fit into the others' memory.
         """
         if member in self._leaving:
@@ -121,14 +121,14 @@ class Membership:
         self._carry_out(decision, away, newest)
 
     def start_leaving(self, step: int) -> None:
-        """Give workers on drained hosts no part in ``step`` and those after it; one host stays in any case."""
+        """Exclude workers on drained hosts from ``step`` and later steps; one host always stays."""
         for member in self._session.membership.to_leave():
             tell_lost(self._session, step, member, policy.decide(policy.Drained(), _ANY).cause)
             self._leave(step, member, f"{member.host} is drained")
             self._leaving.append(member)
 
     def release_idle(self, busy: Collection[WorkerHandle] = ()) -> None:
-        """End those that were to leave, and are not ``busy`` with what they were given before."""
+        """End workers that have to leave and are not ``busy`` with earlier slices."""
         for member in [member for member in self._leaving if member not in busy]:
             self._release(member)
 
@@ -142,7 +142,7 @@ class Membership:
         self._watch()
 
     def _blame(self, member: WorkerHandle, evidence: Evidence) -> None:
-        """See whether the user's code is to blame."""
+        """Check whether the user's code caused the failure."""
         if isinstance(evidence, Died):
             self._session.crashes.died(member.seat, member.actor, evidence.cause)
         elif isinstance(evidence, Hung):
@@ -182,15 +182,15 @@ class Membership:
     # --- Coming back -------------------------------------------------------------------------------------------------
 
     def wait(self, seconds: float) -> None:
-        """Wait until something may have changed about workers that are away, at most so long."""
+        """Wait until the state of workers that are away may have changed, up to a limit."""
         self._heartbeat.wait(seconds)
 
     def refresh(self, step: int) -> None:
-        """Bring workers that are away on their way back, and carry out the user's commands.
+        """Advance the return of workers that are away, and carry out the user's commands.
 
         Raises:
             WorkersGone: no worker takes part, and none came back in time.
-            JobError: the user's code kills workers, or holds them up.
+            JobError: the user's code kills workers, or hangs.
         """
         now = time.monotonic()
         there = [away.member for away in self._away if away.member is not None]
@@ -222,7 +222,7 @@ class Membership:
         self._carry_out(decision, away, step)
 
     def _progress(self, away: Rejoining, now: float) -> Evidence | None:
-        """Help a worker on its way back; what it failed of, if it did."""
+        """Advance the return of a worker; returns the evidence if it failed."""
         joining = self._session.joining
         if away.opening is not None:
             if not away.opening.done():
@@ -260,7 +260,7 @@ class Membership:
         return Hung(waited) if waited > away.patience_s else None
 
     def ready(self) -> list[WorkerHandle]:
-        """The workers that have caught up, and may take part."""
+        """The workers that have caught up and can take part."""
         return [member for _, member in self._ready()]
 
     def _ready(self) -> list[tuple[Rejoining, WorkerHandle]]:
@@ -275,7 +275,7 @@ class Membership:
         return result
 
     def refuse(self, step: int, failed: Mapping[WorkerHandle, Evidence]) -> None:
-        """Decide about workers that were ready, and failed when they were to take part."""
+        """Decide about workers that were ready, but failed when they should take part."""
         for away in [away for away in self._away if away.member in failed]:
             assert away.member is not None, "it was ready"
             self._failed(step, away, failed[away.member])
@@ -284,8 +284,8 @@ class Membership:
         """Let workers that have caught up take part from ``step`` on; returns whether there was one.
 
         Args:
-            step: the one that is issued next.
-            only: of these alone; None: of all.
+            step: the next step to issue.
+            only: only these workers; None: all.
         """
         entered = False
         for away, member in self._ready():
@@ -308,7 +308,7 @@ class Membership:
         return entered
 
     def wait_for_members(self, step: int) -> None:
-        """Let workers that have caught up take part from ``step`` on; where none does, wait until there is one.
+        """Let workers that have caught up take part from ``step`` on; if no worker takes part, wait for one.
 
         Raises:
             WorkersGone: none came back in time.
@@ -329,7 +329,7 @@ class Membership:
             member.attempts = 0
 
     def _reopen(self) -> None:
-        """Start the workers that are away again, and end those that leave: a new strategy may have other shards."""
+        """Restart the workers that are away, and end those that leave, since a new strategy may have other shards."""
         self.release_idle()
         for away in self._away:
             if away.follows is not None and away.member is not None:

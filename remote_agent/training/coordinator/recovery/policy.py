@@ -1,14 +1,14 @@
-"""What follows from a worker's failure: evidence and how the run stands in, a decision out. Pure.
+"""Decides what to do about a failed worker, from the evidence and the state of the run. Pure.
 
-Evidence is what was seen, never what it may mean: a process ended, nothing was heard for a while, a slice is late. The
-policy decides; ``recovery.membership`` carries it out. Whatever is decided, the slices that the worker had not
-delivered are issued again to others at once (a shard counts each slice once, so at worst some work was done twice): a
-decision is about the worker.
+Evidence is an observation, not an interpretation: a process ended, a worker was silent for a while, a slice is late.
+This module decides; ``recovery.membership`` carries the decision out. A decision is about the worker only. Its
+undelivered slices are reissued to others at once in any case (a shard counts each slice once, so at worst some work is
+done twice).
 
-A worker that was seen to end is started again, after a pause that doubles each time that this did not help, up to
-:data:`LONGEST_PAUSE_S`: a device whose driver is broken must not be tried all the time, and one whose host is repaired
-overnight is to take part in the morning. A worker that is silent or late may come back, and is not ended: its host may
-be cut off for a while only. One that does not come back though its host's node lives hangs, and is started again.
+A worker whose process ended is restarted. If this does not help, the pause before the next attempt doubles, up to
+:data:`LONGEST_PAUSE_S`: a device with a broken driver must not be tried all the time, and a host that is repaired
+overnight should take part in the morning. A worker that is silent or late is not ended, since its host may be cut off
+only for a while. If it does not come back though its host's node is alive, it hangs, and is restarted.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MAX_ATTEMPTS = 3
-"""Times that the last worker is started again, without having worked well in between, until the run fails."""
+"""How often the last worker is restarted, without having worked well in between, until the run fails."""
 
 STEADY_STEPS = 50
-"""Steps that a worker has to make until its earlier failures are forgotten."""
+"""Steps after which a worker's earlier failures are forgotten."""
 
 FIRST_PAUSE_S = 0.0
 NEXT_PAUSE_S = 2.0
-"""Before the first attempt to start a worker again, and before the second; doubled for each further one."""
+"""Pauses before the first and the second attempt to restart a worker; doubled for each further attempt."""
 
 LONGEST_PAUSE_S = 300.0
-"""A worker that can't be started is tried again at least so often."""
+"""The longest pause between two attempts."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Died:
 
 @dataclass(frozen=True)
 class Silent:
-    """Its process has not answered for ``seconds``; it ``hangs`` where that is too long, and its host's node lives."""
+    """Its process has not answered for ``seconds``; it ``hangs`` if that is too long and its host's node is alive."""
 
     seconds: float
     hangs: bool = False
@@ -46,35 +46,35 @@ class Silent:
 
 @dataclass(frozen=True)
 class Late:
-    """Its process answers, and its slice is not done after ``seconds``, well beyond what was expected."""
+    """Its process answers, but its slice is not done after ``seconds``, much longer than expected."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Hung:
-    """As :class:`Late`, for so long that it will not end by itself."""
+    """As :class:`Late`, but for so long that it is not expected to finish."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class ShardLinkDown:
-    """Its process answers, and it can't exchange gradients and weights with a shard."""
+    """Its process answers, but can't exchange gradients and weights with a shard."""
 
     cause: str
 
 
 @dataclass(frozen=True)
 class TooLate:
-    """It takes part from the step after ``step`` on, and all that take part in ``step`` were lost."""
+    """It takes part from the step after ``step`` on, but all workers of ``step`` were lost."""
 
     step: int
 
 
 @dataclass(frozen=True)
 class Drained:
-    """The user wants its host to leave."""
+    """The user drained its host."""
 
 
 Evidence = Died | Silent | Late | Hung | ShardLinkDown | TooLate | Drained
@@ -82,14 +82,14 @@ Evidence = Died | Silent | Late | Hung | ShardLinkDown | TooLate | Drained
 
 @dataclass(frozen=True, kw_only=True)
 class RunStatus:
-    """How the run stands when a worker fails.
+    """The state of the run when a worker fails.
 
     Attributes:
-        others: workers that take part, without this one.
-        coming: workers that may take part again, without this one: silent, late, or being started.
-        attempts: times that this worker was started again, or failed otherwise, since it last worked well.
-        on_server: the weights outlive the workers, and one that missed a step gets up to date by itself; else a new
-            process takes its place, and has the weights from another worker.
+        others: number of workers that take part, without this one.
+        coming: number of workers that may return (silent, late, or starting), without this one.
+        attempts: number of restarts and other failures of this worker since it last worked well.
+        on_server: servers hold the weights, so a worker that missed a step catches up by itself. Otherwise it is
+            replaced by a new process, which gets the weights from another worker.
     """
 
     others: int
@@ -100,7 +100,7 @@ class RunStatus:
 
 @dataclass(frozen=True)
 class SetAside:
-    """It takes no part until it has caught up by itself; ``lost``: to the user it is gone until then."""
+    """It does not take part until it has caught up by itself; ``lost``: the user sees it as lost until then."""
 
     cause: str
     lost: bool
@@ -108,7 +108,7 @@ class SetAside:
 
 @dataclass(frozen=True)
 class Restart:
-    """End its process if there is one, and start another on the same host, after a pause."""
+    """End its process, if there is one, and start a new one on the same host after a pause."""
 
     cause: str
     after_s: float
@@ -116,14 +116,14 @@ class Restart:
 
 @dataclass(frozen=True)
 class Drop:
-    """Go on without it for good."""
+    """Remove it from the run for good."""
 
     cause: str
 
 
 @dataclass(frozen=True)
 class Fail:
-    """The run can't go on; ``weights_lost``: from a checkpoint it can."""
+    """End the run; ``weights_lost``: it can continue from a checkpoint."""
 
     cause: str
     weights_lost: bool = False
@@ -133,7 +133,7 @@ Decision = SetAside | Restart | Drop | Fail
 
 
 def decide(evidence: Evidence, status: RunStatus) -> Decision:
-    """What is done about the worker."""
+    """Decide what to do about the worker."""
     decision = _about(evidence, status)
     if isinstance(decision, Drop) and not status.others and not status.coming:
         return Fail(f"the last worker was lost: {decision.cause}")
@@ -143,7 +143,7 @@ def decide(evidence: Evidence, status: RunStatus) -> Decision:
 
 
 def pause_s(attempts: int) -> float:
-    """Seconds before a worker is started again that was so often before."""
+    """Seconds before the next restart of a worker after this number of attempts."""
     return FIRST_PAUSE_S if not attempts else min(LONGEST_PAUSE_S, NEXT_PAUSE_S * 2.0 ** min(attempts - 1, 30))
 
 

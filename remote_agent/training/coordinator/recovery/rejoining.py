@@ -1,4 +1,4 @@
-"""What is learned from a worker on its way back: why it does not follow the run, and how fast it is."""
+"""Interprets the answers of returning workers: why a worker does not follow the run, and how fast it is."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from remote_agent.training.shared.messages import ShardLinkDown, StaleResult, St
 from remote_agent.training.shared.rpc import Ref
 
 MAX_SLOWDOWN = 20.0
-"""A slice that was late by more than this says no more about the device than one that was late by this."""
+"""A slowdown of a late slice above this value counts as this value."""
 
 
 def of_following(follows: Ref[ShardLinkDown | None]) -> Evidence | None:
-    """What a call to follow that has ended says; it does not end before the worker takes part."""
+    """The evidence of a call to follow that has ended, which it should not do before the worker takes part."""
     try:
         answer = rpc.get(follows, 0.0)
     except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
@@ -24,7 +24,7 @@ def of_following(follows: Ref[ShardLinkDown | None]) -> Evidence | None:
 
 
 def learn_from_late(away: Rejoining, member: WorkerHandle) -> None:
-    """Let the slice that was late say how fast the device is now."""
+    """Update the device's speed with the slice that was late."""
     if away.held is None or not away.is_late or away.lost:
         return
     samples = away.held.samples

@@ -1,18 +1,18 @@
-"""What makes a run start over: an actor that is lost before the first step; a model that can't be streamed after all.
+"""Decides how a run starts over: after a loss before the first step, or with another strategy or other devices.
 
-A worker or server that ends while the run is being made ready leaves none to take its place: shares, shards and the
-way of the gradients are being decided with it. What has been done until then takes seconds, so all actors end, and the
-run is made ready once more, with the hosts that have a living node; without one that is lost a second time, too. A
-device that is left out is tried again while the run is on, once its host has a node (``Request.away``). So it is for a
-run that goes on from a checkpoint while one of its hosts is away.
+Loss before the first step. Shares, shards and the exchange are decided with all workers and servers, so none of them
+can be replaced during the setup. The setup takes seconds, so all actors end, and it is repeated with the hosts that
+have a living node. A host whose actor is lost a second time is left out. A device that is left out is tried again
+during the run, once its host has a node (``Request.away``). The same holds for a run that resumes from a checkpoint
+while one of its hosts is away.
 
-A model may leave out a parameter in the measurement and use it later (a branch, an expert). Such a step can't be
-streamed: the run goes back to its newest checkpoint, or to its beginning, and reduces gradients among the workers from
-then on, which say for each parameter whether there is a gradient. The run goes back as well when all workers were lost
-that had the weights.
+Parameters without a gradient. A model may leave out a parameter in the measurement and use it later (a branch, an
+expert). Such a step can't be streamed. The run returns to its newest checkpoint, or to its beginning, and then reduces
+gradients among the workers, which say for each parameter whether it has a gradient. The run also starts over when all
+workers with the weights were lost.
 
-A device that has no room for the model is left out. Where none has, and the user left the way to train open, the model
-is cut by its layers over all of them.
+Memory. A device without room for the model is left out. If no device has room, and the user left the strategy open, the
+model is cut by layers over all of them.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ CUTS = next(spec.name for spec in SPECS.values() if spec.split)
 """The strategy for models that fit on no device."""
 
 MAX_STARTS = 3
-"""Times that a run is made ready."""
+"""How often the setup of a run is tried."""
 
 MAX_OF_A_HOST = 2
-"""Times that an actor on the same host may be lost, until the run begins without that host."""
+"""How many actors on the same host may be lost until the run starts without this host."""
 
 MAX_STAGES_IN_A_ROW = 5
-"""Times in a row that stages of a pipeline may be lost before the run has come as far as it was."""
+"""How often in a row stages of a pipeline may be lost without new progress of the run."""
 
 
 def without_lost(request: Request, lost: Sequence[str], living: Collection[str]) -> Request | None:
-    """The run with the devices that another start is made with; None: there is no other start. Pure.
+    """The request for another start after a loss; None: no other start is made. Pure.
 
     Args:
-        request: the run as it was started.
-        lost: for each start that failed, the host that lost an actor; empty where that is not known.
+        request: the request of the last start.
+        lost: for each failed start, the host that lost an actor; empty: unknown.
         living: hosts that have a living node.
     """
     times = Counter(lost)
@@ -65,19 +65,19 @@ def without_lost(request: Request, lost: Sequence[str], living: Collection[str])
 
 
 def missed(request: Request, onward: Request, lost: str) -> tuple[DeviceSpec, ...]:
-    """Devices that the user is told about: those of the host that lost an actor, and those that are left out now."""
+    """Devices to report to the user: those of the host that lost an actor, and those that are left out now."""
     return tuple(spec for spec in request.devices if spec.host == lost or spec not in onward.devices)
 
 
 def unstreamed(request: Request) -> Request | None:
-    """The run as it is started over when its model turned out to be none that can be streamed; None: it can't be."""
+    """The request for a start without streaming; None: the strategy has no alternative."""
     if not spec_of(request.config.strategy).otherwise:
         return None
     return from_newest(dataclasses.replace(request, config=without_servers(request.config)))
 
 
 def without_small(request: Request, error: TooLarge) -> Request | None:
-    """The run with the devices that have room for its model; None: none has. Pure."""
+    """The request with the devices that have room for the model; None: none has. Pure."""
     small = (*request.small, *((spec, error.cause) for spec in error.specs))
     devices = tuple(spec for spec in request.devices if spec not in error.specs)
     if not error.specs or not devices:
@@ -86,10 +86,10 @@ def without_small(request: Request, error: TooLarge) -> Request | None:
 
 
 def cut(request: Request, error: TooLarge) -> Request:
-    """The run with its model cut by its layers over all devices, those that have no room for all of it, too. Pure.
+    """The request with the model cut by layers over all devices, including those without room for all of it. Pure.
 
     Raises:
-        TooLarge: it can't be cut.
+        TooLarge: the model can't be cut.
     """
     if request.config.strategy != AUTO:
         raise error
@@ -106,6 +106,6 @@ def cut(request: Request, error: TooLarge) -> Request:
 
 
 def from_newest(request: Request) -> Request:
-    """The run as it goes on from its newest checkpoint; without one, as it began."""
+    """The request to continue from the newest checkpoint, or from the beginning if there is none."""
     saved = any((request.folder / checkpoint.FOLDER).glob("step-*.json"))
     return dataclasses.replace(request, resume=request.folder if saved else request.resume)

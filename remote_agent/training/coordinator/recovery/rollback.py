@@ -1,11 +1,16 @@
-"""Going on when shards of the parameter server were lost: back to the newest copy, and the steps since made again.
+"""Restores lost shards of the parameter server: returns the run to the newest copy, and repeats the steps since.
 
-In this order: workers that wait for the shards are freed, and those that do not answer are lost too; a new shard is
-started for each lost one, on the coordinator's host, where the copy is; all shards, the living ones too, are given the
-copied step's state, and serve anew, with a new secret, so that one that was only cut off can't disturb; all workers go
-back to the weights that they have kept of that step. The steps since are then made as any others: with the same samples
-of the order, each counted once, as the record of slices says which of its lines are superseded. (Where no worker waits
-for a whole step they are cut into other slices, applied in another order: what comes out is as good, and not the same.)
+It proceeds in this order:
+
+1. Workers that wait for the shards are freed. Workers that do not answer are lost too.
+2. Each lost shard is replaced by a new one on the coordinator's host, where the copy is.
+3. All shards load the state of the copied step and serve with a new secret, so that an old shard that was only cut off
+   can't interfere.
+4. All workers return to the weights that they kept of that step.
+
+The steps since are then repeated with the same samples, each counted once: the record of slices marks its superseded
+lines. With ``ssp`` and ``async`` the samples are cut into other slices and applied in another order, so the result is
+as good, but not the same.
 """
 
 from __future__ import annotations
@@ -39,16 +44,16 @@ from remote_agent.training.wire.layout import Layout
 LOG = logging.getLogger(__name__)
 
 MAX_RESTORES = 5
-"""Times that shards may be lost one after the other with no new step made in between."""
+"""How often in a row shards may be lost without a new step in between."""
 
 SPARE_BYTES = 1 << 30
-"""Memory that has to be free for a spare process, which takes about a fifth of that."""
+"""Free memory that a spare process requires; it uses about a fifth of that."""
 
 _HINT = "resume the run: it goes on from its newest checkpoint"
 
 
 class Restorer:
-    """Goes back to a copy whenever shards are lost, until that does not help any more.
+    """Returns to a copy whenever shards are lost, until this does not help any more.
 
     Args:
         host: the coordinator's, for events.
@@ -59,15 +64,15 @@ class Restorer:
         self._furthest = self._failed_attempts = 0
 
     def made(self, step: int) -> None:
-        """A step was made: if none was as far before, the losses up to now are forgotten."""
+        """After a step, forget the earlier losses if the run has made new progress."""
         if step > self._furthest:
             self._furthest, self._failed_attempts = step, 0
 
     def restore(self, session: Session, copy: Copy | None, lost: ServerGone, step: int) -> tuple[Session, Copy]:
-        """As :func:`restore`, again if further shards are lost meanwhile; with the copy that the run went back to.
+        """As :func:`restore`, and again if more shards are lost meanwhile; also returns the copy that was used.
 
         Raises:
-            ServerGone: it can't be done, or was done :data:`MAX_RESTORES` times in vain.
+            ServerGone: the shards can't be restored, or :data:`MAX_RESTORES` attempts have failed.
             WeightsGone: there is no copy yet, as after a takeover.
         """
         if copy is None:
@@ -85,21 +90,21 @@ class Restorer:
 
 
 def restore(session: Session, copy: Copy, lost: ServerGone, step: int, host: str) -> Session:
-    """Bring everything back to ``copy``.
+    """Return all shards and workers to ``copy``.
 
     Args:
         session: the run's, whose strategy has ended with ``lost``.
-        copy: the newest whole one.
-        lost: what happened.
-        step: the one that was under way.
+        copy: the newest complete copy.
+        lost: the error of the lost shard.
+        step: the step in which it was lost.
         host: the coordinator's, for events.
 
     Returns:
-        The session to go on with.
+        The session to continue with.
 
     Raises:
-        ServerGone: it can't be done (``lost`` itself), or another shard was lost meanwhile.
-        WeightsGone: no worker is left that has the copied step's weights.
+        ServerGone: the shards can't be restored (``lost`` itself), or another shard was lost meanwhile.
+        WeightsGone: no worker with the copied step's weights is left.
         TrainingError: as :meth:`Servers.further`.
     """
     if not is_restorable(session) or session.stream is None or session.pool is None:
@@ -138,7 +143,7 @@ def restore(session: Session, copy: Copy, lost: ServerGone, step: int, host: str
 
 
 def prepare(session: Session) -> None:
-    """Have a process ready that a lost shard can be restored in, where this host has room for it; waits for nothing."""
+    """Start a spare process for a lost shard, if this host has memory for it, without waiting for it."""
     if not is_restorable(session) or session.pool is None or session.pool.spare is not None:
         return
     if psutil.virtual_memory().available > SPARE_BYTES:
@@ -148,7 +153,7 @@ def prepare(session: Session) -> None:
 
 
 def part_of(copy: Copy, shapes: Shapes, layout: Layout, shard: int) -> Resumption:
-    """What shard number ``shard`` needs of ``copy``: nothing of the other shards' state travels to it."""
+    """The part of ``copy`` that shard number ``shard`` needs."""
     chunks = [layout.chunks[chunk] for chunk in layout.by_shard[shard]]
     own = {(chunk.begin, chunk.end): cut(copy.state.optimizer, shapes, chunk.begin, chunk.end) for chunk in chunks}
     return Resumption(step=copy.step, pieces=own)
@@ -158,12 +163,12 @@ def part_of(copy: Copy, shapes: Shapes, layout: Layout, shard: int) -> Resumptio
 
 
 def _free_workers(session: Session, step: int, gone: str) -> list[bool]:
-    """Have the workers give up what they wait for; says of each shard whether it answers.
+    """Free the workers that wait for shards; returns for each shard whether it answers.
 
-    Workers that do not answer are lost. The shard on host ``gone`` is known to be, and not asked.
+    Workers that do not answer are lost. The shard on host ``gone`` is known to be lost and is not asked.
 
     Raises:
-        TrainingError: one answers that it has failed by itself, which another one would too.
+        TrainingError: a shard answers that it has failed, which would happen to a new one too.
     """
     freeing = [(member, member.call_in(PING, "abandon")) for member in session.members]
     # Once this is answered, no worker waits for an exchange with the old shards any more.
@@ -196,7 +201,7 @@ def _free_workers(session: Session, step: int, gone: str) -> list[bool]:
 
 
 def _complete(session: Session, living: Sequence[bool]) -> tuple[Server, ...]:
-    """The shards in the layout's order, with a new one, on this host, in the place of each lost one."""
+    """The shards in the layout's order, with each lost one replaced by a new one on this host."""
     assert session.pool is not None, "lost shards can be started again"
     for server, lives in zip(session.servers, living, strict=True):
         if not lives:
@@ -210,7 +215,7 @@ def _complete(session: Session, living: Sequence[bool]) -> tuple[Server, ...]:
 
 
 def _load(session: Session, servers: Sequence[Server], copy: Copy) -> None:
-    """Hand each shard its part of the copied state."""
+    """Give each shard its part of the copied state."""
     assert session.stream is not None, "the shards are streamed to"
     calls = []
     for number, server in enumerate(servers):
@@ -228,7 +233,7 @@ def _load(session: Session, servers: Sequence[Server], copy: Copy) -> None:
 
 
 def _weights(session: Session, copy: Copy, servers: Sequence[Server], heartbeat: Heartbeat) -> rpc.Ref[Any]:
-    """The copied step's weights, out of the memory of a worker that is alive, on a shard's host if there is one."""
+    """The copied step's weights, from a living worker, if possible on a shard's host."""
     near = {server.host for server in servers}
     for member in sorted(session.members, key=lambda member: member.host not in near):
         if member.actor.key not in copy.holders:
@@ -243,7 +248,7 @@ def _weights(session: Session, copy: Copy, servers: Sequence[Server], heartbeat:
 def _rejoin(
     session: Session, copy: Copy, entry: StreamInfo, kept: rpc.Ref[Any], step: int, heartbeat: Heartbeat
 ) -> None:
-    """Bring all workers to the copied step, and to the new shards; one that is lost meanwhile is left out."""
+    """Return all workers to the copied step and connect them to the new shards; those lost meanwhile are left out."""
     calls = [
         (
             member,

@@ -1,9 +1,8 @@
-"""Where the weights are with the workers alone, one that comes back takes them over from one that was not away.
+"""Gives a returning worker the state of another worker, if no server holds the weights.
 
-Between two steps all workers have the same weights, buffers and optimizer state. One of them keeps a copy, which those
-that come fetch from it; meanwhile the others wait, since the next step's weights would be different ones. That takes as
-long as a checkpoint takes over the link between the two: for Adam three times the weights, where a step's reduction
-sends them about twice.
+Between two steps all workers have the same weights, buffers and optimizer state. One of them keeps a copy, and the
+returning workers fetch it. The others wait, since the next step would change the weights. This takes as long as sending
+a checkpoint over the link: for Adam three times the weights, while a step's reduction sends them about twice.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from remote_agent.training.shared.messages import REPAIR
 def hand_over(
     step: int, giver: WorkerHandle, newcomers: Sequence[WorkerHandle], heartbeat: Heartbeat
 ) -> dict[WorkerHandle, Died]:
-    """Let ``newcomers`` be what ``giver`` is after ``step``, which it has applied.
+    """Give ``newcomers`` the state of ``giver`` after ``step``, which it has applied.
 
     Returns:
-        The workers that could not take it over, and why.
+        The workers that could not load the state, and why.
     """
     giver.call("snapshot")
     # Within a value Ray does not fetch them before the call: pings would have to wait for that, too.

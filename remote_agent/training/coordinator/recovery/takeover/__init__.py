@@ -1,1 +1,1 @@
-"""A new coordinator takes over the workers and servers of one that was killed."""
+"""Takeover: a new coordinator takes over the workers and servers of a killed one."""

@@ -1,14 +1,14 @@
-"""A coordinator that takes the place of one that was killed: workers and servers go on as they are.
+"""Takes over a run whose coordinator was killed; workers and servers keep running.
 
-They have outlived it (``rpc.start`` with a name), and are at most two steps ahead of what it had written. Each is asked
-where it stands, and from then on does nothing more of what the killed one had issued (``Worker.account``). Together
-they know which steps are whole, and which slices of the newest one were given to whom (``worker_status``): the strategy
-ends that step first, as one that it had issued itself, whether it was given to all workers or not. So nothing is made
-again, no sample is left out, and weights and optimizers stay where they are. A worker that ended with the coordinator
-is lost as it would be at any other time.
+Workers and servers outlive their coordinator (``rpc.start`` with a name), and are at most two steps ahead of its
+record. The new coordinator asks each worker for its state; from then on a worker ignores tasks of the killed one
+(``Worker.account``). The answers show which steps are complete, and which worker got which slices of the newest step
+(``worker_status``). The strategy first finishes this step, as if it had issued it itself. So no step is repeated, no
+sample is left out, and weights and optimizers stay where they are. A worker that ended together with the coordinator
+counts as lost, as at any other time.
 
-Where a shard is gone, or it is not known what a worker does that can't be asked, nothing is changed: all actors end,
-and the run goes on from its newest checkpoint.
+If a shard is gone, or a worker can't be asked and may still be working, nothing is changed: all actors end, and the run
+continues from its newest checkpoint.
 """
 
 from __future__ import annotations
@@ -69,29 +69,29 @@ from remote_agent.training.shared.slices import SliceSpan
 LOG = logging.getLogger(__name__)
 
 RECORDED_STEPS = 16
-"""Of the last so many the slices are looked up: workers that take part are fewer steps apart."""
+"""Number of last steps whose slices are read from the record; workers are fewer steps apart than this."""
 
 
 def attempt(
     stack: contextlib.ExitStack, request: Request, journal: Journal, stopping: Callable[[], bool], crashes: Crashes
 ) -> tuple[tuple[Session, nn.Module] | None, Request]:
-    """Take over the workers and servers of a coordinator that was killed, if there was one and they can go on.
+    """Take over the workers and servers of a killed coordinator, if there was one and they can continue.
 
-    If they can't, they end, as does all that earlier coordinators of this cluster have left.
+    If they can't continue, they end, with all other actors that earlier coordinators of this cluster have left.
 
     Args:
         stack: the actors that are taken over end with it.
         request: the run.
-        journal: where its events are.
-        stopping: true once the user wants it to end early.
-        crashes: is told of workers that die.
+        journal: has the run's events.
+        stopping: returns True once the user wants the run to end early.
+        crashes: the record of workers that die.
 
     Returns:
-        The session to go on with and a model for its weights, on the CPU; None: there is none. And the run as it is to
-        be started then, from its newest checkpoint if it was under way.
+        The session to continue with, and a model for its weights, on the CPU; None: there is no takeover. And the
+        request for a start in that case, from the newest checkpoint if the run had begun.
 
     Raises:
-        TrainingError: it can neither go on nor be started.
+        TrainingError: the run can neither continue nor start.
     """
     state = takeover_file.read(request.folder)
     if state is not None:
@@ -105,11 +105,11 @@ def attempt(
 
 
 def _end_all(run: str, but: Collection[str] = ()) -> None:
-    """End the lasting actors of ``run``, and of all other runs of our cluster that have no coordinator any more.
+    """End the named actors of ``run``, and of all other runs of our cluster whose coordinator is gone.
 
     Args:
         run: this coordinator's.
-        but: names of actors that stay.
+        but: names of actors to keep.
     """
     ended: dict[str, bool] = {run: True}
     folder = os.environ.get(CLUSTER_MARK)  # without it this is no cluster of ours, and others' runs are not on record
@@ -123,10 +123,10 @@ def _end_all(run: str, but: Collection[str] = ()) -> None:
 
 
 def _from_checkpoint(state: TakeoverState, request: Request, reason: str) -> Request:
-    """The run as it can go on all the same: with all devices that it had, from its newest checkpoint.
+    """The request to continue from the newest checkpoint, with all devices that the run had.
 
     Raises:
-        TrainingError: it has none.
+        TrainingError: there is no checkpoint.
     """
     if newest_checkpoint(request.folder) is not None:
         request = dataclasses.replace(request, resume=request.folder)
@@ -146,11 +146,11 @@ def _from_checkpoint(state: TakeoverState, request: Request, reason: str) -> Req
 def _taken_over(
     state: TakeoverState, request: Request, journal: Journal, stopping: Callable[[], bool], crashes: Crashes
 ) -> Iterator[tuple[Session, nn.Module]]:
-    """What :func:`attempt` gives, from the ``state`` that the killed coordinator left.
+    """The result of :func:`attempt`, from the ``state`` that the killed coordinator left.
 
     Raises:
-        TakeoverRefused: before the block, and nothing was changed.
-        JobError: the job's code fails now, and did not before.
+        TakeoverRefused: before the block; nothing was changed.
+        JobError: the job's code fails now, but did not before.
     """
     began = time.monotonic()
     if not _is_as_asked(state, request):
@@ -229,7 +229,7 @@ def _taken_over(
 
 
 def _is_as_asked(state: TakeoverState, request: Request) -> bool:
-    """Whether what is to be run is what was run: with the same settings, and all workers that take part."""
+    """Whether the request has the same settings as the killed run, and all workers that take part."""
     devices, config = state.asked
     wanted = request.devices == devices or {worker.seat.spec for worker in state.workers} <= {*request.devices}
     return wanted and request.config == config
@@ -238,10 +238,10 @@ def _is_as_asked(state: TakeoverState, request: Request) -> bool:
 def _ask_workers(
     state: TakeoverState, run: str, coordinator: str
 ) -> tuple[list[tuple[WorkerHandle, WorkerStatus]], list[tuple[Placement, str]]]:
-    """Where the workers stand, which take tasks of ``coordinator`` alone now; and those that ended, with the causes.
+    """The state of the workers, which from now on accept only tasks of ``coordinator``; and dead ones with the causes.
 
     Raises:
-        TakeoverRefused: one can't be asked, and may be at work all the same.
+        TakeoverRefused: a worker can't be asked, and may still be working.
     """
     deadline = time.monotonic() + ACCOUNT_S
     strangers = [name for name in rpc.lasting() if of_name(name) == (run, WORKER) and name not in state.actors]
@@ -275,10 +275,10 @@ def _ask_workers(
 
 
 def _servers(state: TakeoverState, at: TakeoverPoint) -> tuple[Server, ...]:
-    """The shards, which must have no slice of a step that no worker knows of: only one that is gone can have sent it.
+    """The shards, if they have no slice of a step that no living worker knows; only a dead worker can have sent one.
 
     Raises:
-        TakeoverRefused: they have, or one is gone.
+        TakeoverRefused: they have such a slice, or a shard is gone.
     """
     servers, asked = [], []
     for host, name in state.servers:
@@ -306,7 +306,7 @@ def _on_record(file: Path) -> Mapping[int, Sequence[SliceSpan]]:
 
 
 def _missing(state: TakeoverState, request: Request, seats: Sequence[Placement]) -> list[DeviceSpec]:
-    """Devices of the run that have no worker on these seats; those of hosts that are to leave get none."""
+    """Devices of the run without a worker on these seats, except those of drained hosts."""
     there = {(seat.spec.host, seat.spec.device) for seat in seats}
     lost = (worker.seat.spec for worker in state.workers)
     wanted = {(spec.host, spec.device): spec for spec in (*state.away, *lost, *request.devices)}
@@ -348,7 +348,7 @@ def _report(
 
 
 def step_fields(step: int, unreported: UnreportedStep) -> dict[str, object]:
-    """The fields of the event of a step without a coordinator: what it took is what its slowest worker took."""
+    """The event's fields for a step that had no coordinator; its time is that of its slowest worker."""
     results = [
         (member, unreported.spans[index].end - unreported.spans[index].begin, result)
         for index, (member, result) in sorted(unreported.results.items())

@@ -1,7 +1,7 @@
-"""What a coordinator leaves to a successor, should it be killed: its actors, and what it knew of them.
+"""Reads and writes the file from which a new coordinator takes over: the actors, and their state.
 
-A file in the run's folder, private, written whenever a worker comes or goes. It is a pickle: only this host's user can
-have written it, and nothing of it ever leaves the host.
+The file is private, in the run's folder, and is written whenever a worker comes or goes. It is a pickle: only this
+host's user can have written it, and it never leaves the host.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FILE = "takeover.pickle"
 """The file's name in a run's folder."""
 
 NOTICED = 0.2
-"""A change of a device's speed that is worth writing down."""
+"""Relative change of a device's speed that is written to the file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,23 +46,23 @@ class WorkerRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class TakeoverState:
-    """See the module.
+    """The contents of the file.
 
     Attributes:
-        asked: what was to be run: devices and configuration.
-        config: the run's, as it was resolved.
-        workers: those that take part.
+        asked: the request: devices and configuration.
+        config: the resolved configuration.
+        workers: the workers that take part.
         servers: host and actor of each shard, in the layout's order.
-        away: devices whose workers take no part now, and may again.
-        draining: hosts that are to leave.
-        control_offset: bytes of what the user wanted that were read; what is read again changes nothing.
-        stream: what is streamed.
-        entry: to the shards.
+        away: devices whose workers do not take part now, but may return.
+        draining: hosts that have to leave.
+        control_offset: bytes of the user's commands that were read; reading some again changes nothing.
+        stream: the streamed parameters.
+        entry: the data with which workers join the shards.
         payload_bytes: as the session's.
         buffers: names of the model's buffers that training changes.
-        shapes: of the streamed parameters.
-        reference: of simulated devices.
-        watched: what came of the evaluations.
+        shapes: shapes of the streamed parameters.
+        reference: reference speed of simulated devices.
+        watched: the watched metric of the evaluations.
         plateau: as the session's.
     """
 
@@ -88,7 +88,7 @@ class TakeoverState:
 
 
 def read(folder: Path) -> TakeoverState | None:
-    """What was left in a run's folder; None: nothing, or nothing that this version understands."""
+    """Read the file in a run's folder; None: there is none, or this version can't read it."""
     try:
         found = pickle.loads((folder / FILE).read_bytes())  # noqa: S301 - this user's own, see the module
     except Exception:  # noqa: BLE001 - no file, or whatever a pickle of another version makes of itself
@@ -97,12 +97,12 @@ def read(folder: Path) -> TakeoverState | None:
 
 
 def is_left(folder: Path) -> bool:
-    """Whether a coordinator has left something in a run's folder: it was killed."""
+    """Whether a run's folder has such a file, which means that its coordinator was killed."""
     return (folder / FILE).exists()
 
 
 class TakeoverFile:
-    """Keeps the file of a session up to date; there is none where nothing could be taken over. A context manager."""
+    """Keeps the file of a session up to date; without one if no takeover is possible. A context manager."""
 
     def __init__(self, request: Request) -> None:
         self._path, self._request = request.folder / FILE, request
@@ -115,9 +115,9 @@ class TakeoverFile:
         self._path.unlink(missing_ok=True)
 
     def keep(self, session: Session) -> None:
-        """Write down how it stands, if that changed.
+        """Write the state if it changed.
 
-        A disk that is full costs the successor, and not the run.
+        A full disk prevents a takeover, but does not end the run.
         """
         if not self._request.lasting:
             return
@@ -130,7 +130,7 @@ class TakeoverFile:
 
 
 def _of(session: Session, request: Request) -> TakeoverState | None:
-    """The state of a session; None: it could not be taken over."""
+    """The state of a session; None: it can't be taken over."""
     config, joining = session.config, session.joining
     if not isinstance(session.source, Indexed) or session.stream is None or joining.entry is None:
         return None

@@ -1,8 +1,8 @@
-"""Where a run stands whose coordinator was killed: what its workers say, and what is on record, put together. Pure.
+"""Finds the state of a run whose coordinator was killed, from its workers' answers and the record of slices. Pure.
 
-A worker that has begun or done a step knows how the whole batch was cut, so a step is known as soon as one worker has
-begun it. The newest such step may be open: some have begun it, some were never given it, or it is whole, but it is
-not known whether what comes after a step was done (a checkpoint, the end of the run). All steps before it are whole.
+A worker that has started a step knows how the whole batch was cut, so one worker is enough to know a step. The newest
+step may be open: some workers have started it, others never got it; or it is complete, but the work after a step (a
+checkpoint, the end of the run) may be missing. All earlier steps are complete.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from remote_agent.training.shared.messages import StreamedResult, StreamedTask, 
 from remote_agent.training.shared.slices import SliceSpan
 
 MAX_BEHIND = 2
-"""Steps that a worker without a slice in them may be behind one that has begun the newest."""
+"""Steps by which a worker without slices may be behind a worker that has started the newest step."""
 
 
 class TakeoverRefused(Exception):
-    """The actors of the killed coordinator can't simply go on; the text says why. Nothing was changed."""
+    """The actors of the killed coordinator can't continue; the text says why. Nothing was changed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnreportedStep:
-    """A whole step that is not on record: its cut, and what came of the slices whose workers could be asked."""
+    """A complete step that is not on record: its cut, and the results of the workers that could be asked."""
 
     spans: tuple[SliceSpan, ...]
     results: Mapping[int, tuple[WorkerHandle, StreamedResult]]
@@ -43,14 +43,14 @@ class UnreportedStep:
 
 @dataclass(frozen=True, kw_only=True)
 class TakeoverPoint:
-    """See :func:`takeover_point`.
+    """The point at which a takeover continues; see :func:`takeover_point`.
 
     Attributes:
-        step: the last step that is whole, as far as is known; on record, or in ``unreported``.
+        step: the last step that is known to be complete; on record, or in ``unreported``.
         position: its end in the order of samples.
-        unreported: the steps that the record lacks, in order.
-        open_step: the step after it, if a worker tells of one; it may be on record.
-        behind: workers that take no part in it, and can't take part in what follows without help.
+        unreported: the steps that are missing in the record, in order.
+        open_step: the step after it, if a worker knows of one; it may be on record.
+        behind: workers that do not take part in it, and can't take part in later steps without help.
     """
 
     step: int
@@ -61,11 +61,11 @@ class TakeoverPoint:
 
     @property
     def newest(self) -> int:
-        """The newest step that a worker knows of."""
+        """The newest step that a worker knows."""
         return self.step + (self.open_step is not None)
 
     def last_reported(self, step: int) -> tuple[int, int]:
-        """The last step that has an event, once ``unreported`` have one, and its end; the journal told of ``step``."""
+        """The last step with an event once ``unreported`` are written, and its end; the journal's last is ``step``."""
         if self.open_step is not None and step >= self.newest:
             return self.newest, self.open_step.common.spans[-1].end
         return self.step, self.position
@@ -74,14 +74,14 @@ class TakeoverPoint:
 def takeover_point(
     statuses: Sequence[tuple[WorkerHandle, WorkerStatus]], made: Mapping[int, Sequence[SliceSpan]]
 ) -> TakeoverPoint:
-    """What the statuses of the workers and the record of slices show together.
+    """Combine the workers' statuses and the record of slices.
 
     Args:
         statuses: of all workers that could be asked, at least one.
         made: the slices of each step on record.
 
     Raises:
-        TakeoverRefused: they do not fit together.
+        TakeoverRefused: they contradict each other.
     """
     recorded = max(made, default=0)
     newest = max(max(status.step, *(task.step for task in _given(status)), 0) for _, status in statuses)
