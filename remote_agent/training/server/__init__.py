@@ -1,1 +1,1 @@
-"""A server: the actor that holds a shard of the parameters, sums gradients and makes the optimizer's step."""
+"""The server: an actor that holds a shard of the parameters, sums gradients and makes the optimizer's step."""

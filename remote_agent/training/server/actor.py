@@ -1,8 +1,8 @@
-"""The parameter server: a Ray actor with the weights and the job's optimizer.
+"""Defines the parameter server, a Ray actor that holds a shard of the weights and the job's optimizer.
 
-It serves a shard of them (:meth:`ParameterServer.serve`): workers stream gradients to it and weights from it, and the
-coordinator calls it no more in a step. See Li et al., "Scaling Distributed Machine Learning with the Parameter Server"
-(OSDI 2014), in its synchronous form.
+Workers stream gradients to it and weights from it (:meth:`ParameterServer.serve`); the coordinator does not call it
+during a step. See Li et al., "Scaling Distributed Machine Learning with the Parameter Server" (OSDI 2014), in its
+synchronous form.
 """
 
 from __future__ import annotations
@@ -84,19 +84,19 @@ class ParameterServer(LinkEnd):
             job.guard("loading the job", job.loads, blob)
 
     def ping(self) -> Failed | None:
-        """Answer, and say why the streams ended, if they did."""
+        """Answer a ping, with the reason if the streams have ended."""
         if self._orphan is not None:
             self._orphan.heard()
         failures = [stream.failure for stream in self._streams if stream.failure is not None]
         return Failed.of(failures[0]) if failures else None
 
     def watch(self, watched: Watched) -> None:
-        """What came of the evaluations so far, for a scheduler that goes by it; between two steps."""
+        """Take the watched metric so far, for a scheduler that uses it; between two steps."""
         if self._schedule is not None:
             self._schedule.watch(watched)
 
     def begun_step(self) -> int | Failed:
-        """The newest step that this shard has got any gradient of; or why the streams ended."""
+        """The newest step of which this shard has any gradient; or why the streams ended."""
         failure = self.ping()
         if failure is not None:
             return failure
@@ -109,7 +109,7 @@ class ParameterServer(LinkEnd):
         return self._shard.steps()
 
     def place(self) -> str:
-        """Where this process is; see :func:`~remote_agent.training.wire.endpoint.place`."""
+        """The place of this process; see :func:`~remote_agent.training.wire.endpoint.place`."""
         return place()
 
     def serve(
@@ -122,10 +122,10 @@ class ParameterServer(LinkEnd):
         codecs: Codecs,
         kept: NDArray[np.float32] | None = None,
     ) -> ShardEndpoint | Failed:
-        """Serve shard ``number`` of the streamed buffer from now on, in the background; and through ``memory``?
+        """Serve shard ``number`` of the streamed buffer in the background; with ``memory`` also through shared memory.
 
-        A shard that is served already ends: the run goes on from an earlier step, with the weights that a worker has
-        ``kept`` (shape ``(layout.numel,)``), and without them with those that came with :meth:`open`.
+        A shard that was served before ends, since the run continues from an earlier step: with the weights that a
+        worker has ``kept`` (shape ``(layout.numel,)``), or without them with the weights of :meth:`open`.
         """
         for stream in self._streams:
             stream.close()
@@ -171,7 +171,7 @@ class ParameterServer(LinkEnd):
         return ShardEndpoint(address=network.address, place=place(), memory="".join(addresses))
 
     def _optimizer_of(self, group: int, part: torch.nn.Parameter) -> torch.optim.Optimizer:
-        """What changes a part of parameter group ``group``."""
+        """Make the optimizer for a part of parameter group ``group``."""
         if spec_of(self._config.strategy).rounds:
             # ``outer=none`` makes the weights the mean of the workers', ``outer=nesterov`` is DiLoCo's.
             rate, momentum = self._config.outer_learning_rate, self._config.outer_momentum
@@ -183,14 +183,14 @@ class ParameterServer(LinkEnd):
     # --- For checkpoints, and going on from one ----------------------------------------------------------------------
 
     def restore(self, resumed: Resumption) -> None:
-        """Go on after ``resumed.step``; before :meth:`serve`, which gets the weights."""
+        """Continue after ``resumed.step``; call it before :meth:`serve`, which gets the weights."""
         self._resumed = resumed
 
     def snapshot(self, weights: bool = False) -> None:
-        """Keep what the optimizer remembers as it is now, between two steps; see :mod:`.optimizer_state`.
+        """Keep the optimizer's current state, between two steps; see :mod:`.optimizer_state`.
 
         Args:
-            weights: keep the weights with it; of a shard that does not wait.
+            weights: also keep the weights; for a shard of ``ssp`` or ``async``.
         """
         held = []
         for number in self._shard.chunks:
@@ -201,7 +201,7 @@ class ParameterServer(LinkEnd):
         self._held = tuple(held)
 
     def snapshot_taken(self) -> tuple[Fragment, ...]:
-        """What :meth:`snapshot` kept, once: the pieces that the shard holds."""
+        """Return and forget the state that :meth:`snapshot` kept: the pieces of this shard."""
         held, self._held = self._held, ()
         return held
 
@@ -214,16 +214,16 @@ def _not_resumed(error: Exception) -> Failed:
 
 
 def _give_back_memory() -> None:
-    """The whole model was needed for a moment only; malloc, which is set to keep freed memory, returns it once."""
+    """Return the memory of the whole model, which was needed only for a moment; malloc would keep it."""
     with contextlib.suppress(OSError, AttributeError):  # another C library than glibc does so by itself
         ctypes.CDLL(None).malloc_trim(0)
 
 
 @torch.no_grad()
 def _moved(parameters: Sequence[torch.nn.Parameter], kept: NDArray[np.float32] | None) -> torch.Tensor:
-    """The parameters one after the other, or what was ``kept`` of them; each lets its own memory go at once.
+    """Move the parameters, or the ``kept`` weights, into one buffer; each parameter frees its own memory at once.
 
-    They lie in pages that go back to the system.
+    The buffer is in pages that can be returned to the system.
     """
     if kept is not None:
         for parameter in parameters:

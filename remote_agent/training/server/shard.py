@@ -1,16 +1,16 @@
-"""One shard: its chunks' weights and optimizer, and the sums of the gradients that stream in. No network here.
+"""Holds one shard: its chunks' weights and optimizer, and the sums of arriving gradients. It has no network code.
 
-A chunk's life in a step: gradients of all slices are added up (``sums``) -> divided by what these weigh -> the
-optimizer's step (``update``) -> encoded once -> the same bytes to every worker. With a codec that loses something, what
-is sent is the difference between the weights and the *replica*, the copy that all workers hold; both sides add the
-decoded difference to it. So all workers hold bit-identical weights, and what a difference lost is part of the next one
-(error feedback; see Richtárik et al., "EF21", NeurIPS 2021).
+In a step, the gradients of all slices of a chunk are added (``sums``) and divided by their weight; the optimizer makes
+its step (``update``), and the result is encoded once. Every worker gets the same bytes. With a lossy codec, the shard
+sends the difference between the weights and the *replica*, the copy that all workers hold, and both sides add the
+decoded difference to the replica. So all workers have bitwise the same weights, and what one difference loses is part
+of the next one (error feedback; see Richtárik et al., "EF21", NeurIPS 2021).
 
 With ``most_norm`` the gradient is clipped by its global norm, as ``torch.nn.utils.clip_grad_norm_`` does: a shard's
-chunks then wait for each other, and for the norms of the other shards. The only shard knows the norm by itself.
+chunks then wait for each other, and for the norms of the other shards. A single shard needs no other norms.
 
-Memory: weights, sums, the last payload of each chunk, and the replica if the codec loses something; never more for more
-workers.
+Memory: weights, sums, the last payload of each chunk, and the replica with a lossy codec; it does not grow with the
+number of workers.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _CLIP_EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    """A copy in pages of its own: they go back to the system as soon as the last worker has them.
+    """Copy into separate pages, which return to the system as soon as the last worker has the data.
 
-    The allocator would keep them for the thread that made them; with a thread for each worker, that adds up.
+    The allocator would keep them for the thread that made them, which adds up with a thread for each worker.
     """
     pages = mmap.mmap(-1, tensor.nbytes)
     return torch.frombuffer(pages, dtype=tensor.dtype).copy_(tensor)
@@ -50,7 +50,7 @@ class Listener(Protocol):
     """A worker's outbox."""
 
     def put(self, item: Item) -> None:
-        """Send this, after what was put before."""
+        """Send this after all earlier items."""
 
 
 class Shard(HeldChunks):
@@ -58,12 +58,12 @@ class Shard(HeldChunks):
 
     Args:
         weights: the whole flat buffer after ``step`` (float32, shape ``(layout.numel,)``); own chunks are copied.
-        update: what is done with a mean gradient; its chunks are bound here.
-        codecs: the run's, for what travels over a network; a gradient that comes through memory may be exact as well.
+        update: applies a mean gradient; its chunks are bound here.
+        codecs: the run's codecs for the network; gradients through shared memory may also be exact.
         most_norm: clip the gradient to this global norm.
-        step: how many steps are in the weights.
-        keep: from (chunk, step, weights as all workers hold them) to a copy that stays as it is until the chunk's next
-            step but one; default: in memory of its own.
+        step: number of steps in the weights.
+        keep: makes, from (chunk, step, the workers' weights), a copy that stays unchanged until the chunk's step after the
+            next one; default: in memory of its own.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Shard(HeldChunks):
             Whether it counted; not if it was counted before, or its step is over.
 
         Raises:
-            MalformedFrame: it does not fit to the step.
+            MalformedFrame: it does not fit the step.
             ExchangeError: the optimizer failed.
         """
         chunk = header.chunk
@@ -133,13 +133,13 @@ class Shard(HeldChunks):
         return True
 
     def counted(self, step: int, index: int) -> list[bool]:
-        """For each chunk of the shard, whether slice ``index`` of ``step`` is in."""
+        """For each chunk of the shard, whether slice ``index`` of ``step`` is counted."""
         return [self._sums[chunk].step >= step or index in self._sums[chunk].counted for chunk in self.chunks]
 
     # --- Clipping ----------------------------------------------------------------------------------------------------
 
     def _add_norm(self, chunk: int, step: int, gradient: Tensor) -> None:
-        """Once all chunks are whole, tell the squared norm of this shard's gradient."""
+        """Once all chunks are complete, publish the squared norm of this shard's gradient."""
         square = float(torch.linalg.vector_norm(gradient, dtype=torch.float64)) ** 2
         with self._norm_lock:
             self._norm_parts[chunk] = square
@@ -156,14 +156,14 @@ class Shard(HeldChunks):
                     listener.put(self._norm_frame)
 
     def apply_clipped(self, step: int, total: float) -> None:
-        """Make the step with the gradient clipped, once: whichever worker tells the norm first.
+        """Make the step with the clipped gradient, once, when the first worker reports the total norm.
 
         Args:
             step: the step.
             total: the squared norm of the mean gradient, over all shards.
 
         Raises:
-            MalformedFrame: not all of this shard's chunks are whole.
+            MalformedFrame: not all of this shard's chunks are complete.
             ExchangeError: the optimizer failed.
         """
         if self._most_norm is None:
@@ -176,7 +176,7 @@ class Shard(HeldChunks):
             self._clip_and_apply(total)
 
     def _clip_and_apply(self, total: float) -> None:
-        """Make the step of all chunks by the squared norm ``total``; the norms' lock is held."""
+        """Make the step of all chunks with the squared norm ``total``; the norms' lock is held."""
         assert self._most_norm is not None, "this run clips gradients"
         self._norm_parts.clear()
         factor = self._most_norm / (math.sqrt(total) + _CLIP_EPSILON)
@@ -219,12 +219,12 @@ class Shard(HeldChunks):
                 listener.put(frame)
 
     def subscribe(self, listener: Listener, step: int, held: Sequence[bool]) -> None:
-        """From now on ``listener`` gets what is published, after what the worker lacks of it.
+        """Send ``listener`` the chunks that its worker lacks, and then everything that is published.
 
         Args:
             listener: the worker's outbox.
             step: the newest step of which the worker holds any chunk.
-            held: for each chunk of the shard, whether the worker holds it at ``step``; else it does at ``step - 1``.
+            held: for each chunk of the shard, whether the worker holds it at ``step``; otherwise at ``step - 1``.
 
         Raises:
             FellBehind: the shard no longer has the weights in between.
@@ -250,7 +250,7 @@ class Shard(HeldChunks):
             self._listeners.append(listener)
 
     def send_whole(self, listener: Listener) -> None:
-        """Send all chunks whole, then what is published after each of them."""
+        """Send all chunks whole, and then everything that is published after each of them."""
         with self._publishing:
             if listener not in self._listeners:
                 self._listeners.append(listener)
@@ -259,13 +259,13 @@ class Shard(HeldChunks):
             listener.put(AllFetched())
 
     def unsubscribe(self, listener: Listener) -> None:
-        """Nothing more for ``listener``."""
+        """Send ``listener`` nothing more."""
         with self._publishing:
             if listener in self._listeners:
                 self._listeners.remove(listener)
 
     def whole(self, chunk: int) -> Frame:
-        """The chunk as every worker holds it, as it is now."""
+        """The current chunk, as every worker holds it."""
         with self._sums[chunk].lock:
             payload = self._replicas[chunk].clone().view(torch.uint8)
             header = Header(Kind.WHOLE, step=self._sums[chunk].step, chunk=chunk, length=len(payload))
@@ -275,9 +275,9 @@ class Shard(HeldChunks):
         return max((entry.step for entry in self._sums.values()), default=0)
 
     def steps(self) -> frozenset[int]:
-        """The steps that the chunks have made: two where the newest is there in part."""
+        """The steps that the chunks have made; two if only some chunks have made the newest."""
         return frozenset(entry.step for entry in self._sums.values())
 
     def begun_step(self) -> int:
-        """The newest step that any gradient is in of, or was."""
+        """The newest step of which any gradient has arrived."""
         return max((entry.step + bool(entry.counted) for entry in self._sums.values()), default=0)

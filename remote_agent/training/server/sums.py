@@ -1,4 +1,4 @@
-"""Sums of one chunk's gradients for one step: each slice counts once, whichever worker sends it and however often."""
+"""Sums one chunk's gradients for one step; each slice counts once, no matter which worker sends it or how often."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from remote_agent.training.wire.frames import Header
 
 @dataclass
 class ChunkSum:
-    """What is in for the step after ``step``. Memory: one buffer of the chunk, however many slices there are.
+    """The sum for the step after ``step``. Memory: one buffer of the chunk, for any number of slices.
 
     Attributes:
-        total: float32, shape ``(chunk,)``: the sum so far; meaningless while nothing is counted.
+        total: float32, shape ``(chunk,)``: the sum so far; undefined while nothing is counted.
         step: last step that was applied to the chunk.
         counted: slices of the next step that are in ``total``.
         lock: held while any of this changes.
@@ -43,7 +43,7 @@ class ChunkSum:
             scratch: float32, at least the chunk's length; overwritten.
 
         Raises:
-            MalformedFrame: the step is not the next one, or what is said about it is not what others said.
+            MalformedFrame: the step is not the next one, or the header contradicts those of other slices.
         """
         step, index, slices, samples = header.step, header.slice, header.slices, header.samples
         if step <= self.step or index in self.counted:
@@ -74,20 +74,20 @@ class ChunkSum:
 
     @property
     def whole(self) -> bool:
-        """Every slice of the next step is in."""
+        """Whether every slice of the next step is counted."""
         return bool(self.counted) and len(self.counted) == self._expected[0]
 
     def mean(self) -> Tensor:
-        """Divide the sum by what the step's slices weigh and give it; once, when it is :attr:`whole`.
+        """Divide the sum by the weight of the step's slices and return it; call it once, when it is :attr:`whole`.
 
         Raises:
-            NothingCounts: they weigh nothing.
+            NothingCounts: the weight is zero.
         """
         if not self._weight:
             raise NothingCounts.of(self.step + 1)
         return self.total.div_(self._weight)
 
     def applied(self) -> None:
-        """The step was made: the next one starts from nothing."""
+        """Start the sum of the next step, since this one was made."""
         self.step += 1
         self.counted.clear()

@@ -1,4 +1,4 @@
-"""What all workers and shards of a run must have in common; they compare it before anything else travels."""
+"""Defines what all workers and shards of a run must agree on; they compare it before they send anything else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PROBE = 1 << 12  # numbers; tells different fractions of topk apart
 
 @dataclass(frozen=True)
 class Codecs:
-    """How gradients travel to the shards, and weights back."""
+    """The codecs for gradients and for weights."""
 
     gradients: Codec
     weights: Codec
@@ -31,11 +31,11 @@ class Codecs:
 
 
 EXACT = Codecs(Float32(), Float32())
-"""Numbers travel as they are."""
+"""Codecs that lose nothing."""
 
 
 def decode(codec: Codec, payload: Tensor, out: Tensor) -> None:
-    """:meth:`Codec.decode` of what came over the network.
+    """Call :meth:`Codec.decode` for a payload from the network.
 
     Raises:
         MalformedFrame: no encoder gives such a payload.

@@ -1,4 +1,4 @@
-"""The worker's end of the exchange: gradients to all shards, and the new weights back, at the same time."""
+"""Runs a worker's side of the exchange: sends gradients to all shards and receives new weights at the same time."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from remote_agent.training.wire.shard_links import ShardLinks
 from remote_agent.training.wire.steps import Contribution, NewWeights
 
 MAX_EARLY = 2
-"""Steps beyond the one that is whole here of which weights are kept: a worker without a slice holds up no other, and
-has
-its next step submitted ahead, so that the others can be done with both before it begins the first."""
+"""Number of steps after the last complete one whose weights are kept here. The others do not wait for a worker without
+a slice, and steps are submitted ahead, so they may finish two steps before it begins the first."""
 
 _FETCH_AGAIN = "fetch the weights again, then go on with the step after them"
 
@@ -31,11 +30,11 @@ class ExchangeClient(ShardLinks[NewWeights]):
     """A worker's connections to all shards; a context manager. One thread uses it (and may share its steps).
 
     Args:
-        step: the step whose weights this worker has already, the same to the bit as the shards; None: it has to
+        step: the step whose weights this worker already has, bitwise as the shards have them; None: it has to
             :meth:`fetch`.
 
     Attributes:
-        step: the newest step whose weights are here as a whole; None before :meth:`fetch`.
+        step: the newest step whose weights are complete here; None before :meth:`fetch`.
     """
 
     def __init__(
@@ -57,17 +56,17 @@ class ExchangeClient(ShardLinks[NewWeights]):
     # --- For the trainer ---------------------------------------------------------------------------------------------
 
     def fetch(self, out: Tensor, deadline: float = FETCH_S) -> int:
-        """Get the whole weights of the newest step: to begin with, to join later, or after falling behind.
+        """Get the whole weights of the newest step: at the start, to join later, or after falling behind.
 
         Args:
-            out: float32, shape ``(layout.numel,)``: where they go.
+            out: float32, shape ``(layout.numel,)``: gets the weights.
             deadline: seconds.
 
         Returns:
             The step; the next to :meth:`begin` is the one after it.
 
         Raises:
-            ExchangeError: a shard can't be reached, or it takes longer.
+            ExchangeError: a shard can't be reached, or the deadline passed.
         """
         with self._changed:
             self.step = self._now = None
@@ -89,15 +88,15 @@ class ExchangeClient(ShardLinks[NewWeights]):
             return fetching.step or 0
 
     def begin(self, step: int, slices: int, samples: int, weights: Tensor, out: Tensor) -> Exchanging[NewWeights]:
-        """Open the exchange of ``step``, which is the one after :attr:`step`. New weights come in from now on.
+        """Open the exchange of ``step``, which is the one after :attr:`step`. New weights arrive from now on.
 
         Args:
             step: the step.
-            slices: how many slices with samples it has, over all workers.
-            samples: how many samples these have together.
+            slices: number of slices with samples, over all workers.
+            samples: number of samples in all slices.
             weights: the weights before the step: float32, shape ``(layout.numel,)``, as the last step (or fetch) left
                 them.
-            out: where the new weights go; another buffer of the same shape and device.
+            out: gets the new weights; another buffer of the same shape and device.
 
         Raises:
             ExchangeError: the step does not follow, the worker has fallen behind, or a shard can't be reached.
@@ -194,7 +193,7 @@ class ExchangeClient(ShardLinks[NewWeights]):
                 self._keep(header, payload.clone())
 
     def _keep(self, header: Header, payload: Tensor) -> None:
-        """Weights of a step that may not have begun here; the lock is held."""
+        """Keep weights of a step that may not have begun here; the lock is held."""
         assert self.step is not None, "weights are kept once there are some"
         newest = self.step if self._now is None else self._now.incoming.step
         if self._now is not None and header.step == newest:
@@ -217,7 +216,7 @@ class ExchangeClient(ShardLinks[NewWeights]):
                 self._changed.notify_all()
 
     def take_norm(self, shard: int, step: int, part: float) -> None:
-        """Send all shards the sum, once every shard has sent its part. Any worker's sum is the same to the bit."""
+        """Send the sum to all shards once every shard has sent its part; every worker's sum is bitwise the same."""
         with self._changed:
             self._norms = {known: parts for known, parts in self._norms.items() if known >= step - 1}
             parts = self._norms.setdefault(step, {})

@@ -1,4 +1,4 @@
-"""Codecs: how a flat float32 tensor is written for the wire, and read again.
+"""Defines the codecs, which encode a flat float32 tensor for the network and decode it.
 
 ====== ==================== =================================================================================
 name   bytes a number       what is lost
@@ -9,13 +9,13 @@ int8   1 + 4/512 = 1.008    rounding to 1/254 of the largest magnitude among 512
 topk   8 x fraction         all but the ``fraction`` of numbers that are largest in magnitude
 ====== ==================== =================================================================================
 
-A number that is not finite stays visible: what is decoded at its place is not finite either (under ``int8`` the whole
-block of 512). What a codec loses is not lost to training where its encoder keeps the error and adds it to what it sends
-next: *error feedback*, :func:`encode_with_feedback` (Seide et al., "1-bit stochastic gradient descent", Interspeech
-2014; Karimireddy et al., "Error feedback fixes SignSGD and other gradient compression schemes", ICML 2019).
+A number that is not finite stays visible: its decoded value is not finite either (with ``int8`` the whole block of
+512). With *error feedback* (:func:`encode_with_feedback`) the encoder keeps the error and adds it to its next payload,
+so that training does not lose it (Seide et al., "1-bit stochastic gradient descent", Interspeech 2014; Karimireddy et
+al., "Error feedback fixes SignSGD and other gradient compression schemes", ICML 2019).
 
-Only elementwise torch operations, each rounded once (IEEE 754), so that CPU and GPU decode the same payload to the same
-bits, and so do all workers.
+Codecs use only elementwise torch operations, each rounded once (IEEE 754), so that CPU and GPU, and all workers, decode
+the same payload to bitwise the same numbers.
 """
 
 from __future__ import annotations
@@ -39,34 +39,34 @@ _SMALLEST_SCALE = torch.finfo(torch.float32).tiny  # below it, 1/scale would ove
 
 
 class Codec(Protocol):
-    """One way to write numbers. Stateless: the encoding side keeps the error."""
+    """The interface of a codec. It has no state: the encoding side keeps the error."""
 
     name: str
     code: int
     """Number of the codec on the wire."""
     lossy: bool
     feedback: bool
-    """Whether the loss is so large that gradients need error feedback."""
+    """Whether gradients need error feedback, since the codec loses much."""
 
     def size(self, count: int) -> int:
         """Bytes of the payload for ``count`` numbers."""
 
     def encode(self, values: Tensor) -> Tensor:
-        """The payload of ``values`` (float32, shape ``(n,)``): uint8, shape ``(size(n),)``, on the same device.
+        """Encode ``values`` (float32, shape ``(n,)``) as uint8 of shape ``(size(n),)``, on the same device.
 
         It may share memory with ``values`` (``fp32`` does).
         """
 
     def decode(self, payload: Tensor, out: Tensor) -> None:
-        """Write the numbers of ``payload`` into ``out`` (float32, shape ``(n,)``, same device).
+        """Decode ``payload`` into ``out`` (float32, shape ``(n,)``, same device).
 
         Raises:
-            ValueError: no encoder gives such a payload.
+            ValueError: no encoder makes such a payload.
         """
 
 
 class Float32:
-    """The numbers themselves; a payload is a view of them."""
+    """Sends the numbers unchanged; a payload is a view of them."""
 
     name, code, lossy, feedback = "fp32", 0, False, False
 
@@ -81,7 +81,7 @@ class Float32:
 
 
 class BFloat16:
-    """Rounded to bfloat16 (to nearest, ties to even); relative error at most 2**-8."""
+    """Rounds numbers to bfloat16 (to nearest, ties to even); the relative error is at most 2**-8."""
 
     name, code, lossy, feedback = "bf16", 1, True, False
 
@@ -96,7 +96,7 @@ class BFloat16:
 
 
 class BlockInt8:
-    """Whole multiples, -127 to 127, of a float32 scale for each block of :data:`INT8_BLOCK` numbers.
+    """Rounds numbers to multiples, -127 to 127, of a float32 scale for each block of :data:`INT8_BLOCK` numbers.
 
     The error is at most half a scale, and the scale is the block's largest magnitude / 127 (at least 1.2e-38). Payload:
     the scales, then one byte a number. See Dettmers et al., "8-bit optimizers via block-wise quantization", ICLR 2022.
@@ -129,7 +129,7 @@ class BlockInt8:
 
 
 class TopK:
-    """The ``fraction`` of numbers largest in magnitude, at least one, as they are; the others decode to zero.
+    """Sends the ``fraction`` of numbers with the largest magnitude, at least one; the others decode to zero.
 
     Payload: the positions (int32), then the numbers. See Stich et al., "Sparsified SGD with memory", NeurIPS 2018.
     """
@@ -162,10 +162,10 @@ class TopK:
 
 
 def create(name: str, *, topk_fraction: float = DEFAULT_TOPK_FRACTION) -> Codec:
-    """The codec of that name.
+    """Make the codec of that name.
 
     Raises:
-        ValueError: there is none, or the fraction is not one.
+        ValueError: there is no such codec, or the fraction is invalid.
     """
     made = _MADE.get(name)
     if made is None:
@@ -182,29 +182,30 @@ _MADE: dict[str, Callable[[float], Codec]] = {
 
 
 def register(name: str, make: Callable[[], Codec]) -> None:
-    """Have one more under ``name``: a job's file does so, and the codec goes to workers and servers with the run.
+    """Add a codec; a job's file calls this, and the codec is sent to workers and servers with the run.
 
     Args:
-        name: for the setting ``codec``.
-        make: gives one. Its ``name`` is this one, and its ``code`` is not that of another codec.
+        name: the value of the setting ``codec``.
+        make: makes the codec. It has this ``name``, and a ``code`` that no other codec has.
     """
     _MADE[name] = lambda _: make()
     CODECS[name] = None
 
 
 def encode_with_feedback(codec: Codec, values: Tensor, residual: Tensor) -> Tensor:
-    """Encode ``values`` plus what earlier payloads left out, and leave in ``residual`` what this one does.
+    """Encode ``values`` plus the ``residual`` of earlier payloads, and store this payload's error in ``residual``.
 
-    Over any number of rounds, the decoded payloads and the last residual add up to the values (to float32 rounding).
+    Over any number of rounds, the sum of the decoded payloads and the last residual equals the sum of the values (to
+    float32 rounding).
 
     Args:
-        codec: how to encode.
+        codec: the codec.
         values: float32, shape ``(n,)``; unchanged.
-        residual: float32, shape ``(n,)``, same device; zeros at first. Changed in place. A round whose numbers are not
-            all finite is visible in its payload, and is forgotten here: the next one starts from zero.
+        residual: float32, shape ``(n,)``, same device; initially zero, changed in place. If some numbers of a round are
+            not finite, the payload shows it, and the residual is reset to zero.
 
     Returns:
-        The payload, as of :meth:`Codec.encode`; never shares memory with the arguments when the codec is lossy.
+        The payload, as of :meth:`Codec.encode`; with a lossy codec it never shares memory with the arguments.
     """
     residual.add_(values)
     payload = codec.encode(residual)

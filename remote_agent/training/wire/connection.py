@@ -1,4 +1,4 @@
-"""One TCP connection: whole frames in and out, with deadlines kept by the kernel.
+"""Sends and receives whole frames over one TCP connection, with deadlines that the kernel enforces.
 
 One thread may send while another receives. Either may call :meth:`Connection.close`, which wakes both.
 """
@@ -19,20 +19,20 @@ from remote_agent.training.wire.frames import Header
 
 _KEEPALIVE_PROBES = 3
 _CONGESTION_CONTROL = b"cubic"
-"""Linux's own default. Where another is set, steps are longer: with BBR, which gives way every now and then to probe,
-``benchmarks.wire`` took 1.06-1.14 times the floor, with this 1.00-1.01 times."""
+"""Linux's default. With others steps are longer: with BBR, which reduces its rate from time to time to probe,
+``benchmarks.wire`` took 1.06-1.14 times the floor, with this one 1.00-1.01 times."""
 
 
 Bytes = bytes | bytearray | memoryview
 
 
 class Connection:
-    """Frames over a connected socket, which it owns.
+    """A connection over a socket, which it owns.
 
     Attributes:
         peer: the other side's address, for messages.
-        bytes_out: sent so far, headers included.
-        bytes_in: received so far, headers included.
+        bytes_out: bytes sent so far, with headers.
+        bytes_in: bytes received so far, with headers.
     """
 
     def __init__(self, sock: socket.socket, peer: str) -> None:
@@ -52,16 +52,16 @@ class Connection:
         self._socket.close()
 
     def close(self) -> None:
-        """End the connection; both directions fail from now on. Idempotent, from any thread."""
+        """End the connection, so that both directions fail from now on. Idempotent, from any thread."""
         with contextlib.suppress(OSError):  # it is closed already, by the other side or by us
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def encrypt(self, *, server: bool, address: str = "") -> None:
-        """Encrypt all that follows, if this process's connections have to be; see :class:`~remote_agent.tls.Secured`.
+        """Encrypt all further data, if this process requires it; see :class:`~remote_agent.tls.Secured`.
 
         Raises:
             ConnectionBroken: the connection ended.
-            ConnectionRefused: the other side has no certificate of this cluster's.
+            ConnectionRefused: the other side has no certificate of this cluster.
         """
         if not tls.enabled():
             return
@@ -74,7 +74,7 @@ class Connection:
         """Send one frame, or bytes of the handshake.
 
         Raises:
-            ConnectionBroken: the connection ended, or did not take the frame within :data:`FRAME_S`.
+            ConnectionBroken: the connection ended, or the frame could not be sent within :data:`FRAME_S`.
         """
         parts = [memoryview(header.pack() if isinstance(header, Header) else header), memoryview(payload).cast("B")]
         unsent = sum(map(len, parts))
@@ -92,14 +92,14 @@ class Connection:
             raise self._broken(error) from error
 
     def receive_header(self, *, may_idle: bool = True) -> Header:
-        """The next frame's header.
+        """Receive the next frame's header.
 
         Args:
-            may_idle: wait for it as long as the connection lives; else it is due within :data:`FRAME_S`.
+            may_idle: wait as long as the connection lives; otherwise up to :data:`FRAME_S`.
 
         Raises:
-            ConnectionBroken: the connection ended, or the header did not come in time.
-            MalformedFrame: what arrived is no header.
+            ConnectionBroken: the connection ended, or the header did not arrive in time.
+            MalformedFrame: the bytes are not a header.
         """
         self._fill(memoryview(self._header), may_idle=may_idle)
         return frames.unpack(self._header)
@@ -108,16 +108,16 @@ class Connection:
         """Fill ``buffer`` with the next bytes.
 
         Raises:
-            ConnectionBroken: the connection ended, or brought nothing for :data:`FRAME_S`.
+            ConnectionBroken: the connection ended, or nothing arrived for :data:`FRAME_S`.
         """
         self._fill(memoryview(buffer).cast("B"), may_idle=False)
 
     def receive_control(self, header: Header) -> bytes:
-        """The payload of a frame that carries no numbers.
+        """Receive the payload of a control frame, which has no numbers.
 
         Raises:
             ConnectionBroken: as for :meth:`receive_into`.
-            MalformedFrame: it is longer than any such frame.
+            MalformedFrame: it is longer than any control frame.
         """
         if header.length > frames.MAX_CONTROL_BYTES:
             raise MalformedFrame(f"a {header.kind.name} frame of {header.length} bytes")
@@ -150,7 +150,7 @@ class Connection:
         return ConnectionBroken(f"the connection to {self.peer} broke: {error.strerror or error}")
 
     def limit(self, seconds: float) -> None:
-        """From now on one system call may wait this long."""
+        """Set the time that one system call may wait."""
         # The kernel's own limits: Python's would cost two more system calls a frame.
         limit = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
         self._socket.settimeout(None)
@@ -159,7 +159,7 @@ class Connection:
 
 
 def _configure(sock: socket.socket) -> None:
-    """Send at once and at a steady rate, and notice a silent peer within :data:`SILENCE_S`."""
+    """Configure a socket to send at once and at a steady rate, and to detect a silent peer within :data:`SILENCE_S`."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_CONGESTION"):
         with contextlib.suppress(OSError):  # this kernel lets only root choose it, or lacks it: no harm

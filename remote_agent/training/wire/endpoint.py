@@ -1,4 +1,4 @@
-"""Where a worker finds the shards, and what it must know to join them."""
+"""Defines the shards' addresses, and the data that a worker needs to join them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from remote_agent.training.wire.shared_memory.messages import available
 
 @dataclass(frozen=True, kw_only=True)
 class ShardEndpoint:
-    """Where a shard can be reached.
+    """The addresses of a shard.
 
     Attributes:
         address: (host, port) of its :class:`~remote_agent.training.server.shard_server.ShardServer`.
-        place: of its process, see :func:`place`.
-        memory: of its ``SharedMemoryServer``; empty: it has none.
+        place: the place of its process, see :func:`place`.
+        memory: address of its ``SharedMemoryServer``; empty: it has none.
     """
 
     address: tuple[str, int]
@@ -28,14 +28,14 @@ class ShardEndpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamInfo:
-    """What a worker must know to join the shards.
+    """The data that a worker needs to join the shards.
 
     Attributes:
-        plan: what is streamed.
-        layout: how it is cut.
+        plan: the streamed parameters.
+        layout: their cut into chunks.
         shards: the endpoints, in the layout's order.
-        secret: what both ends must know; a worker with an earlier one is refused.
-        codecs: for the network.
+        secret: the secret of both ends; a worker with an earlier one is refused.
+        codecs: the codecs for the network.
     """
 
     plan: StreamPlan
@@ -46,7 +46,7 @@ class StreamInfo:
 
 
 def place() -> str:
-    """Names this process's computer and network name space: equal for two processes that no network lies between."""
+    """The name of this process's computer and network name space; equal for two processes without a network between."""
     if not available():
         return ""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -1,15 +1,15 @@
-"""What can go wrong in the exchange, as a branch of :class:`~remote_agent.training.errors.TrainingError`.
+"""Defines the errors of the exchange, as a branch of :class:`~remote_agent.training.errors.TrainingError`.
 
 ::
 
     ExchangeError
     ├── ConnectionRefused    the other side has another token, another protocol or another layout
-    ├── MalformedFrame       bytes that are not what the protocol allows: the connection is closed
-    ├── ConnectionBroken     the network or the other process went away; a client connects again by itself
-    ├── ShardUnreachable     a client could not connect again in time
-    ├── FellBehind           a worker missed weights: it has to fetch them whole
-    ├── StepIncomplete       the step was not whole by its deadline (a slice is missing)
-    └── NothingCounts        all samples of the step weigh nothing: there is no mean gradient
+    ├── MalformedFrame       bytes that the protocol does not allow; the connection is closed
+    ├── ConnectionBroken     the network or the other process is gone; a client reconnects by itself
+    ├── ShardUnreachable     a client could not reconnect in time
+    ├── FellBehind           a worker missed weights, and has to fetch them whole
+    ├── StepIncomplete       the step was not complete by its deadline (a slice is missing)
+    └── NothingCounts        the samples of the step have no weight, so there is no mean gradient
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ class ExchangeError(TrainingError):
 
 
 class ConnectionRefused(ExchangeError):
-    """One side does not accept the other; trying again would not help."""
+    """One side does not accept the other, and a retry would not help."""
 
 
 class MalformedFrame(ExchangeError):
-    """What arrived is not a frame, or not one that may come now."""
+    """The received bytes are not a frame, or not one that is allowed now."""
 
 
 class ConnectionBroken(ExchangeError):
-    """The connection ended, or nothing came through it in time."""
+    """The connection ended, or nothing arrived in time."""
 
 
 class ShardUnreachable(ExchangeError):
@@ -42,15 +42,15 @@ class FellBehind(ExchangeError):
 
 
 class StepIncomplete(ExchangeError):
-    """Not all chunks of the step were there by the deadline."""
+    """Some chunks of the step did not arrive by the deadline."""
 
 
 class NothingCounts(ExchangeError):
-    """The samples of a step weigh nothing together, so that it has no mean gradient."""
+    """The samples of a step have no weight, so the step has no mean gradient."""
 
     @classmethod
     def of(cls, step: int) -> NothingCounts:
-        """The error for ``step``."""
+        """Make the error for ``step``."""
         return cls(
             f"no sample of step {step} counts: their weights are 0 together",
             hint="look at the labels: a batch whose labels are all ignored has no loss; use a larger batch_size",

@@ -1,4 +1,4 @@
-"""One step's exchange, as the trainer holds it."""
+"""Gives a worker a handle for the exchange of one step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from remote_agent.training.wire.steps import Contribution, Timings
 
 
 class Exchanging(Generic[Awaited]):
-    """From a client's ``begin`` until :meth:`finish` returns.
+    """The exchange of one step, from a client's ``begin`` until :meth:`finish` returns.
 
     Attributes:
         contributed: the slices that this worker sends.
@@ -32,15 +32,15 @@ class Exchanging(Generic[Awaited]):
     def contribute(
         self, index: int, gradient: Tensor, weight: float | None = None, *, feedback: bool = True
     ) -> Contribution:
-        """Send a slice's gradient, as it is offered. Any number of slices; none is a worker that only listens.
+        """Send a slice's gradient as it is offered. A worker may send any number of slices, also none.
 
         Args:
             index: the slice's number, from 0.
-            gradient: the SUM of the gradients of its samples: float32, shape ``(layout.numel,)``; not to be changed
+            gradient: the SUM of the gradients of its samples: float32, shape ``(layout.numel,)``; do not change it
                 before :meth:`finish` has returned.
-            weight: what its samples weigh in the step's mean; None: as much as those of every other slice.
-            feedback: False for a slice that another worker may have sent in part: what of this gradient is not
-                counted must not leave an error behind to be made up for.
+            weight: weight of its samples in the step's mean; None: the same for every slice.
+            feedback: False for a slice of which another worker may have sent a part: chunks that are not counted must
+                not leave an error for error feedback.
         """
         layout, codec = self._carrier.layout, self._carrier.gradient_codec
         if gradient.shape != (layout.numel,) or gradient.dtype != torch.float32:
@@ -63,9 +63,9 @@ class Exchanging(Generic[Awaited]):
         """Wait until all new weights are here.
 
         Raises:
-            StepIncomplete: they are not within ``deadline`` seconds; the exchange stays open, to contribute the slice
-                that is missing and to wait again.
-            FellBehind: the shards went on without this worker.
+            StepIncomplete: they did not arrive within ``deadline`` seconds; the exchange stays open, so that the
+                missing slice can be contributed and :meth:`finish` called again.
+            FellBehind: the shards continued without this worker.
             ShardUnreachable: a shard is gone.
         """
         self._carrier.wait(self.incoming, deadline)
@@ -82,5 +82,5 @@ class Exchanging(Generic[Awaited]):
 
 
 def equal_weight(samples: int, slices: int) -> float:
-    """What each of a step's slices weighs when all weigh the same: together as much as the samples."""
+    """The weight of each slice if all have the same; together they weigh as much as the samples."""
     return samples / max(1, slices)

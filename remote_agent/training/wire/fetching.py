@@ -1,7 +1,7 @@
-"""The whole weights, as a worker that joins gets them while the others go on. No network here.
+"""Collects the whole weights for a worker that joins while the others continue. It has no network code.
 
-Each shard sends its chunks whole, each at the step that it has just then, and after that the steps that follow. The
-newest step that any shard had is where all chunks are brought to, by the same additions that all other workers make.
+Each shard sends its chunks whole, each at its current step, and then the following steps. All chunks are brought to the
+newest step that any shard had, by the same additions that all other workers make.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Fetching:
     """The state of one fetch; calls are made one at a time.
 
     Args:
-        codec: of weights.
-        out: float32, shape ``(layout.numel,)``: where they go.
+        codec: the codec of weights.
+        out: float32, shape ``(layout.numel,)``: gets the weights.
 
     Attributes:
         later: WEIGHTS frames beyond the step that is fetched: (shard, header, payload).
@@ -38,7 +38,7 @@ class Fetching:
 
     @property
     def step(self) -> int | None:
-        """The step that all chunks are brought to; None while a shard has not sent its own."""
+        """The step to which all chunks are brought; None until every shard has sent its own."""
         return max(self._newest.values(), default=0) if self._shards <= self._newest.keys() else None
 
     @property
@@ -56,13 +56,13 @@ class Fetching:
         self._advance()
 
     def take_weights(self, shard: int, header: Header, payload: Tensor) -> None:
-        """A WEIGHTS frame; ``payload`` is kept."""
+        """Take a WEIGHTS frame; ``payload`` is kept."""
         if self._steps[header.chunk] != _NOT_HERE:
             self.later.append((shard, header, payload))
             self._advance()
 
     def _advance(self) -> None:
-        """Make the steps up to the one that is fetched."""
+        """Apply the steps up to the fetched one."""
         target = self.step
         if target is None:
             return

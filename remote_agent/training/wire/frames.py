@@ -1,27 +1,27 @@
-"""The bytes on a connection, after the handshake: frames of a fixed header and a payload, in network byte order.
+"""Defines the frames on a connection after the handshake: a fixed header and a payload, in network byte order.
 
 =========== ======== =================================================================================================
 kind        from     meaning
 =========== ======== =================================================================================================
-HELLO       worker   first frame: layout, codecs and, when it has weights, ``step`` and which of the shard's chunks it
-                     holds at ``step`` (of the others it holds those of ``step - 1``)
+HELLO       worker   first frame: layout, codecs and, if it has weights, ``step`` and which of the shard's chunks it
+                     holds at ``step`` (it holds the others at ``step - 1``)
 WELCOME     shard    answer; the weights that the worker lacks follow
-GRADIENT    worker   sum of the gradients of the ``slice``'s samples for one chunk, which weigh ``weight`` in the mean;
+GRADIENT    worker   sum of the gradients of the ``slice``'s samples for one chunk, with their ``weight`` in the mean;
                      the step has ``slices`` slices with ``samples`` samples together
-WEIGHTS     shard    one chunk's change from ``step - 1`` to ``step`` (its new value, when the codec loses nothing)
+WEIGHTS     shard    one chunk's change from ``step - 1`` to ``step`` (with a lossless codec its new value)
 FETCH       worker   asks for WHOLE frames of all chunks of the shard
 WHOLE       shard    one chunk as every worker holds it at ``step``, in fp32
-FETCHED     shard    the last WHOLE is through; ``step`` is the newest step of any chunk of the shard
+FETCHED     shard    follows the last WHOLE; ``step`` is the newest step of any chunk of the shard
 ASK         worker   asks which chunks of (``step``, ``slice``) are counted
-COUNTED     shard    the answer, one bit a chunk of the shard
-NORM_PART   shard    all mean gradients of ``step`` are whole; float64: their squared norm
+COUNTED     shard    the answer, one bit for each chunk of the shard
+NORM_PART   shard    all mean gradients of ``step`` are complete; float64: their squared norm
 NORM_TOTAL  worker   float64: the sum of all shards' parts, always added in the shards' order
 TENSORS     stage    tensors for another stage of a pipeline (:mod:`stage_links`): ``slice`` is the micro-batch,
-                     ``chunk`` what they are
-FAILURE     shard    why it closes the connection: a :class:`Reason` (one byte), then UTF-8 text
+                     ``chunk`` the purpose
+FAILURE     shard    the reason for closing the connection: a :class:`Reason` (one byte), then UTF-8 text
 =========== ======== =================================================================================================
 
-Bits are packed with the lowest first. A frame that is anything else is a :class:`MalformedFrame`.
+Bits are packed with the lowest first. Any other frame is a :class:`MalformedFrame`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MAGIC = 0x4854
 _HEADER = struct.Struct("!HBBB3xQIIQIId")
 HEADER_BYTES = _HEADER.size
 MAX_CONTROL_BYTES = 1 << 16
-"""The longest payload of a frame that carries no numbers: the bits of half a million chunks."""
+"""The longest payload of a control frame: the bits of half a million chunks."""
 
 _NUMBER = struct.Struct("!d")
 
@@ -62,7 +62,7 @@ class Kind(enum.IntEnum):
 
 
 class Reason(enum.IntEnum):
-    """What a worker can do about a FAILURE: nothing by itself, or fetch the weights whole."""
+    """A worker's reaction to a FAILURE: none by itself, or to fetch the weights whole."""
 
     OTHER = 0
     FELL_BEHIND = 1
@@ -70,7 +70,7 @@ class Reason(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What stands before a payload of ``length`` bytes; fields without meaning for a kind are 0."""
+    """The header of a payload of ``length`` bytes; fields without meaning for a kind are 0."""
 
     kind: Kind
     step: int = 0
@@ -99,10 +99,10 @@ class Header:
 
 
 def unpack(data: bytes | bytearray) -> Header:
-    """The header in :data:`HEADER_BYTES` bytes.
+    """Read a header from :data:`HEADER_BYTES` bytes.
 
     Raises:
-        MalformedFrame: it is none, or of another version.
+        MalformedFrame: the bytes are not a header, or one of another version.
     """
     magic, version, kind, codec, step, index, slices, samples, chunk, length, weight = _HEADER.unpack(data)
     if magic != _MAGIC:
@@ -116,15 +116,15 @@ def unpack(data: bytes | bytearray) -> Header:
 
 
 def pack_number(number: float) -> bytes:
-    """A float64 payload."""
+    """Pack a number as a float64 payload."""
     return _NUMBER.pack(number)
 
 
 def unpack_number(payload: bytes) -> float:
-    """The number in a float64 payload.
+    """Read the number of a float64 payload.
 
     Raises:
-        MalformedFrame: it has another length.
+        MalformedFrame: the payload has another length.
     """
     if len(payload) != _NUMBER.size:
         raise MalformedFrame(f"a number of {len(payload)} bytes")
@@ -133,17 +133,17 @@ def unpack_number(payload: bytes) -> float:
 
 
 def pack_bits(bits: Iterable[bool]) -> bytes:
-    """Bits as bytes."""
+    """Pack bits as bytes."""
     positions = list(bits)
     number = sum(1 << position for position, bit in enumerate(positions) if bit)
     return number.to_bytes(-(-len(positions) // 8), "little")
 
 
 def unpack_bits(payload: bytes, count: int) -> list[bool]:
-    """``count`` bits.
+    """Read ``count`` bits.
 
     Raises:
-        MalformedFrame: the payload holds another number of them.
+        MalformedFrame: the payload has another number of bits.
     """
     if len(payload) != -(-count // 8):
         raise MalformedFrame(f"{len(payload)} bytes instead of one bit for each of {count} chunks")
@@ -152,11 +152,11 @@ def unpack_bits(payload: bytes, count: int) -> list[bool]:
 
 
 def pack_failure(reason: Reason, text: str) -> bytes:
-    """The payload of a FAILURE frame; a long text is cut."""
+    """Pack the payload of a FAILURE frame; a long text is cut."""
     return bytes([reason]) + text.encode()[: MAX_CONTROL_BYTES - 1]
 
 
 def unpack_failure(payload: bytes) -> tuple[Reason, str]:
-    """Reason and text; a reason that this version does not know is OTHER."""
+    """Read the reason and the text; a reason that this version does not know becomes OTHER."""
     known = payload[:1] == bytes([Reason.FELL_BEHIND])
     return (Reason.FELL_BEHIND if known else Reason.OTHER), payload[1:].decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Authentication: both sides prove that they know the cluster's token, which itself never travels.
+"""Authenticates a connection: both sides prove that they know the cluster's token, which is never sent.
 
 ::
 
@@ -7,9 +7,10 @@
                           ◂─────────  random number s, HMAC(token, "shard" | version | w | s)
       HMAC(token, "worker" | version | w | s)  ──▸
 
-HMAC-SHA256 over both sides' random numbers (challenge and response, ISO/IEC 9798-4), with the role in it, so that no
-answer can be sent back to its author. With ``security: tls`` all of it goes over TLS 1.3 (:mod:`remote_agent.tls`).
-Else what follows is neither encrypted nor signed: the exchange is then for a network that is trusted.
+The proof is HMAC-SHA256 over both sides' random numbers (challenge and response, ISO/IEC 9798-4). It contains the role,
+so that no answer can be reflected to its author. With ``security: tls`` the whole connection uses TLS 1.3
+(:mod:`remote_agent.tls`). Otherwise the data after the handshake is neither encrypted nor signed, and needs a trusted
+network.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ _MAC = 32
 
 
 class Strangers:
-    """Connections whose other side has not proved the token yet: no more than ``most``, of which the oldest gives way.
+    """The connections without a proof of the token so far: at most ``most``; a new one replaces the oldest.
 
-    A process that knows the token proves it in some milliseconds. One that connects and is silent, a thousand times,
-    would else take all threads and descriptors of ours until :data:`HANDSHAKE_S` are over.
+    A process that knows the token proves it within milliseconds. Without this limit, a thousand silent connections
+    would use all threads and descriptors of this process for :data:`HANDSHAKE_S`.
     """
 
     def __init__(self, most: int = 64) -> None:
@@ -44,7 +45,7 @@ class Strangers:
         self._waiting: dict[Connection, None] = {}
 
     def admit(self, connection: Connection) -> None:
-        """One more, which was accepted just now."""
+        """Add a connection that was just accepted."""
         with self._lock:
             self._waiting[connection] = None
             if len(self._waiting) > self._most:
@@ -54,7 +55,7 @@ class Strangers:
 
     @contextlib.contextmanager
     def meeting(self, connection: Connection) -> Iterator[None]:
-        """While its other side proves the token; it is no stranger afterwards."""
+        """Count a connection while its other side proves the token."""
         try:
             yield
         finally:
@@ -63,11 +64,11 @@ class Strangers:
 
 
 def connect(address: tuple[str, int], token: bytes) -> Connection:
-    """Connect to the shard at ``address`` (host, port) and prove each other's token, within :data:`CONNECT_S`.
+    """Connect to the shard at ``address`` (host, port) and authenticate both sides, within :data:`CONNECT_S`.
 
     Raises:
-        ConnectionBroken: no process listens there, or the connection ended (a shard does that to a wrong token too).
-        ConnectionRefused: the process that listens there does not know the token, or has no certificate of ours.
+        ConnectionBroken: no process listens there, or the connection ended (as after a wrong token).
+        ConnectionRefused: the process there does not know the token, or has no certificate of this cluster.
     """
     peer = f"{address[0]}:{address[1]}"
     try:
@@ -98,11 +99,11 @@ def connect(address: tuple[str, int], token: bytes) -> Connection:
 
 
 def accept(connection: Connection, token: bytes) -> None:
-    """The shard's side, within :data:`HANDSHAKE_S` a message.
+    """Make the shard's side of the handshake, within :data:`HANDSHAKE_S` for each message.
 
     Raises:
-        ConnectionBroken: the other side went away or took too long.
-        ConnectionRefused: it speaks something else, or does not know the token.
+        ConnectionBroken: the other side ended the connection or took too long.
+        ConnectionRefused: it uses another protocol, or does not know the token.
     """
     connection.limit(HANDSHAKE_S)
     connection.encrypt(server=True)

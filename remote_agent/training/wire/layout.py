@@ -1,9 +1,8 @@
-"""How the flat buffer is cut: into chunks, and the chunks onto shards. Pure.
+"""Cuts the flat buffer into chunks, and assigns the chunks to shards. Pure.
 
-Chunks never cross a boundary between parameter groups, so that one chunk has one set of optimizer options. Their size
-weighs the fixed cost of a frame against what a step has at its start and end with only one direction busy: about one
-chunk per shard. Chunk k of the buffer lies on another shard than chunk k-1, so that whichever part of the gradient is
-ready first keeps all links busy.
+A chunk never crosses a boundary between parameter groups, so it has one set of optimizer options. Large chunks save the
+fixed cost of frames; small ones shorten the start and the end of a step, when only one direction is busy (for about one
+chunk per shard). Chunk k is on another shard than chunk k-1, so that any part of the gradient keeps all links busy.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Layout:
     Attributes:
         chunks: in the order of the buffer, without gaps.
         owners: for each chunk the number of its shard.
-        shards: how many shards there are; one without any chunk is allowed.
+        shards: number of shards; some may have no chunk.
     """
 
     chunks: tuple[Chunk, ...]
@@ -60,7 +59,7 @@ class Layout:
 
     @cached_property
     def digest(self) -> bytes:
-        """16 bytes that differ for different cuts: both ends of a connection compare them."""
+        """16 bytes that differ for different cuts; both ends of a connection compare them."""
         text = repr((self.shards, [(chunk.begin, chunk.end, chunk.group) for chunk in self.chunks], self.owners))
         return hashlib.sha256(text.encode()).digest()[:16]
 
@@ -68,7 +67,7 @@ class Layout:
         return sum(self.chunks[chunk].numel for chunk in self.by_shard[shard])
 
     def overlapping(self, begin: int, end: int) -> range:
-        """The chunks that hold any of the numbers ``begin`` to ``end``."""
+        """The chunks that contain any of the numbers ``begin`` to ``end``."""
         if begin >= end:
             return range(0)
         return range(self._holding(begin), self._holding(end - 1) + 1)
@@ -88,7 +87,7 @@ def plan_layout(groups: Sequence[int], weights: Sequence[float], chunk_numbers: 
         groups: numbers of each parameter group, in the order of the buffer; a group may be empty.
         weights: one for each shard: its part of the buffer, relative to the others (0: none). The part of shard i is
             within one chunk of ``weights[i] / sum(weights)``.
-        chunk_numbers: the most numbers in a chunk.
+        chunk_numbers: most numbers in a chunk.
 
     Raises:
         ValueError: no shard has a weight above 0, or a number is negative.
@@ -108,7 +107,7 @@ def plan_layout(groups: Sequence[int], weights: Sequence[float], chunk_numbers: 
 
 
 def _deal(chunks: Sequence[Chunk], weights: Sequence[float]) -> tuple[int, ...]:
-    """Each chunk goes to the shard that is furthest below its part of what was dealt, so that shards alternate."""
+    """Give each chunk to the shard that is furthest below its part of the chunks so far, so that shards alternate."""
     total = sum(weights)
     held = [0.0] * len(weights)
     dealt = 0

@@ -1,6 +1,6 @@
-"""A worker's connection to one shard, made again when it breaks: one thread receives, one encodes and sends.
+"""Connects a worker to one shard, and reconnects when the connection breaks; one thread receives, one sends.
 
-After a broken connection the shard is asked what it has counted, and only the rest is sent again.
+After a reconnect, the worker asks the shard what it has counted, and sends only the rest again.
 """
 
 from __future__ import annotations
@@ -30,47 +30,47 @@ from remote_agent.training.wire.steps import Contribution
 
 
 class Worker(Protocol):
-    """What a link asks and tells the client that it belongs to; called from the link's threads."""
+    """The interface of a link to its client; the link's threads call it."""
 
     def hello(self, shard: int) -> tuple[Frame, bool]:
-        """The HELLO frame for the shard, as things are, and whether it says that there are weights."""
+        """The current HELLO frame for the shard, and whether it says that there are weights."""
 
     def request(self, held: bool) -> Frame | None:
-        """What asks for whole weights after a HELLO that said that there were weights (``held``) or not, if needed."""
+        """The frame that requests whole weights, if needed, after a HELLO with weights (``held``) or without."""
 
     def contributions(self) -> Sequence[Contribution]:
-        """Those of the step that is under way."""
+        """The contributions to the current step."""
 
     def has(self, step: int, chunk: int) -> bool:
-        """Whether the chunk is here at ``step``: a gradient for it would come too late."""
+        """Whether the chunk is here at ``step``, so that a gradient for it would be too late."""
 
     def payload_size(self, header: Header) -> int:
-        """Bytes that a WEIGHTS or WHOLE frame's payload must have; raises MalformedFrame."""
+        """The required payload size of a WEIGHTS or WHOLE frame; raises MalformedFrame."""
 
     def memory(self, header: Header) -> memoryview | None:
-        """Where the payload can be received as it is."""
+        """The memory into which the payload can be received directly."""
 
     def arrived(self, header: Header) -> None:
-        """It was received there."""
+        """Take a payload that was received into :meth:`memory`."""
 
     def take(self, shard: int, header: Header, payload: Tensor) -> None:
-        """A WEIGHTS or WHOLE frame; ``payload`` is overwritten afterwards."""
+        """Take a WEIGHTS or WHOLE frame; ``payload`` is overwritten afterwards."""
 
     def take_newest(self, shard: int, step: int) -> None:
-        """A FETCHED frame."""
+        """Take a FETCHED frame."""
 
     def take_norm(self, shard: int, step: int, part: float) -> None:
-        """A NORM_PART frame."""
+        """Take a NORM_PART frame."""
 
     def fell_behind(self) -> None:
-        """The shard no longer has the weights that come next."""
+        """Called when the shard no longer has the next weights."""
 
     def failed(self, error: ExchangeError) -> None:
-        """The link has given up."""
+        """Called when the link has given up."""
 
 
 class Link:
-    """The connection to shard ``number`` at ``address``, for as long as the client lives.
+    """Keeps a connection to shard ``number`` at ``address`` as long as the client lives.
 
     Args:
         chunks: the shard's chunks, ascending.
@@ -99,7 +99,7 @@ class Link:
         self._thread.start()
 
     def close(self, patience: float = CLOSE_S) -> None:
-        """End the connection for good; waits for the threads, at most ``patience`` seconds."""
+        """End the connection for good, and wait for the threads up to ``patience`` seconds."""
         with self._wake:
             self._closed = True
             if self._connection is not None:
@@ -109,18 +109,18 @@ class Link:
             self._thread.join(patience)
 
     def push(self, contribution: Contribution, chunks: Sequence[int]) -> None:
-        """Send these chunks of a gradient, after what is waiting already."""
+        """Send these chunks of a gradient, after those that already wait."""
         with self._wake:
             self._gradients.extend((contribution, chunk) for chunk in chunks)
             self._wake.notify_all()
 
     def forget_gradients(self) -> None:
-        """The step is over: what has not been sent of it will not be."""
+        """Drop gradients that have not been sent, since their step is over."""
         with self._wake:
             self._gradients.clear()
 
     def control(self, frame: Frame) -> None:
-        """Send a frame before any gradient; forgotten when there is no connection."""
+        """Send a frame before any gradient; without a connection it is dropped."""
         with self._wake:
             if self._connection is not None:
                 self._controls.append(frame)
@@ -168,7 +168,7 @@ class Link:
                 pause = min(2 * pause, RECONNECT_PAUSE_MOST_S)
 
     def _open(self, connection: Connection) -> bool:
-        """Say HELLO and be welcomed; returns whether it said that there are weights here."""
+        """Send HELLO and receive WELCOME; returns whether HELLO said that there are weights here."""
         hello, held = self._worker.hello(self.number)
         connection.send(hello.header, hello.payload)
         header = connection.receive_header(may_idle=False)
@@ -179,7 +179,7 @@ class Link:
         return held
 
     def _use(self, connection: Connection, held: bool) -> None:
-        """Until the connection ends, which is an exception."""
+        """Use the connection until it ends, which raises an exception."""
         with self._wake:
             if self._closed:
                 raise ConnectionBroken("the client was closed")
@@ -225,7 +225,7 @@ class Link:
             connection.close()  # wakes the receiving thread, which connects again
 
     def _next(self, connection: Connection) -> Frame | tuple[Contribution, int] | None:
-        """What to send next, once there is something; None when this connection is over."""
+        """Wait for the next item to send; None: this connection is over."""
         with self._wake:
             self._wake.wait_for(lambda: self._controls or self._gradients or self._connection is not connection)
             if self._connection is not connection:
@@ -262,7 +262,7 @@ class Link:
                 raise MalformedFrame(f"a shard sent a {header.kind.name} frame")
 
     def _resend(self, header: Header, counted: Sequence[bool]) -> None:
-        """Put back what was sent on an earlier connection and did not arrive."""
+        """Queue again the chunks that were sent on an earlier connection and did not arrive."""
         for contribution in self._worker.contributions():
             if (contribution.step, contribution.slice) == (header.step, header.slice):
                 lost = [

@@ -1,4 +1,4 @@
-"""What is still to be sent to one worker, in order."""
+"""Queues the items that a shard still has to send to one worker."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from remote_agent.training.wire.frames import Header, Kind
 
 MAX_STEPS_BEHIND = 2
-"""A worker for which more steps' weights than this are waiting has to fetch them whole."""
+"""Number of steps whose weights may wait for a worker; with more, it has to fetch the weights whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A frame that is ready to be sent; the payload is shared by all workers' outboxes and never changes."""
+    """A frame that is ready to send; all workers' outboxes share the payload, which never changes."""
 
     header: Header
     payload: bytes | memoryview = b""
@@ -22,7 +22,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class WholeChunk:
-    """A place in the queue where the chunk, as it is when its turn comes, is sent whole; ``asked``: by which FETCH."""
+    """A queue entry that sends the whole chunk in its state at that moment; ``asked``: the number of the FETCH."""
 
     chunk: int
     asked: int = 0
@@ -30,14 +30,15 @@ class WholeChunk:
 
 @dataclass(frozen=True, slots=True)
 class AllFetched:
-    """A place in the queue: the last of the whole chunks is before it."""
+    """A queue entry after the last of the whole chunks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A place in the queue where the chunk, as it is when its turn comes, answers slice ``slice``.
+    """A queue entry that answers slice ``slice`` with the chunk in its state at that moment.
 
-    For a shard that answers each worker alone: what waits takes no memory, however many workers are slow to take it.
+    It is for a shard that answers each worker separately. Waiting entries take no memory for weights, so slow workers
+    cost nothing.
     """
 
     chunk: int
@@ -48,10 +49,10 @@ Item = Frame | WholeChunk | AllFetched | Answer
 
 
 class Outbox:
-    """A queue from a shard's threads to the one that sends.
+    """A queue from a shard's threads to the sending thread.
 
     Args:
-        chunks: how many chunks the shard holds.
+        chunks: number of the shard's chunks.
     """
 
     def __init__(self, chunks: int) -> None:
@@ -63,7 +64,7 @@ class Outbox:
         self.overflowed = False
 
     def put(self, item: Item) -> None:
-        """Append; nothing happens once the outbox is closed. Too many weights close it, and set ``overflowed``."""
+        """Append an item, unless the outbox is closed. Too many weights close it and set ``overflowed``."""
         with self._ready:
             if self._closed:
                 return
@@ -76,7 +77,7 @@ class Outbox:
             self._ready.notify()
 
     def get(self) -> Item | None:
-        """The next item, once there is one; None once the outbox is closed, which the end of the connection does."""
+        """Wait for the next item; None: the outbox is closed, which happens at the end of the connection."""
         with self._ready:
             self._ready.wait_for(lambda: self._items or self._closed)
             if not self._items:
@@ -86,7 +87,7 @@ class Outbox:
             return item
 
     def close(self) -> None:
-        """No more items; those that are in the queue are still given."""
+        """Accept no more items; those in the queue are still returned."""
         with self._ready:
             self._closed = True
             self._ready.notify()

@@ -1,4 +1,4 @@
-"""What a worker's end of any exchange is made of: a link to each shard, the gradients' residual, and one failure."""
+"""Implements the common base of a worker's exchanges: a link to each shard, the gradients' residual, one failure."""
 
 from __future__ import annotations
 
@@ -22,16 +22,15 @@ Awaited = TypeVar("Awaited", bound=IncomingWeights)
 
 
 class ShardLinks(Worker, Generic[Awaited]):
-    """A worker's connections to all shards; a context manager. What is sent and awaited is its subclasses' affair.
+    """A worker's connections to all shards; a context manager. Subclasses decide what is sent and awaited.
 
     Args:
         addresses: (host, port) of each shard, in the layout's order.
         token: the cluster's secret.
-        residual: error feedback that was kept from before: float32, shape ``(layout.numel,)``, on the gradients'
-            device.
+        residual: an earlier residual of error feedback: float32, shape ``(layout.numel,)``, on the gradients' device.
 
     Attributes:
-        residual: what the gradient codec has left out so far; None while nothing was, or with a codec without feedback.
+        residual: the error of the gradient codec so far; None: there is none yet, or the codec needs no feedback.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class ShardLinks(Worker, Generic[Awaited]):
             link.start()
 
     def abandon(self) -> None:
-        """Free the threads that wait here, from any thread; does not wait itself. The run goes on with other shards."""
+        """Wake the threads that wait here, without waiting, from any thread; the run continues with other shards."""
         self.failed(ExchangeError("the exchange was given up: the run goes on with other shards"))
         for link in self._links:
             link.close(0.0)
@@ -83,7 +82,7 @@ class ShardLinks(Worker, Generic[Awaited]):
 
     @abstractmethod
     def wait(self, incoming: Awaited, deadline: float) -> None:
-        """Until the weights are whole; raises ExchangeError."""
+        """Wait until the weights are complete; raises ExchangeError."""
 
     @property
     def gradient_codec(self) -> Codec:

@@ -1,11 +1,10 @@
-"""Connections between the stages of a pipeline: tensors of any shape and dtype, sent and received beside computing.
+"""Connects the stages of a pipeline: sends and receives tensors of any shape and dtype, beside computing.
 
-Each stage listens, and connects to those before it that it exchanges something with. A message is one TENSORS frame
+Each stage listens, and connects to the earlier stages with which it exchanges data. A message is one TENSORS frame
 (:mod:`frames`): ``step``, ``slice`` (the micro-batch, or the number of a shared parameter), ``chunk`` (its
-:class:`Purpose`), and as payload a description of the tensors and, from :data:`_ALIGNMENT` on, their numbers in the
-machine's byte order. So lengths may change from one batch to the next. Activations and gradients may be written by a
-codec. What is sent waits in a queue for the thread that sends it; what arrives waits, by its name, for the one that
-computes.
+:class:`Purpose`), and a payload: a description of the tensors and, aligned to :data:`_ALIGNMENT`, their numbers in the
+machine's byte order. So lengths may change from batch to batch. A codec may encode activations and gradients. Outgoing
+messages wait in a queue for the sending thread; received ones wait, by their name, for the computing thread.
 """
 
 from __future__ import annotations
@@ -50,11 +49,11 @@ _MAX_BYTES = (1 << 32) - 1
 _LOOK_S = 0.2
 
 CONNECT_ALL_S = RECONNECT_S
-"""Until the stages of a pipeline must have connected each other."""
+"""Until all stages of a pipeline must be connected."""
 
 
 class Purpose(enum.IntEnum):
-    """What the tensors of a message are."""
+    """The purpose of a message's tensors."""
 
     HELLO = 0
     ACTIVATIONS = 1
@@ -68,7 +67,7 @@ _COMPUTED = frozenset({Purpose.ACTIVATIONS, Purpose.GRADIENTS})
 
 
 class Name(NamedTuple):
-    """Of a message: the stage that it comes from or goes to, what it is, and of which step and micro-batch."""
+    """The name of a message: the other stage, the purpose, the step and the micro-batch."""
 
     peer: int
     purpose: Purpose
@@ -80,7 +79,7 @@ Tensors = tuple[Tensor | None, ...]
 
 
 def pack(tensors: Sequence[Tensor | None], codec: Codec | None = None) -> bytearray:
-    """Tensors as bytes; None, for one that there is none of, too. A codec writes the numbers that it makes smaller."""
+    """Pack tensors, of which some may be None, as bytes. A codec encodes those that it makes smaller."""
     described, parts = bytearray(_COUNT.pack(len(tensors))), list[Tensor]()
     for tensor in tensors:
         if tensor is None:
@@ -112,10 +111,10 @@ def _is_smaller(codec: Codec, tensor: Tensor) -> bool:
 
 
 def unpack(payload: bytearray, codec: Codec | None = None) -> Tensors:
-    """What :func:`pack` packed; tensors that no codec has written share the payload's memory.
+    """Unpack the bytes of :func:`pack`; tensors without a codec share the payload's memory.
 
     Raises:
-        MalformedFrame: it is something else.
+        MalformedFrame: the bytes are invalid.
     """
     try:
         (count,), at = _COUNT.unpack_from(payload), _COUNT.size
@@ -138,7 +137,7 @@ def unpack(payload: bytearray, codec: Codec | None = None) -> Tensors:
 
 
 def _unpacked(payload: bytearray, at: int, code: int, shape: torch.Size, codec: Codec | None) -> tuple[Tensor, int]:
-    """A tensor, and its bytes."""
+    """Unpack one tensor; returns it with its number of bytes."""
     count = shape.numel()
     if code < _CODED:
         dtype = _DTYPES[code]
@@ -157,14 +156,14 @@ def _aligned(size: int) -> int:
 
 
 class Waited(NamedTuple):
-    """Seconds of waiting in which something was being received, and in which something was being sent otherwise."""
+    """Seconds of waiting while something was being received, and while something was only being sent."""
 
     sending_s: float = 0.0
     receiving_s: float = 0.0
 
 
 class _Busy:
-    """The time in which at least one of several threads is inside."""
+    """Measures the time in which at least one of several threads is inside."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -217,13 +216,13 @@ class StageLinks:
     """One stage's connections; :meth:`close` ends them.
 
     Args:
-        secret: what both ends of each connection must know.
+        secret: the secret of both ends of each connection.
         host: the address to listen on.
 
     Attributes:
-        address: (host, port) that it listens on.
-        waited: for messages, so far.
-        codec: of activations and gradients, the same at all stages; None: they go as they are.
+        address: (host, port) on which it listens.
+        waited: time of waiting for messages so far.
+        codec: codec of activations and gradients, the same at all stages; None: they are sent unchanged.
     """
 
     codec: Codec | None = None
@@ -245,15 +244,15 @@ class StageLinks:
         self._start("accept", self._accept)
 
     def open(self, addresses: Mapping[int, tuple[str, int]], peers: Collection[int], deadline_s: float) -> None:
-        """Connect to the peers that come before this stage, and wait for those that come after it.
+        """Connect to the peers before this stage, and wait for those after it.
 
         Args:
-            addresses: where each stage listens.
-            peers: the stages that this one exchanges something with.
-            deadline_s: until all connections must be there.
+            addresses: the address of each stage.
+            peers: the stages with which this one exchanges data.
+            deadline_s: seconds until all connections must be open.
 
         Raises:
-            ExchangeError: they are not.
+            ExchangeError: some are not.
         """
         end = time.monotonic() + deadline_s
         for peer in sorted(each for each in peers if each < self._stage):
@@ -265,7 +264,7 @@ class StageLinks:
                     raise ConnectionBroken(f"stage {missing[0]} did not connect within {deadline_s:.0f} s")
 
     def send(self, name: Name, tensors: Sequence[Tensor | None]) -> None:
-        """Send them once what was given before is through; returns at once.
+        """Queue a message, and return at once.
 
         Raises:
             ExchangeError: a connection is broken.
@@ -283,10 +282,10 @@ class StageLinks:
             return any(name in self._arrived for name in names)
 
     def wait(self, *names: Name, deadline_s: float = STEP_S) -> None:
-        """Wait until a message of one of these names is there.
+        """Wait until a message of one of these names has arrived.
 
         Raises:
-            ExchangeError: a connection is broken, or none came in time.
+            ExchangeError: a connection is broken, or no message arrived in time.
         """
         began, sending, receiving = time.monotonic(), self._sending.seconds(), self._receiving.seconds()
         with self._ready:
@@ -301,7 +300,7 @@ class StageLinks:
         self.waited = Waited(self.waited.sending_s + sent, self.waited.receiving_s + received)
 
     def take(self, name: Name) -> Tensors:
-        """A message, which is waited for, once.
+        """Wait for a message, and return it once.
 
         Raises:
             ExchangeError: as :meth:`wait`.
@@ -311,7 +310,7 @@ class StageLinks:
             return self._arrived.pop(name)
 
     def fail(self, cause: str) -> None:
-        """Wake whoever waits: nothing more will come."""
+        """Wake all waiting threads, since nothing more will arrive."""
         with self._ready:
             self._cause = self._cause or cause
             self._ready.notify_all()

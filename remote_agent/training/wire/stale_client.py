@@ -1,4 +1,4 @@
-"""The worker's end of the exchange without waiting: a slice's gradient to all shards, and fresh weights in return."""
+"""Runs a worker's side of ``ssp`` and ``async``: sends a slice's gradient to all shards, and receives new weights."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from remote_agent.training.wire.steps import Contribution, IncomingWeights
 
 
 class FreshWeights(IncomingWeights):
-    """Weights that were asked for: by a slice, or by a pull.
+    """Requested weights: the answer to a slice, or to a pull.
 
     Args:
-        kind: of the frames that bring them: WEIGHTS for a slice, WHOLE for a pull.
+        kind: kind of their frames: WEIGHTS for a slice, WHOLE for a pull.
 
     Attributes:
-        watermark: all slices up to this one are in every chunk that is here.
+        watermark: all slices up to this one are in every chunk that has arrived.
     """
 
     def __init__(self, layout: Layout, kind: Kind, step: int, codec: Codec, out: Tensor) -> None:
@@ -47,7 +47,7 @@ class StaleClient(ShardLinks[FreshWeights]):
     """A worker's connections to all shards; a context manager. One thread uses it.
 
     Attributes:
-        watermark: all slices up to this one are in the weights that came last.
+        watermark: all slices up to this one are in the newest weights.
     """
 
     def __init__(self, layout: Layout, addresses: Sequence[tuple[str, int]], token: bytes, codecs: Codecs) -> None:
@@ -69,19 +69,19 @@ class StaleClient(ShardLinks[FreshWeights]):
         *,
         feedback: bool = True,
     ) -> Exchanging[FreshWeights]:
-        """Send a slice's gradient; the weights with it applied come in from now on, until ``finish``.
+        """Send a slice's gradient; the weights that contain it arrive from now on, until ``finish``.
 
         Args:
-            number: the slice's, from 1; unique in the run.
-            samples: of the slice.
-            gradient: the SUM of their gradients: float32, shape ``(layout.numel,)``; not to be changed before
-                ``finish`` has returned.
-            out: where the new weights go: another buffer of the same shape and device, which is not read meanwhile.
-            weight: what the samples weigh in their mean; None: each the same.
+            number: the slice's number, from 1; unique in the run.
+            samples: number of samples in the slice.
+            gradient: the SUM of their gradients: float32, shape ``(layout.numel,)``; do not change it before ``finish``
+                has returned.
+            out: gets the new weights: another buffer of the same shape and device, which is not read meanwhile.
+            weight: weight of the samples in their mean; None: each has the same.
             feedback: as for :meth:`Exchanging.contribute`.
 
         Raises:
-            ExchangeError: another slice is on its way, or a shard can't be reached.
+            ExchangeError: another slice is in transfer, or a shard can't be reached.
         """
         with self._changed:
             incoming = self._await(Kind.WEIGHTS, number, out)
@@ -90,16 +90,16 @@ class StaleClient(ShardLinks[FreshWeights]):
         return exchanging
 
     def pull(self, out: Tensor, deadline: float = FETCH_S) -> None:
-        """Get the weights as they are, in fp32.
+        """Get the current weights, in fp32.
 
-        Every slice that was counted on all shards before the call is in them; of others, maybe a part.
+        They contain every slice that all shards had counted before the call, and maybe parts of others.
 
         Args:
-            out: float32, shape ``(layout.numel,)``: where they go.
+            out: float32, shape ``(layout.numel,)``: gets the weights.
             deadline: seconds.
 
         Raises:
-            ExchangeError: a slice is on its way, a shard can't be reached, or it takes longer.
+            ExchangeError: a slice is in transfer, a shard can't be reached, or the deadline passed.
         """
         with self._changed:
             self._pulls += 1
@@ -109,7 +109,7 @@ class StaleClient(ShardLinks[FreshWeights]):
         self.wait(incoming, deadline)
 
     def _await(self, kind: Kind, number: int, out: Tensor) -> FreshWeights:
-        """Take in the weights that come for ``number`` from now on; the lock is held."""
+        """Accept the weights for ``number`` from now on; the lock is held."""
         self._check()
         if self._incoming is not None:
             raise ExchangeError("one exchange can't begin while another one is open")
@@ -172,10 +172,10 @@ class StaleClient(ShardLinks[FreshWeights]):
                 self._changed.notify_all()
 
     def take_newest(self, shard: int, step: int) -> None:
-        """The WHOLE frames before it say it all."""
+        """Ignore a FETCHED frame; the WHOLE frames before it are enough."""
 
     def take_norm(self, shard: int, step: int, part: float) -> None:
         raise MalformedFrame("a shard that does not wait knows no norm of all gradients")
 
     def fell_behind(self) -> None:
-        """A shard that keeps no steps sends no such thing; if one did, the next answer would bring all weights."""
+        """Do nothing: a shard without steps never sends this, and the next answer brings all weights anyway."""

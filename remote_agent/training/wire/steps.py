@@ -1,4 +1,4 @@
-"""One step as a worker sees it: what it contributes, and what it has of the new weights. No network here."""
+"""Holds a worker's state of one step: its contributions, and the new weights so far. It has no network code."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from remote_agent.training.wire.layout import Chunk, Layout
 
 @dataclass(frozen=True, kw_only=True)
 class Timings:
-    """What a step's exchange took, on this worker.
+    """The times and bytes of a step's exchange, on this worker.
 
     Attributes:
-        push_s: from the first part of a gradient that was offered until the last one was on its way; 0 without a slice.
-        pull_s: from then (or from the step's beginning) until all new weights were here.
-        bytes_out: sent to all shards, frame headers included, those of TCP and below not.
-        bytes_in: received from them.
+        push_s: from the offer of the first part of a gradient until the last part was being sent; 0 without a slice.
+        pull_s: from then (or from the step's start) until all new weights had arrived.
+        bytes_out: bytes sent to all shards, with frame headers, without those of TCP and below.
+        bytes_in: bytes received from them.
     """
 
     push_s: float
@@ -36,15 +36,15 @@ class Timings:
 
 
 class Contribution:
-    """One slice's gradient sum, offered as it becomes ready and encoded as it is sent.
+    """One slice's gradient sum, which is offered in parts and encoded when it is sent.
 
-    What was encoded is kept until the step is over, so that a chunk that has to be sent again is the same to the bit.
+    Encoded chunks are kept until the step is over, so that a chunk is bitwise the same if it is sent again.
 
     Args:
         header: step, slice, slices, samples and weight; copied for every chunk.
-        gradient: float32, shape ``(layout.numel,)``, any device; must stay as it is until the step is over.
-        codec: of gradients.
-        residual: for error feedback: like ``gradient``, changed as chunks are encoded; None: without.
+        gradient: float32, shape ``(layout.numel,)``, any device; must not change until the step is over.
+        codec: the codec of gradients.
+        residual: for error feedback: like ``gradient``, changed as chunks are encoded; None: no error feedback.
 
     Attributes:
         begun: when the first part was offered, on the monotonic clock.
@@ -70,7 +70,7 @@ class Contribution:
         self._payloads: dict[int, Tensor] = {}
 
     def offer(self, begin: int, end: int) -> None:
-        """Numbers ``begin`` to ``end`` of the gradient are final; each number is offered once, in any order."""
+        """Offer the numbers ``begin`` to ``end`` of the gradient, which are final; once each, in any order."""
         if self.begun is None:
             self.begun = time.monotonic()
         complete = []
@@ -84,7 +84,7 @@ class Contribution:
         self.ready(complete)
 
     def frame(self, number: int) -> tuple[Header, memoryview]:
-        """The GRADIENT frame of one chunk; called by one thread for any chunk."""
+        """Make the GRADIENT frame of one chunk; one thread calls this for any chunk."""
         payload = self._payloads.get(number)
         if payload is None:
             payload = self._payloads[number] = self._encode(number)
@@ -100,15 +100,15 @@ class Contribution:
 
 
 class IncomingWeights:
-    """Weights as they come in; each chunk counts once.
+    """Arriving weights; each chunk counts once.
 
     Args:
-        step: which ones: the number of the step, of the slice that they answer, or of the pull.
-        codec: of weights.
-        out: where they go: float32, shape ``(layout.numel,)``.
+        step: the number of the step, of the slice that they answer, or of the pull.
+        codec: the codec of weights.
+        out: gets the weights: float32, shape ``(layout.numel,)``.
 
     Attributes:
-        has: for each chunk, whether it is here.
+        has: for each chunk, whether it has arrived.
     """
 
     def __init__(self, layout: Layout, step: int, codec: Codec, out: Tensor) -> None:
@@ -125,11 +125,11 @@ class IncomingWeights:
         return not self._missing
 
     def awaits(self, header: Header) -> bool:
-        """Whether the frame is what is missing here."""
+        """Whether the frame is still missing here."""
         return not self.has[header.chunk]
 
     def memory(self, header: Header) -> memoryview | None:
-        """Where the payload can be received as it is; None if it has to be decoded, or is not awaited."""
+        """The memory into which the payload can be received; None: it has to be decoded, or is not awaited."""
         is_encoded = self._codec.lossy and header.kind is Kind.WEIGHTS
         if is_encoded or not self.awaits(header) or self._out.device.type != "cpu":
             return None
@@ -137,7 +137,7 @@ class IncomingWeights:
         return self._out[chunk.begin : chunk.end].view(torch.uint8).numpy().data
 
     def decode(self, header: Header, payload: Tensor) -> None:
-        """Take in a WEIGHTS or WHOLE frame (uint8, on the CPU); nothing happens when it is not awaited."""
+        """Decode a WEIGHTS or WHOLE frame (uint8, on the CPU), unless it is not awaited."""
         if not self.awaits(header):
             return
         chunk = self._layout.chunks[header.chunk]
@@ -154,7 +154,7 @@ class IncomingWeights:
         decode(self._codec, payload, target)
 
     def arrived(self, header: Header) -> None:
-        """The frame's chunk is in its place."""
+        """Mark the frame's chunk as arrived."""
         with self._lock:
             if not self.has[header.chunk]:
                 self.has[header.chunk] = True
@@ -162,10 +162,10 @@ class IncomingWeights:
 
 
 class NewWeights(IncomingWeights):
-    """The weights after ``step``: what comes in are differences, with a codec that loses something.
+    """The weights after ``step``; with a lossy codec, differences arrive.
 
     Args:
-        weights: those of the step before, float32, shape ``(layout.numel,)``; read only. ``out`` is other memory.
+        weights: the weights of the step before, float32, shape ``(layout.numel,)``; read only. ``out`` is other memory.
     """
 
     def __init__(self, layout: Layout, step: int, codec: Codec, weights: Tensor, out: Tensor) -> None:

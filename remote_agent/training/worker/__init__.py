@@ -1,1 +1,1 @@
-"""The worker's part: one actor per device, and what it does in a step under each strategy."""
+"""The worker: one actor for each device, and its part of a step with each strategy."""

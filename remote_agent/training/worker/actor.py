@@ -1,4 +1,4 @@
-"""The worker: a Ray actor that owns one device, measures it, and turns slices into gradient sums."""
+"""Defines the worker, a Ray actor that owns one device, measures it, and computes gradient sums of slices."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ from remote_agent.whereabouts import HERE, rays_logs
 LOG = logging.getLogger(__name__)
 
 _LOGGED = frozenset({"join", "rejoin", "take_over", "follow", "enter", "set_aside", "abandon"})
-"""Calls of an engine that come when something happened, not in each step."""
+"""Calls of an engine that are logged, since they are not made in every step."""
 
 
 class Worker(LinkEnd):
-    """One device's worker.
+    """The worker of one device.
 
-    Its part in the run's steps is the strategy's (``engine``), which it has from :meth:`prepare` on.
+    The strategy's ``engine`` makes its part of the run's steps; the worker has it from :meth:`prepare` on.
     """
 
     def __init__(self, device: str, threads: int, run: str = "", name: str = "") -> None:
@@ -135,7 +135,7 @@ class Worker(LinkEnd):
         )
 
     def use_threads(self, count: int) -> None:
-        """Compute with so many threads from now on."""
+        """Set the number of threads for computing."""
         torch.set_num_threads(count)
 
     def measure(self, sizes: Sequence[int], seconds: float) -> Measured | Failed:
@@ -145,7 +145,7 @@ class Worker(LinkEnd):
             return Failed.of(error)
 
     def ping(self) -> Pulse:
-        """Answer, and say how far this worker is."""
+        """Answer a ping with this worker's progress."""
         self._orphan.heard()
         engine = self._engine
         if engine is None:
@@ -153,7 +153,7 @@ class Worker(LinkEnd):
         return Pulse(done=engine.computed, following=engine.following, busy=_busy())
 
     def printed(self) -> Printed:
-        """What the user's code printed here since this was called before."""
+        """The output of the user's code since the last call."""
         return OUTPUT.take()
 
     def prepare(
@@ -163,13 +163,13 @@ class Worker(LinkEnd):
         config: TrainingConfig,
         watched: bool = False,
     ) -> None:
-        """What the measurement of all devices showed, before the first slice.
+        """Apply the results of the measurement of all devices, before the first slice.
 
         Args:
-            buffer_names: the buffers and frozen parameters that travel with the weights.
-            reference: of a simulated device.
-            config: the run's, as it is settled now.
-            watched: the loss is looked at in the run, too.
+            buffer_names: the buffers and frozen parameters that are sent with the weights.
+            reference: reference speed of a simulated device.
+            config: the run's resolved configuration.
+            watched: check the loss during the run, too.
         """
         self._config = config
         self._compute_slice.unit, self._compute_slice.summed = config.unit, config.loss_reduction == "sum"
@@ -194,16 +194,16 @@ class Worker(LinkEnd):
     # --- Streamed ----------------------------------------------------------------------------------------------------
 
     def place(self) -> str:
-        """Where this process is; see :func:`~remote_agent.training.wire.endpoint.place`."""
+        """The place of this process; see :func:`~remote_agent.training.wire.endpoint.place`."""
         return place()
 
     def account(self, coordinator: str) -> WorkerStatus | None:
-        """Take tasks from this coordinator alone from now on; see :meth:`Engine.account`."""
+        """Accept tasks only from this coordinator from now on; see :meth:`Engine.account`."""
         self._orphan.heard()
         return self._engine.account(coordinator) if self._engine is not None else None
 
     def engine(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the strategy's engine: one that is not private."""
+        """Call a public method of the strategy's engine."""
         assert self._engine is not None, "the worker is prepared"
         assert not method.startswith("_"), "it is for the strategy's other half"
         if method in _LOGGED:
@@ -214,7 +214,7 @@ class Worker(LinkEnd):
     # --- Evaluation --------------------------------------------------------------------------------------------------
 
     def evaluate(self, task: EvaluationTask) -> dict[int, Figures] | Failed:
-        """Measure the task's batches of the validation data, by their numbers; between two steps."""
+        """Evaluate the task's batches of the validation data, by their numbers, between two steps."""
         if self._validated_on is None or self._validated_on[0] != task.data[0].raw:
             self._validated_on = task.data[0].raw, rpc.get(task.data[0], TRANSFER_S)
         if self._evaluation != task.name:
@@ -227,7 +227,7 @@ class Worker(LinkEnd):
             return Failed.of(error)
 
     def _share_of(self, metrics: Metrics, model: torch.nn.Module, batch: Any) -> Mapping[str, Any]:
-        """``metrics`` of a batch, as far as this worker's part of the model has them."""
+        """The part of a batch's ``metrics`` that this worker's part of the model computes."""
         assert self._engine is not None, "the worker is prepared"
         return self._engine.share_of(partial(metrics, model, batch))
 
@@ -243,6 +243,6 @@ def _busy() -> Busy | None:
 
 
 def machine_id() -> str:
-    """Names the physical computer: machines that share it share its cores, so they are measured one after the other."""
+    """The name of the physical computer; machines on the same one share cores and are measured one after the other."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return boot.read_text().strip() if boot.exists() else f"{uuid.getnode():x}"

@@ -1,8 +1,8 @@
-"""What a strategy brings to a worker: an engine, which makes the worker's part of each step on its device.
+"""Defines the engine: a strategy's part on a worker, which makes the worker's part of each step on its device.
 
-The worker owns the device, the model and the measurement; the engine has the weights' way to the others. Which class it
-is the strategy's :class:`~remote_agent.strategies.StrategySpec` says. The strategy's other half, on the coordinator,
-calls the engine's methods by name (``Member.call``); those that are named here every engine has.
+The worker owns the device, the model and the measurement. The engine exchanges weights with other processes. The
+strategy's :class:`~remote_agent.strategies.StrategySpec` names the engine's class. The strategy's class on the
+coordinator calls methods of the engine by name (``WorkerHandle.call``); every engine has the methods below.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What an engine works with.
+    """The parts that a worker gives to an engine.
 
     Attributes:
-        model: on the device, with the run's first weights.
+        model: the model on the device, with the run's first weights.
         weights: its trained parameters, one flat buffer per dtype.
         compute: computes slices, and leaves their gradient sums in the model.
-        config: the run's, as it is settled.
+        config: the run's resolved configuration.
         buffers: names of the model's buffers and frozen parameters that training changes.
-        blocks: what the model's blocks are and cost, where it is cut; the model is on the CPU then, and ``weights`` are
-            none.
+        blocks: the model's blocks and their costs, if the model is cut; then the model is on the CPU, and ``weights``
+            is empty.
     """
 
     model: nn.Module
@@ -65,10 +65,10 @@ class Engine(ABC):
     """One strategy's part on one worker.
 
     Attributes:
-        resumed: where the run goes on.
-        optimizer: the job's, where it is on the workers.
-        average: of the weights, where the optimizer is on the workers.
-        following: it takes no part in the steps, and has the newest weights: it may enter.
+        resumed: the state from which the run continues.
+        optimizer: the job's optimizer, if the workers have it.
+        average: the average of the weights, if the workers have the optimizer.
+        following: the worker does not take part, but has the newest weights and may enter.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -81,11 +81,11 @@ class Engine(ABC):
 
     @abstractmethod
     def join(self, way: Any, late: bool = False) -> str | Failed:
-        """Connect with the others. Returns the kind of the way, in words.
+        """Connect to the other processes; returns the kind of the connection, in words.
 
         Args:
-            way: what the strategy's coordinator gives all workers to know.
-            late: steps were made without this worker: it has to :meth:`follow` before it can take part in one.
+            way: data about the connection, from the strategy's class on the coordinator.
+            late: steps were made without this worker, so it has to :meth:`follow` before it can take part in one.
         """
 
     @property
@@ -96,38 +96,38 @@ class Engine(ABC):
     @property
     @abstractmethod
     def following(self) -> bool:
-        """Whether it takes no part in the steps, and has what it needs to take part from any step on."""
+        """Whether the worker does not take part in steps, but could take part from any step on."""
 
     @abstractmethod
     def follow(self) -> ShardLinkDown | None:
-        """Take no part until :meth:`enter`, and get up to date meanwhile; says why that can't be."""
+        """Stay out of the steps until :meth:`enter`, and keep up to date; returns the reason if this fails."""
 
     @abstractmethod
     def enter(self, step: int) -> None:
         """Take part again, from ``step`` on."""
 
     def set_aside(self, step: int) -> None:
-        """The slices of the steps up to ``step`` were given to others: what is queued of them is not to be done."""
+        """Drop queued slices of the steps up to ``step``, since other workers got them."""
         del step
 
     def account(self, coordinator: str) -> WorkerStatus | None:
-        """Take tasks from this coordinator alone from now on; returns the worker's state, None without takeover."""
+        """Accept tasks only from this coordinator; returns the worker's state, None: the strategy has no takeover."""
         return self.assignments.account(coordinator, None)
 
     def weights(self) -> Payload:
-        """The trained parameters as they are now, by dtype."""
+        """The current trained parameters, by dtype."""
         return flat.gather(flat.trained(self.parts.model))
 
     def renew(self) -> None:
-        """Have the newest weights in the model; between two steps."""
+        """Load the newest weights into the model, between two steps."""
         return  # they are there
 
     def share_of(self, function: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-        """What this worker has to say about ``function``, which measures a batch with the whole model."""
+        """This worker's result of ``function``, which evaluates a batch with the whole model."""
         return function()
 
     def answered(self, answer: Answer) -> Answer:
-        """``answer``, with what the loss gave beside the loss, and what else the coordinator should know of it."""
+        """Add the values beside the loss, and notices for the coordinator, to ``answer``."""
         if isinstance(answer, ShardLinkDown):
             LOG.info("has no part in the step: %s", answer.cause)
         if not isinstance(answer, Result):
@@ -139,11 +139,11 @@ class Engine(ABC):
     # --- For checkpoints, and going on from one ----------------------------------------------------------------------
 
     def restore(self, resumed: Resumption) -> None:
-        """Go on from a checkpoint, with the state of this worker's own optimizer if it has one; before :meth:`join`."""
+        """Continue from a checkpoint, with the state of this worker's own optimizer, if any; before :meth:`join`."""
         self.resumed = resumed
 
     def snapshot(self) -> None:
-        """Keep what this worker's own optimizer remembers, between two steps; see :mod:`.optimizer_state`."""
+        """Keep the state of this worker's own optimizer, between two steps; see :mod:`.optimizer_state`."""
         self._held = TrainingState()
         if self.optimizer is None:
             return
@@ -158,10 +158,10 @@ class Engine(ABC):
 
 
 class WaitingEngine(Engine):
-    """An engine that nothing has to reach while it takes no part: it waits until it is let in.
+    """An engine that gets no weights while it does not take part, and waits until it is let in.
 
-    Where no server can send it the weights of a step that it had no part in, it has them from another worker at the
-    beginning of a step, and is let in with that step (``recovery.state_transfer``).
+    No server can send it the weights of steps that it missed. Another worker gives it the weights at the beginning of a
+    step, and it takes part from that step on (``recovery.state_transfer``).
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -186,5 +186,5 @@ class WaitingEngine(Engine):
 
 
 def unusable(error: Exception) -> Failed:
-    """The answer where a checkpoint's optimizer state does not fit."""
+    """Make the answer for a checkpoint whose optimizer state does not fit."""
     return Failed(cause=f"the checkpoint's optimizer state can't be used: {error}")

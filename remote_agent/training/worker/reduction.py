@@ -1,22 +1,21 @@
-"""The worker's part in all-reduce: gradient sums of all workers, added up among them, and the same step on each.
+"""Makes a worker's part of an all-reduce: reduces the gradient sums of all workers, and makes the same step on each.
 
-Every worker has the whole model and the job's whole optimizer. In a step it adds what it computes (nothing, one slice,
-or several, where others were lost) to its *contribution*, reduces it with the group, and waits. Only when the
-coordinator has heard from all that the reduction was whole does it commit: divide by the samples, clip, set the options
-of the step, and make the optimizer's step. A reduction that was broken is repeated from the contribution, which stays
-as it is until the commit. So no slice is counted twice, and none is lost.
+Every worker has the whole model and the job's whole optimizer. In a step it adds its slices (none, one, or several if
+other workers were lost) to its *contribution*, reduces it with the group, and waits. It commits only after the
+coordinator has heard from all workers that the reduction was complete: it divides by the samples, clips, sets the
+options of the step, and makes the optimizer's step. A broken reduction is repeated from the contribution, which does
+not change until the commit. So no slice is counted twice, and none is lost.
 
-What is reduced: one flat buffer of gradients per dtype, and a short float64 vector beside it: samples, sum of losses,
-what they weigh, which parameters had a gradient, and the buffers that training changes (batch normalisation), weighted
-by samples.
+It reduces one flat buffer of gradients per dtype, and a short float64 vector: samples, sum of losses, their weight,
+which parameters had a gradient, and the buffers that training changes (batch normalisation), weighted by samples.
 
 Gloo works on the CPU's memory. Gradients of another device are copied there and back, a whole flat buffer at a time;
-the device's own backend is not used, since a group may hold devices of unlike kinds. See Patarasuk and Yuan, "Bandwidth
-optimal all-reduce algorithms for clusters of workstations" (2009), for the ring.
+the device's own backend is not used, since a group may have devices of different kinds. See Patarasuk and Yuan,
+"Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009), for the ring.
 
-The reduced numbers have the same bits everywhere, but devices of unlike kinds round an optimizer's step each in its own
-way. So that copies do not drift apart over a long run, they take over the weights of the group's first worker once in
-:data:`ALIGN_EVERY` steps; among devices of one kind that changes nothing.
+The reduced numbers are bitwise the same everywhere, but devices of different kinds round an optimizer's step
+differently. So that the copies do not drift apart in a long run, all workers load the weights of the group's first
+worker every :data:`ALIGN_EVERY` steps; with devices of one kind this changes nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from remote_agent.training.worker.process_group import GroupBroken, ProcessGroup
 from remote_agent.training.worker.streamed import Compute
 
 ALIGN_EVERY = 100
-"""Steps from one alignment of the weights to the next: about half a percent of what is sent."""
+"""Steps between two alignments of the weights, which add about half a percent to the traffic."""
 
 _FACTS = 3  # numbers before those of each parameter: samples, sum of losses, what they weigh
 _HALVES = frozenset({torch.float16, torch.bfloat16})
@@ -63,9 +62,9 @@ class _Sums:
 
     Attributes:
         gradients: sum over all samples so far, for each trained parameter; None: it had no gradient.
-        facts: samples, sum of losses, what they weigh, 1 for each parameter with a gradient, changed float buffers
-            times samples.
-        counters: changed buffers of whole numbers, the largest so far.
+        facts: samples, sum of losses, their weight, 1 for each parameter with a gradient, changed float buffers times
+            samples.
+        counters: maximum of each changed buffer of whole numbers.
     """
 
     gradients: list[Tensor | None]
@@ -75,29 +74,29 @@ class _Sums:
 
 @dataclass
 class _Contribution:
-    """What this worker adds to one step: its ``computed`` slices, all in the sums 0, or each in sums of its own."""
+    """This worker's contribution to a step: its ``computed`` slices, all in the sums 0, or each in its own sums."""
 
     sums: dict[int, _Sums] = field(default_factory=dict)
     computed: dict[int, Computed] = field(default_factory=dict)
 
 
 class Reduction:
-    """One worker's steps. :meth:`step` and :meth:`commit` are called by one thread, :meth:`give_up` by another.
+    """Makes one worker's steps. One thread calls :meth:`step` and :meth:`commit`, another :meth:`give_up`.
 
     Args:
-        model: on its device, in training mode.
+        model: the model on its device, in training mode.
         compute: computes one slice, and leaves the gradient sum in the parameters' ``grad``.
         optimizer: the job's, over ``model``.
-        schedule: its options by step; None: they stay.
-        most_norm: the most that the mean gradient's norm may be; 0: any.
-        first: names of the buffers that training changes, and what they are before the first step.
-        done: steps that were made before, by the run that this one goes on from.
-        address: this node's own.
-        average: of the weights.
+        schedule: the optimizer's options by step; None: they are constant.
+        most_norm: largest norm of the mean gradient; 0: no limit.
+        first: the buffers that training changes, by name, with their values before the first step.
+        done: number of steps that an earlier part of this run made.
+        address: this node's address.
+        average: the average of the weights.
 
     Attributes:
-        contributed: the last step whose slices, as far as they are its own, this worker has computed.
-        moved: pieces that it has reduced so far.
+        contributed: the last step of which this worker has computed its slices.
+        moved: number of pieces that it has reduced so far.
     """
 
     def __init__(
@@ -135,7 +134,7 @@ class Reduction:
     # --- A step ------------------------------------------------------------------------------------------------------
 
     def step(self, task: ReductionTask) -> Reduced | Broken | Failed:
-        """Commit the step before where that is due, add the task's slices, and reduce."""
+        """Commit the step before, if that is due, add the task's slices, and reduce."""
         entered = time.monotonic()
         try:
             self.commit(task.committed)
@@ -170,7 +169,7 @@ class Reduction:
         )
 
     def commit(self, step: int) -> None:
-        """Apply the reduction of ``step``, unless that is done.
+        """Apply the reduction of ``step``, unless this was done before.
 
         Raises:
             JobError: the optimizer or the scheduler failed.
@@ -207,14 +206,14 @@ class Reduction:
         self._committed = step
 
     def give_up(self, number: int) -> None:
-        """Group ``number`` is broken, and so are those before it: a thread that waits for it wakes up."""
+        """Mark group ``number`` and all before it as broken, and wake a thread that waits for them."""
         self._given_up = max(self._given_up, number)
         group = self._group
         if group is not None and group.membership.number <= number:
             group.give_up()
 
     def payload(self) -> Payload:
-        """The weights and the changed buffers after the last step that was committed, by dtype."""
+        """The weights and the changed buffers after the last committed step, by dtype."""
         weights = [flat.to_bytes(buffer.clone()) for buffer in self._weights.flats]
         return (*weights, *flat.gather(self._kept))
 
@@ -256,14 +255,14 @@ class Reduction:
         self._contribution.computed[part.index] = Computed(index=part.index, samples=samples, compute_s=compute_s)
 
     def _split(self, buffers: dict[str, Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """The buffers as flat tensors on the CPU: those of float numbers, and the others as int64."""
+        """The buffers as flat tensors on the CPU: float buffers, and the others as int64."""
         flats = [buffer.detach().reshape(-1).cpu() for buffer in buffers.values()]
         return [each for each in flats if each.is_floating_point()], [
             each.long() for each in flats if not each.is_floating_point()
         ]
 
     def _average_buffers(self, samples: float) -> None:
-        """Float buffers are averaged by samples, as under data parallel training; of counters the largest is kept."""
+        """Average float buffers by samples, as in data parallel training, and keep the maximum of counters."""
         means, largest = self._facts[_FACTS + len(self._parameters) :] / samples, self._counters
         for name, buffer in self._kept.items():
             size = buffer.numel()
@@ -277,7 +276,7 @@ class Reduction:
     # --- Reducing ----------------------------------------------------------------------------------------------------
 
     def _allocate(self) -> None:
-        """Flat gradients on the device, and what gloo works on: the same memory, where it can be."""
+        """Allocate flat gradients on the device, and gloo's buffers, in the same memory if possible."""
         device = self._parameters[0].device
         self._flats = [group.allocate(device) for group in self._weights.groups]
         self._staged = [_wire(buffer) for buffer in self._flats]
@@ -289,11 +288,11 @@ class Reduction:
         """Leave the sums over all members in the flat gradients, the facts and the counters.
 
         Args:
-            membership: of the group; None: this worker is alone.
-            numbers: how many sums are reduced one by one, and added in their order.
+            membership: membership in the group; None: this worker is alone.
+            numbers: number of sums that are reduced one by one and added in order.
 
         Raises:
-            GroupBroken: they are lost, and the contribution is as it was.
+            GroupBroken: the sums are lost; the contribution is unchanged.
         """
         group = self._join(membership)
         total = [torch.zeros_like(buffer) for buffer in self._flats] if numbers > 1 else []
@@ -313,7 +312,7 @@ class Reduction:
             self._align(group)
 
     def _over(self, group: ProcessGroup, facts: Tensor, counters: Tensor) -> None:
-        """Replace the flat gradients and these by their sums over the members, and the largest counters."""
+        """Replace the flat gradients and these values by their sums over the members, and counters by the maximum."""
         for position, buffer in enumerate(self._flats):
             staged = self._staged[position]
             own = staged.data_ptr() == buffer.data_ptr()
@@ -335,7 +334,7 @@ class Reduction:
 
     @torch.no_grad()
     def _pack(self, sums: _Sums) -> None:
-        """Their gradients, in the flat buffers."""
+        """Copy the gradients into the flat buffers."""
         gradients = iter(sums.gradients)
         for group, buffer in self._gradients():
             targets, sources = [], []
@@ -375,23 +374,23 @@ def _added(total: Tensor | None, gradient: Tensor) -> Tensor:
 
 
 def _real(buffer: Tensor) -> Tensor:
-    """``buffer``, complex numbers as pairs of real ones: sums are the same, and gloo knows no complex numbers."""
+    """View complex numbers of ``buffer`` as pairs of real ones, which gloo can sum."""
     return torch.view_as_real(buffer).view(-1) if buffer.is_complex() else buffer
 
 
 def _dtype(buffer: Tensor) -> torch.dtype:
-    """What its numbers are summed in: half precision would lose more with every worker."""
+    """The dtype for sums; half precision would lose more with every worker."""
     dtype = _real(buffer).dtype
     return torch.float32 if dtype in _HALVES else dtype
 
 
 def _wire(buffer: Tensor) -> Tensor:
-    """What gloo works on for a flat ``buffer``: itself, or on another device or in another dtype a CPU tensor."""
+    """Gloo's tensor for a flat ``buffer``: the buffer itself, or a CPU tensor if device or dtype differ."""
     return _real(buffer).to("cpu", _dtype(buffer))
 
 
 def _unpack(tensors: dict[str, Tensor], payload: Payload) -> None:
-    """Copy a payload of these tensors, in the layout of :func:`flat.gather`, into them."""
+    """Copy a payload in the layout of :func:`flat.gather` into these tensors."""
     for group, array in zip(flat.group(tensors), payload, strict=True):
         for name, view in zip(group.names, group.views(flat.from_bytes(array, group.dtype)), strict=True):
             tensors[name].copy_(view)

@@ -1,17 +1,17 @@
-"""One stage of a pipeline: forward and backward of its blocks for each micro-batch, and the optimizer's step on them.
+"""Runs one stage of a pipeline: forward and backward of its blocks for each micro-batch, and the optimizer's step.
 
-Micro-batches go through the stages one behind the other (Huang et al., "GPipe", 2019). Where a stage can do both, it
-does a backward and a forward in turn, as in 1F1B (Narayanan et al., "PipeDream-2BW", 2021), so that those after it have
-something to do. It begins a micro-batch only while it holds fewer than ``in_flight``: that bounds its activations, and
-on slow links more than one a stage pay. Backwards are done in the order of the micro-batches, so a stage's gradient
-sums have the same bits whatever the timing.
+Micro-batches go through the stages one after the other (Huang et al., "GPipe", 2019). If a stage can do both, it
+alternates backward and forward, as in 1F1B (Narayanan et al., "PipeDream-2BW", 2021), so that later stages have work.
+It starts a micro-batch only while it holds fewer than ``in_flight``; this limits the memory of activations. On slow
+links more than one micro-batch for each stage is faster. Backwards are done in the order of the micro-batches, so a
+stage's gradient sums are bitwise the same for any timing.
 
-What a step leaves is gradient sums. A weight that several stages use (a tied embedding) belongs to the first of them:
-the others send it their sums, and get the new values after the optimizer's step. Once the coordinator has heard from
-all stages it knows what the samples weigh and the gradient's norm over all stages; with these each stage makes its
+A step ends with gradient sums. A weight that several stages use (a tied embedding) belongs to the first of them: the
+others send it their sums, and get the new values after the optimizer's step. When all stages have answered, the
+coordinator knows the weight of the samples and the gradient's norm over all stages. With these each stage makes its
 optimizer's step (:meth:`Stage.commit`).
 
-Not tied to Ray: tests run stages in threads.
+This module does not need Ray: tests run stages in threads.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ _CLIP_EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 
 
 def unit_seed(seed: int, step: int, micro: int, block: int) -> int:
-    """Seed of a block's randomness in a micro-batch: the same wherever the model is cut, and however often."""
+    """Seed of a block's random numbers in a micro-batch, which does not depend on the cut."""
     sequence = np.random.SeedSequence((seed, step, micro, block))
     return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 @dataclass
 class _Micro:
-    """A micro-batch whose backward is not done: what the stage was given, and what it gave."""
+    """A micro-batch whose backward is not done, with the stage's inputs and outputs."""
 
     samples: int
     given: tuple[Tensor, ...]
@@ -68,7 +68,7 @@ class _Micro:
 
 @dataclass
 class _Sums:
-    """Of one step, so far."""
+    """The sums of the current step so far."""
 
     begun: int = 0
     done: int = 0
@@ -80,7 +80,7 @@ class _Sums:
 
 
 class OwnWeights(nn.Module):
-    """Some of a model's parameters, with the names that they have in it."""
+    """Some of a model's parameters, with their names in the model."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
         super().__init__()
@@ -91,21 +91,21 @@ class OwnWeights(nn.Module):
 
 
 class Stage:
-    """See the module; all methods are called by one thread.
+    """One stage; one thread calls all its methods.
 
     Args:
-        part: on the device, with its weights.
-        shared: parameters that several stages use, with these stages' numbers.
-        links: to the other stages, open.
+        part: the part of the model on the device, with its weights.
+        shared: parameters that several stages use, with the numbers of these stages.
+        links: open connections to the other stages.
         compute: has the job's data and loss.
-        optimizer: the job's, of the stage's own weights alone.
-        schedule: its options by step; None: they stay.
-        average: of the weights.
-        done: steps that were made before.
+        optimizer: the job's optimizer over the stage's own weights.
+        schedule: the optimizer's options by step; None: they are constant.
+        average: the average of the weights.
+        done: number of steps that were made before.
 
     Attributes:
-        computed: the last step of which this stage has done its part.
-        own: the trained weights that this stage steps, by name.
+        computed: the last step of which this stage has computed its part.
+        own: the trained weights that this stage updates, by name.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Stage:
     # --- A step ------------------------------------------------------------------------------------------------------
 
     def step(self, task: StageTask) -> StageDone:
-        """Commit the step before where that is due, and compute this one's gradient sums.
+        """Commit the step before, if that is due, and compute the gradient sums of this one.
 
         Raises:
             TrainingError: the job's code failed, or another stage can't be reached.
@@ -176,7 +176,7 @@ class Stage:
         )
 
     def _pass(self, task: StageTask) -> _Sums:
-        """All micro-batches, forward and backward."""
+        """Compute all micro-batches, forward and backward."""
         ends = units.bounds(len(task.batch.indices), micro_batch(self._config))
         parts = list(pairwise(ends))
         sums = _Sums(scale=1 / task.batch.total)
@@ -260,7 +260,7 @@ class Stage:
         sums.compute_s += time.perf_counter() - began
 
     def _back(self, outputs: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-        """Backward, in which code of the job's may run, too."""
+        """Compute a backward, which may run code of the job."""
         HERE.enter(LOSS)
         try:
             torch.autograd.backward(outputs, gradients)
@@ -270,7 +270,7 @@ class Stage:
             HERE.leave()
 
     def _finish(self, task: StageTask, sums: _Sums, number: int, inputs: Sequence[Tensor]) -> None:
-        """A backward is done: the stage before gets its gradients."""
+        """After a backward, send the gradients to the stage before."""
         devices.synchronize(self._compute.device)
         sums.done += 1
         if not self._part.is_first:
@@ -283,14 +283,14 @@ class Stage:
         return here.requires_grad_(True) if here.is_floating_point() else here
 
     def _paced(self, samples: int, began: float, direction: int) -> None:
-        """A simulated device is as slow as it says."""
+        """Slow a simulated device down to its speed."""
         if self._compute.simulated is not None:
             self._compute.simulated.sleep_until_target(samples, began, self._role.paces[direction])
 
     # --- Weights that several stages use -----------------------------------------------------------------------------
 
     def _gather(self, step: int) -> None:
-        """Add the gradient sums of weights that several stages use up where they belong."""
+        """Add the gradient sums of shared weights at the stages to which they belong."""
         for number, _, parameter, holders in self._shared:
             owner = holders[0]
             if owner != self._role.stage:
@@ -304,7 +304,7 @@ class Stage:
                     parameter.grad = here.clone() if parameter.grad is None else parameter.grad.add_(here)
 
     def _spread(self, step: int) -> None:
-        """Send the new values of weights that several stages use to these."""
+        """Send the new values of shared weights to the stages that use them."""
         for number, _, parameter, holders in self._shared:
             owner = holders[0]
             if owner == self._role.stage:
@@ -318,7 +318,7 @@ class Stage:
                     parameter.copy_(value)
 
     def commit(self, commit: Commit) -> None:
-        """Make the optimizer's step of a step that all stages have computed, unless that is done.
+        """Make the optimizer's step of a step that all stages have computed, unless this was done before.
 
         Raises:
             JobError: the optimizer or the scheduler failed.
@@ -348,10 +348,10 @@ class Stage:
     # --- Evaluation --------------------------------------------------------------------------------------------------
 
     def forward(self, function: Callable[[], Any], seed: int) -> Any:
-        """The stage's share of ``function``, which calls the whole model once, without gradients.
+        """Compute the stage's part of ``function``, which calls the whole model once, without gradients.
 
         Returns:
-            What it gave, of the last stage; else None.
+            The result of ``function`` on the last stage; None on the others.
         """
         self._evaluated += 1
         given: tuple[Tensor, ...] = ()
@@ -366,7 +366,7 @@ class Stage:
 
 
 def owned(part: Part, stage: int, shared: Mapping[str, Sequence[int]]) -> dict[str, nn.Parameter]:
-    """The trained weights that a stage steps, by name: of those that several use the first of them has them."""
+    """The trained weights that a stage updates, by name; a shared weight belongs to the first stage that uses it."""
     return {
         name: parameter
         for name, parameter in part.parameters().items()
@@ -375,7 +375,7 @@ def owned(part: Part, stage: int, shared: Mapping[str, Sequence[int]]) -> dict[s
 
 
 def limit_to(optimizer: torch.optim.Optimizer, own: Mapping[str, nn.Parameter]) -> None:
-    """Have an optimizer over the whole model step these parameters only; its groups keep their numbers."""
+    """Limit an optimizer over the whole model to these parameters; its groups keep their numbers."""
     kept = {id(parameter) for parameter in own.values()}
     for group in optimizer.param_groups:
         group["params"] = [parameter for parameter in group["params"] if id(parameter) in kept]
@@ -384,7 +384,7 @@ def limit_to(optimizer: torch.optim.Optimizer, own: Mapping[str, nn.Parameter]) 
 
 
 def peers(stage: int, stages: int, shared: Mapping[str, Sequence[int]]) -> set[int]:
-    """The stages that one exchanges something with."""
+    """The stages with which a stage exchanges data."""
     found = {other for other in (stage - 1, stage + 1) if 0 <= other < stages}
     for holders in shared.values():
         if stage in holders:

@@ -1,4 +1,4 @@
-"""The worker's part in a streamed step: parameters are views of weights, gradients land where they are sent from."""
+"""Makes a worker's part of a streamed step: parameters are views of the weights, gradients of the send buffer."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ class Compute(Protocol):
     on_last: Callable[[SliceLoss], None] | None
 
     def __call__(self, step: int, own: Slice, at: str = "") -> SliceLoss:
-        """Leave the gradient sum over the slice's samples with the parameters, and say what it came to."""
+        """Leave the gradient sum over the slice's samples in the parameters, and return the loss and its weight."""
 
 
 class Streaming:
-    """One worker's streamed steps. :meth:`step` is called by one thread, :meth:`repair` may be by another meanwhile.
+    """Makes one worker's streamed steps. One thread calls :meth:`step`; another may call :meth:`repair` meanwhile.
 
-    Where the channel can, gradients are on their way while backward still computes others. The first slice is sent when
-    it is done, to see whether that is possible, and so is one that is larger than any before: its memory may not do.
+    If the channel supports it, gradients are sent while backward still computes others. The first slice, and a slice
+    that is larger than all before, is sent only when it is complete, since its memory may not suffice.
 
     Args:
         model: the model; its parameters become views of the channel's weights.
-        names: of the parameters in the buffer, in its order.
-        watched: names of those that must not get a gradient.
-        channel: the way to the shards.
+        names: names of the parameters in the buffer, in its order.
+        watched: names of the parameters that must not get a gradient.
+        channel: the connection to the shards.
         compute: computes one slice.
 
     Attributes:
         contributed: the last step whose slice (if it had one) this worker has contributed.
-        following: it takes no part in the steps, and gets the weights of each; see :meth:`follow`.
+        following: it does not take part in the steps, but gets the weights of each; see :meth:`follow`.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Streaming:
 
     @property
     def is_aside(self) -> bool:
-        """Whether it was set aside, and was not let in again."""
+        """Whether it was set aside and has not been let in again."""
         return self._void > 0 and self._entry is None
 
     def step(self, task: StreamedTask) -> StreamedAnswer:
@@ -122,7 +122,7 @@ class Streaming:
     def repair(self, task: StreamedTask) -> StreamedAnswer:
         """Compute a slice that another worker has lost, with the same weights, and contribute it.
 
-        It waits until this worker is in the step itself. A step that is whole had the slice after all.
+        It waits until this worker is in the same step. If the step is already complete, the slice had arrived.
         """
         with self._begun:
             if not self._begun.wait_for(lambda: self.contributed >= task.step or self._abandoned, REPAIR_S):
@@ -146,19 +146,19 @@ class Streaming:
     # --- Left out, and in again --------------------------------------------------------------------------------------
 
     def set_aside(self, step: int) -> None:
-        """The slices of the steps up to ``step`` were given to others: what is queued of them is not to be done."""
+        """Drop queued slices of the steps up to ``step``, since other workers got them."""
         with self._begun:
             self._void, self._entry = step, None
 
     def enter(self, step: int) -> None:
-        """Take part again, from ``step`` on: :meth:`follow` is to end with the step before it."""
+        """Take part again, from ``step`` on; :meth:`follow` ends with the step before."""
         with self._begun:
             self._entry, self._void = step, min(self._void, step - 1)
 
     def follow(self) -> ShardLinkDown | None:
-        """Get the newest weights, and then those of each step, without a part in it, until :meth:`enter` says when.
+        """Get the newest weights, and then those of each step without taking part, until :meth:`enter` is called.
 
-        A worker that joins a run, or missed a part of it, is brought up to date by this while the others go on.
+        In this way a worker that is new, or missed steps, catches up while the others continue.
         """
         try:
             while not self._enters():
@@ -186,7 +186,7 @@ class Streaming:
         return None
 
     def _is_over(self, task: StreamedTask) -> Counted | ShardLinkDown | None:
-        """What to answer to a step that is not this worker's any more."""
+        """The answer to a step that is no longer this worker's."""
         if task.step <= self._void:
             return ShardLinkDown(cause=f"step {task.step} was given to others")
         return Counted() if task.step <= self._channel.step else None
@@ -196,37 +196,37 @@ class Streaming:
             return self._entry is not None and self._channel.step >= self._entry - 1
 
     def common(self, step: int) -> Tensor | None:
-        """A copy, on the CPU, of the common weights after ``step``; None: they are not the newest here."""
+        """A copy, on the CPU, of the common weights after ``step``; None: this worker's newest weights are others."""
         with self._computing:
             if self._channel.step != step:
                 return None
             return self._channel.weights[step % 2].detach().to("cpu", copy=True)
 
     def abandon(self) -> None:
-        """End what waits for the shards, from any thread: the run goes on with others, and with another object."""
+        """Wake the threads that wait for the shards, from any thread; a new object continues with other shards."""
         with self._begun:
             self._abandoned = True
             self._begun.notify_all()
         self._channel.abandon()
 
     def close(self) -> None:
-        """The model's parameters and gradients belong to another engine from now on; after :meth:`abandon`."""
+        """Release the model's parameters and gradients for another engine; after :meth:`abandon`."""
         with self._computing:  # a slice of an earlier coordinator may be under way, for nothing
             self._gradients.close()
         self._channel.close()
 
     def again(self) -> None:
-        """The slice under way is computed again from its beginning, by the thread that computes it.
+        """Prepare to compute the current slice again from its beginning, in the thread that computes it.
 
         Raises:
-            TrainingError: a part of it is on its way; another worker has to do it.
+            TrainingError: a part of it is already being sent, so another worker has to compute it.
         """
         if self._offered:
             raise TrainingError("memory was full when a part of the slice's gradient was sent", hint="lower max_batch")
         self._gradients.again()
 
     def _gradient_of(self, task: StreamedTask, views: Sequence[Tensor]) -> SliceLoss:
-        """Leave the gradient sum of the task's slice in ``views``, and say what it came to."""
+        """Leave the gradient sum of the task's slice in ``views``, and return its loss and weight."""
         assert task.own is not None, "the task has a slice"
         samples, mine = len(task.own.indices), views is self._own
         self._gradients.begin(views)
@@ -246,7 +246,7 @@ class Streaming:
     # --- While backward computes -------------------------------------------------------------------------------------
 
     def _last(self, own: Slice, began: float, result: SliceLoss) -> None:
-        """The own slice's last backward begins: offer its gradients as they come, if nothing can make them void."""
+        """When the slice's last backward begins, offer its gradients during backward, if they are sure to count."""
         offering = self._channel.offering
         if offering and self._gradients.once and math.isfinite(result.loss) and len(own.indices) <= self._most_done:
             self._offered = True
@@ -255,7 +255,7 @@ class Streaming:
             self._gradients.last(None)
 
     def _at_its_pace(self, offer: Offer, own: Slice, began: float) -> Offer:
-        """``offer``; on a simulated device each gradient is there no sooner than it would be on a real one."""
+        """``offer``; on a simulated device, each gradient is offered no earlier than on a real one."""
         device = self._compute.simulated
         if device is None:
             return offer
@@ -269,14 +269,14 @@ class Streaming:
 
     @torch.no_grad()
     def _flip(self) -> None:
-        """The parameters are the newest weights."""
+        """Make the parameters views of the newest weights."""
         views = self._sides[self._channel.step % 2]
         for parameter, view in zip(self._parameters.values(), views, strict=True):
             parameter.data = view
 
 
 def answered(work: Callable[[], StreamedAnswer]) -> StreamedAnswer:
-    """What ``work`` answers; an error of the job's is an answer, and so is a shard that can't be reached."""
+    """The answer of ``work``; an error of the job and an unreachable shard are answers, too."""
     try:
         return work()
     except (JobError, LossNotFinite) as error:
@@ -288,7 +288,7 @@ def answered(work: Callable[[], StreamedAnswer]) -> StreamedAnswer:
 def streamed(
     result: SliceLoss, entered: float, computed: float, pushed: float, bytes_out: int, bytes_in: int
 ) -> StreamedResult:
-    """The result of a call that was entered, had computed, and had pushed at these moments, and ends now."""
+    """Make the result of a call that ends now, from the times of its start, of its computing and of its push."""
     return StreamedResult(
         loss=result.loss,
         weight=result.weight,
@@ -301,6 +301,6 @@ def streamed(
 
 
 def _progress(moments: Sequence[float], began: float) -> list[float]:
-    """For each gradient, which part of the slice's time had passed when it was there."""
+    """For each gradient, the part of the slice's time that had passed when it was computed."""
     whole = max(moments) - began
     return [max(0.0, min(1.0, (moment - began) / whole)) if whole > 0 else 1.0 for moment in moments]

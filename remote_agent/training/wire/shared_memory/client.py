@@ -1,4 +1,4 @@
-"""The worker's end of a shared-memory channel."""
+"""Runs a worker's side of a shared-memory channel."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _HINT = "look at the parameter server's host"
 
 
 class SharedMemoryChannel:
-    """One worker's part of the shared memory; a :class:`~remote_agent.training.worker.channels.Channel`.
+    """A :class:`~remote_agent.training.worker.channels.Channel` through shared memory.
 
     Args:
         address: of the :class:`~remote_agent.training.server.shared_memory_server.SharedMemoryServer`.
-        signature: what both ends must have in common.
-        device: of the worker. On the CPU gradient and weights are the shared memory itself; elsewhere they are copied.
+        signature: must be the same at both ends.
+        device: the worker's. On the CPU, gradient and weights are the shared memory itself; otherwise they are copied.
 
     Raises:
         SharedMemoryError: no server is at the address here, or it refuses this worker.
@@ -76,25 +76,25 @@ class SharedMemoryChannel:
         return gradient, (even, odd), message.step
 
     def begin(self, step: int, slices: int, samples: int) -> None:
-        """Open ``step``, the one after :attr:`step`, with this many slices and samples over all workers."""
+        """Open ``step``, the one after :attr:`step`, with the slices and samples of all workers."""
         if step != self.step + 1:
             raise SharedMemoryError(f"step {step} can't begin: step {self.step} is the last one that is whole here")
         self._opened = (step, slices, samples)
         self._offered, self._contributed = None, 0
 
     def contribute(self, index: int, weight: float | None = None) -> None:
-        """Slice ``index`` of the step is in :attr:`gradient`, which stays as it is until the step is whole."""
+        """Contribute slice ``index`` of the step from :attr:`gradient`, which must not change until the step ends."""
         if self.gradient is not self._shared_gradient:
             self._shared_gradient.copy_(self.gradient)
         self._offered = time.monotonic()
         self._send(index, weight)
 
     def spare(self) -> Tensor:
-        """Memory for the gradient of a slice that another worker should have done."""
+        """Memory for the gradient of a slice that another worker has lost."""
         return torch.empty(self._layout.numel, dtype=torch.float32, device=self.gradient.device)
 
     def contribute_spare(self, index: int, gradient: Tensor, weight: float | None = None) -> None:
-        """Slice ``index`` of the step is in ``gradient``, which :meth:`spare` gave."""
+        """Contribute slice ``index`` of the step from ``gradient``, which :meth:`spare` returned."""
         descriptor, shared = memory.allocate(self._layout.numel)
         try:
             shared.copy_(gradient)
@@ -107,7 +107,7 @@ class SharedMemoryChannel:
             os.close(descriptor)
 
     def ready(self) -> bool:
-        """Whether the shard has said something, which :meth:`finish` is waiting for."""
+        """Whether a message of the shard has arrived, for which :meth:`finish` waits."""
         return bool(select.select([self._sock], [], [], 0.0)[0])
 
     def finish(self, deadline: float) -> Timings:
@@ -115,7 +115,7 @@ class SharedMemoryChannel:
 
         Raises:
             SharedMemoryError: the shard is gone, or has failed.
-            StepIncomplete: it was not done within ``deadline`` seconds; the step stays open, to wait again.
+            StepIncomplete: it was not complete within ``deadline`` seconds; the step stays open for another wait.
         """
         waiting = time.monotonic()
         step = self._opened[0]
@@ -139,15 +139,15 @@ class SharedMemoryChannel:
         return Timings(push_s=0.0, pull_s=now - sent_at, bytes_out=self._contributed * size, bytes_in=size)
 
     def abandon(self) -> None:
-        """Free a thread that waits in :meth:`finish`, from any thread: the run goes on with other shards."""
+        """Wake a thread that waits in :meth:`finish`, from any thread; the run continues with other shards."""
         with contextlib.suppress(OSError):  # the shard may have left first
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def fetch(self) -> None:
-        """The newest weights are in the shared memory, always: a worker that missed some goes on from there."""
+        """Do nothing: the shared memory always has the newest weights."""
 
     def fetched(self, newest: Tensor) -> None:
-        """Never called: :meth:`fetch` gives nothing that would have to be put anywhere."""
+        """Never called, since :meth:`fetch` returns nothing."""
 
     def close(self) -> None:
         self._sock.close()

@@ -1,4 +1,4 @@
-"""Memory that two processes share, without a name: it is gone when neither has it any more."""
+"""Allocates memory without a name that two processes share; the kernel frees it when neither uses it any more."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BYTES = 4
 
 
 def allocate(numel: int) -> tuple[int, Tensor]:
-    """Zeros to be shared: a file descriptor (the caller closes it), and a float32 tensor of shape ``(numel,)``.
+    """Allocate zeros; returns a file descriptor (the caller closes it) and a float32 tensor of shape ``(numel,)``.
 
     Raises:
         OSError: there is not enough memory.
@@ -28,7 +28,7 @@ def allocate(numel: int) -> tuple[int, Tensor]:
 
 
 def attach(descriptor: int, numel: int) -> Tensor:
-    """A float32 tensor of shape ``(numel,)`` over shared memory; the descriptor may be closed afterwards.
+    """Map shared memory as a float32 tensor of shape ``(numel,)``; the descriptor may be closed afterwards.
 
     Raises:
         OSError: the memory is smaller than that, or can't be mapped.

@@ -1,4 +1,4 @@
-"""Messages on a shared-memory channel's socket: one a packet, a fixed part and then text or nothing."""
+"""Defines the messages on a shared-memory channel's socket: one for each packet, a fixed part and optional text."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Message:
     """One message.
 
     Attributes:
-        kind: JOIN (from a worker; with its gradient's memory, and the cut's signature as text), WELCOME (with the
-            memory of the even and of the odd steps' weights), GRADIENT (with memory where it is not in the worker's
-            own), WHOLE (all weights of ``step`` are there), FAILURE (why the connection ends).
-        slices: how many the step has.
-        samples: how many samples these have together.
-        weight: what the slice weighs in the mean.
+        kind: JOIN (from a worker; with its gradient's memory, and the layout's signature as text), WELCOME (with the
+            memory of the even and of the odd steps' weights), GRADIENT (with memory, if it is not the worker's usual
+            one), WHOLE (all weights of ``step`` are ready), FAILURE (why the connection ends).
+        slices: number of slices in the step.
+        samples: number of samples in all slices.
+        weight: weight of the slice in the mean.
         text: see ``kind``.
     """
 
@@ -56,15 +56,15 @@ class Message:
 
 
 def available() -> bool:
-    """Whether this operating system has what a shared-memory channel needs."""
+    """Whether this operating system supports a shared-memory channel."""
     return sys.platform == "linux" and hasattr(os, "memfd_create")
 
 
 def send(sock: socket.socket, message: Message, descriptors: tuple[int, ...] = ()) -> None:
-    """Send one message, and memory with it. It never waits.
+    """Send one message with memory, without waiting.
 
     Raises:
-        OSError: the other side is gone, or has not read what was sent for long.
+        OSError: the other side is gone, or has not read earlier messages for long.
     """
     fixed = _FIXED.pack(message.kind, message.step, message.slice, message.slices, message.samples, message.weight)
     packet = fixed + message.text[: MAX_BYTES - _FIXED.size]
@@ -75,11 +75,11 @@ def send(sock: socket.socket, message: Message, descriptors: tuple[int, ...] = (
 
 
 def receive(sock: socket.socket) -> tuple[Message, list[int]]:
-    """The next message and its descriptors, which the caller closes.
+    """Receive the next message and its descriptors, which the caller closes.
 
     Raises:
         SharedMemoryError: the other side is gone, or sent something else.
-        OSError: as the socket's.
+        OSError: as the socket raises.
     """
     packet, descriptors, _, _ = socket.recv_fds(sock, MAX_BYTES, 2)
     try:
@@ -93,16 +93,16 @@ def receive(sock: socket.socket) -> tuple[Message, list[int]]:
 
 
 def close(descriptors: list[int]) -> None:
-    """Close them all."""
+    """Close all descriptors."""
     for descriptor in descriptors:
         os.close(descriptor)
 
 
 def check_peer(sock: socket.socket) -> None:
-    """Go on only with a process of our own user; the kernel knows whose it is (unix(7), ``SO_PEERCRED``).
+    """Check with the kernel that the other process belongs to our user (unix(7), ``SO_PEERCRED``).
 
     Raises:
-        SharedMemoryError: it is another user's.
+        SharedMemoryError: it belongs to another user.
     """
     raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, user, _ = _CREDENTIALS.unpack(raw)
