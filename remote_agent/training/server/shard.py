@@ -62,8 +62,8 @@ class Shard(HeldChunks):
         codecs: the run's codecs for the network; gradients through shared memory may also be exact.
         most_norm: clip the gradient to this global norm.
         step: number of steps in the weights.
-        keep: makes, from (chunk, step, the workers' weights), a copy that stays unchanged until the chunk's step after the
-            next one; default: in memory of its own.
+        keep: makes, from (chunk, step, the workers' weights), a copy that stays unchanged until the chunk's step after
+            the next one; default: in memory of its own.
     """
 
     def __init__(

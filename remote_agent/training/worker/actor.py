@@ -233,7 +233,7 @@ class Worker(LinkEnd):
 
 
 def _busy() -> Busy | None:
-    """The call of the user's code that is under way for long, if there is one."""
+    """The current call of the user's code, if it takes long."""
     now = HERE.now()
     if now is None or now[1] < BUSY_S:
         return None
