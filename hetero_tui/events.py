@@ -1,4 +1,4 @@
-"""What happened, as values: the events of the laptop itself, and those of a run wrapped as :class:`RunProgressed`.
+"""Defines the events of the laptop itself; those of a run are wrapped as :class:`RunProgressed`.
 
 :mod:`hetero_tui.fold` turns them into the :class:`~hetero_tui.state.State` that screens and commands render.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # what arrives from hosts is not needed for the first paint: 
 
 
 class HostState(StrEnum):
-    """Where a host stands, in the word that is shown for it."""
+    """The state of a host, as the word that is shown."""
 
     UNKNOWN = "unknown"
     CONNECTING = "connecting"
@@ -42,7 +42,7 @@ class HostState(StrEnum):
 
 
 class ClusterState(StrEnum):
-    """The cluster as a whole; ``degraded``: some of its hosts are not up."""
+    """The state of the whole cluster; ``degraded``: some of its hosts are not up."""
 
     DOWN = "down"
     STARTING = "starting"
@@ -52,7 +52,7 @@ class ClusterState(StrEnum):
 
 
 class Level(StrEnum):
-    """Weight of a log line: ``bad`` needs a hand, ``good`` is something mended or done."""
+    """The level of a log line: ``bad`` needs the user, ``good`` means repaired or done."""
 
     INFO = "info"
     GOOD = "good"
@@ -65,7 +65,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class HostChanged:
-    """A host's state, with a few words of detail ("key refused", "joined in 3.1 s") and what a user can do about it."""
+    """A host changed its state; with a few words of detail ("joined in 3.1 s") and a hint for the user."""
 
     time: float
     host: str
@@ -95,9 +95,9 @@ class HostSampled:
 
 @dataclass(frozen=True, kw_only=True)
 class HostLost:
-    """The connection to a host broke; what was known of it is kept and gets old.
+    """The connection to a host broke; its last state is kept, with growing age.
 
-    ``retry_s``: it is tried again after so many seconds; None: not by itself.
+    ``retry_s``: seconds until the next attempt to connect; None: there is no automatic one.
     """
 
     time: float
@@ -109,7 +109,7 @@ class HostLost:
 
 @dataclass(frozen=True, kw_only=True)
 class HostKeyOffered:
-    """A host that was never seen shows this key (SHA256, as OpenSSH prints it); the user has to say yes or no."""
+    """An unknown host offered this key (SHA256, as OpenSSH prints it); the user has to accept or refuse it."""
 
     time: float
     host: str
@@ -118,7 +118,7 @@ class HostKeyOffered:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterChanged:
-    """The cluster's state and head."""
+    """The cluster's state or head changed."""
 
     time: float
     state: ClusterState
@@ -127,7 +127,7 @@ class ClusterChanged:
 
 @dataclass(frozen=True, kw_only=True)
 class RunChanged:
-    """The laptop's own knowledge of a run: launched, asked to stop, coordinator gone."""
+    """The laptop's own knowledge of a run changed: launched, asked to stop, coordinator gone."""
 
     time: float
     run: str
@@ -146,7 +146,7 @@ class RunProgressed:
 
 @dataclass(frozen=True, kw_only=True)
 class RunBehind:
-    """A run that is attached to has a history, up to event number ``seq``, of ``step``, before anything is present."""
+    """The app attached to a run whose history, up to event number ``seq`` of ``step``, has to be read first."""
 
     run: str
     seq: int
@@ -155,9 +155,9 @@ class RunBehind:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRewound:
-    """The events of a run after number ``seq``, as they were shown, are not its history any more; others follow.
+    """The shown events of a run after number ``seq`` are no longer valid; others follow.
 
-    A lost head wrote them, and the laptop that let the run go on had not seen them yet.
+    A lost head wrote them, and the laptop that resumed the run had not seen them.
     """
 
     run: str
@@ -166,7 +166,7 @@ class RunRewound:
 
 @dataclass(frozen=True, kw_only=True)
 class Notice:
-    """A line for the log that changes nothing else."""
+    """A line for the log was written; nothing else changed."""
 
     time: float
     level: Level
@@ -176,7 +176,7 @@ class Notice:
 
 @dataclass(frozen=True, kw_only=True)
 class RunsListed:
-    """The runs that the hosts that answer have, oldest first."""
+    """The hosts listed their runs, oldest first."""
 
     time: float
     runs: tuple[protocol.RunSummary, ...]
@@ -197,4 +197,4 @@ Event = (
     | Notice
 )
 Emit = Callable[[Event], None]
-"""Where an operation reports what happens; never blocks, called on the event loop."""
+"""A function to which an operation reports events; it never blocks and is called on the event loop."""

@@ -1,7 +1,7 @@
-"""``apply(state, event) -> state``: the pure fold from events to what is shown.
+"""Computes the state that is shown: ``apply(state, event) -> state``, a pure fold over events.
 
-It is safe against repetition: an event of a run whose ``seq`` was seen is dropped, so following a file again from
-its start changes nothing.
+Repeated events are harmless: an event of a run whose ``seq`` was seen is dropped, so following a file again from its
+start changes nothing.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _LEVELS = {
     HostState.REFUSED: Level.BAD,
     HostState.FAILED: Level.BAD,
 }
-"""Host states that are worth a line in the log, when a host enters them, and that line's weight."""
+"""Host states that write a line to the log when a host enters them, with the line's level."""
 
 _ROUTINE = (protocol.CheckpointSaved, protocol.Evaluated)
-"""Events that come again and again: of their lines in a row the newest is kept."""
+"""Frequent events; of their consecutive log lines only the newest is kept."""
 
 _ANSWERED = (HostState.IDLE, HostState.READY, HostState.UNFIT, HostState.UP, HostState.RESTARTING, HostState.REFUSED)
-"""Host states that only a host that answers can be in."""
+"""Host states of hosts that answer."""
 
 _AS_RAY_SAYS = (*IN_CLUSTER, HostState.UNREACHABLE, HostState.RESTARTING)
-"""Host states that a sample without Ray ends."""
+"""Host states that end when a sample shows no Ray."""
 
 _UNTIL_IT_TRAINS = (HostState.DRAINED, HostState.PAUSED, HostState.BENCHED)
-"""What a host that comes back is by the run's last word, until its worker has a share."""
+"""Host states that stay, while a host comes back, until its worker has a share."""
 
 _AWAY = (HostState.UNREACHABLE, HostState.RESTARTING, HostState.FAILED)
-"""Host states from which a host comes back."""
+"""Host states from which a host can come back."""
 
 
 def apply(state: State, event: Event) -> State:
@@ -136,7 +136,7 @@ def _host_changed(state: State, event: events.HostChanged) -> State:
 
 
 def _words_for(before: HostState, event: events.HostChanged) -> tuple[Level, str]:
-    """The log line for a host's new state, and its weight; "" for none."""
+    """The log line for a host's new state, and its level; "" for none."""
     detail = f": {event.detail}" if event.detail else ""
     answers = before is HostState.UNREACHABLE and event.state is HostState.READY
     if answers or (before in _AWAY and event.state in IN_CLUSTER):
@@ -190,7 +190,7 @@ def _host_sampled(state: State, event: events.HostSampled) -> State:
 
 
 def _once_started(state: State, time: float) -> State:
-    """A cluster that was starting, once none of its hosts starts any more."""
+    """End the cluster's state "starting" once none of its hosts is starting."""
     if any(host.state is HostState.STARTING for host in state.hosts):
         return state
     word = ClusterState.UP if state.hosts_up == len(state.hosts) else ClusterState.DEGRADED
@@ -203,7 +203,7 @@ def _is_up(state: State) -> bool:
 
 
 def _with_cluster_state(state: State) -> State:
-    """Up or degraded, by how many of the hosts that can be up are."""
+    """Set the cluster's state to up or degraded, by how many of the hosts that can be up are up."""
     if not _is_up(state):
         return state
     whole = all(host.state in IN_CLUSTER for host in state.hosts)
@@ -233,7 +233,7 @@ def _cluster_changed(state: State, event: events.ClusterChanged) -> State:
 
 
 def _mark_training_hosts(state: State) -> State:
-    """Hosts that are up show whether they train and why not, and hosts that trained stop doing so with the run."""
+    """Set whether each host that is up trains, and if not why; without a run no host trains."""
     run = state.run if state.run is not None and not state.run.state.final else None
     hosts: list[HostView] = []
     for host in state.hosts:
@@ -249,7 +249,7 @@ def _mark_training_hosts(state: State) -> State:
 
 
 def _return_settled(state: State, event: protocol.Event) -> State:
-    """The same where the run has settled for a host whether it is back: its worker was lost again, or has its share."""
+    """End the state "coming back" of a host whose worker was lost again, or has a share."""
     run = state.run
     settled: set[str] = set()
     if isinstance(event, protocol.WorkerLost):
@@ -263,7 +263,7 @@ def _return_settled(state: State, event: protocol.Event) -> State:
 
 
 def _part_in(run: RunView | None, host: str) -> tuple[HostState, str]:
-    """What a host that is in the cluster does for the run, with a few words of detail."""
+    """The state of a host in the cluster with respect to the run, with a few words of detail."""
     if run is None or run.is_starting or run.behind is not None:
         return HostState.UP, ""
     workers = [worker for worker in run.workers if worker.host == host]
@@ -318,12 +318,12 @@ def _run_changed(state: State, event: events.RunChanged) -> State:
 
 
 def _seq_of_ended(state: State, run: str) -> int:
-    """The number of the last event of a run that had ended when runs were listed; 0: it is not known as such."""
+    """The number of the last event of a run that is listed as ended; 0: it is not listed as ended."""
     return next((each.seq for each in state.runs or () if each.id == run and each.state.final), 0)
 
 
 def _with_listed(state: State, event: events.RunChanged) -> State:
-    """A run that has begun since they were listed is among the runs."""
+    """Add a run that started after the last listing to the listed runs."""
     if state.runs is None or any(run.id == event.run for run in state.runs):
         return state
     new = protocol.RunSummary(

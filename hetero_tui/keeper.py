@@ -1,4 +1,4 @@
-"""Keeps the one state that screens and commands show: events are folded into it, and operations exclude each other."""
+"""Keeps the state that screens and commands show, folds events into it, and makes operations exclude each other."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Tap = Callable[[events.Event, State, State], None]
 
 
 class Keeper:
-    """The state, who is told of its changes, and what is under way."""
+    """Keeps the state, its listeners, and the names of running operations."""
 
     def __init__(self, state: State, *, log_errors: bool) -> None:
-        """``log_errors``: an operation's error becomes a line of the log as well as an exception."""
+        """``log_errors``: an operation's error is also a line of the log."""
         self._state = state
         self._log_errors = log_errors
         self._listeners: list[Callable[[State], None]] = []
@@ -31,21 +31,21 @@ class Keeper:
 
     @property
     def state(self) -> State:
-        """What is known now."""
+        """The current state."""
         return self._state
 
     @property
     def busy(self) -> str:
-        """What is under way, in a word, until all of it has ended: first the operation that excludes the others."""
+        """The name of the running operation; first that of the one that excludes the others."""
         return self._under_way[0] if self._under_way else ""
 
     def subscribe(self, listener: Callable[[State], None]) -> Callable[[], None]:
-        """Have ``listener`` called after each change; the answer ends it."""
+        """Call ``listener`` after each change; returns a function that ends this."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     def tap(self, listener: Tap) -> None:
-        """Have ``listener`` called with each event that is folded, and the states before and after it."""
+        """Call ``listener`` with each folded event, and the states before and after it."""
         self._taps.append(listener)
 
     def emit(self, event: events.Event) -> None:
@@ -57,14 +57,14 @@ class Keeper:
             listener(self._state)
 
     def notice(self, level: Level, text: str) -> None:
-        """A line for the log."""
+        """Write a line to the log."""
         self.emit(events.Notice(time=time.time(), level=level, text=text))
 
     @contextmanager
     def _working(self, word: str, *, first: bool = False) -> Iterator[None]:
-        """Say what is under way; an error becomes a line in the log on its way to the caller.
+        """Show the name of an operation while it runs; an error is also written to the log.
 
-        Stopping a run and draining a host go on beside other operations, so each takes back its own word alone.
+        Stopping a run and draining a host run beside other operations, so each removes only its own name.
         """
         self._under_way.insert(0 if first else len(self._under_way), word)
         try:
@@ -80,14 +80,14 @@ class Keeper:
 
     @asynccontextmanager
     async def _exclusively(self, word: str) -> AsyncIterator[None]:
-        """One operation at a time; its word is shown from the first moment, while it waits for another one, too."""
+        """Run one operation at a time; its name is shown at once, also while it waits for another one."""
         with self._working(word, first=True):
             async with self._operation:
                 yield
 
     @contextmanager
     def _returning(self, name: str) -> Iterator[None]:
-        """A host that is out of the run is shown to come back, unless it can't be asked for."""
+        """Show a host that is out of the run as coming back, unless the request fails."""
         host = self._state.host(name)
         if host is None or host.state not in (HostState.DRAINED, HostState.PAUSED):
             yield

@@ -1,4 +1,4 @@
-"""A run as it is shown, after each of its own events. Pure; :mod:`hetero_tui.fold` folds the rest."""
+"""Computes the state of a run that is shown, from the run's events. Pure; :mod:`hetero_tui.fold` folds all others."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from remote_agent import protocol
 from remote_agent.states import RunState
 
 _ENDED = ("failed ", "stopped ", "finished ", "lost its coordinator")
-"""How a cause begins of which the run had ended, or its coordinator; any other one sent it back while it went on."""
+"""Beginnings of causes with which a run, or its coordinator, had ended; with other causes the run had continued."""
 
 
 def begun(run: str, job: str, time: float, history: int = 0) -> RunView:
-    """A run of which only that it was started is known, or resumed after its event number ``history``."""
+    """A run that has only started, or was resumed after its event number ``history``."""
     return RunView(run=run, job=job, started=time, phases=(Phase(name=COORDINATOR, began=time),), history=history)
 
 
@@ -41,10 +41,10 @@ def fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]:
 
 
 def _phases(run: RunView, event: protocol.Event) -> tuple[Phase, ...]:
-    """How far the start is. The first step ends it, and a new start after a resume begins it again.
+    """The phases of the run's start. The first step ends them, and a resume begins them again.
 
-    A run that is being resumed is read from its first event: those from before tell nothing of how far it is now. Its
-    last word was taken back, and has its number to the one that says that it goes on.
+    When a run is resumed, it is read from its first event; events before the resume say nothing about the new start.
+    The final event of the earlier part was removed, and the event of the resume has its number.
     """
     if event.seq < run.history or (event.seq == run.history and not isinstance(event, protocol.RunResumed)):
         return run.phases
@@ -212,7 +212,7 @@ def _stepped(run: RunView, event: protocol.Step) -> RunView:
 
 
 def _workers(run: RunView, shares: Iterable[protocol.Share]) -> tuple[WorkerView, ...]:
-    """Each keeps its place, whatever order the shares come in: a row of the screen does not jump."""
+    """The workers with their new shares; each keeps its place, so that rows on the screen do not jump."""
     shares = tuple(shares)
     total = sum(share.samples for share in shares) or 1
     workers = {worker.worker: replace(worker, samples=0, fraction=0.0) for worker in run.workers}
@@ -232,7 +232,7 @@ def _workers(run: RunView, shares: Iterable[protocol.Share]) -> tuple[WorkerView
 
 
 def _staged(workers: tuple[WorkerView, ...], plan: protocol.PlanMade) -> tuple[WorkerView, ...]:
-    """Each with its part of the model's blocks: all stages see all samples."""
+    """The workers of a pipeline, each with its part of the model's blocks, since all stages see all samples."""
     blocks = {stage.worker: stage.last - stage.first for stage in plan.stages}
     total = sum(blocks.values()) or 1
     return tuple(replace(worker, fraction=blocks.get(worker.worker, 0) / total) for worker in workers)
@@ -245,7 +245,7 @@ def _cut(plan: protocol.PlanMade) -> str:
 
 
 def _left_out(plan: protocol.PlanMade) -> str:
-    """Which hosts have no part in the plan, and why; "" where all have."""
+    """The hosts that the plan leaves out, and why; "" if there are none."""
     used = {share.host for share in plan.shares}
     said = [reason for reason in plan.reasons if used == {reason.removeprefix("use ").partition(" alone: ")[0]}]
     for why in dict.fromkeys(plan.left_out.values()):
@@ -267,7 +267,7 @@ def _joined(event: protocol.WorkerJoined) -> str:
 
 
 def _without(run: RunView, event: protocol.WorkerLost) -> tuple[RunView, Level, str]:
-    """The run once a worker left it, as a user asked, or was lost."""
+    """The run after a worker left it, on request, or was lost."""
     drained = event.cause == faults.DRAINED
     pause = faults.retry_seconds(event.cause)
     workers = _change_worker(

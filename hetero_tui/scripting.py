@@ -1,4 +1,4 @@
-"""The part of a session that hands things on: the cluster to Ray itself, a run's events and weights to others."""
+"""The part of a session for other programs: runs Ray's commands on the cluster, and exports events and weights."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from remote_agent import protocol
 
 
 class Scripting(Installing):
-    """What concerns scripts, Ray's own command line, and what a run leaves."""
+    """Operations for scripts, Ray's own command line, and the results of a run."""
 
     async def find(self, run: str | None) -> tuple[str, protocol.RunSummary]:
-        """The host and how it stands, of a run (None: the newest); RunError: there is no such run."""
+        """The host and the state of a run (None: the newest); raises RunError if there is no such run."""
         with self._working("looking for the run"):
             return await find_run(self._fleet.cluster, self._fleet.transports, run)
 
     async def history_of(
         self, run: str | None, most_steps: int | None = None
     ) -> tuple[protocol.RunSummary, tuple[protocol.Event, ...]]:
-        """A run (None: the newest) and its events up to now, of its steps about ``most_steps`` (None: all).
+        """A run (None: the newest) and its events so far, with about ``most_steps`` of its steps (None: all).
 
-        Raises RunError where it has no event, or there is no such run.
+        Raises RunError if there is no such run, or it has no event.
         """
         with self._working("reading events"):
             host, summary = await find_run(self._fleet.cluster, self._fleet.transports, run)
@@ -41,10 +41,10 @@ class Scripting(Installing):
                 return summary, tuple([event async for event in found])
 
     async def export(self, run: str | None, form: str, path: Path | None) -> tuple[str, Path, int]:
-        """Bring a run's weights here, by default to a place with its name: the run, the place, the checkpoint's step.
+        """Fetch a run's weights, by default to a path with its name; returns the run, the path and the step.
 
         Raises:
-            RunError: there is no such run, or it has no checkpoint that can have that form.
+            RunError: there is no such run, or it has no checkpoint that can be exported in this format.
         """
         host, summary = await self.find(run)
         place = path if path is not None else Path(f"{summary.id}{f'.{form}' if form in SINGLE else f'-{form}'}")
@@ -53,16 +53,16 @@ class Scripting(Installing):
             return summary.id, place, await fetch_weights(transport, self._fleet.cluster, summary.id, form, place)
 
     async def sweep_result(self, run: str) -> protocol.SweepResult:
-        """How a sweep went; RunError: there is none of that name, or it has no result yet."""
+        """The result of a sweep; raises RunError if there is no such sweep, or it has no result yet."""
         host, summary = await self.find(run)
         with self._working("reading the sweep"):
             return await result_of(self._fleet.transports[host], self._fleet.cluster, summary.id)
 
     @asynccontextmanager
     async def serve(self, run: str | None, host: str, port: int, device: str) -> AsyncIterator[Service]:
-        """A run's (None: the newest) newest checkpoint behind HTTP, on ``host`` (empty: its head), while this is open.
+        """Serve the newest checkpoint of a run (None: the newest) over HTTP on ``host`` (empty: its head) while open.
 
-        Raises RunError, UsageError and HostError as :mod:`hetero_tui.runs.serving` says.
+        Raises RunError, UsageError and HostError as :mod:`hetero_tui.runs.serving` does.
         """
         fleet = self._fleet
         if host:
@@ -73,11 +73,11 @@ class Scripting(Installing):
             yield service
 
     async def rays_own(self, words: Sequence[str]) -> AsyncGenerator[HostText]:
-        """Lines of what Ray's own command line says on the head.
+        """Yield the output lines of Ray's own command line on the head.
 
         Raises:
-            UsageError: the cluster is down, or the command is not for a cluster of ours.
-            HostError: Ray says that it failed, or the head can't be asked.
+            UsageError: the cluster is down, or the command is refused for a cluster of ours.
+            HostError: Ray reports a failure, or the head can't be asked.
         """
         refuse_ours(words)
         async with self._exclusively("asking"):

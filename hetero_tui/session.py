@@ -1,8 +1,7 @@
-"""The live session: one inventory, its connections, what is known, and the operations that change it.
+"""Defines the live session: one inventory, its connections, its state, and the operations that change it.
 
-Screens and commands are two faces of this: both call its methods and render its :attr:`Session.state`. Every change is
-an event through :func:`hetero_tui.fold.apply`. Operations exclude each other; watching hosts and following a run go
-on beside them.
+The app and the commands both call its methods and render its :attr:`Session.state`. Every change is an event through
+:func:`hetero_tui.fold.apply`. Operations exclude each other; watching hosts and following a run continue beside them.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from remote_agent.states import RunState
 
 
 class Session(Scripting):
-    """One fleet, as long as it is looked at. Use as an async context manager, or call :meth:`close`."""
+    """A session with one fleet. Use it as an async context manager, or call :meth:`close`."""
 
     def __init__(
         self,
@@ -54,9 +53,9 @@ class Session(Scripting):
         ledger_folder: Path | None = None,
         log_errors: bool = True,
     ) -> None:
-        """Nothing is connected yet; ``ledger_folder`` replaces the user's state folder (demo, tests).
+        """Create a session without connections; ``ledger_folder`` replaces the user's state folder (demo, tests).
 
-        ``log_errors``: an operation's error becomes a line of the log as well as an exception; a command prints that.
+        ``log_errors``: an operation's error is also a line of the log; commands print the exception instead.
         """
         super().__init__(
             initial(inventory.cluster, tuple((host.name, host.address or "this computer") for host in inventory.hosts)),
@@ -87,21 +86,21 @@ class Session(Scripting):
 
     @property
     def probed(self) -> tuple[Probed, ...]:
-        """What the machines are, as last probed."""
+        """The results of the last probe."""
         return self._fleet.probed
 
     @property
     def surveyed(self) -> Mapping[str, Surveyed]:
-        """What of ours is on each host, as last asked."""
+        """The results of the last survey: the node on each host."""
         return self._fleet.surveyed
 
     @property
     def up_report(self) -> UpReport | None:
-        """How the last bring-up went; None: there was none."""
+        """The report of the last bring-up; None: there was none."""
         return self._fleet.report
 
     def record(self, place: Path | None = None) -> Path | None:
-        """Write down what happens, from now on until :meth:`close`; the answer is the file."""
+        """Record all events from now on until :meth:`close`; returns the file."""
         self._recorder = Recorder(place, complain=lambda text: self.notice(Level.WARNING, text))
         self._recorder.begin(self._state)
         self.tap(self._recorder)
@@ -110,25 +109,25 @@ class Session(Scripting):
     # --- Operations --------------------------------------------------------------------------------------------------
 
     async def probe(self) -> None:
-        """Probe all hosts and ask what of ours is there; then watch, and follow a run that is under way."""
+        """Probe and survey all hosts; then watch them, and follow a run that is in progress."""
         async with self._exclusively("probing"):
             await self._fleet.look()
             await self._attach_to_live_run()
         self._elsewhere.is_wanted = True
 
     async def up(self, sources: Sources | None = None) -> None:
-        """Start the cluster on every fit host; what runs is left alone, and a run takes in who is new.
+        """Start the cluster on every fit host; running nodes are not touched, and a run gets the new hosts.
 
-        With ``sources``, hosts that lack an environment get one first.
+        With ``sources``, hosts without an environment get one first.
         """
         async with self._exclusively("starting"), self._fleet.alone("up"):
             await self._look(sources)
             await self._join()
 
     async def _take_in(self, host: str) -> None:
-        """Have one host that is back join the cluster and its run: the others train, and are not probed again.
+        """Let one host that is back join the cluster and its run, without probing the others, which train.
 
-        Only a cluster that is there: nobody asked for one that was taken down meanwhile.
+        It does nothing if the cluster was taken down meanwhile.
         """
         fleet = self._fleet
         async with self._exclusively("starting"), fleet.alone("up", {host, *fleet.answering}):
@@ -138,7 +137,7 @@ class Session(Scripting):
                 await self._join(host)
 
     def mistakes_in(self, job: str, settings: Mapping[str, str], paths: Sequence[str] = ()) -> tuple[str, ...]:
-        """What is wrong with an order for :meth:`train`, as far as it shows before anything starts."""
+        """The mistakes in an order for :meth:`train` that can be found before anything starts."""
         try:
             read_order(job, settings, paths)
         except OrderError as error:
@@ -146,7 +145,7 @@ class Session(Scripting):
         return ()
 
     async def train(self, job: str, settings: Mapping[str, str], paths: Sequence[str] = ()) -> str:
-        """Start a run, bringing the cluster up first where it is down, and follow it."""
+        """Bring the cluster up if it is down, start a run, and follow it."""
         run = await self.launch(read_order(job, settings, paths))
         self._follow(run)
         return run
@@ -154,9 +153,9 @@ class Session(Scripting):
     async def launch(
         self, order: Order, sources: Sources | None = None, asks: Callable[[str], bool] | None = None
     ) -> str:
-        """Start a run or a script, bringing the cluster up first where it is down; the answer is its name.
+        """Bring the cluster up if it is down, start a run or a script, and return its name.
 
-        What the job requires and hosts lack is installed from ``sources``, or else if ``asks`` agrees.
+        Packages that the job requires and hosts lack are installed from ``sources``, or if ``asks`` agrees.
         """
         async with self._exclusively("starting"), self._fleet.alone("train"):
             if order.script is None or order.search is not None:
@@ -175,21 +174,21 @@ class Session(Scripting):
             return run
 
     async def survey_of(self, order: Order, *, anew: bool = False) -> tuple[Survey, bool]:
-        """What is known of the fleet and a job, and whether it was measured now."""
+        """Measurements of the fleet and a job, and whether they were made now."""
         async with self._exclusively("planning"), self._fleet.alone("plan"):
             return await measured.survey_of(self.inventory, self._fleet, order, self.notice, anew=anew)
 
     async def resume_run(self, run: str | None = None) -> str:
-        """Let a run (None: the newest) go on from its newest checkpoint; the answer is its name.
+        """Resume a run (None: the newest) from its newest checkpoint, and return its name.
 
-        A cluster that is down is brought up first. Raises RunError where it can't go on.
+        A cluster that is down is brought up first. Raises RunError if the run can't be resumed.
         """
         async with self._exclusively("resuming"), self._fleet.alone("resume"):
             self._refuse_beside_live_run("resume run")
             return await self._recovery.by_hand(run)
 
     async def resume(self, run: str | None = None) -> str:
-        """Let a run (None: the one on the screen, or else the newest) go on, and follow it; the answer is its name."""
+        """Resume a run (None: the one on the screen, or else the newest), follow it, and return its name."""
         shown = self._state.run
         run = await self.resume_run(run if run is not None or shown is None else shown.run)
         self._follow(run)
@@ -198,9 +197,9 @@ class Session(Scripting):
     async def events_of(
         self, run: str | None, most_steps: int | None = None
     ) -> AsyncGenerator[tuple[HostText, protocol.Event]]:
-        """(line as written, event) of a run from seq 1 to its end; None is the newest run. Each is folded as well.
+        """Yield (line as written, event) of a run (None: the newest) from seq 1 to its end, and fold each event.
 
-        ``most_steps``: of the steps that it has made before, about so many; None: all.
+        ``most_steps``: limits the steps of its history to about this number; None: all.
 
         Raises:
             RunError: there is no such run, or it ended without a last event.
@@ -231,11 +230,11 @@ class Session(Scripting):
         failed: Callable[[HostError], None],
         broken: Callable[[HostError], None] = ignore,
     ) -> AsyncGenerator[Logged]:
-        """What the processes of a run (None: the newest) logged and printed on all hosts, or on ``host``, by time.
+        """Yield the log lines and prints of a run's processes (None: the newest) on all hosts, or on ``host``, by time.
 
-        With ``follow`` it goes on until the run ends. ``failed`` is told of each of those hosts that can't be asked,
-        ``broken`` of each whose connection broke; it is opened again. Raises UsageError where the inventory has no such
-        host, RunError where there is no such run.
+        With ``follow`` it continues until the run ends. ``failed`` is called for each host that can't be asked,
+        ``broken`` for each broken connection, which is then opened again. Raises UsageError if the inventory has no
+        such host, RunError if there is no such run.
         """
         if host:
             self._refuse_unknown(host, step="logs")
@@ -251,7 +250,7 @@ class Session(Scripting):
                     yield entry
 
     async def stop_run(self, run: str | None = None) -> None:
-        """Stop a run (None: the one on the screen, else the newest) after its step, with a checkpoint."""
+        """Stop a run (None: the one on the screen, else the newest) after the current step, with a checkpoint."""
         with self._working("ending the run"):
             current = self._state.run
             wanted = run if run is not None else (current.run if current is not None else None)
@@ -263,9 +262,9 @@ class Session(Scripting):
             await stop_run(self.inventory.cluster, self._fleet.transports[host], summary.id)
 
     async def drain(self, host: str) -> str:
-        """Have ``host`` leave the run that is under way, after its step and with nothing lost; the run's name.
+        """Take ``host`` out of the current run after its step, without loss; returns the run's name.
 
-        Raises UsageError where the inventory has no such host, RunError where no run is under way.
+        Raises UsageError if the inventory has no such host, RunError if no run is in progress.
         """
         self._refuse_unknown(host, step="drain")
         with self._working("draining"):
@@ -274,9 +273,9 @@ class Session(Scripting):
             return run
 
     async def bring_back(self, host: str) -> str:
-        """Have ``host`` take part again, at once: drained, paused after failures, or no longer in the cluster.
+        """Let ``host`` take part again at once: it was drained, is paused after failures, or left the cluster.
 
-        The answer is the run's name; raises as :meth:`drain` does.
+        Returns the run's name; raises as :meth:`drain` does.
         """
         self._refuse_unknown(host, step="bring back")
         with self._working("bringing back"):
@@ -292,7 +291,7 @@ class Session(Scripting):
             return run
 
     async def status(self, *, judge: bool = False) -> tuple[tuple[str, protocol.RunSummary], ...]:
-        """Ask what of ours is on all hosts, ``judge`` those that have nothing; the answer is the runs, oldest first."""
+        """Survey all hosts, ``judge`` those without a node, and return the runs, oldest first."""
         async with self._exclusively("asking"):
             await self._fleet.survey()
             if judge:
@@ -300,11 +299,11 @@ class Session(Scripting):
             return await list_runs(self.inventory.cluster, self._fleet.answering, self._fleet.failed)
 
     def teardown_preview(self) -> TeardownPreview:
-        """What :meth:`down` would do now."""
+        """Preview what :meth:`down` would do now."""
         return preview(self._state, {entry.host.name for entry in self._fleet.ledger.entries()})
 
     async def down(self, purge: bool = False) -> TeardownReport:
-        """Stop everything on every host of inventory and ledger, and prove it; with ``purge`` environments go, too."""
+        """Stop everything on every host of inventory and ledger, and verify it; ``purge`` also removes environments."""
         before = self._state
         self.notice(Level.INFO, announcement(self.teardown_preview()))
         self.emit(events.ClusterChanged(time=time.time(), state=ClusterState.STOPPING))
@@ -320,7 +319,7 @@ class Session(Scripting):
             raise
 
     async def close(self) -> None:
-        """Detach: connections close, whatever runs on the hosts goes on."""
+        """Close all connections; processes on the hosts continue."""
         await self._detach()
         await self._fleet.close()
         if self._recorder is not None:
@@ -352,7 +351,7 @@ class Session(Scripting):
             self._follow(summary.id)
 
     async def _join(self, only: str | None = None) -> None:
-        """Bring the cluster up as the last look found it, and have its run take in who is new."""
+        """Bring the cluster up from the last probe and survey, and add new hosts to its run."""
         before = self._fleet.members
         await self._fleet.bring_up(only)
         said = await membership.offer_new(self._fleet, before)
@@ -370,7 +369,7 @@ class Session(Scripting):
         self._follower = asyncio.create_task(consume(), name=f"follow {run}")
 
     async def _see_the_run_end(self) -> None:
-        """The run that was followed has its last event from its coordinator, or it ended with the cluster."""
+        """Wait for the last event of the followed run, or mark the run as ended with the cluster."""
         if self._follower is not None:
             await asyncio.wait({self._follower}, timeout=deadlines.LAST_EVENT)
         await self._detach()
@@ -382,7 +381,7 @@ class Session(Scripting):
             )
 
     async def _detach(self) -> None:
-        """Follow no run, wait for no host."""
+        """Stop following the run and waiting for hosts."""
         await self._elsewhere.close()
         follower, self._follower = self._follower, None
         if follower is not None:

@@ -1,6 +1,6 @@
-"""Everything that a screen or a command shows, as one frozen value; :mod:`hetero_tui.fold` makes it from events.
+"""Defines the state that screens and commands show, one frozen value; :mod:`hetero_tui.fold` makes it from events.
 
-Ages ("2 min ago") are not in it: they are computed when drawing, from the times that are.
+It has times, but no ages ("2 min ago"), which are computed when drawing.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ if TYPE_CHECKING:  # what arrives from hosts is not needed for the first paint: 
     from remote_agent import protocol
 
 RECENT_STEPS = 50
-"""Steps whose parts (compute, push, pull, wait) are kept: what the "last 50" bars average over."""
+"""Number of steps whose parts (compute, push, pull, wait) are kept for the "last 50" bars."""
 
 LOSS_POINTS = 2000
-"""Points of the loss curve that are kept; then every second one goes, so that memory stays bounded."""
+"""Most points of the loss curve; beyond that, every second one is dropped."""
 
 COORDINATOR, WORKERS, MEASURING, FIRST_STEP = "coordinator", "workers", "devices and links", "first step"
 """Parts of a run's start, in their order."""
 
 CURVE_POINTS = 32
-"""Losses of a run's curve of one line."""
+"""Number of losses in a run's one-line curve."""
 
 FAULTS = 200
-"""Faults of a run that are kept; the numbers go on."""
+"""Number of a run's faults that are kept; their numbers continue."""
 
 LOG_LINES = 500
-"""Lines of the event log that are kept."""
+"""Number of lines of the event log that are kept."""
 
 
 IN_CLUSTER = frozenset(
@@ -45,12 +45,12 @@ IN_CLUSTER = frozenset(
         HostState.RETURNING,
     )
 )
-"""Where Ray runs on a host and has joined."""
+"""States of hosts on which Ray runs and has joined the cluster."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostView:
-    """What is known of one host."""
+    """The state of one host."""
 
     name: str
     address: str
@@ -69,9 +69,9 @@ class HostView:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerView:
-    """One worker of the run and its share of each step now; ``fraction`` is that share of the batch, 0..1.
+    """One worker of the run and its current share of a step; ``fraction`` is its part of the batch, 0..1.
 
-    Of a model that is cut by its layers it is the worker's part of the blocks.
+    For a pipeline, ``fraction`` is the worker's part of the model's blocks.
     """
 
     worker: str
@@ -88,21 +88,21 @@ class WorkerView:
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """Something that went wrong in a run, and what came of it: a row of the faults' view.
+    """A fault of a run and the reaction to it; a row of the Faults view.
 
     Attributes:
-        number: from 1, of all faults of the run; the curves mark it.
-        time: when it was noticed, in seconds since the epoch.
-        step: in which it was.
-        host: where.
-        worker: whose; empty: of a whole host.
+        number: from 1, over all faults of the run; the curves mark it.
+        time: when it was detected, in seconds since the epoch.
+        step: the step in which it happened.
+        host: the host.
+        worker: the worker; empty: the whole host.
         word: lost, late, slow, shard lost or head lost.
-        what: in a few words.
-        done: what was done about it.
-        stall_s: seconds for which the run stood still; None: none, or not known.
-        retry_s: seconds after ``time`` at which a lost worker is started again; None: at once, or it was not said.
-        back: when it was mended; None: it is not yet.
-        tries: how often it was tried to mend it.
+        what: description in a few words.
+        done: the reaction.
+        stall_s: seconds for which the run stalled; None: it did not, or the time is unknown.
+        retry_s: seconds after ``time`` at which a lost worker is restarted; None: at once, or unknown.
+        back: when the fault was over; None: it is not yet.
+        tries: number of recovery attempts.
     """
 
     number: int
@@ -121,7 +121,7 @@ class Fault:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """A part of a run's start; ``ended`` is None while it goes on."""
+    """A phase of a run's start; ``ended`` is None while it lasts."""
 
     name: str
     began: float
@@ -130,7 +130,7 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class Behind:
-    """The newest event of a run, of which only older ones are known yet: its number, and the step that it is at."""
+    """The number and the step of a run's newest event, while only older events have been read."""
 
     seq: int
     step: int
@@ -138,9 +138,9 @@ class Behind:
 
 @dataclass(frozen=True, kw_only=True)
 class RunView:
-    """What is known of the run on the screen.
+    """The state of the run on the screen.
 
-    While it is ``behind``, what is known is the past: screens show :attr:`State.present` instead.
+    While ``behind`` is set, this state is of the past; screens show :attr:`State.present` instead.
     """
 
     run: str
@@ -176,7 +176,7 @@ class RunView:
 
     @property
     def seconds(self) -> float | None:
-        """Seconds from its start to its end, or to its last event, without the time for which it was stopped."""
+        """Seconds from the run's start to its end, or to its last event, without the time in which it was stopped."""
         last = self.ended if self.ended is not None else self.last_event
         if self.started is None or last is None:
             return None
@@ -184,23 +184,23 @@ class RunView:
 
     @property
     def stages(self) -> tuple[protocol.Stage, ...]:
-        """The parts of a model that is cut by its layers, in their order; none of any other."""
+        """The stages of a pipeline, in their order; empty for other strategies."""
         return self.plan.stages if self.plan is not None else ()
 
     @property
     def is_starting(self) -> bool:
-        """Whether its workers are being started, for the first time or again: it makes no steps yet."""
+        """Whether its workers are starting, for the first time or again, and it makes no steps yet."""
         return bool(self.phases) and self.phases[-1].ended is None and not self.state.final
 
     @property
     def paused_hosts(self) -> tuple[str, ...]:
-        """The hosts whose workers are lost just now, and are waited for."""
+        """The hosts whose workers are lost now and will be restarted."""
         lost = (worker.host for worker in self.workers if not worker.alive and not worker.drained)
         return tuple(dict.fromkeys(lost))
 
     @property
     def step_seconds(self) -> float | None:
-        """Mean seconds of a recent step, from step event to step event where there are two."""
+        """Mean seconds of a recent step, measured between step events if there are two."""
         if len(self.recent) > 1:
             first, last = self.recent[0], self.recent[-1]
             return (last.time - first.time) / max(1, last.step - first.step)
@@ -222,7 +222,7 @@ class RunView:
 
     @property
     def stalled_seconds(self) -> float:
-        """Seconds for which faults made it stand still, of those faults that are kept."""
+        """Seconds for which the kept faults stalled the run."""
         return sum(fault.stall_s or 0.0 for fault in self.faults)
 
 
@@ -232,10 +232,10 @@ class LogLine:
 
     Attributes:
         time: in seconds since the epoch.
-        level: how bad it is.
+        level: the severity.
         text: one line.
-        number: from 1, of all that were ever logged.
-        is_routine: it comes again and again, and the newest of such lines in a row is enough.
+        number: from 1, over all lines ever logged.
+        is_routine: a frequent line; of consecutive ones only the newest is kept.
     """
 
     time: float
@@ -247,7 +247,7 @@ class LogLine:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """Everything that a screen or a command shows."""
+    """The whole state that screens and commands show."""
 
     cluster: str
     cluster_state: ClusterState = ClusterState.DOWN
@@ -261,7 +261,7 @@ class State:
 
     @property
     def present(self) -> State:
-        """The same without what is known of a run's past only, until that has caught up with its present."""
+        """This state without the run while only the run's past is known."""
         run = self.run
         if run is None or run.behind is None:
             return self
@@ -270,7 +270,7 @@ class State:
 
     @property
     def listed_runs(self) -> tuple[protocol.RunSummary, ...] | None:
-        """The runs as the hosts listed them, the one on the screen as it stands now; None: not asked for yet."""
+        """The runs that the hosts listed, with the current state of the one on the screen; None: not listed yet."""
         shown, runs = self.run, self.runs
         if shown is None or runs is None or not shown.step or shown.behind is not None:
             return runs
@@ -293,28 +293,28 @@ class State:
 
     @property
     def is_silent(self) -> bool:
-        """Whether no host could be asked, so that nothing is known of the cluster."""
+        """Whether no host answered, so that the cluster's state is unknown."""
         away = (HostState.UNREACHABLE, HostState.REFUSED)
         return bool(self.hosts) and all(host.state in away for host in self.hosts)
 
     @property
     def hosts_up(self) -> int:
-        """How many hosts have Ray running, by their own last word."""
+        """Number of hosts on which Ray runs, as they last reported."""
         return sum(host.state in IN_CLUSTER for host in self.hosts)
 
     @property
     def hosts_training(self) -> int:
-        """How many hosts train."""
+        """Number of hosts that train."""
         return sum(host.state in (HostState.TRAINING, HostState.SLOW) for host in self.hosts)
 
     @property
     def hosts_able(self) -> int:
-        """How many hosts train or could: reached at least once and fit, and not taken out by a user."""
+        """Number of hosts that train or could: reached at least once, fit, and not drained."""
         never = (HostState.UNKNOWN, HostState.CONNECTING, HostState.UNFIT, HostState.REFUSED, HostState.DRAINED)
         able = [host for host in self.hosts if host.state not in never]
         return sum(host.last_seen is not None or host.state is not HostState.UNREACHABLE for host in able)
 
 
 def initial(cluster: str, hosts: tuple[tuple[str, str], ...]) -> State:
-    """The state before anything is known; ``hosts`` are pairs of name and address."""
+    """The initial state; ``hosts`` are pairs of name and address."""
     return State(cluster=cluster, hosts=tuple(HostView(name=name, address=address) for name, address in hosts))
