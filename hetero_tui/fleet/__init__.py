@@ -1,5 +1,5 @@
-"""The machines as one fleet: what they are, what is missing, cluster up, live use, cluster down.
+"""The machines as one fleet: probes and installs hosts, starts and stops the cluster, follows live use.
 
-``agent`` sends and calls our code on a host, ``probing`` asks what it is, ``preflight`` judges, ``bring_up`` and
-``teardown`` start and stop Ray, ``ledger`` records what was done to whom, ``telemetry`` follows live use.
+``agent`` sends our code to a host and calls it, ``probing`` collects facts, ``preflight`` judges them, ``bring_up`` and
+``teardown`` start and stop Ray, ``ledger`` records what was done to each host, ``telemetry`` follows live use.
 """

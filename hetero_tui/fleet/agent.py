@@ -1,8 +1,8 @@
-"""Our code on a host: pack it, send it when it differs, and call its modules.
+"""Packs our code for hosts (the agent), sends it if it differs, and calls its modules there.
 
-It lies in ``~/.hetero-tui/<cluster>/agent`` beside ``run``, a shell script that knows the host's Python: with it,
-commands such as ``status`` and ``down`` need no probe first. The swap of an old agent for a new one is a rename, so
-that a command that starts meanwhile finds one or the other, whole.
+The agent is in ``~/.hetero-tui/<cluster>/agent``. The shell script ``run`` beside it knows the host's Python, so
+commands such as ``status`` and ``down`` need no probe. A new agent replaces the old one by a rename, so that a command
+that starts meanwhile finds one of them, complete.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 _OF_TRAINING = tuple(f"remote_agent/{name}/" for name in ("training", "models", "jobs", "planning"))
 
 WITHOUT_PYTHON_VARIABLES = "for name in $(env | sed -n 's/^\\(PYTHON[A-Z0-9_]*\\)=.*/\\1/p'); do unset \"$name\"; done;"
-"""For a shell on a host: a PYTHONHOME or PYTHONPATH of the user's other programs breaks ours."""
+"""Shell code for a host that unsets the user's PYTHONHOME, PYTHONPATH and the like, which would break our Python."""
 
 NOT_THERE, NO_PYTHON = 96, 97
 """Exit status of a call when the host has no agent of this cluster; of :func:`with_python` when it has no Python."""
@@ -45,7 +45,7 @@ def folder(cluster: str) -> str:
 
 
 def home_folder(cluster: str) -> str:
-    """The same folder for the agent's own arguments, which expands ``~``."""
+    """The same folder with ``~``, for the agent's own arguments, which expand it."""
     return f"~/{folder(cluster)}"
 
 
@@ -97,7 +97,7 @@ async def call(
     deadline: float = deadlines.COMMAND,
     stdin: bytes | None = None,
 ) -> Completed | None:
-    """Run a module of the agent to its end; None when the host has no agent of this cluster."""
+    """Run a module of the agent to its end; None: the host has no agent of this cluster."""
     done = await transport.run(words(cluster, module, *arguments), step=step, deadline=deadline, stdin=stdin)
     return None if done.exit_status == NOT_THERE else done
 
@@ -105,7 +105,7 @@ async def call(
 def follow(
     transport: Transport, cluster: str, module: str, *arguments: str, step: str
 ) -> AbstractAsyncContextManager[AsyncIterator[HostText]]:
-    """Lines of a module of the agent as they come; see :meth:`Transport.stream`."""
+    """Yield the output lines of a module of the agent as they arrive; see :meth:`Transport.stream`."""
     return transport.stream(words(cluster, module, *arguments), step=step, silence=deadlines.SILENCE)
 
 
@@ -113,9 +113,9 @@ def follow(
 async def follow_unsent(
     transport: Transport, pythons: Sequence[str], module: str, *arguments: str, step: str
 ) -> AsyncIterator[AsyncIterator[HostText]]:
-    """As :func:`follow`, on a host that has no agent: the sources go over stdin, and no file of ours is made there.
+    """As :func:`follow`, on a host without an agent: the sources are sent over stdin, and no file is written there.
 
-    ``pythons`` are those that may run it, the best first; the exit status is :data:`NO_PYTHON` where there is none.
+    ``pythons`` are the usable Pythons, the best first; the exit status is :data:`NO_PYTHON` if there is none.
     """
     command = with_python(inline("host/unsent.py", f"remote_agent.{module}", *arguments), pythons)
     async with transport.converse(command, step=step, silence=deadlines.SILENCE) as talk:
@@ -125,18 +125,18 @@ async def follow_unsent(
 
 @cache
 def _stream_of_sources() -> bytes:
-    """What :mod:`remote_agent.host.unsent` reads: all but what only training needs."""
+    """The sources for :mod:`remote_agent.host.unsent`, without those that only training needs."""
     texts = {name: data.decode() for name, data in _sources() if not name.startswith(_OF_TRAINING)}
     packed = zlib.compress(json.dumps(texts).encode())
     return b"%d\n%s" % (len(packed), packed)
 
 
 def answer(cls: type[T], host: str, done: Completed, *, step: str) -> T:
-    """The value in the JSON line that a module printed last (a login shell may have printed its own things before).
+    """Decode the value in the last JSON line of a module's output (a login shell may print other lines before).
 
     Raises:
-        CommandFailed: there is none.
-        BadAnswer: it is not such a value.
+        CommandFailed: there is no such line.
+        BadAnswer: the value is invalid.
     """
     line = done.stdout.last("{")
     if line is not None:
@@ -155,7 +155,7 @@ def answer(cls: type[T], host: str, done: Completed, *, step: str) -> T:
 
 
 def refused(host: str, error: protocol.ProtocolError, step: str) -> HostError:
-    """The error that says that ``host`` sent what can't be right."""
+    """Make the error for an invalid answer of ``host``."""
     hint = "look at what runs there under this user; `hetero-tui up` sends it the agent again"
     return BadAnswer(host, f"its answer is refused: {error}", step=step, hint=hint)
 
@@ -177,23 +177,23 @@ def _sources() -> tuple[tuple[str, bytes], ...]:
 
 
 def source(name: str) -> bytes:
-    """A file of the agent that needs nothing but a Python, and is sent by itself: ``probe.py``, ``host/hold.py``."""
+    """The source of an agent file that runs alone and is sent by itself: ``probe.py``, ``host/hold.py``."""
     return dict(_sources())[f"remote_agent/{name}"]
 
 
 def inline(name: str, *arguments: str) -> str:
-    """Arguments of a Python, for :func:`with_python`, that run such a file there."""
+    """Arguments for :func:`with_python` that run such a file on a host."""
     return f"-I -c {shlex.join((source(name).decode(), *arguments))}"
 
 
 def with_python(arguments: str, candidates: Sequence[str], name: str = "sh") -> list[str]:
-    """A command that runs the first of these Pythons that is there, without variables that steer Python.
+    """Make a command that runs the first existing one of these Pythons, without variables that affect Python.
 
-    An environment of ours whose Python does not start (the system's was replaced, half of it was removed) is passed
-    over: what is there else tells what the machine is, and bootstrap makes the environment anew.
+    If the Python of our environment does not start (the system's was replaced, files were removed), it is skipped:
+    another Python is enough for a probe, and bootstrap then makes the environment anew.
 
-    ``arguments`` are as a shell reads them, and ``name`` is what ``$0`` stands for in them. The exit status is
-    :data:`NO_PYTHON` where there is none.
+    ``arguments`` are in shell syntax; ``name`` is the value of ``$0`` in them. The exit status is :data:`NO_PYTHON` if
+    there is no Python.
     """
     script = (
         f'{WITHOUT_PYTHON_VARIABLES} for python in "$@"; do '
@@ -205,7 +205,7 @@ def with_python(arguments: str, candidates: Sequence[str], name: str = "sh") -> 
 
 
 def python_candidates(cluster: str, host: Host) -> list[str]:
-    """The Pythons that may be used on a host, the best first."""
+    """The usable Pythons of a host, the best first."""
     if host.python is not None:
         return [host.python]
     own = [sys.executable] if host.connection == "local" else []
@@ -214,7 +214,7 @@ def python_candidates(cluster: str, host: Host) -> list[str]:
 
 @cache
 def _archive(python: str) -> tuple[bytes, str]:
-    """The agent as a gzipped tar, and a digest of what is in it; the same files give the same digest."""
+    """The agent as a gzipped tar, and a digest of its contents."""
     # -P: a file of the user's that is called like a module of the standard library must not get in the way.
     runner = (
         "#!/bin/sh\n"

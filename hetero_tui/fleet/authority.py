@@ -1,7 +1,7 @@
-"""The cluster's own certificate authority, for ``security: tls``: made, kept and used on this computer alone.
+"""Makes the cluster's own certificate authority, for ``security: tls``; its key stays on this computer.
 
-An authority is as old as the cluster's token, and the ledger keeps both. Each host gets one file (see
-:mod:`remote_agent.tls`): its private key, its certificate, the authority's certificate.
+An authority is made together with the cluster's token, and the ledger keeps both. Each host gets one file (see
+:mod:`remote_agent.tls`): its private key, its certificate, and the authority's certificate.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 _BEGIN, _END = datetime(2000, 1, 1, tzinfo=UTC), datetime(2049, 12, 31, tzinfo=UTC)
-"""Clocks of hosts may be years off, and certificates end by their authority's being forgotten at ``down``."""
+"""Validity of certificates. It is long, since hosts' clocks may be years off; ``down`` ends it by deleting the
+authority."""
 
 _OWN = ("localhost", "127.0.0.1", "::1")
-"""How a host's processes call each other."""
+"""Names by which processes of one host connect to each other."""
 
 Key = ec.EllipticCurvePrivateKey
 
 
 def create(cluster: str) -> str:
-    """A new authority: its private key and its certificate, in PEM."""
+    """Make a new authority; returns its private key and its certificate, in PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = f"{cluster}'s authority"
     return _private(key) + _public(_signed(name, key.public_key(), name, key))
 
 
 def certificate(authority: str, host: str, addresses: Iterable[str]) -> str:
-    """A host's file, in PEM: a new private key, a certificate for it and the host's addresses, and the authority's."""
+    """Make a host's file, in PEM: a new private key, its certificate for the host's addresses, and the authority's."""
     signer = serialization.load_pem_private_key(authority.encode(), password=None)
     assert isinstance(signer, Key), "create() made it"
     root = x509.load_pem_x509_certificate(authority[authority.index("-----BEGIN CERTIFICATE") :].encode())
@@ -47,7 +48,7 @@ def certificate(authority: str, host: str, addresses: Iterable[str]) -> str:
 def _signed(
     subject: str, key: ec.EllipticCurvePublicKey, issuer: str, signer: Key, names: tuple[str, ...] = ()
 ) -> x509.Certificate:
-    """``names`` are what the host is called; an authority has none."""
+    """Make a certificate for a host's ``names``; an authority has none."""
     builder = x509.CertificateBuilder(
         x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]),
         x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)]),

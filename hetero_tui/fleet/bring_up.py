@@ -1,7 +1,7 @@
-"""Start the cluster: every fit host gets the agent, its secrets and a Ray node, all at once; what runs is left alone.
+"""Starts the cluster: every fit host gets the agent, its secrets and a Ray node, in parallel; running nodes stay.
 
-The order on each host is: ledger, agent, secrets, node. A crash between any two of them leaves a ledger entry, so that
-``down`` knows where to look and the next ``up`` does the rest.
+The order on each host is: ledger, agent, secrets, node. After a crash between any two of them there is a ledger entry,
+so that ``down`` knows where to look, and the next ``up`` continues.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TOKEN = re.compile(r"[0-9a-f]{64}")
 
 
 class _HeadFailed(ClusterError):
-    """The machine that was chosen as the new cluster's head answers, but Ray does not start there."""
+    """The machine that was chosen as the new head answers, but Ray does not start there."""
 
     def __init__(self, error: HostError) -> None:
         hint = "name another machine as the cluster's `head:` in the inventory"
@@ -47,7 +47,7 @@ class _HeadFailed(ClusterError):
 
 @dataclass(frozen=True, slots=True)
 class UpReport:
-    """Which hosts are in the cluster now, and which are not and why."""
+    """The hosts that are in the cluster now, and the errors of the others."""
 
     plan: ClusterPlan | None
     joined: tuple[str, ...]
@@ -57,18 +57,17 @@ class UpReport:
 async def bring_up(
     fleet: FleetView, ledger: Ledger, emit: Emit, holders: frozenset[str] | None = None, only: str | None = None
 ) -> UpReport:
-    """Start Ray on every host that was probed well and is fit; where a head runs, with ``only`` on that one alone.
+    """Start Ray on every host that was probed and is fit; with ``only``, if a head runs, on this host alone.
 
-    ``holders`` is set where a cluster without its head is to be formed anew, to go on with a run: one of these hosts
-    becomes the head. What the hosts have of the cluster before is then taken away.
+    ``holders`` is given to form a cluster anew that has lost its head, to continue a run: one of these hosts becomes
+    the head. What the hosts still have of the old cluster is removed.
 
-    A host that fails is in the report. So is the head of a cluster that runs: the others are in it all the same. Where
-    the inventory names no head and Ray does not start on the one that was chosen, another one is tried, once.
+    A host that fails is in the report, also the head of a running cluster; the others are in the cluster all the same.
+    If the inventory names no head and Ray does not start on the chosen one, another one is tried once.
 
     Raises:
         ClusterError: no cluster is possible: no fit host, no head, no port, a new head that did not start, or a running
-            one that can't be asked for the cluster's secret, or that has another ``security`` or ``network`` than the
-            inventory.
+            head that does not answer or has another ``security`` or ``network`` than the inventory.
     """
     try:
         return await _bring_up(fleet, ledger, emit, holders, only)
@@ -168,7 +167,7 @@ async def _bring_up(
 def _fit(
     inventory: Inventory, probed: tuple[Probed, ...], head: str | None, emit: Emit
 ) -> tuple[dict[str, tuple[Host, HostFacts]], dict[str, HostError]]:
-    """Hosts that may join, and the errors of the others; preflight's verdicts are reported."""
+    """The hosts that may join, and the errors of the others; reports preflight's verdicts."""
     failed = {entry.host: entry.error for entry in probed if entry.error is not None}
     fit: dict[str, tuple[Host, HostFacts]] = {}
     facts = {entry.host: entry.facts for entry in probed if entry.facts is not None}
@@ -225,12 +224,12 @@ def _as_running(plan: ClusterPlan, running: protocol.NodeSpec) -> ClusterPlan:
 
 
 def is_new(surveyed: Mapping[str, Surveyed], holders: frozenset[str] | None) -> bool:
-    """Whether no host has a node that belongs in the cluster: an `up` that was killed may have started some."""
+    """Whether no host has a node of the cluster; a killed `up` may have started some."""
     return holders is not None or not any(found.has_node for found in surveyed.values())
 
 
 async def _token(cluster: str, ledger: Ledger, head: Transport, running: bool, *, new: bool) -> str:
-    """The cluster's secret: the running cluster's, or a new one. It travels by stdin and files, never in a command."""
+    """The secret of the running cluster, or a new one. It is sent by stdin and files, never in a command."""
     if running:
         path = f"{agent.folder(cluster)}/token"
         done = await head.run(["cat", path], step="read token", deadline=deadlines.COMMAND)
@@ -249,10 +248,10 @@ async def _token(cluster: str, ledger: Ledger, head: Transport, running: bool, *
 def _secrets(
     inventory: Inventory, ledger: Ledger, token: str, members: Collection[str] | None
 ) -> Callable[[PlannedNode], Mapping[str, str]]:
-    """What a node is given, by the file's name.
+    """The secret files of a node, by name.
 
-    ``members`` of a running cluster (None: none runs) have their certificates. Its authority may be another computer's:
-    a node that needs a certificate then says so.
+    ``members`` of a running cluster (None: none runs) already have certificates. If another computer has the
+    authority, a node that needs a certificate is refused.
     """
     authority = None
     if inventory.encrypted:
@@ -316,7 +315,7 @@ async def _start(
 
 
 async def _undo(cluster: str, transport: Transport, emit: Emit) -> None:
-    """Stop what was begun for a cluster whose head did not start: it would look like one that has lost its head."""
+    """Undo the start of a cluster whose head did not start; it would look like a cluster that has lost its head."""
     try:
         await agent.call(
             transport,

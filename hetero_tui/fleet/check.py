@@ -1,7 +1,7 @@
-"""Looks for all that may keep machines from training well, on each and between them, and changes nothing.
+"""Finds problems that may prevent good training, on each machine and between them; changes nothing.
 
-What a command would stumble over later is tried beforehand: each accelerator with a small matrix product, and the ports
-between hosts in both directions.
+It tries in advance what a later command needs: each accelerator with a small matrix product, and the ports between
+hosts in both directions.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ async def check(
     head: str | None,
     members: frozenset[str],
 ) -> CheckReport:
-    """Look at every host that was probed; ``head`` and ``members`` are of a cluster that runs already."""
+    """Check every host that was probed; ``head`` and ``members`` belong to a cluster that already runs."""
     facts = {entry.host: entry.facts for entry in probed if entry.facts is not None}
     found = [findings.of_error(entry.error) for entry in probed if entry.error is not None]
     judged = judge_fleet(inventory, facts, head)
@@ -111,7 +111,7 @@ def _surroundings(words: Mapping[str, str], before: float, after: float) -> Surr
 
 @dataclass(frozen=True, slots=True)
 class _Between:
-    """What was found between hosts that may join, where each would be known, at which speeds, and which is the head."""
+    """Findings between hosts that may join, with their addresses and link speeds, and the head."""
 
     found: tuple[Finding, ...] = ()
     addresses: Mapping[str, str] = field(default_factory=dict)

@@ -1,9 +1,9 @@
-"""One command at a time changes a cluster, whichever laptop it comes from: it holds every host that answers.
+"""Locks all hosts that answer, so that only one command at a time, from any laptop, changes a cluster.
 
-Two that start a cluster at once, or start and stop it, would undo each other's work. The second waits, and then finds
-what the first has made. A host is held by a process there (``remote_agent.host.hold``) for as long as this laptop keeps
-in touch with it, so nothing is left of a command that was killed. A host that does not answer, or can't be held, is
-left out: it is enough that two commands have one host in common.
+Two commands that start or stop a cluster at once would undo each other's work. The second one waits, and then works
+with the result of the first. A process on the host (``remote_agent.host.hold``) holds the lock as long as this laptop
+keeps in touch with it, so a killed command leaves no lock. A host that does not answer, or can't be locked, is left
+out: one common host is enough for two commands to notice each other.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STEP = "hold hosts"
 
 @dataclass(frozen=True, slots=True)
 class _Host:
-    """A host whose process is ready to hold it; ``machine`` is what every laptop knows it by."""
+    """A host whose process is ready to lock it; ``machine`` identifies it for every laptop."""
 
     machine: str
     talk: Conversation
@@ -39,10 +39,10 @@ class _Host:
 async def alone(
     inventory: Inventory, transports: Mapping[str, Transport], command: str, waiting: Callable[[str], None]
 ) -> AsyncIterator[None]:
-    """Hold the hosts for ``command``; ``waiting`` is told whose command it waits for, in words.
+    """Lock the hosts for ``command``; ``waiting`` is called with a description of the command that has the lock.
 
     Raises:
-        ClusterError: another command held one of them for longer than :data:`~hetero_tui.deadlines.HOLD_WAIT`.
+        ClusterError: another command locked one of them for longer than :data:`~hetero_tui.deadlines.HOLD_WAIT`.
     """
     own = f"{getpass.getuser()}@{platform.node()}"
     owner = json.dumps({"id": secrets.token_hex(8), "by": own, "command": command})
@@ -79,7 +79,7 @@ async def _take_all(hosts: list[_Host], own: str, command: str, waiting: Callabl
 
 
 async def _ready(stack: AsyncExitStack, inventory: Inventory, transport: Transport, owner: str) -> _Host | None:
-    """The host once its process runs; None where none can: the command's own steps say what is wrong there."""
+    """The host once its process runs; None: none can run, and the command's own steps will say why."""
     host = inventory.host(transport.host)
     if host is None:
         return None
@@ -98,7 +98,7 @@ async def _ready(stack: AsyncExitStack, inventory: Inventory, transport: Transpo
 
 
 async def _take(host: _Host) -> AsyncIterator[protocol.Hold]:
-    """Take one host: each command that it is held for meanwhile. A host that is lost meanwhile is left out."""
+    """Lock one host, and yield each command that has its lock meanwhile. A host that is lost meanwhile is left out."""
     await host.talk.say(b"take\n")
     with suppress(HostError):
         async for word in _words(host.talk):
@@ -121,7 +121,7 @@ async def _beat(hosts: list[_Host]) -> None:
 
 
 async def _let_go(host: _Host) -> None:
-    """Returns once nothing of the process is left there."""
+    """Release a host, and return once the process there has ended."""
     with suppress(TimeoutError, HostError):
         async with asyncio.timeout(deadlines.CLOSE):
             await host.talk.finish()

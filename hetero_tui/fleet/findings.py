@@ -1,4 +1,4 @@
-"""What may keep machines from training well, from what is known of them: pure, a finding each, with what mends it."""
+"""Derives the findings of ``check`` from facts and measurements; each says how to solve the problem. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hetero_tui.outcomes import BAD, FIX, WARNING, Finding
 from hetero_tui.planning.builds import torch_build
 
 MOST_CLOCK_SKEW = 30.0
-"""Seconds that a machine's clock may be off: event logs of several hosts are ordered by it."""
+"""Seconds that a machine's clock may be off, since logs of several hosts are sorted by time."""
 
 TRUSTED_ONLY = (
     "for trusted networks only, or with `security: tls`, or over a VPN: who can reach these hosts' ports can end the"
@@ -26,19 +26,19 @@ MESHED_ONLY = (
     " cluster, though not get into it (a bug of Ray 2.60), unless `security: tls` is set, too"
 )
 FEWEST_FILES = 4096
-"""Files that a process may have open: Ray's take one for each of its connections."""
+"""Least limit of open files; Ray's processes need one for each connection."""
 
 SLOW_LINK = 20e6 / 8
-"""Bytes per second under which a link is worth a word: a few steps of a small model take a minute."""
+"""Bytes per second below which a link is reported; a few steps of a small model then take a minute."""
 
 _ROOM = {"cpu": 4, "mps": 3}
 _ROOM_OF_OTHERS = 16
-"""GB that an environment takes while it is made: its packages, fetched and unpacked; CUDA's and ROCm's are large."""
+"""GB that the installation of an environment needs for fetched and unpacked packages; CUDA's and ROCm's are large."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a machine is set to: ``skew`` is its clock's offset in seconds, ``sleeps_after`` minutes, 0: never."""
+    """A machine's system settings: ``skew`` is its clock's offset in seconds, ``sleeps_after`` in minutes, 0: never."""
 
     skew: float | None = None
     open_files: int | None = None
@@ -47,24 +47,24 @@ class Surroundings:
 
 
 def of_network(addresses: Iterable[str], inventory: Inventory) -> str:
-    """What to say of the network that hosts with these addresses are in; nothing under TLS, or on one computer."""
+    """The warning about a network without TLS; empty under TLS, or if all hosts are on one computer."""
     if inventory.encrypted or all(ipaddress.ip_address(each).is_loopback for each in addresses):
         return ""
     return MESHED_ONLY if inventory.meshed else TRUSTED_ONLY
 
 
 def of_error(error: HostError) -> Finding:
-    """A machine that could not be looked at."""
+    """The finding for a machine that could not be checked."""
     return Finding(error.host, BAD, error.cause, "nothing can be done there until it answers", error.hint)
 
 
 def of_problem(host: str, problem: Problem) -> Finding:
-    """What preflight says."""
+    """The finding for a problem of preflight."""
     return Finding(host, BAD, problem.cause, "the host can't join the cluster", problem.hint)
 
 
 def of_facts(host: Host, facts: HostFacts) -> tuple[Finding, ...]:
-    """What shows in a machine's facts, beyond what keeps it from joining."""
+    """Findings from a machine's facts, apart from those that prevent it from joining."""
     found = [
         Finding(
             host.name, WARNING, problem, "what it concerns is not used", "mend its driver or tool, then check again"
@@ -94,7 +94,7 @@ def of_facts(host: Host, facts: HostFacts) -> tuple[Finding, ...]:
 
 
 def of_surroundings(host: str, facts: HostFacts, around: Surroundings) -> tuple[Finding, ...]:
-    """What a machine is set to."""
+    """Findings from a machine's system settings."""
     found: list[Finding] = []
     mac = facts.os.system == "Darwin"
     if around.skew is not None and abs(around.skew) > MOST_CLOCK_SKEW:
@@ -124,7 +124,7 @@ def of_surroundings(host: str, facts: HostFacts, around: Surroundings) -> tuple[
 
 
 def of_link(host: str, sends: float, receives: float) -> tuple[Finding, ...]:
-    """What the speed of a host's link to the others means; bytes per second."""
+    """Findings from the speed of a host's link to the others, in bytes per second."""
     slowest = min(sends, receives)
     if slowest >= SLOW_LINK:
         return ()
@@ -136,7 +136,7 @@ def of_link(host: str, sends: float, receives: float) -> tuple[Finding, ...]:
 
 
 def of_trial(host: Host, facts: HostFacts, shown: Verification) -> tuple[Finding, ...]:
-    """What became of the trial of a machine's devices."""
+    """Findings from the test of a machine's devices."""
     wanted = [device for device in training_devices(host, facts) if not torch_build(facts, host.devices).concern]
     mend = FIX if host.python is None else f"mend the packages of {facts.python.executable}"
     why = "training there would fail with it"

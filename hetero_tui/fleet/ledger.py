@@ -1,8 +1,8 @@
-"""The record of what was done to hosts, written before it is done: ``down`` works from it after any crash.
+"""Records what is done to hosts, before it is done, so that ``down`` can clean up after any crash.
 
-One JSON document a line, appended and synced to disk. An entry names a host with all that is needed to reach it
-again, so that a host that has meanwhile gone from the inventory can still be cleaned. What lies on a host is written
-there too (``node.json``, ``processes/``); the ledger says *where to look*, the host says *what is there*.
+The file has one JSON document a line, appended and synced to disk. An entry has a host with all data needed to reach it
+again, so that a host that was removed from the inventory can still be cleaned. The host itself records what is there
+(``node.json``, ``processes/``); the ledger only says *where to look*.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from hetero_tui.inventory import Host
 _TOKEN, _AUTHORITY = "token", "authority.pem"
 
 PURGE = "purge"
-"""Kind of an entry: what is on that host is to be removed, which was away then."""
+"""Kind of an entry for a host that was away when its environment was to be removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """``host`` may carry something of ours since ``time`` (since the epoch): ``kind`` is what was begun last."""
+    """``host`` may have something of ours since ``time`` (since the epoch); ``kind`` is the last begun action."""
 
     time: float
     host: Host
@@ -40,8 +40,8 @@ class Entry:
 class Ledger:
     """The ledger of one cluster on this laptop; ``<state folder>/hetero-tui/<cluster>/ledger.jsonl``, 0600.
 
-    Environments, which stay when the cluster goes down, have one of their own beside it. Its methods raise ClusterError
-    where the folder can't be used.
+    Environments, which stay after ``down``, have a separate ledger beside it. The methods raise ClusterError if the
+    folder can't be used.
     """
 
     NAMES: ClassVar = ("ledger.jsonl", "environments.jsonl")
@@ -52,13 +52,13 @@ class Ledger:
         self._path = self.folder / name
 
     def intend(self, host: Host, kind: str) -> None:
-        """Record that something is about to be done to ``host``; on disk when this returns."""
+        """Record that something is about to be done to ``host``; the entry is on disk when this returns."""
         document = host.model_dump(mode="json", exclude_defaults=True)
         with self._explained():
             self._append({"time": time.time(), "kind": kind, "host": document})
 
     def cleaned(self, host: str) -> None:
-        """Record that nothing of ours is left on ``host``; the file goes with the last one."""
+        """Record that nothing of ours is left on ``host``; the file is removed with the last host."""
         with self._explained():
             self._append({"time": time.time(), "kind": "cleaned", "host": {"name": host}})
             if not self.entries():
@@ -66,7 +66,7 @@ class Ledger:
                 self._remove_empty_folder()
 
     def entries(self) -> tuple[Entry, ...]:
-        """Hosts that may carry something of ours, the newest first. A torn last line (crash, full disk) is skipped."""
+        """The hosts that may have something of ours, the newest first; an incomplete last line is skipped."""
         found: dict[str, Entry] = {}
         with self._explained():
             try:
@@ -87,11 +87,11 @@ class Ledger:
         return tuple(reversed(found.values()))
 
     def token(self) -> str | None:
-        """The cluster's secret as this laptop knows it, or None."""
+        """The cluster's secret that this laptop knows, or None."""
         return self._kept(_TOKEN)
 
     def keep_token(self, token: str) -> None:
-        """Keep the cluster's secret, readable by this user alone; another one's authority is forgotten."""
+        """Keep the cluster's secret, readable by this user only; the authority of another secret is deleted."""
         with self._explained():
             if token != self.token():
                 (self.folder / _AUTHORITY).unlink(missing_ok=True)
@@ -102,7 +102,7 @@ class Ledger:
         return self._kept(_AUTHORITY)
 
     def keep_authority(self, authority: str) -> None:
-        """Keep it, readable by this user alone."""
+        """Keep the authority, readable by this user only."""
         self._keep(_AUTHORITY, authority)
 
     def _kept(self, name: str) -> str | None:
@@ -134,7 +134,7 @@ class Ledger:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Without its ledger nothing may be begun on a host: what keeps it from being written is the user's to mend."""
+        """Turn an error of the ledger's file into one for the user, since nothing may start without a ledger."""
         try:
             yield
         except OSError as error:

@@ -1,4 +1,4 @@
-"""The inventory's hosts as they are now: connections, what the last look found on each, and who watches it."""
+"""Keeps the current state of the inventory's hosts: connections, the last probe and survey, and live watching."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from hetero_tui.transport import Transport, open_transport
 
 
 class LiveFleet:
-    """What is known of the hosts; each change of it is emitted.
+    """The state of all hosts; it emits each change.
 
     Attributes:
         transports: to every host of the inventory, connected or not.
-        probed: what the machines are; empty before the first look.
-        surveyed: what of ours runs on them.
+        probed: results of the last probe; empty before the first.
+        surveyed: results of the last survey.
         report: of the last bring-up; None: there was none, or another laptop did it.
     """
 
     def __init__(
         self, inventory: Inventory, emit: Emit, *, accept_new_host_keys: bool = False, ledger_folder: Path | None = None
     ) -> None:
-        """Nothing is connected yet; ``ledger_folder`` replaces the user's state folder (demo, tests)."""
+        """Create the fleet without connections; ``ledger_folder`` replaces the user's state folder (demo, tests)."""
         self.inventory = inventory
         self.emit = emit
         self.ledger = Ledger(inventory.cluster, ledger_folder)
@@ -70,35 +70,35 @@ class LiveFleet:
 
     @property
     def facts(self) -> dict[str, HostFacts]:
-        """About the machines that were probed well."""
+        """The facts of the machines that were probed successfully."""
         return {entry.host: entry.facts for entry in self.probed if entry.facts is not None}
 
     @property
     def answering(self) -> dict[str, Transport]:
-        """The hosts that answered last: who was silent is not waited for a second time."""
+        """The hosts that answered last; a silent host is not waited for again."""
         return {name: self.transports[name] for name, found in self.surveyed.items() if found.error is None}
 
     @property
     def members(self) -> frozenset[str]:
-        """The hosts that were in the cluster at the last look."""
+        """The hosts that were in the cluster at the last survey."""
         return frozenset(name for name, found in self.surveyed.items() if found.runs_ray)
 
     # --- Looking -----------------------------------------------------------------------------------------------------
 
     async def look(self) -> None:
-        """Probe every host, then ask those that answered what of ours is there; hosts' states follow."""
+        """Probe every host, then survey those that answered, and update the hosts' states."""
         self.probed = await probe_fleet(self.inventory, self.transports, self.emit)
         await self._purge_waiting()
         await self._survey_probed(self.transports)
 
     async def look_at(self, name: str) -> None:
-        """Probe this host alone, then ask it and all that answered last what of ours is there; hosts' states follow."""
+        """Probe only this host, then survey it and all that answered last, and update the hosts' states."""
         answering = {name, *self.answering}
         await self._probe_again({name: self.transports[name]})
         await self._survey_probed(answering)
 
     async def judge_idle(self) -> None:
-        """Probe the hosts that answered the last survey and have no node, and say which of them are fit."""
+        """Probe the hosts that answered the last survey but have no node, and report which of them are fit."""
         idle = {name: self.transports[name] for name, found in self.surveyed.items() if not found.has_node}
         idle = {name: link for name, link in idle.items() if name in self.answering}
         if idle:
@@ -106,7 +106,7 @@ class LiveFleet:
             self._judge()
 
     async def _probe_again(self, hosts: Mapping[str, Transport]) -> None:
-        """Probe these; what the last look found of the others stays."""
+        """Probe these hosts, and keep the last results of the others."""
         fresh = await probe_fleet(self.inventory, hosts, self.emit)
         self.probed = tuple({entry.host: entry for entry in (*self.probed, *fresh)}.values())
 
@@ -127,7 +127,7 @@ class LiveFleet:
             self.emit(events.HostChanged(time=time.time(), host=name, state=state, detail=detail, hint=hint))
 
     async def survey(self, names: set[str] | None = None) -> None:
-        """Ask the hosts (all, or those named) whether a node of ours runs there, and watch those that answer."""
+        """Survey the hosts (all, or those named) for a node of ours, and watch those that answer."""
         asked = {name: link for name, link in self.transports.items() if names is None or name in names}
         self.surveyed = await survey(self.cluster, asked)
         now = time.time()
@@ -155,7 +155,7 @@ class LiveFleet:
         self.emit(events.ClusterChanged(time=now, state=state, head=head_name(self.surveyed)))
 
     def failed(self, error: HostError) -> None:
-        """A host that answered before failed at a later question: it counts as one that does not answer."""
+        """Mark a host that answered before, but failed at a later question, as one that does not answer."""
         self.surveyed[error.host] = replace(self.surveyed[error.host], error=error)
         self.emit(
             events.HostChanged(
@@ -164,9 +164,9 @@ class LiveFleet:
         )
 
     def alone(self, command: str, hosts: Collection[str] | None = None) -> AbstractAsyncContextManager[None]:
-        """No other command changes the cluster meanwhile; it is said whose command this one has to wait for.
+        """Lock the cluster against other commands; reports the command for which this one has to wait.
 
-        ``hosts`` are the ones that are asked, where some are known not to answer; None: all.
+        ``hosts`` are the hosts to lock, if some are known not to answer; None: all.
         """
 
         def waiting(text: str) -> None:
@@ -178,14 +178,14 @@ class LiveFleet:
     # --- Starting and stopping ---------------------------------------------------------------------------------------
 
     async def check(self) -> CheckReport:
-        """Look for all that may keep the hosts from training well, as the last look found them."""
+        """Check the hosts, from the last probe; see :mod:`hetero_tui.fleet.check`."""
         head = head_name(self.surveyed)
         return await check(self.inventory, self.transports, self.probed, head, self.members)
 
     async def bootstrap(
         self, sources: Sources, extras: Sequence[str], anew: frozenset[str] = frozenset()
     ) -> BootstrapReport:
-        """Give every host that lacks one an environment that can train, as the last look found them; or ``anew``."""
+        """Install an environment on every host that lacks one, from the last probe; on ``anew`` hosts from scratch."""
         return await bootstrap(
             self.inventory,
             self.transports,
@@ -199,7 +199,7 @@ class LiveFleet:
         )
 
     async def lacking(self, requirements: Sequence[str]) -> tuple[Lack, ...]:
-        """The hosts that may train now and do not meet the requirements of a job."""
+        """The hosts that may train but do not meet a job's requirements."""
         if not requirements:
             return ()
         judged = judge_fleet(self.inventory, self.facts, head_name(self.surveyed))
@@ -207,7 +207,7 @@ class LiveFleet:
         return await lacking(self.cluster, self.transports, fit, requirements)
 
     async def bring_up(self, only: str | None = None) -> None:
-        """Start the cluster on every host that the last look found fit; or have ``only`` this one join it.
+        """Start the cluster on every fit host of the last probe, or let ``only`` this one join it.
 
         Raises:
             ClusterError: no cluster is possible.
@@ -219,15 +219,15 @@ class LiveFleet:
         self.adopt(self.probed, found, self.report)
 
     def adopt(self, probed: tuple[Probed, ...], surveyed: Mapping[str, Surveyed], report: UpReport | None) -> None:
-        """Take over what another command found or made, and watch the members."""
+        """Take over the results of another command, and watch the members."""
         self.probed, self.surveyed, self.report = probed, dict(surveyed), report
         for name in self.members:
             self._watch(name)
 
     async def tear_down(self, purge: bool = False) -> TeardownReport:
-        """Stop everything on every host of the inventory and of the ledgers, and prove that nothing is left.
+        """Stop everything on every host of the inventory and of the ledgers, and verify that nothing is left.
 
-        With ``purge`` environments go too; those of hosts that are away at their next contact.
+        ``purge`` also removes environments; on hosts that are away, at their next contact.
         """
         await self.stop_watching()
         if purge:
@@ -249,11 +249,11 @@ class LiveFleet:
             await _close_all(former)
 
     def _to_be_purged(self) -> dict[str, Host]:
-        """The hosts that were away when their environments were to go."""
+        """The hosts that were away when their environments were to be removed."""
         return {entry.host.name: entry.host for entry in self.environments.entries() if entry.kind == PURGE}
 
     async def _purge_waiting(self) -> None:
-        """Remove the environments that were to go while their hosts were away, where these are back."""
+        """Remove environments whose hosts were away at the purge and are back now."""
         back = self._to_be_purged().keys() & {entry.host for entry in self.probed if entry.facts is not None}
         if back:
             waiting = {name: self.transports[name] for name in back}
@@ -261,7 +261,7 @@ class LiveFleet:
             await self._probe_again(waiting)
 
     async def close(self) -> None:
-        """Close the connections; whatever runs on the hosts goes on."""
+        """Close the connections; processes on the hosts continue."""
         await self.stop_watching()
         await _close_all(self.transports)
 
@@ -277,19 +277,19 @@ class LiveFleet:
             )
 
     def watch_answering(self) -> None:
-        """Watch every host that answered when it was last asked."""
+        """Watch every host that answered last."""
         for name in self.answering:
             self._watch(name)
 
     async def stop_watching(self) -> None:
-        """No host is watched from now on."""
+        """Stop watching all hosts."""
         tasks = list(self._watchers.values())
         self._watchers.clear()
         await cancel(*tasks)
 
 
 async def cancel(*tasks: asyncio.Task[None]) -> None:
-    """End tasks, but do not wait for it for ever."""
+    """Cancel tasks, and wait for them up to a limit."""
     for task in tasks:
         task.cancel()
     await _settle(*tasks)
@@ -300,7 +300,7 @@ async def _close_all(transports: Mapping[str, Transport]) -> None:
 
 
 async def _settle(*work: Coroutine[Any, Any, None] | asyncio.Task[None]) -> None:
-    """Wait for all, whatever becomes of each, but not for ever."""
+    """Wait for all, with any outcome, up to a limit."""
     with suppress(TimeoutError):
         async with asyncio.timeout(deadlines.CLOSE):
             await asyncio.gather(*work, return_exceptions=True)

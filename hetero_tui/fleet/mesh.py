@@ -1,7 +1,7 @@
-"""Brings the cluster's WireGuard network up (``network: wireguard``), before Ray is started in it.
+"""Brings up the cluster's WireGuard network (``network: wireguard``), before Ray is started in it.
 
-Asked first: can each host be in it? That takes root, or sudo without a password, there. Nothing is begun on a host
-that can't. Keys are made here, and a private one is sent to its host and kept nowhere else.
+It first checks that each host can be in the network, which needs root, or sudo without a password. Nothing is started
+on a host that can't. Keys are made here; a private key is sent to its host and kept nowhere else.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from remote_agent.protocol import MeshReport
 
 STEP = "wireguard"
 CLOSED_HINT = f"let the hosts of the cluster reach each other's UDP port {protocol.MESH_PORT}, which is WireGuard's"
-"""What to do where hosts do not reach each other in the network."""
+"""Hint for hosts that can't reach each other in the network."""
 
 _KEY = re.compile(r"[A-Za-z0-9+/]{43}=")
 _ENDPOINT = re.compile(r"[0-9A-Fa-f.:\[\]]{1,60}:\d{1,5}")
@@ -38,7 +38,7 @@ _ENDPOINT = re.compile(r"[0-9A-Fa-f.:\[\]]{1,60}:\d{1,5}")
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """``addresses`` of the hosts that are in the network now, and why the others are not."""
+    """``addresses`` of the hosts that are in the network now, and the errors of the others."""
 
     addresses: Mapping[str, str]
     failed: Mapping[str, HostError]
@@ -47,16 +47,16 @@ class Joined:
 async def look(
     inventory: Inventory, transports: Mapping[str, Transport], hosts: Mapping[str, Host]
 ) -> tuple[dict[str, MeshReport], dict[str, HostError]]:
-    """How each host stands, and why some can't be in such a network; nothing is changed there."""
+    """The report of each host, and the errors of hosts that can't be in such a network; changes nothing."""
     found = await asyncio.gather(*(_look(inventory.cluster, transports[name], host) for name, host in hosts.items()))
     reports = {name: each for name, each in zip(hosts, found, strict=True) if isinstance(each, MeshReport)}
     return reports, {each.host: each for each in found if isinstance(each, HostError)}
 
 
 async def join(fleet: FleetView, candidates: Mapping[str, Candidate], ledger: Ledger, head: str | None) -> Joined:
-    """Have the candidates be in the network, with all that they have to know of each other.
+    """Bring the candidates into the network, with the data that they need about each other.
 
-    ``head`` is that of a cluster that runs.
+    ``head`` is the head of a running cluster.
 
     Raises:
         ClusterError: no private network is free on all hosts.
@@ -110,11 +110,11 @@ def _parsed(host: str, line: HostText) -> MeshReport:
 
 
 def _trusted(host: str, report: MeshReport) -> MeshReport:
-    """The report, whose words go into other hosts' settings.
+    """Validate a host's report, whose values go into other hosts' settings.
 
     Raises:
         RequirementMissing: the host can't be in such a network.
-        HostError: it is no such report.
+        HostError: the report is invalid.
     """
     if report.cause:
         raise RequirementMissing(host, report.cause, step=STEP, hint=report.hint)
@@ -140,7 +140,7 @@ def _check_spec(spec: protocol.MeshSpec) -> None:
 
 
 async def _endpoints(fleet: FleetView, candidates: Mapping[str, Candidate]) -> dict[str, str]:
-    """At which of its own addresses the others reach each host best."""
+    """The address of each host at which the others reach it best."""
     addresses = addresses_to_try(candidates)
     best: dict[str, str] = {}
     if len(addresses) > 1:

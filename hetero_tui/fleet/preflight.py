@@ -1,4 +1,4 @@
-"""May this machine join? Pure verdicts on facts, each with what to do next; nothing is asked of a host here."""
+"""Decides from facts whether a machine may join, and says what to do if not. Pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hetero_tui.inventory import Host, Inventory
 from remote_agent.device_kinds import NUMBERED
 
 NEEDED_PACKAGES = ("ray", "torch", "safetensors", "psutil", "numpy")
-"""What the agent's Python must have for a host to join a cluster."""
+"""Packages that the agent's Python needs for a host to join a cluster."""
 
 NEEDED_RAY = "2.60"
-"""What the agent was made for (pyproject.toml); a cluster takes nodes of one patch release of it."""
+"""The version of Ray that the agent needs (pyproject.toml); all nodes of a cluster have the same patch release."""
 
 OLDEST_PYTHON = (3, 11)
 MIN_FREE_DISK = 1 << 30
@@ -37,7 +37,7 @@ _LEAST = (
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a host can't join, in a sentence, and what to do about it."""
+    """The reason why a host can't join, in a sentence, and what to do about it."""
 
     cause: str
     hint: str
@@ -46,7 +46,7 @@ class Problem:
 def judge_fleet(
     inventory: Inventory, fleet: Mapping[str, HostFacts], head: str | None = None
 ) -> dict[str, tuple[Problem, ...]]:
-    """What keeps each of these hosts from joining; empty where nothing does. ``head`` is the running cluster's."""
+    """The problems that prevent each of these hosts from joining. ``head`` is the running cluster's."""
     judged = {host.name: judge(host, fleet[host.name]) for host in inventory.hosts if host.name in fleet}
     fit = {name: fleet[name] for name, problems in judged.items() if not problems}
     wanted = next((name for name in (head, inventory.head) if name in fit), None)
@@ -58,15 +58,15 @@ def judge_fleet(
 
 
 def _is_there(host: Host, facts: HostFacts) -> bool:
-    """Whether the machine says that it has the address that the inventory gives, or that its name led to."""
+    """Whether the machine says that it has the address in the inventory, or the one that its name resolved to."""
     return any(each.address in (host.address, facts.reached) for each in facts.addresses)
 
 
 def _twins(fleet: Mapping[str, HostFacts], wanted: str | None, at_home: Collection[str]) -> dict[str, Problem]:
-    """Hosts that are the same machine as another one: ``wanted`` is used, else the first of the inventory.
+    """Hosts that are the same machine as another one; ``wanted`` is used, else the first of the inventory.
 
-    Those ``at_home``, at an address that they say they have, come before others: one that repeats what another machine
-    says of itself must not put that one out.
+    Hosts ``at_home``, at an address that they say they have, have priority, so that a host that repeats another
+    machine's answers can't replace it.
     """
     used: dict[str, str] = {}
     twins: dict[str, Problem] = {}
@@ -84,7 +84,7 @@ def _twins(fleet: Mapping[str, HostFacts], wanted: str | None, at_home: Collecti
 
 
 def _sharers(fleet: Mapping[str, HostFacts], wanted: str | None) -> dict[str, Problem]:
-    """Machines that have the folder of ours from the same server as another one: ``wanted``, or else the first."""
+    """Machines that share our folder on a server with another one; ``wanted`` is used, else the first."""
     used: dict[str, str] = {}
     sharers: dict[str, Problem] = {}
     for name in sorted(fleet, key=lambda each: each != wanted):
@@ -102,7 +102,7 @@ def _sharers(fleet: Mapping[str, HostFacts], wanted: str | None) -> dict[str, Pr
 
 
 def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:
-    """What keeps one host from joining; empty when nothing does."""
+    """The problems that prevent one host from joining; empty if there are none."""
     problems: list[Problem] = []
     if facts.python.minor < OLDEST_PYTHON:
         problems.append(
@@ -168,7 +168,7 @@ def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:
 
 
 def _limits(facts: HostFacts) -> Iterator[Problem]:
-    """The limits of the user that Ray, or a run, would end at."""
+    """The user's limits that are too low for Ray or a run."""
     for name, least, unit, what in _LEAST:
         limit = getattr(facts.limits, name)
         if limit is not None and limit < least:
@@ -179,16 +179,16 @@ def _limits(facts: HostFacts) -> Iterator[Problem]:
 
 
 def _environment_hint(host: Host) -> str:
-    """What gives this host a Python that can be used."""
+    """The hint for a host without a usable Python."""
     if host.python is None:
         return "`hetero-tui bootstrap` makes an environment there that has all of it (or `up --bootstrap`)"
     return "install `hetero-tui[node]`'s packages in that one, or take `python:` out and run `hetero-tui bootstrap`"
 
 
 def judge_together(fleet: Mapping[str, HostFacts], head: str | None = None) -> dict[str, Problem]:
-    """Hosts whose Ray or Python is not that of the running ``head``, else of most hosts: one cluster can't mix them.
+    """Hosts whose Ray or Python differs from that of the running ``head``, or without one from that of most hosts.
 
-    Where as many have one version as another, the first host's counts.
+    If two versions are equally frequent, the first host's counts.
     """
     odd: dict[str, Problem] = {}
     for word, version_of in (("Ray", _ray_version), ("Python", _python_minor)):
@@ -213,7 +213,7 @@ def _have(versions: Mapping[str, str], version: str) -> str:
 
 
 def training_devices(host: Host, facts: HostFacts) -> tuple[str, ...]:
-    """The devices of this host that train, by torch's names: what the inventory says, else all that there are."""
+    """The devices of this host that train, by torch's names: those in the inventory, else all."""
     if host.role == "server":
         return ()
     if host.devices is None:

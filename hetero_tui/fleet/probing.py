@@ -1,4 +1,4 @@
-"""What is each machine? All hosts are asked at once; each has its own deadline and its own outcome."""
+"""Probes all hosts in parallel; each has its own deadline and its own outcome."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from remote_agent.protocol import ProtocolError
 
 STEP = "probe"
 _SHELLS_PREFIX = re.compile(r"^\S+: (?:line )?\d+: exec: ")
-"""What a host's shell puts before its word on a Python that can't be run: a name and a line of our own script."""
+"""Prefix of a shell's error about a Python that can't run: the shell's name and a line number of our script."""
 _EXHAUSTED = re.compile(
     r"can't start new thread|[Cc](?:an't|annot) (?:fork|allocate memory)|[Rr]esource temporarily unavailable"
     r"|MemoryError|failed to map segment|bad_alloc|[Tt]oo many open files|File size limit"
 )
-"""What programs say that come to a limit of their user."""
+"""Errors of programs that reach a limit of their user."""
 
 _WSL_HINT = "install WSL2 and an SSH server in it, and name its address and port in the inventory"
 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """The outcome for one host: facts, or the error, and the seconds until it was known."""
+    """The outcome for one host: facts or the error, and the seconds that it took."""
 
     host: str
     facts: HostFacts | None = None
@@ -51,12 +51,12 @@ class Probed:
 
     @property
     def status(self) -> str:
-        """Its word in ``probe --json``."""
+        """The value of ``status`` in ``probe --json``."""
         return "ok" if self.error is None else self.error.status
 
 
 async def probe_fleet(inventory: Inventory, transports: Mapping[str, Transport], emit: Emit) -> tuple[Probed, ...]:
-    """Probe every host of ``transports`` at once, in the inventory's order; never raises for what a host does."""
+    """Probe every host of ``transports`` in parallel; returns the inventory's order, and raises no error of a host."""
     hosts = [host for host in inventory.hosts if host.name in transports]
     return tuple(
         await asyncio.gather(*(_probe(inventory.cluster, host, transports[host.name], emit) for host in hosts))
@@ -90,11 +90,11 @@ async def _probe(cluster: str, host: Host, transport: Transport, emit: Emit) -> 
 
 
 async def probe_host(cluster: str, host: Host, transport: Transport, deadline: float = deadlines.PROBE) -> HostFacts:
-    """Facts about one connected host, within ``deadline`` seconds.
+    """Get the facts of one connected host, within ``deadline`` seconds.
 
     Raises:
-        PythonMissing: none of the Pythons that could be used is there.
-        CommandFailed: the probe ended badly, or printed something else.
+        PythonMissing: the host has no usable Python.
+        CommandFailed: the probe failed, or printed something else.
     """
     candidates = agent.python_candidates(cluster, host)
     # -I: what .bashrc sets for Python, and a file of the user's that is called as a module is, must not get in the way.
@@ -149,7 +149,7 @@ async def probe_host(cluster: str, host: Host, transport: Transport, deadline: f
 
 
 def is_windows(said: str) -> bool:
-    """Whether that is how cmd.exe or PowerShell, which OpenSSH for Windows starts, refuse a POSIX shell's command.
+    """Whether this is the error of cmd.exe or PowerShell, which OpenSSH for Windows starts, for a POSIX command.
 
     https://learn.microsoft.com/windows-server/administration/openssh/openssh-server-configuration
     """
@@ -159,7 +159,7 @@ def is_windows(said: str) -> bool:
 
 
 async def _version(transport: Transport, candidates: list[str], deadline: float) -> str:
-    """What the Python that was used says of its version; before 3.4 it does so on stderr."""
+    """The version of the Python that was used; before 3.4 it is printed on stderr."""
     done = await transport.run(agent.with_python("-V", candidates), step=STEP, deadline=max(1.0, deadline))
     return last_lines(done.stdout, 1) or last_lines(done.stderr, 1)
 
@@ -171,7 +171,7 @@ def _python_hint(host: Host) -> str:
 
 
 def state_after(error: HostError) -> HostState:
-    """The state of a host that a step failed on."""
+    """The state of a host after a failed step."""
     match error:
         case AuthenticationFailed() | HostKeyUnknown() | HostKeyChanged():
             return HostState.REFUSED

@@ -1,7 +1,8 @@
-"""Measures what hosts reach of each other: every TCP port of a sample, in both directions, before Ray is started there.
+"""Tests a sample of TCP ports between hosts, in both directions, before Ray is started.
 
-On each host a process (``remote_agent.host.reach``) listens where Ray and training would and tries the others' ports.
-A firewall that leaves SSH and Ray's first port open would let a cluster come up, and then lose its hosts one by one.
+On each host a process (``remote_agent.host.reach``) listens on ports like those of Ray and training, and tries the
+others' ports. Behind a firewall with only SSH and Ray's first port open, a cluster would start and then lose its hosts
+one by one.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ async def measure(
     *,
     with_rates: bool = False,
 ) -> Measured:
-    """Have the hosts of ``addresses`` try each other at these; one that can't be asked is left out.
+    """Let the hosts of ``addresses`` try each other at these; a host that can't be asked is left out.
 
-    ``with_rates``: the speed of their links is measured, too, which sends as much as goes through in a second or two.
+    ``with_rates``: also measure the speed of their links, which uses them fully for a second or two.
     """
     async with AsyncExitStack() as stack:
         ready = await asyncio.gather(*(_listen(stack, inventory, transports[name]) for name in addresses))
@@ -69,7 +70,7 @@ async def _rates(
 ) -> dict[str, tuple[float, float]]:
     """Bytes/s that each host sent and received. In each round all send and receive at once, as in a step of training.
 
-    Round ``r`` pairs each host with the one ``r`` places on, so that a slow partner hides a fast link once at most.
+    Round ``r`` pairs each host with the one ``r`` places on, so a slow partner hides a fast link at most once.
     """
     rates = {host.name: (0.0, 0.0) for host in hosts}
     for ahead in range(1, min(_ROUNDS, len(hosts) - 1) + 1):
@@ -91,7 +92,7 @@ def _open(source: _Host, target: _Host, address: str, outcomes: Mapping[tuple[st
 
 
 async def _transfer(source: _Host, target: _Host, door: Door | None) -> float:
-    """Have ``source`` send to ``target``: what came to ``source`` meanwhile, from another one."""
+    """Let ``source`` send to ``target``; returns what ``source`` received meanwhile from another host."""
     if door is None:
         return 0.0
     asked = {"send": [door.address, door.port, target.listening.word], "seconds": deadlines.REACH_TRANSFER}
@@ -120,7 +121,7 @@ async def _listen(stack: AsyncExitStack, inventory: Inventory, transport: Transp
 
 
 async def _try(host: _Host, doors: Sequence[Door], words: Mapping[str, str]) -> dict[tuple[str, Door], str]:
-    """What became of the others' doors that ``host`` tried; nothing, where it did not say so."""
+    """The results of the others' ports that ``host`` tried; empty if it did not answer."""
     others = [door for door in doors if door.host != host.name]
     with suppress(TimeoutError, HostError):
         async with asyncio.timeout(deadlines.REACH):

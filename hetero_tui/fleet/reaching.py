@@ -1,4 +1,4 @@
-"""Which hosts reach each other, and at which addresses: their own, or those of the cluster's WireGuard network."""
+"""Finds the hosts that reach each other, and their addresses: their own, or those of the WireGuard network."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ async def reaching(
     is_running: bool,
     head: str | None,
 ) -> tuple[dict[str, Candidate], dict[str, HostError]]:
-    """The candidates that reach each other, known at addresses where they do, and the errors of the others.
+    """The candidates that reach each other, with these addresses, and the errors of the others.
 
-    Those that are in a cluster that runs stay in it, and at their addresses. Where the inventory wants a WireGuard
-    network, it is brought up first.
+    Members of a running cluster stay in it, at their addresses. If the inventory has a WireGuard network, it is brought
+    up first.
     """
     surveyed = fleet.surveyed if is_running else {}
     specs = {name: found.node.spec for name, found in surveyed.items() if found.runs_ray and found.node is not None}

@@ -1,4 +1,4 @@
-"""What of ours is on each host now? The hosts' own records are the truth: any laptop can ask, no probe is needed."""
+"""Surveys what of ours is on each host now, from the hosts' own records, so that any laptop can ask without a probe."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _NODE_STATES = {
     RayState.RUNNING: HostState.UP,
     RayState.RESTARTING: HostState.RESTARTING,
 }
-"""With any other word, a node that was started there has ended."""
+"""Host states by the state of Ray; in any other state, a node that was started there has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
     """The outcome for one host: its node's report (None: it has no agent of this cluster), or the error.
 
-    ``replaced``: its node is of a cluster that lost its head, and the others have formed a newer one since.
+    ``replaced``: its node is of a cluster that lost its head, while the other hosts have formed a newer one.
     """
 
     host: str
@@ -38,48 +38,48 @@ class Surveyed:
 
     @property
     def runs_ray(self) -> bool:
-        """Whether a node of this cluster runs there, or has been started and is about to join."""
+        """Whether a node of this cluster runs there, or is about to join."""
         runs = (RayState.STARTING, RayState.RUNNING)
         return self.node is not None and self.node.state in runs and not self.replaced
 
     @property
     def restarts_ray(self) -> bool:
-        """Whether a node of this cluster ended there, and the host itself is bringing it back."""
+        """Whether a node of this cluster ended there, and the host itself is restarting it."""
         return self.node is not None and self.node.state is RayState.RESTARTING and not self.replaced
 
     @property
     def has_node(self) -> bool:
-        """Whether a node was started there and not taken down, whatever became of it."""
+        """Whether a node was started there and not taken down; it may have ended."""
         return self.node is not None and self.node.spec is not None
 
     @property
     def epoch(self) -> int:
-        """The epoch of the cluster that its node was started for; 0 where there is none."""
+        """The epoch of its node's cluster; 0: there is none."""
         return self.node.spec.epoch if self.node is not None and self.node.spec is not None else 0
 
     @property
     def node_state(self) -> HostState | None:
-        """How the host stands by its node; None where none was started, or it was taken down, or nothing is known."""
+        """The host's state by its node; None: none was started, it was taken down, or its state is unknown."""
         if self.node is None or self.node.spec is None:
             return None
         return HostState.FAILED if self.replaced else _NODE_STATES.get(self.node.state, HostState.FAILED)
 
     @property
     def cause(self) -> str:
-        """Why the node there does not run as it should, for people; empty where it does."""
+        """The reason, for people, why the node does not run as it should; empty if it does."""
         if self.replaced:
             return "left over from a cluster that was replaced: `up` takes it into the new one"
         return self.node.cause if self.node is not None else ""
 
 
 async def survey(cluster: str, transports: Mapping[str, Transport]) -> dict[str, Surveyed]:
-    """Ask every host at once; never raises for what a host does."""
+    """Survey every host in parallel; raises no error of a host."""
     answers = await asyncio.gather(*(_survey(cluster, transport) for transport in transports.values()))
     return mark_replaced(_without_twins({answer.host: answer for answer in answers}))
 
 
 def _without_twins(found: Mapping[str, Surveyed]) -> dict[str, Surveyed]:
-    """The same, where a node counts once although two hosts of the inventory are its machine: for its own name."""
+    """The same results, but if two hosts of the inventory are one machine, its node counts only for its own name."""
 
     def is_twin(name: str, node: protocol.NodeReport | None) -> bool:
         own = found.get(node.spec.host) if node is not None and node.spec is not None else None
@@ -91,25 +91,25 @@ def _without_twins(found: Mapping[str, Surveyed]) -> dict[str, Surveyed]:
 
 
 def mark_replaced(found: Mapping[str, Surveyed]) -> dict[str, Surveyed]:
-    """The same with each host marked whose node is of an older cluster than another's."""
+    """The same results, with a mark for each host whose node is of an older cluster than another's."""
     newest = newest_epoch(found)
     return {name: replace(entry, replaced=entry.has_node and entry.epoch < newest) for name, entry in found.items()}
 
 
 def newest_epoch(found: Mapping[str, Surveyed]) -> int:
-    """The epoch of the newest cluster that any of the hosts knows of; 0: none."""
+    """The epoch of the newest cluster that any of the hosts knows; 0: none."""
     return max((entry.epoch for entry in found.values()), default=0)
 
 
 def running_head(found: Mapping[str, Surveyed]) -> protocol.NodeSpec | None:
-    """The head's specification if a cluster runs: the head's own word, else what a worker was told of it."""
+    """The head's specification if a cluster runs: from the head itself, else from another node."""
     members = [entry.node for entry in found.values() if entry.node and (entry.runs_ray or entry.restarts_ray)]
     specs = [node.spec for node in members if node.spec]
     return next((spec for spec in specs if spec.role == "head"), specs[0] if specs else None)
 
 
 def head_name(found: Mapping[str, Surveyed]) -> str | None:
-    """The host that is the running cluster's head; None when it is not among those that answered."""
+    """The host that is the running cluster's head; None: it is not among those that answered."""
     for name, entry in found.items():
         if entry.runs_ray and entry.node and entry.node.spec and entry.node.spec.role == "head":
             return name
@@ -117,10 +117,10 @@ def head_name(found: Mapping[str, Surveyed]) -> str | None:
 
 
 def refuse_other_security(running: protocol.NodeSpec, inventory: Inventory) -> None:
-    """A cluster that runs is encrypted, or is not, as its inventory wanted it when it was formed.
+    """Refuse to continue if a running cluster was formed with another ``security`` than the inventory has now.
 
     Raises:
-        ClusterError: the inventory wants the other now.
+        ClusterError: it was.
     """
     differs = ""
     if running.encrypted != inventory.encrypted:
@@ -136,7 +136,7 @@ def refuse_other_security(running: protocol.NodeSpec, inventory: Inventory) -> N
 
 
 def is_taken_down(found: Mapping[str, Surveyed]) -> bool:
-    """Whether none of the hosts that answered has a node, running or ended: it was taken down."""
+    """Whether the cluster was taken down: none of the hosts that answered has a node, running or ended."""
     return not any(entry.has_node for entry in found.values())
 
 

@@ -1,11 +1,10 @@
-"""Stop everything of ours on every host, and prove that nothing is left.
+"""Stops everything of ours on every host, and verifies that nothing is left.
 
-Which hosts: those of the inventory and those that the ledger still names. First the runs end, wherever they are: a
-coordinator whose workers end before it does takes them for lost, and writes that into its run. Then, on all hosts at
-once, Ray and whatever else carries our mark (the agent does that, by PID, start time and mark), and the agent itself.
-Runs with their checkpoints stay, and where there are runs the agent's files do, so that they can be listed and read
-while the cluster is down; environments stay too, unless they are to be purged. A host that can't be reached keeps its
-ledger entry and is cleaned at the next ``down``.
+The hosts are those of the inventory and of the ledger. First all runs end, on all hosts: if workers ended before their
+coordinator, it would record them as lost. Then, on all hosts in parallel, the agent stops Ray and all other processes
+with our mark (by PID, start time and mark), and is removed. Runs with their checkpoints stay. If a host has runs, the
+agent's files stay too, so that the runs can be listed and read while the cluster is down. Environments stay unless they
+are purged. A host that can't be reached keeps its ledger entry and is cleaned at the next ``down``.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ echo "ht:size $size"
 cd && rmdir "$0" 2>/dev/null; rmdir .hetero-tui 2>/dev/null; exit 0
 """
 _AGENT_NOT_REMOVED = 95
-"""Exit status of the clean-up where the agent's files stay, or were not there."""
+"""Exit status of the clean-up if the agent's files stay, or were not there."""
 
 
 _WITH_RAY = (*IN_CLUSTER, HostState.STARTING, HostState.RESTARTING, HostState.FAILED)
 
 
 def preview(state: State, touched: Collection[str]) -> TeardownPreview:
-    """What :func:`tear_down` would do, as far as is known; the ledger names the hosts that were ``touched``. Pure."""
+    """Preview what :func:`tear_down` would do, as far as is known; ``touched`` are the ledger's hosts. Pure."""
     run = state.run
     live = ""
     if run is not None and not run.state.final:
@@ -68,7 +67,7 @@ def preview(state: State, touched: Collection[str]) -> TeardownPreview:
 
 
 def announcement(preview: TeardownPreview) -> str:
-    """What is about to be stopped, as far as is known before any host is asked: one line for the log. Pure."""
+    """Announce in one line what is about to be stopped, as far as is known before any host is asked. Pure."""
     known = [part for part in (preview.running, *preview.stops) if part]
     return f"tearing {preview.cluster} down: {'; '.join([*known, 'every host is looked at'])}"
 
@@ -81,9 +80,9 @@ async def tear_down(
     purge: Collection[str],
     environments: Ledger,
 ) -> TeardownReport:
-    """Stop and remove on all hosts at once; never raises for what a host does: it becomes a leftover.
+    """Stop and remove on all hosts in parallel; an error of a host becomes a leftover.
 
-    Environments go on the hosts of ``purge``, which ``environments`` is told once they are gone.
+    Environments are removed on the hosts of ``purge`` and then from the ledger ``environments``.
     """
     emit(events.ClusterChanged(time=time.time(), state=ClusterState.STOPPING))
     nodes = {entry.host.name for entry in ledger.entries()}
@@ -114,7 +113,7 @@ async def tear_down(
 async def purge_hosts(
     cluster: str, transports: Mapping[str, Transport], ledger: Ledger, environments: Ledger, emit: Emit
 ) -> None:
-    """Take everything of ours, environments too, off these hosts, as far as they answer."""
+    """Remove everything of ours, including environments, from those of these hosts that answer."""
     reports = await asyncio.gather(
         *(_tear_down(cluster, transport, (), True, True, emit) for transport in transports.values())
     )
@@ -127,7 +126,7 @@ async def purge_hosts(
 
 
 async def _end_runs(cluster: str, transport: Transport) -> tuple[Removed, ...] | HostError | None:
-    """What ended; None: there is no folder of ours; or why this host can't be asked, which it need not be again."""
+    """End the runs on a host; returns what ended, None if it has no folder of ours, or why it can't be asked."""
     try:
         await transport.connect()
         done = await transport.run(["test", "-e", agent.folder(cluster)], step=STEP, deadline=deadlines.COMMAND)
@@ -152,7 +151,7 @@ async def _tear_down(
     purge: bool,
     emit: Emit,
 ) -> TeardownReport:
-    """Clean one host, where ``runs`` have ended already."""
+    """Clean one host on which ``runs`` have already ended."""
     name = transport.host
     try:
         if isinstance(runs, HostError):
@@ -180,7 +179,7 @@ async def _tear_down(
 
 
 async def _purge(cluster: str, transport: Transport) -> tuple[Removed, ...]:
-    """Remove the environment, and what it was installed with. Raises HostError."""
+    """Remove the environment and the installer's files. Raises HostError."""
     command = ["sh", "-c", _PURGE, agent.folder(cluster), CLUSTER_MARK]
     done = await transport.run(command, step="purge", deadline=deadlines.PURGE)
     if done.exit_status != 0:

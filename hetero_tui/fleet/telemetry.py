@@ -1,4 +1,4 @@
-"""Live use of every host, for as long as it is shown: one stream a host, opened again by itself when it breaks."""
+"""Follows the live use of every host while it is shown: one stream for each host, with automatic reconnection."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ ROUND_TRIP_EVERY = 5.0
 
 
 async def watch(cluster: str, transport: Transport, emit: Emit, pythons: Sequence[str] = ()) -> None:
-    """Follow one host until cancelled; a broken connection is reported once and mended with growing pauses.
+    """Follow one host until cancelled; a broken connection is reported once and reopened with growing pauses.
 
-    On a host without our agent one of ``pythons`` samples, from sources that leave no file there. Where none of them
-    can, the host is looked at every few seconds: another laptop may send the agent.
+    On a host without our agent, one of ``pythons`` samples, from sources that leave no file there. If none of them can,
+    the host is checked every few seconds, since another laptop may send the agent.
 
-    Ends by itself when the host refuses our key or login: that needs a person.
+    It ends by itself if the host refuses our key or login, since this needs the user.
     """
     pauses, complained, is_sent = deadlines.reconnect_pauses(), False, True
     arguments = ("sampling", "--folder", agent.home_folder(cluster))

@@ -1,4 +1,4 @@
-"""What is known of a fleet at one moment: commands that change it take this, and hand back what they found."""
+"""Defines the state of a fleet at one moment, which commands that change the fleet take and return."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hetero_tui.transport import Transport
 
 @dataclass(frozen=True, slots=True)
 class FleetView:
-    """A fleet as the last look found it.
+    """The state of a fleet at the last probe and survey.
 
     Attributes:
         inventory: the user's.
-        transports: the way to each host, by name.
-        probed: what each machine is.
-        surveyed: what runs on each, by name.
+        transports: the connection to each host, by name.
+        probed: the probe's result of each machine.
+        surveyed: the survey's result of each host, by name.
     """
 
     inventory: Inventory
