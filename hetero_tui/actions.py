@@ -1,4 +1,4 @@
-"""What a user can do, once: what a key of the app does has its command, and each command says where the app has it.
+"""Lists every action of a user once: the app's keys for it and its command, or the reason why one is missing.
 
 The app's keys (:mod:`hetero_tui.ui.keys`) and the commands (:mod:`hetero_tui.cli`) are compared with this table by
 ``tests/test_actions.py``.

@@ -1,4 +1,4 @@
-"""What is worth calling a user back to the terminal for: a run that ended, and what needs a person. Pure."""
+"""Decides when to call the user back to the terminal: a run ended, or something needs the user. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands have in common: a session to work in, a run to follow, questions, and the exit code."""
+"""Implements what the commands share: a session, following a run, questions to the user, and the exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long the laptop waits for anything, in seconds: every wait has a deadline, and it is written here once."""
+"""Defines the deadlines of all waits on the laptop, in seconds."""
 
 from __future__ import annotations
 

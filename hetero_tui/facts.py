@@ -1,4 +1,4 @@
-"""What is known of one machine: the probe's raw words become typed facts in one step, and nothing else reads the raw.
+"""Defines the facts about a machine; one step turns the probe's raw answer into typed facts.
 
 Text is clean when it comes here (:mod:`hetero_tui.answers`); every number has bounds. Sizes are bytes.
 """

@@ -1,4 +1,4 @@
-"""What a user can ask for: the seam between the screens, which post them, and the session, which carries them out."""
+"""Defines the user's requests, which screens post and the session carries out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the app and the commands share: an event loop, an end in good order, an exit code; and opening the app."""
+"""Runs the event loop of a command or the app, ends it in order, and returns the exit code; opens the app."""
 
 from __future__ import annotations
 

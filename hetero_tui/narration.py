@@ -1,4 +1,4 @@
-"""How the command line prints: data on stdout, narration on stderr; JSON for scripts, lines or tables for people.
+"""Prints for the command line: data on stdout, narration on stderr; JSON for scripts, lines or tables for people.
 
 Nothing that is not a terminal ever gets an escape code, and ``--plain`` gives none to a terminal either, nor does one
 that says that it knows none (``TERM=dumb``).

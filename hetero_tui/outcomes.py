@@ -1,4 +1,4 @@
-"""What installing and checking hand back: commands print it, screens draw it."""
+"""Defines the results of installing and checking, which commands print and screens draw."""
 
 from __future__ import annotations
 

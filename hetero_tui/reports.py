@@ -1,4 +1,4 @@
-"""What the commands report: JSON documents, whose fields are a promise to scripts, and tables for people."""
+"""Makes the reports of commands: JSON documents, whose fields are stable for scripts, and tables for people."""
 
 from __future__ import annotations
 

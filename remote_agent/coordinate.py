@@ -1,4 +1,4 @@
-"""How a run's coordinator is started: ``python -m remote_agent.coordinate RUN_DIR``; ``coordinator.main`` is the rest.
+"""Starts a run's coordinator: ``python -m remote_agent.coordinate RUN_DIR``; see ``coordinator.main``.
 
 Loading torch takes seconds, and a run may be stopped meanwhile: the signal waits until there is somebody to take it.
 """

@@ -1,4 +1,4 @@
-"""How long each thing on a machine may take, in seconds. Every wait of the agent has one of these."""
+"""Defines the deadlines of all waits of the agent, in seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows from the figures of a run's validation: which evaluation was the best, and whether to stop. Pure.
+"""Decides from a run's validation metrics which evaluation was the best, and whether to stop. Pure.
 
 All of it is computed from the figures so far of the one metric that is watched. They are in every checkpoint, so a run
 that goes on from one decides as if it had never ended.

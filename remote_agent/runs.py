@@ -1,4 +1,4 @@
-"""Which runs lie in a cluster's folder, and how each one stands: ``python -m remote_agent.runs --folder FOLDER``.
+"""Lists the runs in a cluster's folder with their states: ``python -m remote_agent.runs --folder FOLDER``.
 
 With ``--reopen RUN`` one of them is made ready to go on from its newest checkpoint: its last event is taken back, and
 its ``run.json`` gets the hosts and addresses of the specification in the first line on stdin; its coordinator can then

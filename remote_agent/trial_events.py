@@ -1,4 +1,4 @@
-"""What a trial of a sweep has told so far: its ``events.jsonl``, read as it grows."""
+"""Reads the growing ``events.jsonl`` of a sweep's trial."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a worker is in the user's code, in a page that outlives its process: what it was at when it died.
+"""Records a worker's current call of the user's code in a page that outlives its process.
 
 A process that is killed by a signal, or leaves by ``os._exit``, can't report it. So it notes which function of the
 user's it calls, and for which sample, in a small file that is mapped into its memory: to write there costs less than a

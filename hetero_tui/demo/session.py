@@ -1,4 +1,4 @@
-"""What sshd does for one command: a shell in its own session, three pipes, signals in, an exit status out."""
+"""Runs one command as sshd does: a shell in its own session, three pipes, signals in, an exit status out."""
 
 from __future__ import annotations
 

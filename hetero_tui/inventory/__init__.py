@@ -1,4 +1,4 @@
-"""Which machines there are: ``schema`` says what a good inventory is, ``file`` reads and edits the YAML."""
+"""The inventory: the list of machines. ``schema`` defines a valid inventory, ``file`` reads and edits the YAML."""
 
 from hetero_tui.inventory.schema import Host, Inventory
 

@@ -1,4 +1,4 @@
-"""What a user names a new machine by, as an inventory has it: ``user@host:port``, or a Host of ``~/.ssh/config``."""
+"""Parses the name of a new machine: ``user@host:port``, or a Host of ``~/.ssh/config``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an inventory holds; see README for the file. Values are frozen and already merged with ``defaults``."""
+"""Defines the keys of an inventory; values are frozen and already merged with ``defaults``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which build of torch a machine gets, and why: a pure rule over its accelerators, their drivers and its system.
+"""Chooses the build of torch for a machine from its accelerators, their drivers and its system, with a reason. Pure.
 
 Kernels in torch 2.12 to 2.14: cu126 has sm_50 to sm_90, cu130 has sm_75 and newer. CUDA 12 needs driver 525.60 or
 newer (CUDA's minor version compatibility), CUDA 13 needs 580. A build without kernels for a card imports well and fails

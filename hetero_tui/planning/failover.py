@@ -1,4 +1,4 @@
-"""Is the head lost, and who can go on with its run? Pure: the evidence comes in as values.
+"""Decides whether the head is lost, and which host can continue its run, from evidence as values. Pure.
 
 A head that does not answer the laptop may be well: the laptop's own link can be the broken one. So the other hosts of
 the cluster are asked, too. Only when none of them reaches the head's Ray either, for a while, is it taken as lost.

@@ -1,1 +1,1 @@
-"""What a session saw, kept in one bounded file, and the same file seen again without a network."""
+"""Records a session in one file of limited size, and replays the file without a network."""

@@ -1,4 +1,4 @@
-"""What is known now as metrics for Prometheus, in its text format, on loopback.
+"""Serves the current state as metrics for Prometheus, in its text format, on loopback.
 
 Who can read them can see names of hosts and runs and nothing else; still they are for this computer alone.
 """

@@ -1,4 +1,4 @@
-"""Which runs there are, on whichever host; and stopping one."""
+"""Lists the runs on all hosts, and stops one."""
 
 from __future__ import annotations
 

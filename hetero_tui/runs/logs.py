@@ -1,4 +1,4 @@
-"""What a run's processes logged and printed, gathered from all hosts and merged by time.
+"""Collects the logs and prints of a run's processes from all hosts, and merges them by time.
 
 Each host reads its own logs (``remote_agent.logs``) and sends them in order. Hosts' clocks may differ a little, and so
 may the order of what happened on two of them within that.

@@ -1,4 +1,4 @@
-"""What is known of a fleet and a job before a run: kept on the head from an earlier run or plan, or measured now."""
+"""Gets the measurements of a fleet and a job before a run: stored on the head earlier, or measured now."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user wants trained: a ready job or a file of their own, and settings; checked here before anything starts.
+"""Reads and checks an order to train: a ready-made job or the user's file, and settings, before anything starts.
 
 Nothing of the user's runs on the laptop: files are read as text (:mod:`~hetero_tui.runs.outline`).
 """

@@ -1,4 +1,4 @@
-"""What a Python file defines, as far as its text says: read with :mod:`ast`, and nothing of it runs.
+"""Finds the definitions in a Python file from its text with :mod:`ast`, without running it.
 
 It says which names a module has once it is imported, which of them can be a job, and the settings that stand in it. It
 never guesses: what only running the file would tell (``from x import *``, ``exec``, a base class of another module) is

@@ -1,4 +1,4 @@
-"""What a user wants swept: ``--param`` texts are read and checked here before anything starts; and a sweep's result.
+"""Reads and checks the ``--param`` texts of a sweep before anything starts, and reads a sweep's result.
 
 How a sweep is carried out is in :mod:`remote_agent.sweep`.
 """

@@ -1,4 +1,4 @@
-"""How one host is reached: :class:`Transport` is the seam, ``ssh`` and ``local`` are its two forms."""
+"""Connects to one host: :class:`Transport` is the interface, ``ssh`` and ``local`` implement it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every way in which SSH can fail, in words: which host, what happened, what to do next.
+"""Explains every way in which SSH can fail: which host, what happened, what to do next.
 
 :func:`explain` is total: whatever asyncssh, the resolver or the kernel raises becomes one HostError.
 """

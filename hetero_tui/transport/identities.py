@@ -1,4 +1,4 @@
-"""Which private keys a login offers, and what to say of those that could not be."""
+"""Finds the private keys that a login offers, and explains why others could not be used."""
 
 from __future__ import annotations
 

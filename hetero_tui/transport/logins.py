@@ -1,4 +1,4 @@
-"""How many logins one SSH server gets at a time: beyond its MaxStartups (10 by default) OpenSSH drops them at random.
+"""Limits parallel logins on one SSH server; beyond MaxStartups (10 by default) OpenSSH drops some at random.
 
 A jump host gets one for each host behind it, all at once. See sshd_config(5).
 """

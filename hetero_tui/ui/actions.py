@@ -1,4 +1,4 @@
-"""What the keys do. Each action looks whether it makes sense now, asks where it has to, and begins an operation."""
+"""Implements the keys' actions: each checks whether it makes sense now, asks if needed, and starts an operation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the main screen is divided at a terminal's size: a pure decision, in lines and cells, that always adds up."""
+"""Divides the main screen for a terminal's size, in lines and cells that always add up. Pure."""
 
 from __future__ import annotations
 

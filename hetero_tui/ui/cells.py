@@ -1,4 +1,4 @@
-"""What stands in the hosts table: one line of text for one host, pure and never longer than its columns."""
+"""Makes the rows of the hosts table: one line of text for each host, never longer than its columns. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which columns the hosts table has at a width, and how wide they are: a pure decision.
+"""Chooses the columns of the hosts table, and their widths, for the available width. Pure.
 
 As it gets narrower there go, in this order: RAY and SEEN, LINK, MEMORY's total, DEVICE's kind, SHARE, USE's bar,
 MEMORY, DEVICE, USE. A column never changes its width while the terminal keeps its own, so nothing jumps.

@@ -1,4 +1,4 @@
-"""All that is known of one host, as pairs of words: for the dialog, and for the panel on a wide screen."""
+"""Lists all facts about one host as pairs of words, for the dialog and for the panel on a wide screen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether an action makes sense now; if not, the sentence that says why. Pure: nothing is refused in silence."""
+"""Decides whether an action makes sense now, and if not gives a sentence with the reason. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a state looks: always a glyph, a word and a colour, so that none of the three has to be relied on alone."""
+"""Defines the look of each state: a glyph, a word and a colour, so that no meaning depends on one of them alone."""
 
 from __future__ import annotations
 

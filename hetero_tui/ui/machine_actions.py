@@ -1,4 +1,4 @@
-"""What the keys do with the machines themselves: the forms of the inventory, installing, and the check."""
+"""Implements the keys' actions on machines: the forms of the inventory, installing, and the check."""
 
 from __future__ import annotations
 

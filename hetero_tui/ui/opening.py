@@ -1,4 +1,4 @@
-"""What stands in for the session while it is being opened: the first frame does not wait for it."""
+"""Stands in for the session while it is being opened, so that the first frame does not wait for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an operation of the session is carried out: in the background, and whatever goes wrong is shown and logged."""
+"""Runs an operation of the session in the background, and shows and logs its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the train form knows of each setting, and what it says of an order: from TrainingConfig itself. Pure."""
+"""Describes each setting for the train form, and checks an order, both from TrainingConfig itself. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a screen is drawn from: the state, and what the screens add to it (the time, the colours, their own notes)."""
+"""Defines what a screen is drawn from: the state, and what screens add (the time, the colours, their own notes)."""
 
 from __future__ import annotations
 

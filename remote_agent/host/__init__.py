@@ -1,1 +1,1 @@
-"""What keeps this machine in its cluster: Ray's node and its supervisor, and the processes of the cluster here."""
+"""Keeps this machine in its cluster: Ray's node, its supervisor, and the cluster's processes here."""

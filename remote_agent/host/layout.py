@@ -1,4 +1,4 @@
-"""Where things lie in a cluster's folder on a machine, and how its processes are called."""
+"""Defines the paths in a cluster's folder on a machine, and the names of its processes."""
 
 from __future__ import annotations
 

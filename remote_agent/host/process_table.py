@@ -1,4 +1,4 @@
-"""What the kernel says about processes: start time, session and owner. Reads only; never signals.
+"""Reads the start time, session and owner of processes from the kernel. It never sends signals.
 
 Linux is read from ``/proc`` (proc(5)); elsewhere psutil, which is part of the node's environment, is needed. A process
 that has ended, or that may not be looked at, is None or left out: processes end while one looks at them.

@@ -1,4 +1,4 @@
-"""How Ray is started on this machine: its command line, environment and folders, and what its failures mean.
+"""Builds Ray's command line, environment and folders on this machine, and explains Ray's failures.
 
 Pure except for :func:`private_folder`. The choices follow what Ray 2.60 does:
 

@@ -1,4 +1,4 @@
-"""What the supervisor is doing about this machine's Ray, as a value on disk, and how long it waits between attempts.
+"""Keeps the supervisor's state on disk, and decides how long it waits between attempts to start Ray.
 
 ``<folder>/supervision.json`` is written by the supervisor alone; ``node`` and the samples read it.
 """

@@ -1,1 +1,1 @@
-"""What large models are made of: the blocks that a model is cut at, and its parts on several devices."""
+"""Support for large models: the blocks at which a model is cut, and its parts on several devices."""

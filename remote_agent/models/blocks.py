@@ -1,4 +1,4 @@
-"""Which modules a model can be cut between: its blocks, that it calls one after the other.
+"""Finds the blocks of a model, which it calls one after the other and between which it can be cut.
 
 They are, in this order: what the job's own ``layers(model)`` returns; the members of an ``nn.Sequential``, those of
 nested ones too; the decoder layers of a Hugging Face causal language model, which its configuration names in

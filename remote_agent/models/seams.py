@@ -1,4 +1,4 @@
-"""Where a model can be cut, found by watching one forward pass: what each block uses, and what is handed to it."""
+"""Finds where a model can be cut by watching one forward pass: what each block uses, and what it passes on."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is decided before a run: speeds, shares, shard sites, predicted times. Pure; laptop and agent share it."""
+"""Decisions before a run: speeds, shares, shard sites, predicted times. Pure; laptop and agent share it."""

@@ -1,4 +1,4 @@
-"""What a device measured of a model's blocks, one by one: all that a cut of the model is decided from.
+"""Defines the costs of a model's blocks on a device, which decide the cut of the model.
 
 Units: seconds, bytes; for one micro-batch of a fixed number of samples.
 """

@@ -1,4 +1,4 @@
-"""What carries bytes between hosts in a prediction: links, each direction or both together, and shared media. Pure.
+"""Models the channels between hosts in a prediction: links, each direction or both together, and shared media. Pure.
 
 A channel carries one thing after the other, in the order in which they are handed to it. A transfer occupies the
 sender's and the receiver's channels; the later one begins with the first byte that the one before lets through.

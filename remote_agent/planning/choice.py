@@ -1,4 +1,4 @@
-"""Which way to train is the fastest, with which hosts: every way that the user allows is predicted and compared. Pure.
+"""Chooses the fastest way to train, and its hosts, by predicting every way that the user allows. Pure.
 
 Up to :data:`MAX_SUBSETS` hosts all subsets are tried, those with the shortest lower bound first, until no other can be
 the shortest. Of more, hosts are ranked by what they add beside the fastest one, and the first 1, 2, 3, ... of them are

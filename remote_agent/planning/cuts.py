@@ -1,4 +1,4 @@
-"""Which device gets which blocks of the model, in which order, with how many micro-batches in flight. Pure.
+"""Assigns a model's blocks to devices, with their order and the number of micro-batches in flight. Pure.
 
 What a step takes is simulated (:mod:`~remote_agent.planning.stage_flow`), with the links between the stages and the
 codec of what goes over them. All cuts are too many to simulate: some are found by a bound

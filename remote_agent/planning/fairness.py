@@ -1,4 +1,4 @@
-"""How channels are shared where nobody waits for the others: max-min fairness. Pure."""
+"""Shares channels among independent transfers, by max-min fairness. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's steps beside what its plan foresaw: how far off is it, by which term, and is another plan better now? Pure.
+"""Compares a run's steps with its plan: how wrong is it, by which term, and is another plan better now? Pure.
 
 A step shows two times: its own, and how long the device computed that took longest. So ``compute`` has a ratio of its
 own, and ``exchange``, ``handling``, ``update`` and ``calls`` have one together: that of all that is not computing.

@@ -1,4 +1,4 @@
-"""Which hosts hold how much of the parameter server. Pure decisions.
+"""Decides which hosts hold which part of the parameter server. Pure.
 
 With the part ``w_i`` of the parameters on host ``i``, which has ``m_i`` of the ``m`` workers, its network device has to
 carry in a step: out, its workers' gradients to the other shards and its shard's weights to the other workers; in, the

@@ -1,4 +1,4 @@
-"""How one step's batch is cut into slices by measured speed. Pure functions.
+"""Cuts one step's batch into slices by measured speed. Pure.
 
 A device needs ``o + b / s`` seconds for ``b`` samples: ``o`` its fixed cost of a step, ``s`` its speed. The step is
 shortest when all devices finish at the same time ``T``, each with ``s (T - o)`` samples, none above its memory's limit

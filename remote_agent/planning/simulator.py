@@ -1,4 +1,4 @@
-"""How long a step takes in each way to train: one prediction for every strategy, codec and set of hosts. Pure.
+"""Predicts the time of a step for every strategy, codec and set of hosts. Pure.
 
 A step is a sum of terms, each with its source (:class:`Term`):
 

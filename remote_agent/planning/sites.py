@@ -1,4 +1,4 @@
-"""Where a prediction has the shards of the parameter server: as the product sites them (``sharding``). Pure."""
+"""Places the shards of the parameter server in a prediction, as the product does (``sharding``). Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was found out about a fleet and a job: all that a prediction is made of, as plain numbers.
+"""Defines the measurements of a fleet and a job from which a prediction is made, as plain numbers.
 
 It is what the coordinator measures, what is kept between two plans, and what a fleet file or a what-if describes.
 Units: seconds, bytes, samples, numbers (of the flat buffer of trained parameters).

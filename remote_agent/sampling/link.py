@@ -1,4 +1,4 @@
-"""How long a word takes from this machine to the cluster's head and back, machine to machine."""
+"""Measures the round trip from this machine to the cluster's head."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every wait of the engine has one of these deadlines, in seconds."""
+"""Defines the deadlines of all waits of the engine, in seconds."""
 
 from __future__ import annotations
 

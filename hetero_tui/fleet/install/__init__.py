@@ -1,5 +1,5 @@
-"""An environment of its own on each host: ``lock`` says which packages, ``bootstrap`` has all hosts make theirs.
+"""Installs an environment on each host: ``lock`` defines its packages, ``bootstrap`` installs on all hosts.
 
-``sources`` has what the laptop fetches, ``sending`` how hosts get it, ``on_host`` what they do, ``verification`` how it
-is shown to work. Nothing outside ``~/.hetero-tui/<cluster>/env`` and ``.../install`` is written there.
+``sources`` fetches packages on the laptop, ``sending`` sends them, ``on_host`` has the steps on a host, and
+``verification`` tests the result. Nothing outside ``~/.hetero-tui/<cluster>/env`` and ``.../install`` is written there.
 """

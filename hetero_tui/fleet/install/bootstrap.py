@@ -1,8 +1,8 @@
-"""Gives every host that lacks one an environment that can train; all hosts at once, each as far as it gets.
+"""Installs an environment that can train on every host that lacks one; all hosts in parallel.
 
-Who needs one: a host without `python:` in the inventory whose Python can't be used as it is, or whose own environment
-is not whole, or not the one that is wanted now. The order on a host: ledger, uv, Python, packages, verification, and
-``env/ready``. A crash between any two leaves what the next bootstrap goes on from, and ``down --purge`` takes away.
+A host needs one if it has no `python:` in the inventory, and its Python can't be used, or its environment is incomplete
+or not the wanted one. The order on a host is: ledger, uv, Python, packages, verification, and ``env/ready``. After a
+crash between any two steps, the next bootstrap continues there, and ``down --purge`` removes everything.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from hetero_tui.transport import Transport
 T = TypeVar("T")
 STEP = "bootstrap"
 TELL_EVERY = 5.0
-"""Seconds between two lines of the log that say how far one host's packages are."""
+"""Seconds between two log lines about the progress of one host."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Needs:
-    """A host that an environment is made for: what is there already, and ``ready`` if that can stay as it is."""
+    """A host that gets an environment, with its present state; ``ready``: the present environment can stay."""
 
     host: Host
     transport: Transport
@@ -68,15 +68,15 @@ async def bootstrap(
     """Make or complete the environments of the hosts that were probed.
 
     Args:
-        inventory: which hosts there are; one with ``python:`` keeps that Python.
-        transports: to them.
-        probed: what they are.
-        sources: where packages come from.
-        extras: requirements of jobs besides, which are kept from now on.
-        ledger: where it is recorded that a host has an environment, for ``down --purge``.
-        emit: is told how it goes on.
-        in_use: hosts that Ray runs on, whose environments can't be changed now.
-        anew: hosts whose environment is made from scratch, though it looks whole.
+        inventory: the hosts; one with ``python:`` keeps that Python.
+        transports: connections to the hosts.
+        probed: the results of the probe.
+        sources: the sources of packages.
+        extras: additional requirements of jobs, which are remembered.
+        ledger: records that a host has an environment, for ``down --purge``.
+        emit: called with the progress.
+        in_use: hosts on which Ray runs, so that their environments can't be changed now.
+        anew: hosts whose environment is made from scratch, even if it looks complete.
     """
     work = _Bootstrap(inventory, transports, sources, tuple(extras), ledger, emit, in_use, anew - in_use)
     return await work.run(probed)
@@ -129,7 +129,7 @@ class _Bootstrap:
         return BootstrapReport(installed, {name: self._failed[name] for name in names if name in self._failed})
 
     async def _look(self, entry: Probed, judged: Mapping[str, Sequence[Problem]]) -> _Needs | None:
-        """What a host needs; None where that is nothing, or where it can't be helped, which is then said."""
+        """What a host needs; None: nothing, or an environment is not possible, which is then reported."""
         name, host = entry.host, self._inventory.host(entry.host)
         if entry.error is not None and not isinstance(entry.error, PythonMissing):
             self._failed[name] = entry.error
@@ -171,13 +171,13 @@ class _Bootstrap:
             )
 
     async def _pythons(self, need: _Needs) -> frozenset[str]:
-        """The Pythons of a host that gets an environment, once it has uv."""
+        """The available Pythons of a host that gets an environment, after it got uv."""
         self._ledger.intend(need.host, "environment")
         await self._send_uv(need)
         return await on_host.pythons(need.transport, self._inventory.cluster)
 
     async def _equip(self, need: _Needs, python: str) -> None:
-        """Make or complete one host's environment, unless it is the one that is wanted."""
+        """Make or complete one host's environment, unless it is already the wanted one."""
         name, began, cluster = need.host.name, time.monotonic(), self._inventory.cluster
         kept = need.found.ready.extras if need.found.ready is not None else ()
         extras = tuple(dict.fromkeys((*kept, *self._extras)))
@@ -216,7 +216,7 @@ class _Bootstrap:
         self._say(name, f"{detail}; took {seconds:.0f} s", Level.GOOD)
 
     def _refuse_broken(self, name: str, shown: Verification, facts: HostFacts, wanted: Environment) -> None:
-        """Raise what does not work. Devices that the build can't use, which was said, may be absent."""
+        """Raise an error for what does not work, except devices that the build can't use (reported before)."""
         devices = () if wanted.build.name == "cpu" else facts.devices
         problems = shown.problems(() if wanted.build.concern else devices)
         if problems:
@@ -237,7 +237,7 @@ class _Bootstrap:
         self._with_uv.add(need.host.name)
 
     async def _send_wheels(self, need: _Needs, environment: Environment) -> str:
-        """Send the packages; their folder on the host."""
+        """Send the packages; returns their folder on the host."""
         async with self._fetching["wheels"]:  # the second host of a kind finds what the first has fetched
             self._say(need.host.name, f"collecting packages for {need.platform.uname} on this laptop")
             wheels = await self._of_laptop(need, collect(environment, need.platform, self._sources))
@@ -251,7 +251,7 @@ class _Bootstrap:
         return f"install/wheels/{environment.digest}"
 
     async def _of_laptop(self, need: _Needs, fetched: Awaitable[T]) -> T:
-        """What the laptop fetches for a host; where it can't, that is the host's error."""
+        """Fetch packages for a host on the laptop; a failure becomes the host's error."""
         try:
             return await fetched
         except HostError:
@@ -264,7 +264,7 @@ class _Bootstrap:
             raise RequirementMissing(need.host.name, cause, step=STEP, hint=hint) from None
 
     async def _guard(self, work: Awaitable[T]) -> T | None:
-        """The outcome of one host's part; None where it failed, which is then said."""
+        """The outcome of one host's part; None: it failed, which is then reported."""
         try:
             return await work
         except HostError as error:
@@ -276,7 +276,7 @@ class _Bootstrap:
         self._emit(events.HostChanged(time=time.time(), host=error.host, state=state_after(error), detail=error.cause))
 
     async def _tell(self, host: str, words: AsyncIterator[str]) -> None:
-        """Say how an installation goes on: in the host's line at once, in the log now and then."""
+        """Report the progress of an installation: at once in the host's line, from time to time in the log."""
         said, last = 0.0, ""
         async for word in words:
             self._show(host, word)
@@ -296,7 +296,7 @@ class _Bootstrap:
 
 
 def _is_whole(facts: HostFacts, cluster: str) -> bool:
-    """Whether the probe ran in the host's own environment, and all that it must have is there."""
+    """Whether the probe ran in the host's own environment, and all required packages are there."""
     own = facts.python.executable.endswith(f"{agent.folder(cluster)}/env/bin/python")
     return own and all(facts.packages.get(package) is not None for package in NEEDED_PACKAGES)
 

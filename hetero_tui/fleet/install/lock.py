@@ -1,4 +1,4 @@
-"""What an environment holds: the same exact versions on every host, and the build of torch that suits each.
+"""Defines an environment's contents: exact versions, equal on every host, and the build of torch for each host.
 
 The versions are those of ``constraints.txt``, which hetero-tui is tested with.
 """
@@ -16,7 +16,7 @@ from importlib import resources
 from hetero_tui.planning.builds import Build
 
 NODE_PACKAGES = ("numpy", "nvidia-ml-py", "psutil", "ray", "safetensors", "scikit-learn", "torch")
-"""What every host needs; those of pyproject.toml's ``node``."""
+"""Packages that every host needs, as in pyproject.toml's ``node``."""
 
 PYTHONS = ("3.11", "3.12", "3.13")
 """The Pythons that an environment may have, the oldest first."""
@@ -26,7 +26,7 @@ _NAME = re.compile(r"^\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(.*)$")
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """One host's environment: a Python, a build of torch and what else a job needs (``extras``: requirements)."""
+    """One host's environment: a Python, a build of torch, and additional requirements of jobs (``extras``)."""
 
     python: str
     build: Build
@@ -34,7 +34,7 @@ class Environment:
 
     @property
     def requirements(self) -> str:
-        """As a requirements file: exact versions of what is needed."""
+        """The text of a requirements file with exact versions."""
         pinned = dict(pins())
         if self.build.local_version:
             pinned["torch"] += f"+{self.build.local_version}"
@@ -43,7 +43,7 @@ class Environment:
 
     @property
     def digest(self) -> str:
-        """The same for the same environment."""
+        """A digest that is equal for equal environments."""
         whole = f"{self.python}\0{self.requirements}\0{constraints()}"
         return hashlib.sha256(whole.encode()).hexdigest()[:16]
 
@@ -66,12 +66,12 @@ def pins() -> Mapping[str, str]:
 
 
 def choose_python(fixed: Sequence[str], available: Mapping[str, Collection[str]], own: str) -> tuple[str, str]:
-    """(the minor version that all environments get, why).
+    """Choose the minor version of Python for all environments; returns it with the reason.
 
     Args:
-        fixed: that of each host whose environment stays as it is; the running head's first.
-        available: on each of the other hosts, the versions that are there already.
-        own: the laptop's, which is taken where others are as good.
+        fixed: version of each host whose environment stays; the running head's first.
+        available: for each of the other hosts, the versions that it already has.
+        own: the laptop's version, which is preferred among equally good ones.
     """
     if fixed:
         most = Counter(fixed).most_common(1)[0][0]
@@ -85,7 +85,7 @@ def choose_python(fixed: Sequence[str], available: Mapping[str, Collection[str]]
 
 
 def mistakes_in(extras: Sequence[str]) -> tuple[str, ...]:
-    """Those of the requirements that are none, in words."""
+    """Sentences about invalid requirements."""
     return tuple(
         f"{extra!r} is not a package's name, with or without a version"
         for extra in extras
@@ -101,7 +101,7 @@ def _is_requirement(text: str) -> bool:
 
 
 def _pinned(extra: str) -> str:
-    """A requirement with the version that hetero-tui is tested with, where it names none."""
+    """A requirement, with the version with which hetero-tui is tested if it names none."""
     found = _NAME.match(extra)
     version = pins().get(_canonical(found[1])) if found is not None else None
     return f"{extra}=={version}" if found is not None and version is not None and not found[2] else extra

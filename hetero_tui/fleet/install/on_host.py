@@ -1,8 +1,8 @@
-"""What a host does to get its environment, as shell scripts: many a host has no Python yet.
+"""Runs the steps of an installation on a host as shell scripts, since many hosts have no Python yet.
 
-Everything is below the cluster's folder: ``env`` is the environment, ``env/ready`` says what it holds once that was
-shown to work, ``install`` has uv, its cache, and wheels that were sent. Each step can be killed at any moment; the next
-one goes on from what is there: uv's cache keeps every package that was fetched.
+Everything is below the cluster's folder: ``env`` is the environment, ``env/ready`` describes it after it was verified,
+``install`` has uv, its cache, and wheels that were sent. Each step can be killed at any moment; the next one continues
+from there, since uv's cache keeps every fetched package.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ stop 0
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What ``env/ready`` says: the environment of that digest is whole, and what it holds."""
+    """The contents of ``env/ready``: the digest of the complete environment, and its packages."""
 
     digest: str
     python: str
@@ -108,7 +108,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is on a host: its ``uname -sm``, the digest of our uv, and the whole environment, if there is one."""
+    """The state of a host: its ``uname -sm``, the digest of our uv, and the complete environment, if there is one."""
 
     platform: str
     uv_digest: str
@@ -116,7 +116,7 @@ class Found:
 
 
 async def look(transport: Transport, cluster: str) -> Found:
-    """Ask one host."""
+    """Get the state of one host."""
     done = await transport.run(["sh", "-c", _LOOK, LOOK, agent.folder(cluster)], step=STEP, deadline=deadlines.COMMAND)
     return Found(_said(done, "platform"), _said(done, "uv"), _ready(_said(done, "ready")))
 
@@ -132,7 +132,7 @@ async def unpack_uv(transport: Transport, cluster: str, name: str, digest: str) 
 
 
 async def pythons(transport: Transport, cluster: str) -> frozenset[str]:
-    """The minor versions of Python that are there, of those that an environment may have."""
+    """The minor versions of Python on a host that an environment may have."""
     command = ["sh", "-c", _PYTHONS, "pythons", agent.folder(cluster), *PYTHONS]
     done = await transport.run(command, step=STEP, deadline=deadlines.FIND_PYTHONS)
     lines = {line.removeprefix("ht:python ").strip() for line in done.stdout.raw.splitlines()}
@@ -140,17 +140,17 @@ async def pythons(transport: Transport, cluster: str) -> frozenset[str]:
 
 
 def make(transport: Transport, cluster: str, python: str, sources: Sources) -> AsyncIterator[str]:
-    """Make the environment's folder with that Python; words for people as it goes on.
+    """Make the environment's folder with that Python; yields progress messages.
 
     Raises:
-        HostError: the last word of uv is its cause.
+        HostError: uv failed; its last message is the cause.
     """
     options = ["--no-python-downloads"] if sources.from_laptop and not sources.python_mirror else []
     return _progress(transport, _MAKE, cluster, python, sources.python_mirror, *options)
 
 
 async def prepare(transport: Transport, cluster: str, environment: Environment) -> None:
-    """Write what is to be installed to the host."""
+    """Write the list of packages to the host."""
     place = f"{agent.folder(cluster)}/install"
     for name, text in (("requirements.txt", environment.requirements), ("constraints.txt", constraints())):
         await transport.put(text.encode(), f"{place}/{name}", step=STEP, deadline=deadlines.COMMAND)
@@ -159,10 +159,10 @@ async def prepare(transport: Transport, cluster: str, environment: Environment) 
 def install(
     transport: Transport, cluster: str, environment: Environment, sources: Sources, wheels: str
 ) -> AsyncIterator[str]:
-    """Install what :func:`prepare` wrote, from the folder ``wheels`` if they were sent; words for people meanwhile.
+    """Install the list of :func:`prepare`, from the folder ``wheels`` if they were sent; yields progress messages.
 
     Raises:
-        HostError: the last word of uv is its cause.
+        HostError: uv failed; its last message is the cause.
     """
     offline = ["--no-config", "--offline", "--no-index", "--find-links", wheels]
     return _progress(
@@ -171,7 +171,7 @@ def install(
 
 
 async def mark_ready(transport: Transport, cluster: str, environment: Environment) -> None:
-    """Write that the environment is whole; wheels that were sent have served."""
+    """Write that the environment is complete, and remove wheels that were sent."""
     document = {
         "digest": environment.digest,
         "python": environment.python,
@@ -208,7 +208,7 @@ async def _progress(transport: Transport, script: str, cluster: str, *words: str
 
 
 class Telling:
-    """Makes words for people of uv's lines and of the size that the folder has reached."""
+    """Makes progress messages from uv's lines and the size of the folder."""
 
     def __init__(self) -> None:
         """Nothing is under way yet."""
@@ -218,7 +218,7 @@ class Telling:
         self._at_first: int | None = None
 
     def __call__(self, line: HostText) -> str:
-        """What to say after this line; empty: nothing new."""
+        """The message after this line; empty: nothing new."""
         text = one_line(line)
         if found := re.match(r"ht:size (\d{1,12})$", text):
             size = int(found[1])
@@ -244,13 +244,13 @@ class Telling:
 
 
 def _mebibytes(size: str) -> float:
-    """Of what uv writes of a size: ``887.9MiB``."""
+    """Parse a size as uv writes it: ``887.9MiB``."""
     found = re.match(r"(\d{1,9}(?:\.\d{1,9})?)(B|KiB|MiB|GiB)$", size)
     return float(found[1]) * {"B": 2.0**-20, "KiB": 2.0**-10, "MiB": 1.0, "GiB": 2.0**10}[found[2]] if found else 0.0
 
 
 def cause_in(lines: list[str]) -> str:
-    """The one sentence of uv's last lines that says why it failed; empty where there is none."""
+    """The sentence in uv's last lines that says why it failed; empty if there is none."""
     for start, line in enumerate(lines):
         if re.match(r"\s*(error:|×)", line):
             whole = " ".join(part.strip(" \t╰─▶├│×") for part in lines[start:] if part.strip())

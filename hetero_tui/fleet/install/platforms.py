@@ -1,4 +1,4 @@
-"""The kinds of machine that Ray has wheels for, and what uv, pip and wheels call them."""
+"""Lists the platforms for which Ray has wheels, and their names in uv, pip and wheels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MANYLINUX = ("_2_28", "_2_27", "_2_26", "_2_24", "_2_17", "2014", "_2_12", "201
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """``uname`` is what ``uname -sm`` says, ``triple`` uv's name, ``tags`` those of wheels that fit, the best first."""
+    """``uname`` is the output of ``uname -sm``, ``triple`` uv's name, ``tags`` those of fitting wheels, best first."""
 
     uname: str
     triple: str
@@ -29,5 +29,5 @@ PLATFORMS = (
 
 
 def platform_of(uname: str) -> Platform | None:
-    """The platform of that ``uname -sm``; None for one that Ray has no wheels for."""
+    """The platform of that ``uname -sm``; None: Ray has no wheels for it."""
     return next((platform for platform in PLATFORMS if platform.uname == uname), None)

@@ -1,4 +1,4 @@
-"""What a job needs beside the packages that every host has, and which hosts lack it."""
+"""Finds the hosts that lack packages which a job requires."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEP = "requirements"
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """A host that lacks ``packages``; ``python`` is an environment that is not ours to change, or empty."""
+    """A host that lacks ``packages``; ``python`` is an environment that we must not change, or empty."""
 
     host: str
     packages: tuple[str, ...]
@@ -30,10 +30,10 @@ class Lack:
 async def lacking(
     cluster: str, transports: Mapping[str, Transport], facts: Mapping[str, HostFacts], requirements: Sequence[str]
 ) -> tuple[Lack, ...]:
-    """Ask the Pythons that would train on the hosts of ``facts`` which of the requirements they do not meet.
+    """Ask the training Pythons of the hosts in ``facts`` which requirements they do not meet.
 
     Raises:
-        HostError: one did not answer.
+        HostError: a host did not answer.
     """
 
     async def ask(host: str) -> Lack:
@@ -54,12 +54,12 @@ async def lacking(
 
 
 def is_ours(cluster: str, facts: HostFacts) -> bool:
-    """Whether the host trains with the environment that bootstrap made."""
+    """Whether the host trains with bootstrap's environment."""
     return facts.python.executable.endswith(f"{agent.folder(cluster)}/env/bin/python")
 
 
 def words(lacks: Sequence[Lack]) -> str:
-    """Which packages are missing where, for people."""
+    """Describe for people which packages are missing on which hosts."""
     hosts: dict[str, list[str]] = {}
     for lack in lacks:
         hosts.setdefault(", ".join(lack.packages), []).append(lack.host)
@@ -67,10 +67,10 @@ def words(lacks: Sequence[Lack]) -> str:
 
 
 def refuse(lacks: Sequence[Lack]) -> None:
-    """Say what is missing and what to do.
+    """Refuse to continue if packages are missing.
 
     Raises:
-        ClusterError: something is.
+        ClusterError: says which are missing and what to do.
     """
     if not lacks:
         return

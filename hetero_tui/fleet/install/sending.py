@@ -1,4 +1,4 @@
-"""Sends a large file to a host in pieces; what has arrived stays when the connection or the laptop's command ends."""
+"""Sends a large file to a host in pieces; received pieces stay if the connection or the laptop's command ends."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if [ "$sum" = "$3" ]; then mv -f "$2.part" "$2"; else rm -f "$2.part"; echo "its
 async def send_file(
     transport: Transport, source: Path, folder: str, digest: str, progress: Callable[[int], None]
 ) -> None:
-    """Have ``folder`` on the host hold the file, under the name that it has here; ``progress`` gets the bytes there.
+    """Send the file into ``folder`` on the host, under the same name; ``progress`` gets the received bytes.
 
     Raises:
-        HostError: it could not be written, or what arrived is not what was sent.
+        HostError: the file could not be written, or arrived damaged.
     """
     name, size = source.name, await asyncio.to_thread(lambda: source.stat().st_size)
     there = _there(transport, await _run(transport, _LOOK, folder, name, str(size)))
@@ -65,7 +65,7 @@ async def _run(transport: Transport, script: str, *words: str, stdin: bytes | No
 
 
 def _there(transport: Transport, done: Completed) -> int | None:
-    """The bytes that have arrived; None: all."""
+    """The number of received bytes; None: all."""
     said = (done.stdout.last("there: ") or "").removeprefix("there: ").strip()
     if said == "whole":
         return None

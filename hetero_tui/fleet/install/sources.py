@@ -1,4 +1,4 @@
-"""Where packages come from, and the programs of the laptop that fetch them: uv, and pip for other platforms' wheels."""
+"""Fetches packages on the laptop: uv, and with pip the wheels for other platforms."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from hetero_tui.transport.processes import spawn
 STEP = "fetch packages"
 TORCH_INDEX = "https://download.pytorch.org/whl"
 VARIABLES = ("HETERO_TUI_INDEX", "HETERO_TUI_TORCH_INDEX", "HETERO_TUI_PYTHON_MIRROR")
-"""Of the laptop's environment, in the place of options."""
+"""Environment variables of the laptop that replace options."""
 
 _CHUNK = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where packages and Pythons come from.
+    """The sources of packages and Pythons.
 
     Attributes:
-        index: package index in PyPI's place; empty: PyPI, or what the host's uv is set up with.
-        torch_index: below it lies an index for each build of torch.
-        python_mirror: mirror of python-build-standalone's releases; empty: uv's own.
+        index: package index instead of PyPI; empty: PyPI, or the configuration of the host's uv.
+        torch_index: URL below which each build of torch has an index.
+        python_mirror: mirror of python-build-standalone's releases; empty: uv's default.
         from_laptop: the laptop collects the wheels and sends them; hosts need no internet.
-        wheels: a folder that it takes them from, so that it needs none either.
+        wheels: a folder with the wheels, so that the laptop needs no internet either.
     """
 
     index: str = ""
@@ -53,7 +53,7 @@ class Sources:
 
     @classmethod
     def of_variables(cls, *, from_laptop: bool = False, variables: Mapping[str, str] = os.environ) -> Sources:
-        """Where the variables say, that the commands' options have as well."""
+        """The sources that the environment variables name."""
         index, torch_index, python_mirror = (variables.get(name, "") for name in VARIABLES)
         return cls(index, torch_index or TORCH_INDEX, python_mirror, from_laptop)
 
@@ -69,14 +69,14 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A file for hosts: ``digest`` is the SHA256 of what it holds unpacked."""
+    """A file for hosts; ``digest`` is the SHA256 of its unpacked contents."""
 
     path: Path
     digest: str
 
 
 async def uv_for(wanted: Platform, sources: Sources) -> Packed:
-    """The gzipped uv for a platform: the laptop's own, that of a wheel in the folder of wheels, or PyPI's.
+    """Get the gzipped uv for a platform: the laptop's own, one from the folder of wheels, or PyPI's.
 
     Raises:
         HeteroTuiError: there is none, and it can't be fetched.
@@ -96,10 +96,10 @@ async def uv_for(wanted: Platform, sources: Sources) -> Packed:
 
 
 async def collect(environment: Environment, wanted: Platform, sources: Sources) -> tuple[Path, ...]:
-    """The wheels of an environment for a platform, in a folder of the laptop that is kept for the next host.
+    """Collect the wheels of an environment for a platform in a folder of the laptop, which is kept for later hosts.
 
     Raises:
-        HeteroTuiError: some package has none for it, or can't be fetched.
+        HeteroTuiError: a package has no wheel for it, or can't be fetched.
     """
     folder = user_cache_path("hetero-tui") / "wheels" / f"{environment.digest}-{wanted.triple}"
     whole = folder / "pins.txt"
@@ -117,7 +117,7 @@ async def collect(environment: Environment, wanted: Platform, sources: Sources) 
 
 
 async def _resolve(environment: Environment, wanted: Platform, sources: Sources, folder: Path) -> Path:
-    """A file with the exact version of every package that the environment needs on that platform."""
+    """Write a file with the exact version of every package that the environment needs on that platform."""
     needed, limits, resolved = (folder / name for name in ("needed.txt", "constraints.txt", "resolved.txt"))
     needed.write_text(environment.requirements)
     limits.write_text(constraints())
@@ -142,7 +142,7 @@ async def _uv_of_wheel(wanted: Platform, sources: Sources) -> bytes:
 
 
 def _unpacked_uv(folder: Path) -> bytes:
-    """The program in the one wheel of uv that lies in a folder."""
+    """The program in the only wheel of uv in a folder."""
     (wheel,) = folder.glob("uv-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         return archive.read(next(name for name in archive.namelist() if name.endswith(".data/scripts/uv")))
@@ -151,7 +151,7 @@ def _unpacked_uv(folder: Path) -> bytes:
 async def _download(
     what: Sequence[str], folder: Path, wanted: Platform, sources: Sources, options: Sequence[str], python: str
 ) -> None:
-    """Have pip download wheels for another platform; each is what is asked for, and nothing that it depends on."""
+    """Download wheels for another platform with pip, without their dependencies."""
     pip = [sys.executable, "-m", "pip"] if find_spec("pip") else [str(_laptop_uv()), "tool", "run", "pip"]
     folder_alone = ["--isolated", "--no-index", "--find-links", str(sources.wheels)]  # not what pip is set up with
     where = folder_alone if sources.wheels else options

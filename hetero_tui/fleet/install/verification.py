@@ -1,4 +1,4 @@
-"""Asks a host's Python to show that it can train: imports, versions, and a matrix product on each device."""
+"""Tests whether a host's Python can train: imports, versions, and a matrix product on each device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STEP = "verify"
 
 @dataclass(frozen=True)
 class DeviceTrial:
-    """What became of the product on one device: empty ``error`` where it was right."""
+    """The result of the product on one device; ``error`` is empty if it was correct."""
 
     device: str
     seconds: float
@@ -26,7 +26,7 @@ class DeviceTrial:
 
 @dataclass(frozen=True)
 class Verification:
-    """What an environment showed; ``errors`` are packages that can't be imported, and why."""
+    """The result for an environment; ``errors`` are packages that can't be imported, with the reasons."""
 
     python: str
     versions: dict[str, str] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Verification:
     devices: tuple[DeviceTrial, ...] = ()
 
     def problems(self, wanted: Sequence[str]) -> tuple[str, ...]:
-        """What does not work, a sentence each; ``wanted`` are the devices that should."""
+        """A sentence for each problem; ``wanted`` are the devices that should work."""
         failed = [f"{trial.device}: {trial.error}" for trial in self.devices if trial.error]
         tried = {trial.device for trial in self.devices}
         absent = [device for device in wanted if device not in tried] if self.devices else []
@@ -44,12 +44,12 @@ class Verification:
 
 
 async def verify(transport: Transport, pythons: Sequence[str], *, leaves_no_trace: bool = False) -> Verification:
-    """Have the first of ``pythons`` that is there show it.
+    """Run the test with the first existing one of ``pythons``.
 
-    What Python compiles meanwhile is written, so that the next start is fast; with ``leaves_no_trace`` nothing is.
+    Python writes compiled files, so that the next start is fast; with ``leaves_no_trace`` it writes nothing.
 
     Raises:
-        HostError: it did not come to an end, or its answer is none.
+        HostError: the test did not end, or its answer is invalid.
     """
     command = agent.with_python(agent.inline("host/verify.py", *(["no-trace"] if leaves_no_trace else [])), pythons)
     done = await transport.run(command, step=STEP, deadline=deadlines.VERIFY)

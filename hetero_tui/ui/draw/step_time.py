@@ -1,4 +1,4 @@
-"""Where a step's time goes: the workers' compute, push, pull and wait, and what that says about the bottleneck."""
+"""Draws the parts of a step's time: the workers' compute, push, pull and wait, and the bottleneck."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may keep the machines from training well: each finding with why it matters and the command that mends it."""
+"""Shows the findings of a check, each with the reason why it matters and the command that solves it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all dialogs have in common: a framed box over the screen, lines of text, buttons, and escape to leave it."""
+"""Implements the base of all dialogs: a framed box over the screen, lines of text, buttons, and escape to leave it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All that is known of one host."""
+"""Shows all facts about one host."""
 
 from __future__ import annotations
 

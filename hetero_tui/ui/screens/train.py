@@ -1,4 +1,4 @@
-"""What to train: the jobs at the left, the settings with their defaults at the right; open until a run is accepted."""
+"""Shows the train form: jobs at the left, settings with defaults at the right; open until a run is accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown while the inventory names no machine: which file, the lines to add, and how to go on."""
+"""Shows what to do while the inventory names no machine: the file, the lines to add, and the next step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the processes of a run log and print: coordinator, workers, Ray, supervisor; of all hosts by time, or of one."""
+"""Shows the logs and prints of a run's processes (coordinator, workers, Ray, supervisor), of all hosts or of one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all views have in common."""
+"""Implements the base of all views."""
 
 from __future__ import annotations
 

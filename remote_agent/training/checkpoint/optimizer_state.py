@@ -1,4 +1,4 @@
-"""What an optimizer remembers, in a form that any layout, path and set of hosts can go on from.
+"""Defines a portable form of an optimizer's state, independent of layout, strategy and hosts.
 
 By parameter: each entry (``exp_avg``, ``momentum_buffer``) has the parameter's shape; what counts for the parameter as
 a whole (``step``) is a scalar. A shard holds pieces of the streamed flat buffer instead; :func:`assemble` and

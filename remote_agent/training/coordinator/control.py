@@ -1,4 +1,4 @@
-"""What the user wants of a run while it is on: lines that others add to ``control.jsonl`` in the run's folder.
+"""Reads the user's commands during a run: lines that others append to ``control.jsonl`` in the run's folder.
 
 Followed from its end at the coordinator's start: what was asked of an earlier one is over; but a successor goes on
 where its predecessor was. A line that can't be read is skipped, as the file may be written by a newer version.

@@ -1,4 +1,4 @@
-"""What the coordinator is asked to do."""
+"""Defines the request for a run to the coordinator."""
 
 from __future__ import annotations
 

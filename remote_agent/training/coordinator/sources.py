@@ -1,4 +1,4 @@
-"""Where a run's samples come from, once the user's data is understood: what the workers get, and the order."""
+"""Defines the source of a run's samples: the data that workers get, and the order."""
 
 from __future__ import annotations
 

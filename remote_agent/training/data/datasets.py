@@ -1,4 +1,4 @@
-"""What the user gives as data, and getting a batch out of it.
+"""Turns the user's data into a dataset, and gets batches from it.
 
 - Indexable (``__len__`` and ``__getitem__``): a torch ``Dataset``, a list of ``(x, y)`` samples, columns of one length
   (a tuple, or a dictionary, of tensors, arrays or columns of pandas, a single one of them, a table of pandas), a

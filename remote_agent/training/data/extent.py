@@ -1,4 +1,4 @@
-"""How long a run is: its last step, its last sample, and the order of the samples.
+"""Defines the length of a run: its last step, its last sample, and the order of the samples.
 
 With ``epochs`` a run ends with the last sample of its last epoch; the last step is cut there. How many steps that makes
 is put into the configuration's ``num_iterations``, for everything that asks. The rounds of ``local_sgd`` follow the

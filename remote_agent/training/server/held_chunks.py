@@ -1,4 +1,4 @@
-"""What every kind of shard is to its place on the network: some chunks of the run's cut, and the frames they take."""
+"""Implements the base of every kind of shard for the network: its chunks, and the frames for them."""
 
 from __future__ import annotations
 

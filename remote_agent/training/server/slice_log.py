@@ -1,4 +1,4 @@
-"""Which slices were counted, in memory that does not grow with their number. Pure."""
+"""Remembers which slices were counted, in memory that does not grow with their number. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a shard does with a chunk's mean gradient: the optimizer's step, one chunk at a time.
+"""Applies a chunk's mean gradient on a shard: the optimizer's step, one chunk at a time.
 
 An optimizer whose rule is elementwise (SGD, Adam, AdamW, RMSprop, Adagrad, Lion, ...) gives the same numbers chunk by
 chunk as for the whole model. One that looks at a parameter's shape or at all of it (LBFGS, Shampoo, LAMB, Adafactor,

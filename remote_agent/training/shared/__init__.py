@@ -1,1 +1,1 @@
-"""What several of the engine's processes use: messages, flat buffers, calls through Ray, schedules."""
+"""Modules that several of the engine's processes use: messages, flat buffers, calls through Ray, schedules."""

@@ -1,4 +1,4 @@
-"""Which way gradients and weights go: streamed to servers in one flat buffer, or reduced among the workers. Pure.
+"""Decides whether gradients and weights are streamed to servers, or reduced among the workers. Pure.
 
 Servers (``wire``, ``shared_memory``) hold float32 numbers that every slice has a gradient for, and step the optimizer
 one chunk of the buffer at a time. What does not fit that (batch normalisation's statistics, other dtypes, optimizers

@@ -1,4 +1,4 @@
-"""What a device was measured to need beside forward and backward."""
+"""Defines a device's measured costs beside forward and backward."""
 
 from __future__ import annotations
 

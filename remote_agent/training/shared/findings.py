@@ -1,4 +1,4 @@
-"""Whether parts of a batch can be put together to what the whole batch gives, and what becomes of a run where not."""
+"""Decides whether the parts of a batch give what the whole batch gives, and what follows for the run if not. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast are the links between the run's hosts? Measured before the first step, by short transfers over plain TCP.
+"""Measures the links between the run's hosts before the first step, by short transfers over plain TCP.
 
 In each round every host sends to another and receives from a third, all at once, as in a step. Round ``r`` pairs each
 host with the one ``r`` places on, so that a slow partner hides a fast link in one round at most; a host's best counts.

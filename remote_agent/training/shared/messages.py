@@ -1,4 +1,4 @@
-"""What coordinator, workers and server tell each other: small frozen values; tensors travel beside them as refs.
+"""Defines the messages of coordinator, workers and server: small frozen values; tensors are sent beside them as refs.
 
 Failures of the user's code come back as a value, :class:`Failed`, so that what reaches the coordinator as an exception
 is always the machinery's: a dead process, a lost object.

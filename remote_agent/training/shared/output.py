@@ -1,4 +1,4 @@
-"""What this process prints and logs: to its log in the run's folder, or to the script that has started the run.
+"""Sends this process's prints and logs to its log in the run's folder, or to the script that started the run.
 
 The user's code prints and logs as anywhere, and all of it goes to the log that Ray gives each process on its host. In a
 run of the fleet it also goes, with the time, to the process's log in the run's folder (``log_file``), and what the

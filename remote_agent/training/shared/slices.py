@@ -1,4 +1,4 @@
-"""Which samples a slice holds: indices into the dataset, and positions in the run's order."""
+"""Defines a slice's samples: indices into the dataset, and positions in the run's order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pipeline's stages are told, and what they tell: each is some consecutive blocks of the model on one device."""
+"""Defines the messages of a pipeline's stages; a stage is some consecutive blocks of the model on one device."""
 
 from __future__ import annotations
 

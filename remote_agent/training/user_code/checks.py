@@ -1,4 +1,4 @@
-"""What is wrong with a job's model and optimizer, found before any process is started.
+"""Checks a job's model and optimizer for problems before any process is started.
 
 The optimizers that a run can step are those whose ``step`` needs nothing but gradients: it is made on a server, or on
 each worker, which have no batch at hand.

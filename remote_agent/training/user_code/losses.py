@@ -1,4 +1,4 @@
-"""What a job's ``loss`` gave for a part of a batch, and what that weighs in the mean over the whole batch.
+"""Interprets the result of a job's ``loss`` for a part of a batch, and its weight in the mean of the batch.
 
 A mean over samples is the usual case: a part of ``n`` samples weighs ``n``. Two kinds of losses are means over
 something else, and say what a part weighs by themselves:

@@ -1,4 +1,4 @@
-"""How a worker's gradients get to the shards and new weights back: over the network, or through shared memory.
+"""Connects a worker to the shards for gradients and weights: over the network, or through shared memory.
 
 Both ways are one interface, :class:`Channel`, so that a worker does not care where the shards are.
 """

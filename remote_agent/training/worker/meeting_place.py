@@ -1,4 +1,4 @@
-"""Where the members of a group find each other: a small store of the coordinator's, for who knows its secret.
+"""Lets the members of a group find each other: a small store of the coordinator, protected by a secret.
 
 torch's own store (``TCPStore``) takes reads and writes of anyone who can connect to it. Here each side first proves
 that it knows the secret, as on all connections of the exchange (:mod:`remote_agent.training.wire.handshake`); the

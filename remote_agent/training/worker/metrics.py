@@ -1,4 +1,4 @@
-"""What is measured on a batch: the job's own ``metrics(model, batch)``, or its loss.
+"""Computes the metrics of a batch: the job's own ``metrics(model, batch)``, or its loss.
 
 It gives means over the batch's samples, or pairs (sum, weight): see :mod:`~remote_agent.training.shared.figures`. What
 is no mean of that kind (F1, AUC) is returned as counts, or measured by the job's ``evaluate``.

@@ -1,4 +1,4 @@
-"""What comes before a pipeline's first step on a worker: where the model can be cut, what its blocks cost, a stage."""
+"""Prepares a pipeline on a worker: finds where the model can be cut, measures its blocks, builds a stage."""
 
 from __future__ import annotations
 

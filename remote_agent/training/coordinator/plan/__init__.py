@@ -1,1 +1,1 @@
-"""What the coordinator decides about places and shares: where actors run, and how much each device computes."""
+"""Decides places and shares: where actors run, and how much each device computes."""

@@ -1,4 +1,4 @@
-"""Before training: how fast is each device? Measured on the job's own model and samples, never guessed from a name.
+"""Measures the speed of each device before training, on the job's own model and samples.
 
 Devices of one physical computer share its cores and its memory's bandwidth, so they are measured one after the other;
 different computers at the same time.

@@ -1,4 +1,4 @@
-"""Where workers and server run: by node label, never by ``num_gpus`` alone (an Apple GPU is ``GPU: 1`` to Ray too)."""
+"""Places workers and servers by node label, never by ``num_gpus`` alone (to Ray an Apple GPU is ``GPU: 1`` too)."""
 
 from __future__ import annotations
 

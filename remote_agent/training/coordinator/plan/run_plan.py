@@ -1,4 +1,4 @@
-"""How a run is carried out, decided from what was measured, before anything of it is opened. Pure."""
+"""Decides from measurements how a run is carried out, before anything is opened. Pure."""
 
 from __future__ import annotations
 

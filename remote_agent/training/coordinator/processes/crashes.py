@@ -1,4 +1,4 @@
-"""Which call of the user's code killed workers, or holds them up: found out beside the run, which ends for it.
+"""Finds, beside the run, the user's call that killed workers or hangs, so that the run can end for it.
 
 The slice of a worker that died is issued again at once, so a sample that kills its process kills the next worker too,
 and the one after that. What a worker was at lies in a page on its host (``whereabouts``), which is read there once the

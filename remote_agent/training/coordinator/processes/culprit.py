@@ -1,4 +1,4 @@
-"""Which call of the user's code a run has to end for, since it killed workers or held them up. Pure."""
+"""Decides for which call of the user's code a run has to end, since it killed workers or hangs. Pure."""
 
 from __future__ import annotations
 

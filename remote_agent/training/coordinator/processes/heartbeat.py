@@ -1,4 +1,4 @@
-"""Pings to all workers and shards, beside the steps, in a thread of the coordinator's: which of them answer?
+"""Pings all workers and shards beside the steps, in a thread of the coordinator, to detect silent ones.
 
 Ray notices an ended process at once, and a silent host only after its own health checks, which take much longer than a
 run can wait. So each worker is pinged every :data:`~.deadlines.PULSE_S`, in a group of calls of its own: it answers

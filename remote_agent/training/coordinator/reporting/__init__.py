@@ -1,1 +1,1 @@
-"""What a run tells while it is on: to the user's callbacks and loggers, and as a line of progress in a script."""
+"""Reports a run's progress to the user's callbacks and loggers, and as a line in a script."""

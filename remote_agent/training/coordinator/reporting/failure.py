@@ -1,4 +1,4 @@
-"""What a script's user is told of a run that failed, below the error itself: notes of the exception."""
+"""Adds notes about a failed run to the exception that a script's user sees."""
 
 from __future__ import annotations
 

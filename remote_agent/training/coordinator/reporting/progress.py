@@ -1,4 +1,4 @@
-"""How a script's run is coming along, on stderr: one line that renews itself, or a line now and then.
+"""Shows a script's progress on stderr: one line that is rewritten, or a line from time to time.
 
 On a terminal, and in a notebook, the line is written over with a carriage return and blanks: notebooks understand that,
 and no escape codes.

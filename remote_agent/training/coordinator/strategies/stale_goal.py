@@ -1,4 +1,4 @@
-"""Where workers that do not wait for each other have to come together: checkpoints, the end, and a stop. Pure."""
+"""Decides where workers of ``ssp`` and ``async`` finish together: before a checkpoint, the end, or a stop. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from remote_agent.training.data.order import SampleOrder
 
 @dataclass(frozen=True)
 class Goal:
-    """Slices are issued up to position ``end``, the last one of ``step``, and then have to be applied first."""
+    """A position ``end``, the last of ``step``, up to which slices are issued; then all have to be applied first."""
 
     step: int
     end: int
@@ -20,16 +20,16 @@ class Goal:
 def next_goal(
     order: SampleOrder, after: int, taken: int, last: int, every: int, due: Sequence[int | None] = (), *, stopping: bool
 ) -> Goal:
-    """Where all workers have to come together next.
+    """The next position at which all workers finish together.
 
     Args:
         order: the run's.
-        after: the last step that is whole.
-        taken: slices have been issued up to this position.
+        after: the last complete step.
+        taken: the position up to which slices were issued.
         last: the run's last step.
-        every: a checkpoint is made after every so many steps; 0: not by the number of the step.
-        due: the state is to be kept after these steps, or as soon after each as may be; None says nothing.
-        stopping: no step that is not under way is to be begun.
+        every: steps between two checkpoints; 0: none by number of steps.
+        due: steps after which the state is kept, or as soon as possible after each; None is ignored.
+        stopping: start no new step.
     """
     if order.limit is not None:
         last = min(last, _step_of(order, order.limit))
@@ -46,5 +46,5 @@ def next_goal(
 
 
 def _step_of(order: SampleOrder, end: int) -> int:
-    """The step that is under way, or whole, when the positions up to ``end`` have been used."""
+    """The current, or last complete, step when the positions up to ``end`` have been used."""
     return order.done + max(1, math.ceil((end - order.start) / order.batch))

@@ -1,4 +1,4 @@
-"""Which workers may begin another slice, where none waits for a whole step: stale synchronous training. Pure.
+"""Decides which workers may start another slice in stale synchronous training. Pure.
 
 A worker's *clock* is the number of its slices that are applied. With staleness ``s`` a worker may begin its slice
 number ``c`` (from 0) once every worker's clock is at least ``c - s``; and the weights that it computes it with have to

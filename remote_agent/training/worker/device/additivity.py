@@ -1,4 +1,4 @@
-"""Before the first step: can parts of a batch be put together to what the whole batch gives?
+"""Checks before the first step whether the parts of a batch give what the whole batch gives.
 
 The loss of some samples is compared with that of two parts of them, and so is its gradient: it is a mean by weights, a
 sum, or it depends on which samples are together (a contrastive loss, padding without a mask). So is what the model's

@@ -1,4 +1,4 @@
-"""What a step costs beside forward and backward: the optimizer's step, codecs, and when gradients are there.
+"""Measures a step's costs beside forward and backward: the optimizer's step, codecs, and when gradients are ready.
 
 Measured before the first step, for the planner. What is measured here changes nothing of the model: optimizers work on
 numbers of their own. Devices measure AdamW, the coordinator how the job's own optimizer compares with that.

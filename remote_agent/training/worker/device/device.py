@@ -1,4 +1,4 @@
-"""What training asks of a device: is it there, move a batch, wait for it, which numbers it takes."""
+"""Implements training's operations on a device: check it, move a batch to it, wait for it, list its dtypes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What chunks take on their way beside the link: measured by an exchange of a host with itself, before the first step.
+"""Measures what chunks cost beside the link, by an exchange of a host with itself before the first step.
 
 A chunk wakes up a thread of the shard, is added to a sum, which is copied once the optimizer has used it, and goes back
 to a thread of the worker. Under other load on the host all of that takes longer, as the steps will.

@@ -1,4 +1,4 @@
-"""What an object of the user's holds, in little memory: to see whether its code changes that beside the weights."""
+"""Remembers the values that a user's object holds, in little memory, to detect changes outside of the weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many samples a device can take at a time: found with a few small slices, never by filling its memory.
+"""Finds how many samples a device can take at a time with a few small slices, without filling its memory.
 
 A slice of ``b`` samples needs ``fixed + b * each`` bytes at its peak. Sizes grow, from the smallest, until the growth
 stands out from what else goes on in memory; from two sizes follow ``fixed`` and ``each``, and from these what fits into

@@ -1,4 +1,4 @@
-"""What a worker finds out before the first step: how long slices take, what they need, what the model does with it."""
+"""Measures before the first step how long slices take, what they need, and what the model does with its tensors."""
 
 from __future__ import annotations
 

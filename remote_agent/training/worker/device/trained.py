@@ -1,4 +1,4 @@
-"""Which parameters are trained is settled when a run begins; a slice that finds it changed is refused, by name."""
+"""Checks that the trained parameters stay the same during a run; a slice that finds a change is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""While a run is on: is the loss of a slice still what its halves' losses say it is?
+"""Checks during a run whether the loss of a slice equals what the losses of its halves give.
 
 The measurement (:mod:`.additivity`) sees some samples, and the first weights. Where padding is rare, or a term of the
 loss begins later, it sees nothing; the weights would be wrong without a word. So now and then a worker computes the
