@@ -99,8 +99,8 @@ def settle(
         raise JobError(
             "the loss of the same samples differs from call to call with the same random numbers, so that"
             " deterministic=true can't hold",
-            hint="draw from torch's, numpy's or Python's global generators, which are seeded, in place of a generator of"
-            " your own, the clock or the system's entropy; or leave deterministic out",
+            hint="draw from torch's, numpy's or Python's global generators, which are seeded, in place of a generator"
+            " of your own, the clock or the system's entropy; or leave deterministic out",
         )
     if findings.state and config.unit < batch:
         raise JobError(findings.state, hint=UNIT_HINT.format(batch=batch))

@@ -67,8 +67,9 @@ def _spans(model: nn.Module) -> Iterator[tuple[int, int, str, bool]]:
     named = [*model.named_parameters(), *model.named_buffers()]
     known = {id(tensor) for _, tensor in named}
     for path, module in model.named_modules():
-        held = [(name, value) for name, value in vars(module).items() if isinstance(value, Tensor)]
-        named += [(f"{path}.{name}" if path else name, value) for name, value in held if id(value) not in known]
+        if not type(module).__module__.startswith("torch."):
+            held = [(name, value) for name, value in vars(module).items() if isinstance(value, Tensor)]
+            named += [(f"{path}.{name}" if path else name, value) for name, value in held if id(value) not in known]
     for name, tensor in named:
         is_plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout == torch.strided and not tensor.is_meta
         if is_plain and tensor.numel():

@@ -275,7 +275,7 @@ class Scaled(TensorDataset):
 def test_a_dataset_of_tensors_with_a_getitem_of_its_own_gives_its_own_samples() -> None:
     x, y = torch.arange(6.0), torch.arange(6)
     own = Scaled(x, y)
-    for given in (own, DataLoader(own, batch_size=2)):
-        taken = datasets.fetch(datasets.as_dataset(given), np.array([3, 1]), seed=0)
+    for source in (own, DataLoader(own, batch_size=2)):
+        taken = datasets.fetch(datasets.as_dataset(source), np.array([3, 1]), seed=0)
         assert torch.equal(taken[0], torch.tensor([6.0, 2.0]))
         assert torch.equal(taken[1], torch.tensor([3, 1]))

@@ -149,8 +149,16 @@ def buffer_over_weight(network: nn.Sequential) -> None:
     network.register_buffer("kept", network[0].weight.data[1])
 
 
+class Keeping(nn.Linear):
+    """Keeps a view of its weight."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 3)
+        self.kept = self.weight.detach()
+
+
 def attribute_over_weight(network: nn.Sequential) -> None:
-    network.kept = network[0].weight.detach()
+    network[0] = Keeping()
 
 
 @pytest.mark.parametrize("share", [tied_by_memory, transposed, buffer_over_weight, attribute_over_weight])
@@ -171,5 +179,10 @@ def test_one_parameter_in_two_places_and_views_of_what_is_not_trained_are_no_sha
     network.register_buffer("part", table[:3])
     network.register_buffer("spread", torch.ones(1).expand(4))
     network[2].bias.requires_grad_(False)
-    network.kept = network[2].bias.data
+    network.register_buffer("kept", network[2].bias.data)
     check_model(network)
+
+
+@pytest.mark.parametrize("wrapped", [nn.utils.spectral_norm, nn.utils.parametrizations.weight_norm])
+def test_a_weight_that_torch_computes_anew_in_each_pass_is_no_shared_memory(wrapped: Any) -> None:
+    check_model(nn.Sequential(wrapped(nn.Linear(3, 3)), nn.Linear(3, 3)))
