@@ -22,12 +22,24 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.compatible import data, huggingface, losses, models, optimizers, state
+from benchmarks.compatible import (
+    data,
+    huggingface,
+    inputs,
+    layers,
+    losses,
+   
+    models,
+    objectives,
+    optimizers,
+    rules,
+    state,
+)
 from benchmarks.compatible.case import CASES, EQUAL, REFUSED, Case
 from benchmarks.compatible.forking import forked_workers
 from benchmarks.compatible.running import CRASH, WRONG, Row, Way, carry_out
 
-MODULES = (models, huggingface, losses, state, data, optimizers)
+MODULES = (models, layers, huggingface, losses, objectives, state, data, inputs, optimizers, rules)
 """Importing them makes their cases."""
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -14,9 +14,10 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from remote_agent.training.config import TrainingConfig
 
-EQUAL, REFUSED, ITSELF = "equal", "refused", "itself"
+EQUAL, REFUSED, ITSELF, ENDED = "equal", "refused", "itself", "ended"
 """What is expected of a run: plain torch's weights; a clear error before step 1; the same weights bit by bit whenever
-it is repeated (where random numbers in the model cannot be those of a loop over whole batches)."""
+it is repeated (where random numbers in the model cannot be those of a loop over whole batches); a clear error once it
+shows (what the measurement can't see)."""
 
 SEED, STEPS, BATCH, SAMPLES = 3, 6, 12, 42
 

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from remote_agent.training.worker.device import device as devices
 
 
-class RowNoise(TorchDispatchMode):
+class RowNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's is not typed
     """Entered for the whole first, and then for parts of it; see :meth:`of`.
 
     Args:
@@ -31,7 +31,7 @@ class RowNoise(TorchDispatchMode):
     """
 
     def __init__(self, samples: int, device: torch.device) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.exact = True
         self._samples, self._device = samples, device
         self._shapes: list[tuple[int, ...]] = []
@@ -119,5 +119,5 @@ def _shape(args: Sequence[Any]) -> tuple[int, ...]:
 
 def _others() -> tuple[Any, ...]:
     """Where numpy's and Python's generators are: what is drawn from them is not known by rows."""
-    _, keys, place, *_ = np.random.get_state()
-    return random.getstate(), bytes(keys), place
+    numpys = np.random.get_state(legacy=False)
+    return random.getstate(), repr(numpys)
