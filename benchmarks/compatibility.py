@@ -24,22 +24,48 @@ from pathlib import Path
 
 from benchmarks.compatible import (
     data,
+    datasets,
+    gradients,
+    hidden,
     huggingface,
     inputs,
     layers,
     losses,
-   
+    memory,
     models,
     objectives,
     optimizers,
+    parameters,
+    penalties,
+    randomness,
     rules,
+    schedules,
     state,
 )
 from benchmarks.compatible.case import CASES, EQUAL, REFUSED, Case
 from benchmarks.compatible.forking import forked_workers
 from benchmarks.compatible.running import CRASH, WRONG, Row, Way, carry_out
 
-MODULES = (models, layers, huggingface, losses, objectives, state, data, inputs, optimizers, rules)
+MODULES = (
+    models,
+    parameters,
+    layers,
+    gradients,
+    huggingface,
+    losses,
+    objectives,
+    penalties,
+    randomness,
+    state,
+    memory,
+    hidden,
+    data,
+    datasets,
+    inputs,
+    optimizers,
+    rules,
+    schedules,
+)
 """Importing them makes their cases."""
 
 ROOT = Path(__file__).resolve().parents[1]

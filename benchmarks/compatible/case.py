@@ -104,6 +104,11 @@ def case(name: str, area: str) -> Callable[[type[Case]], type[Case]]:
     return entered
 
 
+def small(out: int = 3) -> nn.Sequential:
+    """A network from six numbers."""
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, out))
+
+
 def points(features: int = 6, classes: int = 3, samples: int = SAMPLES, seed: int = 5) -> tuple[Tensor, Tensor]:
     """Fixed random points ``(samples, features)``, and for each the class ``(samples,)`` that can be learned of it."""
     generator = torch.Generator().manual_seed(seed)
