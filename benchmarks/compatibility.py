@@ -22,12 +22,50 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.compatible import data, huggingface, losses, models, optimizers, state
+from benchmarks.compatible import (
+    data,
+    datasets,
+    gradients,
+    hidden,
+    huggingface,
+    inputs,
+    layers,
+    losses,
+    memory,
+    models,
+    objectives,
+    optimizers,
+    parameters,
+    penalties,
+    randomness,
+    rules,
+    schedules,
+    state,
+)
 from benchmarks.compatible.case import CASES, EQUAL, REFUSED, Case
 from benchmarks.compatible.forking import forked_workers
 from benchmarks.compatible.running import CRASH, WRONG, Row, Way, carry_out
 
-MODULES = (models, huggingface, losses, state, data, optimizers)
+MODULES = (
+    models,
+    parameters,
+    layers,
+    gradients,
+    huggingface,
+    losses,
+    objectives,
+    penalties,
+    randomness,
+    state,
+    memory,
+    hidden,
+    data,
+    datasets,
+    inputs,
+    optimizers,
+    rules,
+    schedules,
+)
 """Importing them makes their cases."""
 
 ROOT = Path(__file__).resolve().parents[1]

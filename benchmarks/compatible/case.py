@@ -14,9 +14,10 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from remote_agent.training.config import TrainingConfig
 
-EQUAL, REFUSED, ITSELF = "equal", "refused", "itself"
+EQUAL, REFUSED, ITSELF, ENDED = "equal", "refused", "itself", "ended"
 """What is expected of a run: plain torch's weights; a clear error before step 1; the same weights bit by bit whenever
-it is repeated (where random numbers in the model cannot be those of a loop over whole batches)."""
+it is repeated (where random numbers in the model cannot be those of a loop over whole batches); a clear error once it
+shows (what the measurement can't see)."""
 
 SEED, STEPS, BATCH, SAMPLES = 3, 6, 12, 42
 
@@ -101,6 +102,11 @@ def case(name: str, area: str) -> Callable[[type[Case]], type[Case]]:
         return kind
 
     return entered
+
+
+def small(out: int = 3) -> nn.Sequential:
+    """A network from six numbers."""
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, out))
 
 
 def points(features: int = 6, classes: int = 3, samples: int = SAMPLES, seed: int = 5) -> tuple[Tensor, Tensor]:

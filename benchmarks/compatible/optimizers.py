@@ -288,3 +288,61 @@ class Wrapped(Case):
                 inner.step()
 
         return Looking()
+
+
+@case("rprop", AREA)
+class Rprop(Case):
+    """Rprop."""
+
+    tolerance = 1e-4
+
+    def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+        return torch.optim.Rprop(model.parameters(), lr=0.01)
+
+
+@case("asgd", AREA)
+class Asgd(Case):
+    """ASGD, whose averages start after some steps."""
+
+    def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+        return torch.optim.ASGD(model.parameters(), lr=0.05, t0=2)
+
+
+@case("radam", AREA)
+class Radam(Case):
+    """RAdam."""
+
+    def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+        return torch.optim.RAdam(model.parameters(), lr=0.01)
+
+
+@case("nadam", AREA)
+class Nadam(Case):
+    """NAdam with decoupled weight decay."""
+
+    def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+        return torch.optim.NAdam(model.parameters(), lr=0.01, weight_decay=0.1, decoupled_weight_decay=True)
+
+
+@case("adadelta", AREA)
+class Adadelta(Case):
+    """Adadelta, maximising the negative."""
+
+    def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+        return torch.optim.Adadelta(model.parameters(), lr=0.5)
+
+
+@case("adam-amsgrad", AREA)
+class Amsgrad(Case):
+    """Adam with amsgrad, fused."""
+
+    def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+        return torch.optim.Adam(model.parameters(), lr=0.01, amsgrad=True, fused=True)
+
+
+@case("rate-tensor", AREA)
+class RateTensor(Case):
+    """Adam with a tensor as learning rate."""
+
+    def create_optimizer(self, model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+        return torch.optim.Adam(model.parameters(), lr=torch.tensor(0.01))

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.compatible.case import BATCH, EQUAL, ITSELF, REFUSED, SEED, Case
+from benchmarks.compatible.case import BATCH, ENDED, EQUAL, ITSELF, REFUSED, SEED, Case
 from benchmarks.parity_jobs import MEASURED_WITH
 from remote_agent.protocol import DeviceSpec
 from remote_agent.training import DistributedTrainer, TrainingError, TrainingResult
@@ -104,12 +104,12 @@ def _judged(case: Case, way: Way, folder: Path) -> Row:
     try:
         result = trained(case, way, folder, watched)
     except TrainingError as error:
-        return _refused(_expected_refusal(case, way), blank, folder, error)
+        return _refused(_expected_refusal(case, way), blank, folder, error, ends=case.expect == ENDED)
     except Exception as error:  # noqa: BLE001 - whatever a user would see instead of a sentence
         return dataclasses.replace(blank, says=f"{type(error).__name__}: {error}")
     slices = tuple(worker["samples"] for worker in result.metrics[-1]["workers"])
     row = dataclasses.replace(blank, slices=slices)
-    if case.expect == REFUSED:
+    if case.expect in (REFUSED, ENDED):
         return dataclasses.replace(row, outcome=WRONG, says="it was not refused")
     mistake = _mistake(case, way, result)
     if mistake:
@@ -135,22 +135,22 @@ def _expected_refusal(case: Case, way: Way) -> str | None:
     """What a refusal has to say; None: the case has to train."""
     if way.strategy not in ("sync", "allreduce") and case.settings.get("deterministic"):
         return "deterministic=true needs strategy=sync or strategy=allreduce"
-    return case.says if case.expect == REFUSED else None
+    return case.says if case.expect in (REFUSED, ENDED) else None
 
 
-def _refused(expected: str | None, row: Row, folder: Path, error: TrainingError) -> Row:
-    """A refusal is one where it is expected, before the first step, and says what it has to."""
+def _refused(expected: str | None, row: Row, folder: Path, error: TrainingError, *, ends: bool) -> Row:
+    """A refusal is one where it is expected, before the first step unless ``ends``, and says what it has to."""
     says = f"{error.cause}; {error.hint}".replace("\n", " ")
     journal = folder / "events.jsonl"
     events = [json.loads(line) for line in journal.read_text().splitlines()] if journal.exists() else []
     steps = sum(event["kind"] == "step" for event in events)
-    if steps:
+    if steps and not ends:
         return dataclasses.replace(row, outcome=CRASH, says=f"in the middle: {says}")
     if expected is None:
         return dataclasses.replace(row, outcome=WRONG, says=f"refused: {says}")
     if expected not in says:
         return dataclasses.replace(row, outcome=WRONG, says=f"refused without {expected!r}: {says}")
-    return dataclasses.replace(row, outcome=REFUSED, says=says)
+    return dataclasses.replace(row, outcome=ENDED if ends else REFUSED, says=says)
 
 
 def _mistake(case: Case, way: Way, result: TrainingResult) -> str:
@@ -296,7 +296,8 @@ def plain_loop(case: Case, steps: Sequence[NDArray[np.int64]], unit: int) -> tup
         for entry in (scheduler, cosine):
             if entry is not None:
                 entry.step()
-    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}, loss
+    state = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    return {name: tensor.detach().clone() for name, tensor in state.items()}, loss
 
 
 def _adamw(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
@@ -339,6 +340,8 @@ def loss_of(case: Case, model: nn.Module, batch: Any) -> Tensor:
         x, y = batch.values() if isinstance(batch, dict) else batch
         return functional.cross_entropy(model(x), y)
     loss = own(model, batch)
+    if isinstance(loss, tuple) and isinstance(loss[1], dict):  # figures beside the loss
+        loss = loss[0]
     if isinstance(loss, tuple):
         return loss[0] / loss[1]  # type: ignore[no-any-return]
     assert isinstance(loss, Tensor)

@@ -48,7 +48,7 @@ from remote_agent.protocol import CLUSTER_MARK
 from remote_agent.settings import OF_ORDERS, names
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import Interrupted, JobError
-from remote_agent.training.shared import file_memory, own_devices
+from remote_agent.training.shared import file_memory, optimizer_extras, own_devices
 from remote_agent.training.user_code import checks, importing, inert, job_code, losses, seeding
 from remote_agent.training.user_code.user_errors import as_job_error as as_job_error
 from remote_agent.training.user_code.user_errors import is_users_own
@@ -332,8 +332,9 @@ def create_optimizer(factory: Any, model: nn.Module, config: TrainingConfig) -> 
     create = getattr(factory, "create_optimizer", None)
     if create is None:
         return torch.optim.AdamW(model.parameters(), lr=config.learning_rate)
-    optimizer = guard("create_optimizer", create, model, config)
-    return checks.check_optimizer(optimizer, model)
+    optimizer = checks.check_optimizer(guard("create_optimizer", create, model, config), model)
+    optimizer_extras.begin(optimizer)
+    return optimizer
 
 
 def has_scheduler(factory: Any) -> bool:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from remote_agent.training.shared import flat
+from remote_agent.training.shared import flat, optimizer_extras
 from remote_agent.training.shared.average import EMA, WeightAverage
 
 Entries = Mapping[str, Tensor | float]
@@ -115,7 +115,8 @@ def of_optimizer(
                 raise NotPortable(f"the optimizer {type(optimizer).__name__} remembers a {type(value).__name__}")
         if entries:
             result[name] = entries
-    return result
+    extras = optimizer_extras.of(optimizer)
+    return result | ({optimizer_extras.NAME: extras} if extras else {})
 
 
 def into_optimizer(
@@ -129,7 +130,7 @@ def into_optimizer(
         NotPortable: they are of another model.
     """
     parameters = flat.trained(model)
-    unknown = [name for name in states if name not in parameters]
+    unknown = [name for name in states if name not in parameters and name != optimizer_extras.NAME]
     if unknown:
         raise NotPortable(f"the optimizer's state names {unknown[0]}, which the model does not train")
     numbers = {
@@ -139,6 +140,8 @@ def into_optimizer(
     document = optimizer.state_dict()
     document["state"] = {}
     for name, entries in states.items():
+        if name == optimizer_extras.NAME:
+            continue
         parameter = parameters[name]
         if average is not None:
             average.take(parameter, entries.get(EMA))
@@ -147,6 +150,7 @@ def into_optimizer(
             copies = {key: value.clone() if isinstance(value, Tensor) else value for key, value in own.items()}
             document["state"][numbers[id(parameter)]] = copies
     optimizer.load_state_dict(document)
+    optimizer_extras.into(optimizer, states.get(optimizer_extras.NAME, {}))
 
 
 # --- Pieces of the flat buffer ---------------------------------------------------------------------------------------
@@ -269,7 +273,8 @@ def pack(state: TrainingState) -> dict[str, Tensor]:
         for name, entries in states.items():
             for key, value in entries.items():
                 mark = "" if isinstance(value, Tensor) else _NUMBER
-                result[f"{part}/{key}{mark}/{name}"] = torch.as_tensor(value).contiguous()
+                kind = torch.float64 if isinstance(value, float) else None
+                result[f"{part}/{key}{mark}/{name}"] = torch.as_tensor(value, dtype=kind).contiguous()
     return result
 
 

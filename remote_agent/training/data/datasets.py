@@ -59,7 +59,7 @@ class Collated:
 
     def batch_of(self, indices: Indices, seed: int | None, begin: int) -> Any:
         """The samples at ``indices``, put together; see :func:`fetch`."""
-        if self._collate is None and isinstance(self.dataset, TensorDataset | torch.Tensor):
+        if self._collate is None and (isinstance(self.dataset, torch.Tensor) or _is_of_tensors(self.dataset)):
             return _fetched(self.dataset, indices, seed, begin)
         samples = _samples(self.dataset, indices, seed, begin)
         if self._collate is None:
@@ -187,7 +187,7 @@ def fetch(data: Any, indices: Indices, seed: int | None = None, begin: int = 0) 
     Raises:
         JobError: the user's code raised; it names the function and the sample.
     """
-    if seed is None or isinstance(data, TensorDataset | torch.Tensor | columns.Columns | columns.Table):
+    if seed is None or isinstance(data, torch.Tensor | columns.Columns | columns.Table) or _is_of_tensors(data):
         return _fetched(data, indices, None, begin)
     with seeding.apart():
         return _fetched(data, indices, seed, begin)
@@ -201,7 +201,7 @@ def to_measure(data: Any) -> Indices:
 def _fetched(data: Any, indices: Indices, seed: int | None, begin: int) -> Any:
     if isinstance(data, Collated):
         return data.batch_of(indices, seed, begin)
-    if isinstance(data, TensorDataset):
+    if _is_of_tensors(data):
         return tuple(tensor[torch.from_numpy(indices)] for tensor in data.tensors)
     if isinstance(data, torch.Tensor):
         return data[torch.from_numpy(indices)]
@@ -209,6 +209,11 @@ def _fetched(data: Any, indices: Indices, seed: int | None, begin: int) -> Any:
         _seed(seed, begin)
         return job.guard(f"batch({_named(indices)})", data.batch, torch.from_numpy(indices))
     return collated(_samples(data, indices, seed, begin), indices.tolist())
+
+
+def _is_of_tensors(data: Any) -> bool:
+    """Whether all samples can be had at once: a subclass of ``TensorDataset`` may give others than its tensors hold."""
+    return isinstance(data, TensorDataset) and type(data).__getitem__ is TensorDataset.__getitem__
 
 
 def _samples(data: Any, indices: Indices, seed: int | None, begin: int) -> list[Any]:

@@ -27,6 +27,8 @@ class Findings:
         together: why parts of a batch do not give what it gives; empty when they do.
         state: why parts do not give what the whole makes of the model's state; empty when they do.
         hidden: what the code changes outside of the model's state; empty when nothing was seen.
+        data: why the same samples are others each time that they are taken; empty when they are not.
+        unsteady: the same samples with the same random numbers gave another loss.
         batch_statistics: the model normalises by the statistics of the samples that are together.
         moved: the model's buffers and frozen parameters that the code changes.
         notes: for the plan.
@@ -36,6 +38,8 @@ class Findings:
     together: str = ""
     state: str = ""
     hidden: str = ""
+    data: str = ""
+    unsteady: bool = False
     batch_statistics: bool = False
     moved: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
@@ -46,6 +50,8 @@ class Findings:
             together=self.together or other.together,
             state=self.state or other.state,
             hidden=self.hidden or other.hidden,
+            data=self.data or other.data,
+            unsteady=self.unsteady or other.unsteady,
             batch_statistics=self.batch_statistics or other.batch_statistics,
             moved=self.moved | other.moved,
             notes=tuple(dict.fromkeys((*self.notes, *other.notes))),
@@ -79,7 +85,22 @@ def settle(
         raise JobError(
             f"{findings.hidden} changes with every call of loss, and each worker would have its own",
             hint="make it a buffer of the model (register_buffer): it then starts each step the same everywhere, and"
-            " afterwards is the mean over the parts (of whole numbers the largest)",
+            " afterwards is the mean over the parts (of whole numbers the largest); draw random numbers from torch's,"
+            " numpy's or Python's global generators, which are seeded for each slice; return what is only shown beside"
+            ' the loss: return loss, {"name": value}',
+        )
+    if findings.data:
+        raise JobError(
+            findings.data,
+            hint="let a sample depend on its index and on random numbers of the global generators alone; what changes"
+            " in the course of training belongs into loss, by a buffer of the model",
+        )
+    if findings.unsteady and config.deterministic:
+        raise JobError(
+            "the loss of the same samples differs from call to call with the same random numbers, so that"
+            " deterministic=true can't hold",
+            hint="draw from torch's, numpy's or Python's global generators, which are seeded, in place of a generator"
+            " of your own, the clock or the system's entropy; or leave deterministic out",
         )
     if findings.state and config.unit < batch:
         raise JobError(findings.state, hint=UNIT_HINT.format(batch=batch))

@@ -22,6 +22,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 from remote_agent.goals import Watched
 from remote_agent.training import job
 from remote_agent.training.config import TrainingConfig
+from remote_agent.training.shared import optimizer_extras
 
 Options = Mapping[str, Any]
 """What a scheduler has set in one parameter group."""
@@ -107,7 +108,9 @@ class Schedule:
     def set(self, optimizer: Optimizer, step: int) -> None:
         """Give the whole ``optimizer``, one like the schedule's own, its options of ``step``."""
         for number, group in enumerate(optimizer.param_groups):
-            group.update(self.options(number, step))
+            options = self.options(number, step)
+            group.update(options)
+            optimizer_extras.was_set(optimizer, number, options)
 
     def _rewind(self) -> None:
         self._replica = _empty_copy(self._optimizer)
@@ -188,9 +191,9 @@ def _groups(optimizer: Optimizer) -> list[dict[str, Any]]:
 
 
 def _empty_copy(optimizer: Optimizer) -> Optimizer:
-    """An optimizer of the same kind with the same groups and options, over parameters without content."""
+    """An optimizer of the same kind with the same groups and options, over parameters whose content can't be read."""
     stand_ins: dict[int, object] = {
-        id(parameter): torch.nn.Parameter(torch.empty(0), requires_grad=parameter.requires_grad)
+        id(parameter): torch.nn.Parameter(torch.empty(0, device="meta"), requires_grad=parameter.requires_grad)
         for group in optimizer.param_groups
         for parameter in group["params"]
     }

@@ -7,7 +7,7 @@ each worker, which have no batch at hand.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import safetensors.torch
@@ -31,7 +31,7 @@ def check_model(model: nn.Module) -> None:
     """Refuse a model that can't be trained.
 
     Raises:
-        JobError: it has no parameter to train, or one without values.
+        JobError: it has no parameter to train, one without values, or one whose memory is another tensor's too.
     """
     parameters = dict(model.named_parameters())
     for name, parameter in parameters.items():
@@ -40,6 +40,43 @@ def check_model(model: nn.Module) -> None:
             raise JobError(f"the parameter {name} is on the meta device and has no values", hint=hint)
     if not any(parameter.requires_grad for parameter in parameters.values()):
         raise JobError("the model has no parameter to train", hint="leave requires_grad on for at least one parameter")
+    _refuse_shared_memory(model)
+
+
+def _refuse_shared_memory(model: nn.Module) -> None:
+    """Refuse a trained parameter that lies in the memory of another tensor.
+
+    Workers put parameters into buffers of their own, and from then on the other one would not follow it.
+
+    Raises:
+        JobError: there is one.
+    """
+    last = (0, "", False)
+    for begin, end, name, trained in sorted(_spans(model)):
+        if begin < last[0] and (trained or last[2]):
+            raise JobError(
+                f"{last[1]} and {name} lie in the same memory: in training only one of them would change",
+                hint="tie weights by using one Parameter in both places (b.weight = a.weight), take views of a weight"
+                " in forward, or copy it: a.weight.detach().clone()",
+            )
+        last = max(last, (end, name, trained))
+
+
+def _spans(model: nn.Module) -> Iterator[tuple[int, int, str, bool]]:
+    """Where each tensor of the model lies: the first address, that after the last, its name, whether it is trained."""
+    named = [*model.named_parameters(), *model.named_buffers()]
+    known = {id(tensor) for _, tensor in named}
+    for path, module in model.named_modules():
+        if not type(module).__module__.startswith("torch."):
+            held = [(name, value) for name, value in vars(module).items() if isinstance(value, Tensor)]
+            named += [(f"{path}.{name}" if path else name, value) for name, value in held if id(value) not in known]
+    for name, tensor in named:
+        is_plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout == torch.strided and not tensor.is_meta
+        if is_plain and tensor.numel():
+            reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+            begin = tensor.data_ptr()
+            trained = isinstance(tensor, nn.Parameter) and tensor.requires_grad
+            yield begin, begin + reach * tensor.element_size(), name, trained
 
 
 def check_optimizer(made: object, model: nn.Module) -> torch.optim.Optimizer:

@@ -58,6 +58,10 @@ class PartLoss:
     weight: float
     unknown: str = ""
 
+    def is_mean_over(self, samples: int) -> bool:
+        """Whether it weighs as much as it has samples."""
+        return self.factor == self.weight == samples
+
 
 def mean_of(parts: Sequence[tuple[float, float]]) -> float:
     """The loss of a batch whose parts have these sums and weights; 0 where they weigh nothing."""
@@ -70,8 +74,13 @@ class _Call:
     """A call of a watched function that gave a mean."""
 
     result: Tensor
+    version: int
     function: Callable[..., Tensor]
     arguments: inspect.BoundArguments
+
+    def gave(self, value: Tensor) -> bool:
+        """Whether ``value`` is the result, and was not changed in place since (``loss += penalty``)."""
+        return (value is self.result or value._base is self.result) and value._version == self.version  # noqa: SLF001
 
     def weight(self) -> float:
         """What the result was divided by."""
@@ -124,16 +133,21 @@ def _noting(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     @functools.wraps(original)
     def noting(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        if not torch.compiler.is_compiling() and _thread.calls is not None:
+        if _thread.calls is not None and not torch.compiler.is_compiling() and not _is_transformed():
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
             arguments = bound.arguments
             old_style = arguments["size_average"] is not None or arguments["reduce"] is not None
             if arguments["reduction"] == "mean" and not old_style:
-                _thread.calls.append(_Call(result, original, bound))
+                _thread.calls.append(_Call(result, result._version, original, bound))  # noqa: SLF001
         return result
 
     return noting
+
+
+def _is_transformed() -> bool:
+    """Whether this is within ``torch.func.vmap`` or its like: tensors there can't be looked at afterwards."""
+    return torch._C._functorch.peek_interpreter_stack() is not None  # noqa: SLF001 - it is said nowhere else
 
 
 def of_part(
@@ -163,7 +177,7 @@ def of_part(
     if summed_over:
         return PartLoss(value, float(summed_over), float(samples))
     for call in calls:
-        if value.data_ptr() == call.result.data_ptr():
+        if call.gave(value):
             weight = call.weight()
             return PartLoss(value, weight, weight) if weight else PartLoss(call.sum(), 1.0, 0.0)
     unknown = "" if all(call.is_plain() for call in calls) else _UNKNOWN

@@ -26,6 +26,7 @@ from remote_agent.training.shared.average import WeightAverage
 from remote_agent.training.shared.dataplane import Usage
 from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.messages import Measured
+from remote_agent.training.shared.optimizer_extras import NAME as EXTRAS
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.shared.stages import StageRole, StageWeights, micro_batch
 from remote_agent.training.user_code import losses
@@ -33,6 +34,7 @@ from remote_agent.training.user_code.losses import PartLoss
 from remote_agent.training.user_code.user_errors import LOSS, as_job_error
 from remote_agent.training.wire import codecs
 from remote_agent.training.wire.stage_links import CONNECT_ALL_S, StageLinks
+from remote_agent.training.worker.coupled import refuse_coupled
 from remote_agent.training.worker.device import backend
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device.additivity import Additivity
@@ -131,6 +133,7 @@ class BlockProfiler:
 
         check(self._model, blocks, seams, value, lambda number: devices.seed(torch.device("cpu"), number))
         findings = self._findings(on_cpu)
+        refuse_coupled(self._factory, self._model, self._config)
         self._compute.scalars.again()
         self.parts = StageParts(self._model, blocks, seams, self._compute, self._factory, self._config)
         size = min(micro_batch(self._config), self._config.batch_size)
@@ -371,7 +374,7 @@ def stage_of(parts: StageParts, role: StageRole, links: StageLinks, done: int, s
     options = schedule.create(parts.factory, optimizer, config)
     limit_to(optimizer, own)
     average = WeightAverage(config.ema_decay)
-    kept = {name: entries for name, entries in state.optimizer.items() if name in own}
+    kept = {name: entries for name, entries in state.optimizer.items() if name in own or name == EXTRAS}
     into_optimizer(OwnWeights(own), optimizer, kept, average)
     links.codec = codecs.create(role.codec) if role.codec != "fp32" else None
     links.open(dict(enumerate(role.addresses)), peers(stage, role.stages, shared), CONNECT_ALL_S)

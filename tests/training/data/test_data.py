@@ -262,3 +262,20 @@ def test_a_ray_dataset_is_read_block_by_block_and_each_sample_once_an_epoch(tmp_
 def test_a_dataset_of_tensors_is_fetched_in_one_operation() -> None:
     x = torch.arange(10)
     assert datasets.fetch(TensorDataset(x, x + 1), np.array([3, 1]))[1].tolist() == [4, 2]
+
+
+class Scaled(TensorDataset):
+    """Changes its samples when they are taken."""
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = super().__getitem__(index)
+        return x * 2, y
+
+
+def test_a_dataset_of_tensors_with_a_getitem_of_its_own_gives_its_own_samples() -> None:
+    x, y = torch.arange(6.0), torch.arange(6)
+    own = Scaled(x, y)
+    for source in (own, DataLoader(own, batch_size=2)):
+        taken = datasets.fetch(datasets.as_dataset(source), np.array([3, 1]), seed=0)
+        assert torch.equal(taken[0], torch.tensor([6.0, 2.0]))
+        assert torch.equal(taken[1], torch.tensor([3, 1]))

@@ -16,9 +16,9 @@ def config(**settings: Any) -> TrainingConfig:
     return TrainingConfig(batch_size=64, **settings)
 
 
-@pytest.mark.parametrize("name", ["summed", "together", "state", "hidden", "batch_statistics"])
+@pytest.mark.parametrize("name", ["summed", "together", "state", "hidden", "data", "unsteady", "batch_statistics"])
 def test_what_one_device_finds_holds_for_all(name: str) -> None:
-    found = Findings(**{name: True if name in ("summed", "batch_statistics") else "why"})
+    found = Findings(**{name: True if name in ("summed", "unsteady", "batch_statistics") else "why"})
     assert found | Findings() == Findings() | found == found
     assert Findings() | Findings() == Findings()
 
@@ -34,6 +34,9 @@ def test_what_devices_find_is_said_once() -> None:
     [
         ({}, Findings(hidden="a counter"), "a counter changes with every call of loss"),
         ({"unit": 64}, Findings(hidden="a counter"), "a counter changes with every call of loss"),
+        ({"unit": 64}, Findings(data="the same samples are others"), "the same samples are others"),
+        ({"deterministic": True}, Findings(unsteady=True), "deterministic=true can't hold"),
+        ({}, Findings(unsteady=True), ""),
         ({}, Findings(state="state"), "state"),
         ({"unit": 63}, Findings(state="state"), "state"),
         ({"unit": 64}, Findings(state="state"), ""),

@@ -15,7 +15,7 @@ from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import lazy
 from remote_agent.training.coordinator.sources import source_of
 from remote_agent.training.errors import JobError
-from remote_agent.training.user_code.checks import check_optimizer, load_first
+from remote_agent.training.user_code.checks import check_model, check_optimizer, load_first
 
 
 def model() -> nn.Linear:
@@ -135,3 +135,54 @@ def test_a_job_that_wants_to_make_its_steps_itself_is_refused_with_the_reason(na
         with pytest.raises(JobError, match=f"has a {name}\\(\\), which is not called") as error:
             make()
         assert "several optimizers in turns" in error.value.hint
+
+
+def tied_by_memory(network: nn.Sequential) -> None:
+    network[2].weight = nn.Parameter(network[0].weight.data)
+
+
+def transposed(network: nn.Sequential) -> None:
+    network[2].weight = nn.Parameter(network[0].weight.data.t())
+
+
+def buffer_over_weight(network: nn.Sequential) -> None:
+    network.register_buffer("kept", network[0].weight.data[1])
+
+
+class Keeping(nn.Linear):
+    """Keeps a view of its weight."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 3)
+        self.kept = self.weight.detach()
+
+
+def attribute_over_weight(network: nn.Sequential) -> None:
+    network[0] = Keeping()
+
+
+@pytest.mark.parametrize("share", [tied_by_memory, transposed, buffer_over_weight, attribute_over_weight])
+def test_a_weight_in_the_memory_of_another_tensor_is_refused(share: Any) -> None:
+    network = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
+    check_model(network)
+    share(network)
+    with pytest.raises(JobError, match="lie in the same memory") as error:
+        check_model(network)
+    assert "0.weight" in error.value.cause
+
+
+def test_one_parameter_in_two_places_and_views_of_what_is_not_trained_are_no_shared_memory() -> None:
+    network = nn.Sequential(nn.Linear(3, 3), nn.LSTM(3, 3, 2), nn.Linear(3, 3), nn.LazyLinear(3))
+    network[2].weight = network[0].weight
+    table = torch.arange(6.0)
+    network.register_buffer("whole", table)
+    network.register_buffer("part", table[:3])
+    network.register_buffer("spread", torch.ones(1).expand(4))
+    network[2].bias.requires_grad_(False)
+    network.register_buffer("kept", network[2].bias.data)
+    check_model(network)
+
+
+@pytest.mark.parametrize("wrapped", [nn.utils.spectral_norm, nn.utils.parametrizations.weight_norm])
+def test_a_weight_that_torch_computes_anew_in_each_pass_is_no_shared_memory(wrapped: Any) -> None:
+    check_model(nn.Sequential(wrapped(nn.Linear(3, 3)), nn.Linear(3, 3)))

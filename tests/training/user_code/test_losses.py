@@ -148,3 +148,32 @@ def test_a_compiled_loss_and_one_that_was_imported_before_keep_working() -> None
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+def added_in_place(model: nn.Module, batch: Any) -> Tensor:
+    scores = model(batch[0])
+    loss = functional.cross_entropy(scores, batch[1])
+    loss += 0.1 * scores.square().mean()
+    return loss
+
+
+def test_a_cross_entropy_that_something_was_added_to_in_place_is_no_cross_entropy_any_more() -> None:
+    part = losses.of_part(added_in_place, MODEL, (X, Y), len(X))
+    assert part.weight == len(X)
+    assert "more than that" in part.unknown
+
+
+def by_sample(model: nn.Module, batch: Any) -> Tensor:
+    state = dict(model.named_parameters())
+
+    def one(weights: Any, x: Tensor, y: Tensor) -> Tensor:
+        return functional.cross_entropy(torch.func.functional_call(model, weights, (x[None],)), y[None])
+
+    rows = torch.func.vmap(torch.func.grad(one), (None, 0, 0))(state, *batch)
+    return functional.cross_entropy(model(batch[0]), batch[1]) + rows["weight"].flatten(1).norm(dim=1).mean()
+
+
+def test_cross_entropies_within_a_transformation_of_torchs_are_no_obstacle() -> None:
+    part = losses.of_part(by_sample, MODEL, (X, Y.clamp_min(0)), len(X))
+    assert part.is_mean_over(len(X))
+    assert not part.unknown

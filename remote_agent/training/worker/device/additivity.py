@@ -12,10 +12,10 @@ are those of a unit (:mod:`~remote_agent.training.shared.units`). What is random
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import math
-import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -25,13 +25,16 @@ from remote_agent.training.errors import JobError
 from remote_agent.training.shared import flat
 from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.slices import Indices
-from remote_agent.training.user_code.losses import mean_of
 from remote_agent.training.user_code.user_errors import is_out_of_memory
-from remote_agent.training.worker.device import backend, held_values
+from remote_agent.training.worker.device import backend, batches, held_values
 from remote_agent.training.worker.device import device as devices
+from remote_agent.training.worker.device.comparing import Seen, follows, is_same, is_zero, mean
 from remote_agent.training.worker.device.compute import SliceComputer, seed_everything
+from remote_agent.training.worker.device.row_noise import RowNoise
 from remote_agent.training.worker.device.untouched import modes_kept
 from remote_agent.training.worker.device.watching import STATE_HINT
+
+LOG = logging.getLogger(__name__)
 
 SAMPLES = 12
 """Samples that are compared in several ways, at most; together with the parts a few small forward passes."""
@@ -40,7 +43,10 @@ GRADIENTS = 64
 """Numbers of each parameter's gradient that are compared, at most."""
 
 GRADIENT_TOLERANCE = 1e-3
-"""The most that the gradient may differ, as a part of its norm."""
+"""The most that a parameter's gradient may differ, as a part of its norm."""
+
+GRADIENT_NOISE = 1e-5
+"""What rounding may add to that, as a part of the whole gradient's norm: some gradients are nothing but rounding."""
 
 DRAWS = 12
 """Times that a random loss is computed."""
@@ -48,31 +54,8 @@ DRAWS = 12
 HALF_TOLERANCE = 5e-2
 """The most that a loss may differ, as a part of itself, where a parameter is in half precision."""
 
-NOISE = 1e-6
-"""The most that a loss without randomness differs from one time to the next, as a part of itself: some kernels add up
-in any order. Dropout may change a loss by as little as a part in ten thousand."""
-
-CERTAIN = 6.0
-"""Standard errors that random means may differ by."""
-
 NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)  # noqa: SLF001 - their common bases
 """Modules whose running statistics are averaged, as under data parallel training."""
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """One call of the loss: the sum over its samples, their weight, and the model's state afterwards."""
-
-    total: float
-    weight: float
-    samples: int
-    plain: bool
-    unknown: str
-    state: dict[str, Tensor]
-
-    @property
-    def mean(self) -> float:
-        return mean_of([(self.total, self.weight)])
 
 
 def uses_batch_statistics(model: nn.Module) -> bool:
@@ -121,6 +104,9 @@ class Additivity:
         self._statistics = uses_batch_statistics(model)
         halves = any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in model.parameters())
         self.tolerance = HALF_TOLERANCE if halves else backend.of(computer.device).tolerance
+        self._unsteady, self._data = False, ""
+        self._noise: RowNoise | None = None
+        self._known: tuple[bool, bool] | None = None
         self.evaluating: bool | None = None
         self.scale = 0.0
 
@@ -138,15 +124,21 @@ class Additivity:
             self._leave_no_gradient()
             one = self._see(0, count, 1)
             self._refuse_own_backward()
+            self._data = batches.unlike(self._computer, self._indices)
             kept = held_values.reached(self._owner, self._model)
             other = self._see(0, count, 2)
             hidden = held_values.changed(kept, held_values.reached(self._owner, self._model))
+            self._unsteady = not is_same(one, self._see(0, count, 1))
             if hidden:  # what the same samples and random numbers give again (features that are kept) is no state
-                self._see(0, count, 1)
-                hidden = held_values.changed(kept, held_values.reached(self._owner, self._model))
+                now = held_values.reached(self._owner, self._model)
+                hidden = held_values.changed(kept, now, lengths=self._unsteady)
             self._moved = frozenset(name for name, now in one.state.items() if not torch.equal(now, self._first[name]))
             state = self._about_state(one)
-            if self._statistics or not _is_same(one, other):
+            if not is_same(one, other) and not self._statistics:
+                self._known = self._by_rows()
+                if self._known == (False, False):
+                    return self._findings(False, False, one.unknown or _TOGETHER, state, hidden, ())
+            if self._statistics or not is_same(one, other):
                 try:
                     with modes_kept(self._model):
                         self._model.eval()
@@ -155,12 +147,12 @@ class Additivity:
                     return self._in_training(state, hidden)
             return self._compared(one, other, state, hidden)
 
-    def _compared(self, one: _Seen, other: _Seen, state: str, hidden: str) -> Findings:
+    def _compared(self, one: Seen, other: Seen, state: str, hidden: str) -> Findings:
         """Compare in the present mode; the whole batch gives ``one``, and ``other`` with other random numbers."""
         count = len(self._indices)
         notes: tuple[str, ...] = ()
         as_mean = as_sum = False
-        if _is_same(one, other):
+        if is_same(one, other):
             self.scale = abs(one.mean)
             splits = [(self._see(0, end, 1), self._see(end, count, 1)) for end in self._splits()]
             as_mean = all(self._fits(one, *parts, as_mean=True) for parts in splits)
@@ -172,9 +164,10 @@ class Additivity:
                 together = self._about_large(as_mean) or self._about_gradients(as_mean)
                 return self._findings(as_mean, as_sum, one.unknown or together, state, hidden, notes)
             other = self._see(0, count, 1, data_seed=1)
-        if not _is_same(one, other):
-            as_mean, as_sum = self._on_average()
-            notes = (_RANDOM if _is_same(one, self._see(0, count, 1)) else _UNSTEADY,)
+        if not is_same(one, other):
+            as_mean, as_sum = self._known or self._on_average()
+            steady = is_same(one, self._see(0, count, 1))
+            notes = () if self._known and steady else (_RANDOM if steady else _UNSTEADY,)
         together = one.unknown or ("" if as_mean or as_sum else _TOGETHER)
         return self._findings(as_mean, as_sum, together, state, hidden, notes)
 
@@ -187,7 +180,7 @@ class Additivity:
                 return ""
             whole, left, right = self._see(0, count, 1), self._see(0, count // 2, 1), self._see(count // 2, count, 1)
             fits = self._fits(whole, left, right, as_mean=as_mean)
-            return "" if fits or not _is_same(whole, self._see(0, count, 1)) else _TOGETHER
+            return "" if fits or not is_same(whole, self._see(0, count, 1)) else _TOGETHER
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -211,14 +204,16 @@ class Additivity:
             return ""  # cuDNN's recurrent layers have no backward in evaluation mode
         finally:
             self._leave_no_gradient()
-        most = GRADIENT_TOLERANCE * float(whole.norm() + left.norm() + right.norm()) + 1e-12
-        most *= self.tolerance / backend.CPU.tolerance
-        if not float((whole - left - right).norm()) > most or float((whole - again).norm()) > 0.01 * most:
-            return ""
-        return _BACKWARD
+        share = GRADIENT_TOLERANCE * self.tolerance / backend.CPU.tolerance
+        least = GRADIENT_NOISE * math.sqrt(sum(float(each.norm()) ** 2 for each in whole)) + 1e-12
+        for one, a, b, other in zip(whole, left, right, again, strict=True):
+            most = share * float(one.norm() + a.norm() + b.norm()) + least
+            if float((one - a - b).norm()) > most and float((one - other).norm()) <= 0.01 * most:
+                return _BACKWARD
+        return ""
 
-    def _gradient(self, begin: int, end: int, as_mean: bool) -> Tensor:
-        """Some numbers of the gradient of the sum over these samples."""
+    def _gradient(self, begin: int, end: int, as_mean: bool) -> list[Tensor]:
+        """Some numbers of each parameter's gradient of the sum over these samples."""
         self._leave_no_gradient()
         self._restore()
         seed_everything(1, self._computer.device)
@@ -235,7 +230,7 @@ class Additivity:
             if numbers.is_complex():
                 numbers = torch.view_as_real(numbers).flatten()
             found.append(numbers[:: max(1, len(numbers) // GRADIENTS)].double().cpu())
-        return torch.cat(found)
+        return found
 
     def _leave_no_gradient(self) -> None:
         for parameter in self._model.parameters():
@@ -253,8 +248,8 @@ class Additivity:
         if self._statistics:
             as_mean, as_sum, about = True, False, "was not checked"
         else:
-            as_mean, as_sum = self._on_average()
-            about = "was checked on average only"
+            as_mean, as_sum = self._known or self._on_average()
+            about = "was checked in training mode only" if self._known else "was checked on average only"
         note = f"the loss can't be computed in evaluation mode: what it is a mean over {about}"
         return self._findings(as_mean, as_sum, "" if as_mean or as_sum else _TOGETHER, state, hidden, (note,))
 
@@ -266,6 +261,8 @@ class Additivity:
             together=together,
             state=state,
             hidden=hidden,
+            data=self._data,
+            unsteady=self._unsteady,
             batch_statistics=self._statistics,
             moved=self._moved,
             notes=notes,
@@ -276,18 +273,39 @@ class Additivity:
         count = len(self._indices)
         return sorted({max(1, count // 3), count // 2})
 
-    def _fits(self, whole: _Seen, left: _Seen, right: _Seen, *, as_mean: bool) -> bool:
+    def _fits(self, whole: Seen, left: Seen, right: Seen, *, as_mean: bool) -> bool:
         """Whether the whole is the parts' mean, or their sum."""
         if not as_mean:
             return self._close(whole.mean, left.mean + right.mean, whole.mean)
         if not math.isclose(left.weight + right.weight, whole.weight, rel_tol=self.tolerance, abs_tol=1e-9):
             return False
-        return self._close(whole.mean, _mean(left, right), whole.mean, left.mean, right.mean)
+        return self._close(whole.mean, mean(left, right), whole.mean, left.mean, right.mean)
 
     def _close(self, one: float, other: float, *scale: float) -> bool:
         if not (math.isfinite(one) and math.isfinite(other)):
             return True  # a loss that is not finite is told of by the first step
         return abs(one - other) <= self.tolerance * max(map(abs, scale)) + 1e-7
+
+    def _by_rows(self) -> tuple[bool, bool] | None:
+        """Whether a random loss is a mean, and whether it is a sum, with the same random numbers for each sample.
+
+        None: not all of its random numbers are known by samples.
+        """
+        count = len(self._indices)
+        self._noise = noise = RowNoise(count, self._computer.device)
+        try:
+            one, again = self._see(0, count, 1), self._see(0, count, 1)
+            splits = [(self._see(0, end, 1), self._see(end, count, 1)) for end in self._splits()]
+        except Exception as error:  # noqa: BLE001 - not every operation can be carried out for other rows
+            LOG.info("random numbers are not known by samples: %s", error)
+            return None
+        finally:
+            self._noise = None
+        if not noise.exact or not is_same(one, again):
+            return None
+        plain = all(each.plain for parts in splits for each in parts)
+        as_mean = all(self._fits(one, *parts, as_mean=True) for parts in splits)
+        return as_mean, plain and all(self._fits(one, *parts, as_mean=False) for parts in splits)
 
     def _on_average(self) -> tuple[bool, bool]:
         """Whether a random loss is a mean, and whether it is a sum."""
@@ -297,27 +315,28 @@ class Additivity:
             whole = self._see(0, count, draw, draw)
             left, right = self._see(0, end, draw + 1, draw + 1), self._see(end, count, draw + 2, draw + 2)
             plain &= left.plain
-            means.append(whole.mean - _mean(left, right))
+            means.append(whole.mean - mean(left, right))
             sums.append(whole.mean - left.mean - right.mean)
-        return _is_zero(means), plain and _is_zero(sums)
+        return is_zero(means), plain and is_zero(sums)
 
-    def _see(self, begin: int, end: int, seed: int, data_seed: int = 0) -> _Seen:
+    def _see(self, begin: int, end: int, seed: int, data_seed: int = 0) -> Seen:
         """The loss of some of the samples, from the state that the model had."""
         self._restore()
         seed_everything(seed, self._computer.device)
         samples = end - begin
-        part = self._computer.probe(self._indices[begin:end], data_seed, begin)
+        with self._noise.of(begin, end) if self._noise is not None else contextlib.nullcontext():
+            part = self._computer.probe(self._indices[begin:end], data_seed, begin)
         state = {name: tensor.detach().clone() for name, tensor in self._state.items()}
         total = float(part.value.detach()) * part.factor
         self._restore()
-        return _Seen(total, part.weight, samples, part.factor == part.weight == samples, part.unknown, state)
+        return Seen(total, part.weight, samples, part.factor == part.weight == samples, part.unknown, state)
 
     @torch.no_grad()
     def _restore(self) -> None:
         for name, tensor in self._state.items():
             tensor.copy_(self._first[name])
 
-    def _about_state(self, whole: _Seen) -> str:
+    def _about_state(self, whole: Seen) -> str:
         """Which of the model's state is not the mean over the parts (of whole numbers: the largest)."""
         exempt = _statistics(self._model)
         changed = self._moved - exempt
@@ -327,7 +346,7 @@ class Additivity:
             left, right = self._see(0, end, 1), self._see(end, len(self._indices), 1)
             for name in sorted(changed):
                 parts = (left.state[name], right.state[name], left.samples, right.samples)
-                if not _follows(whole.state[name], *parts, self.tolerance):
+                if not follows(whole.state[name], *parts, self.tolerance):
                     return _STATE.format(name=name)
         return ""
 
@@ -348,10 +367,6 @@ _BACKWARD = (
 _STATE = "{name} is not trained, and what the code makes of it for a batch is not the mean over its parts (a queue?)"
 
 
-def _mean(*parts: _Seen) -> float:
-    return mean_of([(part.total, part.weight) for part in parts])
-
-
 def _spread(samples: Indices, count: int) -> Indices:
     """Some of the samples, from all over: what is sorted by label or length would look more alike than it is."""
     return samples[np.unique(np.linspace(0, len(samples) - 1, count).astype(np.int64))]
@@ -365,24 +380,3 @@ def _statistics(model: nn.Module) -> frozenset[str]:
         if isinstance(module, NORMS)
         for name, _ in module.named_buffers(recurse=False)
     )
-
-
-def _follows(whole: Tensor, left: Tensor, right: Tensor, a: int, b: int, tolerance: float) -> bool:
-    if not whole.is_floating_point():
-        return torch.equal(whole, torch.maximum(left, right))
-    mean = (left.double().cpu() * a + right.double().cpu() * b) / (a + b)
-    scale = float(whole.abs().max()) if whole.numel() else 0.0
-    return torch.allclose(whole.double().cpu(), mean, rtol=tolerance, atol=1e-7 + 1e-2 * tolerance * scale)
-
-
-def _is_same(one: _Seen, other: _Seen) -> bool:
-    """Whether two calls with other random numbers gave the same loss: it has none."""
-    if not (math.isfinite(one.mean) and math.isfinite(other.mean)):
-        return True
-    return math.isclose(one.mean, other.mean, rel_tol=NOISE, abs_tol=1e-12)
-
-
-def _is_zero(differences: Sequence[float]) -> bool:
-    """Whether the mean of these is 0 as far as can be told."""
-    error = statistics.stdev(differences) / math.sqrt(len(differences))
-    return abs(statistics.fmean(differences)) <= CERTAIN * error + 1e-6

@@ -32,6 +32,7 @@ from remote_agent.training.user_code import losses, seeding
 from remote_agent.training.user_code.losses import PartLoss
 from remote_agent.training.user_code.user_errors import LOSS, as_job_error, is_out_of_memory
 from remote_agent.training.worker.device import device as devices
+from remote_agent.training.worker.device.batches import Rows
 from remote_agent.training.worker.device.loss_scaling import LossScale
 from remote_agent.training.worker.device.scalars import Scalars
 from remote_agent.training.worker.device.simulation import SimulatedDevice
@@ -81,6 +82,8 @@ class SliceComputer:
 
     Attributes:
         most: samples that are computed at a time; a larger slice is accumulated. None: any.
+        data: what :func:`~remote_agent.training.data.datasets.fetch` takes batches from.
+        rows: whether batches have a row for each sample.
         scalars: the figures that the loss gives beside the loss.
         simulated: whose pace is kept; None: as fast as it goes.
         changing: names of the model's buffers and frozen parameters that training changes. Each part starts from what
@@ -113,7 +116,8 @@ class SliceComputer:
         self.on_last: Callable[[SliceLoss], None] | None = None
         self.on_repeat: Callable[[], None] | None = None
         self.scalars = Scalars(loss)
-        self._model, self._loss, self._data, self._device = model, self.scalars.loss, data, device
+        self._model, self._loss, self.data, self._device = model, self.scalars.loss, data, device
+        self.rows = Rows()
         self.seed, self._dtype = seed, dtype
         self._parameters = list(flat.trained(model).values())
         self._scale = LossScale(self._parameters) if dtype is torch.float16 else None
@@ -201,6 +205,10 @@ class SliceComputer:
                 self.scalars.samples = len(part.indices)
                 loss = losses.of_part(self._loss, self._model, samples, len(part.indices), batch if self.summed else 0)
             whole = len(part.indices) == batch
+            if not whole and loss.is_mean_over(len(part.indices)) and not self.summed:
+                lost = self.rows.lost(samples, len(part.indices))
+                if lost:
+                    raise JobError(lost, hint=losses.WEIGHT_HINT)
             if loss.unknown and not whole and not self.unit:
                 raise JobError(loss.unknown, hint=losses.WEIGHT_HINT)
             scale = 1 / loss.weight if whole and loss.weight else 1 / batch
@@ -262,7 +270,7 @@ class SliceComputer:
 
     def fetched(self, indices: Indices, begin: int, seed: int | None = None) -> Any:
         """These samples, on the device; the first is at position ``begin`` of the run's order."""
-        found = datasets.fetch(self._data, indices, self.seed if seed is None else seed, begin)
+        found = datasets.fetch(self.data, indices, self.seed if seed is None else seed, begin)
         return devices.move(found, self._device)
 
     def probe(self, indices: Indices, seed: int, begin: int) -> PartLoss:

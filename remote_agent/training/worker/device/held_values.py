@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import random
+import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from types import FunctionType
@@ -12,16 +15,23 @@ import torch
 from torch import Tensor, nn
 
 from remote_agent.training.shared import flat
+from remote_agent.training.user_code.user_errors import is_users_own
 
 MOST_ENTRIES = 100
 """Of a container, that are looked at."""
+
+LENGTH = "len({})"
+"""The name of how long a list is: what is only added to it may be for the user's own log."""
 
 _OF_TORCH = frozenset(vars(nn.Module()))
 """What each module has: parameters, buffers and submodules lie there."""
 
 
 def values(path: str, value: object, depth: int = 2) -> Iterator[tuple[str, object]]:
-    """Numbers and tensors in ``value``, each with its ``path``; containers are entered ``depth`` deep."""
+    """Numbers, tensors and random generators in ``value``, each with its ``path``, and how long lists are.
+
+    Containers and objects of the user's own classes are entered ``depth`` deep.
+    """
     if isinstance(value, bool | int | float):
         yield path, value
     elif isinstance(value, Tensor | np.ndarray):
@@ -30,10 +40,30 @@ def values(path: str, value: object, depth: int = 2) -> Iterator[tuple[str, obje
         for name, tensor in value.state_dict().items():
             if isinstance(tensor, Tensor):
                 yield f"{path}.{name}", flat.digest(tensor)
-    elif isinstance(value, Mapping | list | tuple) and depth:
+    elif isinstance(value, torch.Generator):
+        yield path, flat.fingerprint(value.get_state())
+    elif isinstance(value, np.random.Generator | np.random.RandomState):
+        yield path, repr(value.bit_generator.state if isinstance(value, np.random.Generator) else value.get_state())
+    elif isinstance(value, random.Random):
+        yield path, hash(value.getstate())
+    elif isinstance(value, Mapping | list | tuple | deque) and depth:
+        if isinstance(value, list | deque):
+            yield LENGTH.format(path), len(value)
         entries = value.items() if isinstance(value, Mapping) else enumerate(value)
         for key, entry in list(islice(entries, MOST_ENTRIES)):
             yield from values(f"{path}[{key!r}]", entry, depth - 1)
+    elif depth and is_own(value):
+        for name, held in list(vars(value).items()):
+            yield from values(f"{path}.{name}", held, depth - 1)
+
+
+def is_own(value: object) -> bool:
+    """Whether it is an object of a class of the user's, with attributes."""
+    kind = type(value)
+    if kind.__module__ == "builtins" or isinstance(value, type) or not hasattr(value, "__dict__"):
+        return False
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return file is None or is_users_own(file)
 
 
 def named_by(function: Callable[..., object], seen: set[object] | None = None) -> Iterator[tuple[str, object]]:
@@ -75,6 +105,8 @@ def reached(owner: object, model: nn.Module) -> dict[str, object]:
     return found
 
 
-def changed(before: Mapping[str, object], after: Mapping[str, object]) -> str:
-    """The path of a value that is not what it was; empty: all are."""
-    return next((name for name, value in after.items() if name in before and before[name] != value), "")
+def changed(before: Mapping[str, object], after: Mapping[str, object], *, lengths: bool = True) -> str:
+    """The path of a value that is not what it was; empty: all are. ``lengths``: those of lists count, too."""
+    skipped = "" if lengths else LENGTH.split("{", 1)[0]
+    paths = (name for name, value in after.items() if name in before and before[name] != value)
+    return next((path for path in paths if not (skipped and path.startswith(skipped))), "")

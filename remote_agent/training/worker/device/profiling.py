@@ -99,8 +99,8 @@ class Profiler:
                 buffer.copy_(first)
         for parameter in self._model.parameters():
             parameter.grad = None
-        findings = self._findings(state, before, batch)
-        usage = dataclasses.replace(usage, buffers=usage.buffers | findings.moved)
+        findings, changed = self._findings(state, before, batch)
+        usage = dataclasses.replace(usage, changed=usage.changed | changed, buffers=usage.buffers | findings.moved)
         return Measured(
             points=tuple(points),
             usage=usage,
@@ -111,17 +111,22 @@ class Profiler:
         )
 
     @torch.no_grad()
-    def _findings(self, state: dict[str, Tensor], first: Sequence[Tensor], batch: int) -> Findings:
-        """What :class:`Additivity` finds, with other weights than the first ones.
+    def _findings(
+        self, state: dict[str, Tensor], first: Sequence[Tensor], batch: int
+    ) -> tuple[Findings, frozenset[str]]:
+        """What :class:`Additivity` finds, with other weights than the first ones; trained parameters that changed.
 
         A teacher is equal to what it follows in the beginning: it would not be seen to move.
         """
         torch.manual_seed(0)
         for buffer in self._weights.flats:
             buffer.add_(torch.randn_like(buffer) * (1e-2 * buffer.abs() + 1e-3))
+        parameters = flat.trained(self._model)
+        stirred = {name: flat.digest(parameter) for name, parameter in parameters.items()}
         try:
             additivity = Additivity(self._model, self._computer, self._owner, self._samples, state, self._large(batch))
             found: Findings = job.guard(LOSS, additivity.check)
+            changed = frozenset(name for name, each in parameters.items() if flat.digest(each) != stirred[name])
             if additivity.evaluating is not None:
                 self.watch = LossWatch(
                     self._model,
@@ -132,7 +137,7 @@ class Profiler:
         finally:
             for buffer, before in zip(self._weights.flats, first, strict=True):
                 buffer.copy_(before)
-        return found
+        return found, changed
 
     def _large(self, batch: int) -> int:
         """Samples of a batch, or so many as are computed in :data:`LARGE_S`."""

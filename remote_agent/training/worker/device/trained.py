@@ -13,6 +13,10 @@ _FIXED = (
     "leave requires_grad as create_model sets it; until a layer is to be trained, call it with its weights detached"
     " (torch.func.functional_call), or train it in a second run that begins with the first one's weights"
 )
+_MADE = (
+    "make every layer and parameter in create_model (torch.nn.LazyLinear where the first batch says the shape), and"
+    " change values by the optimizer alone"
+)
 _DENSE = "create the layer with sparse=False, and use Adam or SGD in the place of SparseAdam"
 
 
@@ -29,11 +33,14 @@ class TrainedParameters:
         """``loss``, which refuses to go on after a call that changed what is trained.
 
         Raises:
-            JobError: when it is called, and the model's code began or ended to train a parameter.
+            JobError: when it is called, and the model's code began or ended to train a parameter, or made one.
         """
 
         def watched(model: nn.Module, batch: Any) -> Any:
+            before = _identities(model)
             result = loss(model, batch)
+            if _identities(model) != before:
+                _refuse_made(model, frozenset(before))
             self.check()
             return result
 
@@ -49,6 +56,19 @@ class TrainedParameters:
             if parameter.requires_grad is not trained:
                 switch = "off" if trained else "on"
                 raise JobError(f"the model's code switched requires_grad {switch} for {name} in training", hint=_FIXED)
+
+
+def _identities(model: nn.Module) -> list[int]:
+    """Of all parameters; ``named_parameters`` takes five times as long."""
+    return [id(each) for module in model.modules() for each in module._parameters.values()]  # noqa: SLF001
+
+
+def _refuse_made(model: nn.Module, before: frozenset[int]) -> None:
+    """Refuse parameters that the model's code made while a loss was computed: other workers would have others."""
+    for name, parameter in model.named_parameters():
+        if id(parameter) not in before:
+            raise JobError(f"the parameter {name} was made by forward or loss, and nothing would train it", hint=_MADE)
+    raise JobError("forward or loss took a parameter out of the model", hint=_MADE)
 
 
 def refuse_sparse(model: nn.Module) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 import types
 from collections.abc import Callable
 from typing import Any
@@ -170,7 +171,8 @@ def test_a_loss_that_calls_backward_itself_is_refused() -> None:
 
 def test_a_loss_that_is_random_in_evaluation_mode_too_is_compared_on_average() -> None:
     def noisy(model: nn.Module, batch: Any) -> Tensor:
-        return (model(batch[0]) + 0.1 * torch.randn(len(batch[0]), 3)).square().mean()
+        noise = torch.from_numpy(np.random.randn(len(batch[0]), 3)).float()  # torch's own is known by samples
+        return (model(batch[0]) + 0.1 * noise).square().mean()
 
     seen = found(noisy)
     assert not seen.together
@@ -329,3 +331,96 @@ def test_the_plan_says_what_was_settled() -> None:
     assert "undivided" in findings.about(whole, Findings())[0]
     normed = Findings(batch_statistics=True)
     assert "batch normalisation" in findings.about(settle(CONFIG, normed, (), 2), normed)[0]
+
+
+class Clipped(nn.Module):
+    """Clips the gradient of a hidden layer by its norm over the batch; the layers before it have small gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        h = torch.tanh(self.first(x))
+        h.register_hook(lambda gradient: gradient * (1e-3 / gradient.norm()).clamp(max=1))
+        return self.last(h)
+
+
+def test_a_small_gradient_that_depends_on_the_batch_is_told_beside_large_ones() -> None:
+    assert "the gradient of a batch" in found(squared, Clipped()).together
+
+
+class Drawing(nn.Module):
+    """Adds noise from a generator of its own."""
+
+    def __init__(self, rng: Any, draw: Callable[[Any], float]) -> None:
+        super().__init__()
+        self.net, self.rng, self.draw = net(), rng, draw
+
+    def forward(self, x: Tensor) -> Any:
+        return self.net(x + self.draw(self.rng))
+
+
+@pytest.mark.parametrize(
+    ("rng", "draw"),
+    [
+        (torch.Generator(), lambda rng: float(torch.rand((), generator=rng))),
+        (np.random.default_rng(0), lambda rng: float(rng.random())),
+        (np.random.RandomState(0), lambda rng: float(rng.rand())),
+        (random.Random(0), lambda rng: rng.random()),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_generator_of_the_models_own_is_named_and_does_not_go_with_deterministic(rng: Any, draw: Any) -> None:
+    seen = found(squared, Drawing(rng, draw))
+    assert seen.hidden == "model.rng"
+    assert seen.unsteady
+
+
+def test_a_loss_that_differs_with_the_same_random_numbers_does_not_go_with_deterministic() -> None:
+    def fresh(model: nn.Module, batch: Any) -> Tensor:
+        return squared(model, batch) * float(np.random.default_rng().random())
+
+    seen = found(fresh)
+    assert seen.unsteady
+    assert not seen.hidden
+    assert settle(TrainingConfig(), seen, (), devices=2)
+    with pytest.raises(JobError, match="deterministic=true can't hold"):
+        settle(TrainingConfig(deterministic=True), seen, (), devices=2)
+
+
+class Meter:
+    """A moving mean, as a plain object."""
+
+    def __init__(self) -> None:
+        self.value, self.seen = 1.0, [1.0]
+
+    def update(self, value: float) -> None:
+        self.value += 0.1 * (value - self.value)
+
+
+class Metered(nn.Module):
+    """Has a meter."""
+
+    def __init__(self, update: Callable[[Meter, float], Any], uses: bool) -> None:
+        super().__init__()
+        self.net, self.meter, self.update, self.uses = net(), Meter(), update, uses
+
+    def forward(self, x: Tensor) -> Any:
+        out = self.net(x)
+        self.update(self.meter, float(out.detach().abs().mean()))
+        return out / (self.meter.value + sum(self.meter.seen)) if self.uses else out
+
+
+@pytest.mark.parametrize(
+    ("update", "uses", "hidden"),
+    [
+        (Meter.update, True, "model.meter.value"),
+        (lambda meter, value: meter.seen.append(value), True, "len(model.meter.seen)"),
+        (lambda meter, value: meter.seen.append(value), False, ""),  # a log
+    ],
+)
+def test_state_in_an_object_is_named_and_a_list_that_is_only_added_to_is_not(
+    update: Callable[[Meter, float], Any], uses: bool, hidden: str
+) -> None:
+    assert found(squared, Metered(update, uses)).hidden == hidden

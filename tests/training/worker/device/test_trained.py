@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -27,3 +29,40 @@ def test_a_sparse_gradient_is_refused_with_what_to_do() -> None:
     with pytest.raises(JobError, match="weight has sparse gradients") as error:
         refuse_sparse(model)
     assert "sparse=False" in error.value.hint
+
+
+class Late(nn.Module):
+    """Has a layer that forward makes, or puts in another's place."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.first, self.name = nn.Linear(2, 2), name
+
+    def forward(self, x: torch.Tensor) -> Any:
+        setattr(self, self.name, nn.Linear(2, 2))
+        return self.first(x)
+
+
+@pytest.mark.parametrize("name", ["second", "first"])
+def test_a_parameter_that_forward_makes_is_named(name: str) -> None:
+    model = Late(name)
+    loss = TrainedParameters(model).watching(lambda network, batch: network(batch).sum())
+    with pytest.raises(JobError, match=f"the parameter {name}.weight was made by forward"):
+        loss(model, torch.ones(1, 2))
+
+
+def test_a_parameter_that_forward_takes_away_is_told_and_one_that_is_set_again_is_not() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    parameters = TrainedParameters(model)
+
+    def ties(network: Any, batch: torch.Tensor) -> Any:
+        network[1].weight = network[1].weight
+        return network(batch).sum()
+
+    def takes(network: Any, batch: torch.Tensor) -> Any:
+        network[1].bias = None
+        return network(batch).sum()
+
+    parameters.watching(ties)(model, torch.ones(1, 2))
+    with pytest.raises(JobError, match="took a parameter out"):
+        parameters.watching(takes)(model, torch.ones(1, 2))

@@ -1,0 +1,72 @@
+"""Whether an optimizer's step of one weight depends on other weights: each stage of a pipeline has only its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from remote_agent.training import job
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.errors import JobError
+from remote_agent.training.worker.device.compute import seed_everything
+from remote_agent.training.worker.stage import limit_to
+
+STEPS = 2
+"""That are made with and without another weight."""
+
+LARGE = 100.0
+"""How large the other weight's gradient is beside the one's: norms over both show it."""
+
+
+def refuse_coupled(factory: Any, model: nn.Module, config: TrainingConfig) -> None:
+    """Refuse an optimizer that a pipeline's stages can't step each for itself; the weights are as they were afterwards.
+
+    Two small weights are stepped, and then one of them alone.
+
+    Raises:
+        JobError: the one is stepped in another way beside the other.
+    """
+    try:
+        optimizer = job.create_optimizer(factory, model, config)
+        groups = [[each for each in group["params"] if each.requires_grad] for group in optimizer.param_groups]
+        members = max(groups, key=len)
+        if len(members) < 2:
+            return
+        middle = len(members) // 2
+        other, one = (min(part, key=Tensor.numel) for part in (members[:middle], members[middle:]))
+        both = _stepped(factory, model, config, one, [other, one])
+        alone = _stepped(factory, model, config, one, [one])
+    except Exception:  # noqa: BLE001 - if it is the job's mistake the first step says so
+        return
+    if not torch.allclose(both, alone, rtol=1e-5, atol=1e-7, equal_nan=True):
+        raise JobError(
+            f"the step that the optimizer {type(optimizer).__name__} makes for a weight depends on other weights (a"
+            " norm over all of them?) or on random numbers, and each stage of a pipeline has only its own weights",
+            hint="clip_norm clips by the norm over all stages; use an optimizer whose step looks at one weight at a"
+            " time, or strategy=sync or strategy=allreduce",
+        )
+
+
+def _stepped(
+    factory: Any, model: nn.Module, config: TrainingConfig, one: nn.Parameter, members: Sequence[nn.Parameter]
+) -> Tensor:
+    """The weight ``one`` after some steps of the job's optimizer over these alone."""
+    before = [each.detach().clone() for each in members]
+    try:
+        optimizer = job.create_optimizer(factory, model, config)
+        limit_to(optimizer, {str(number): each for number, each in enumerate(members)})
+        seed_everything(config.seed, one.device)
+        for _ in range(STEPS):
+            for each in members:
+                each.grad = torch.linspace(-1, 1, each.numel(), device=each.device, dtype=each.dtype).view(each.shape)
+                each.grad *= 1 if each is one else LARGE
+            optimizer.step()
+        return one.detach().clone()
+    finally:
+        with torch.no_grad():
+            for each, value in zip(members, before, strict=True):
+                each.copy_(value)
+                each.grad = None

@@ -1,0 +1,90 @@
+"""What the data gives a worker: the same sample each time that it is taken, and a row for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any, Protocol
+
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from remote_agent.training.data.datasets import Collated
+from remote_agent.training.shared.slices import Indices
+from remote_agent.training.worker.device import held_values
+
+DEPTH = 4
+"""How deep batches and data sets in data sets are entered."""
+
+
+class Fetches(Protocol):
+    """What fetches samples; see :class:`~remote_agent.training.worker.device.compute.SliceComputer`."""
+
+    data: Any
+    rows: Rows
+
+    def fetched(self, indices: Indices, begin: int, seed: int | None = None) -> Any:
+        """These samples."""
+
+
+def unlike(computer: Fetches, indices: Indices) -> str:
+    """Why the same samples are others each time that they are taken: numbers of the data set changed with them.
+
+    Empty: they are the same, or nothing was seen to change (a generator, the clock). What a batch looks like is noted.
+    """
+    before = dict(_numbers("", computer.data, DEPTH))
+    taken = [computer.fetched(indices[:count], 0, 0) for count in (len(indices), len(indices), len(indices) // 2)]
+    first, again = (dict(held_values.values("batch", batch, DEPTH)) for batch in taken[:2])
+    computer.rows.note(taken[0], len(indices))
+    computer.rows.note(taken[2], len(indices) // 2)
+    name = first != again and held_values.changed(before, dict(_numbers("", computer.data, DEPTH)))
+    return (
+        f"the same samples of the data are others each time that they are taken, and {name} of the data set changes"
+        " with that: each worker would have its own"
+        if name
+        else ""
+    )
+
+
+def _numbers(path: str, value: object, depth: int) -> Iterator[tuple[str, object]]:
+    """Numbers in the attributes of a data set, and of those that it is made of."""
+    if isinstance(value, bool | int | float):
+        yield path, value
+    elif isinstance(value, list | tuple) and depth:  # those of a ConcatDataset
+        for entry in islice(value, held_values.MOST_ENTRIES):
+            if isinstance(entry, Dataset):
+                yield from _numbers(path, entry, depth - 1)
+    elif depth and (isinstance(value, Dataset | Collated) or held_values.is_own(value)):
+        for name, held in list(vars(value).items()):
+            yield from _numbers(name, held, depth - 1)
+
+
+class Rows:
+    """Whether batches have a row for each sample: where they had, one with fewer has lost some (a ``collate_fn``)."""
+
+    def __init__(self) -> None:
+        self._always = True
+
+    def note(self, batch: Any, samples: int) -> None:
+        """The measurement got this batch of so many samples."""
+        self._always = self._always and samples in _lengths(batch, DEPTH)
+
+    def lost(self, batch: Any, samples: int) -> str:
+        """What is wrong with a batch of so many samples; empty: nothing."""
+        lengths = _lengths(batch, DEPTH) if self._always else {samples}
+        if samples in lengths:
+            return ""
+        return (
+            f"{samples} samples became a batch of {max(lengths, default=0)} rows (does collate_fn leave some out?), and"
+            " a mean over these is no mean over samples"
+        )
+
+
+def _lengths(batch: Any, depth: int) -> set[int]:
+    """The first dimensions of all tensors of a batch."""
+    if isinstance(batch, Tensor):
+        return {len(batch)} if batch.dim() else set()
+    entries = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
+    if held_values.is_own(batch) and not isinstance(batch, Mapping | list | tuple):
+        entries = vars(batch).values()
+    return set().union(*(_lengths(entry, depth - 1) for entry in entries)) if depth else set()

@@ -1,0 +1,53 @@
+"""What the measurement before the first step finds out about the model."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from remote_agent.training.data import datasets
+from remote_agent.training.shared.flat import FlatTensors
+from remote_agent.training.worker.device.compute import SliceComputer
+from remote_agent.training.worker.device.profiling import Profiler
+
+CPU = torch.device("cpu")
+
+
+class Averaged(nn.Module):
+    """A network, and a copy that is set to it in each forward pass, without ``requires_grad_(False)``."""
+
+    def __init__(self, *, frozen: bool) -> None:
+        super().__init__()
+        self.net = nn.Linear(3, 2)
+        self.average = copy.deepcopy(self.net).requires_grad_(not frozen)
+
+    def forward(self, x: Tensor) -> Any:
+        with torch.no_grad():
+            for average, own in zip(self.average.parameters(), self.net.parameters(), strict=True):
+                average.copy_(own)
+        return self.net(x)
+
+
+@pytest.mark.parametrize(("frozen", "changed"), [(False, {"average.weight", "average.bias"}), (True, set())])
+def test_a_trained_parameter_that_follows_another_is_seen_to_change_though_it_is_equal_at_first(
+    frozen: bool, changed: set[str]
+) -> None:
+    torch.manual_seed(0)
+    model = Averaged(frozen=frozen).train()
+    first = copy.deepcopy(model.state_dict())
+    computer = SliceComputer(
+        model,
+        lambda network, batch: network(batch).square().mean(),
+        datasets.as_dataset(torch.randn(12, 3)),
+        CPU,
+        seed=0,
+    )
+    profiler = Profiler(computer, model, FlatTensors(model, CPU), CPU, np.arange(12), None)
+    measured = profiler.measure((2, 4), 0.01, 8)
+    assert measured.usage.changed == changed
+    assert all(torch.equal(value, first[name]) for name, value in model.state_dict().items())

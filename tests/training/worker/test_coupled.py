@@ -1,0 +1,86 @@
+"""A pipeline's stages step their own weights, so an optimizer that looks at all of them at once is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from remote_agent.training.config import TrainingConfig
+from remote_agent.training.errors import JobError
+from remote_agent.training.worker.coupled import refuse_coupled
+
+Make = Callable[[nn.Module], torch.optim.Optimizer]
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Linear(4, 4) for _ in range(4)))
+
+
+def refuse(make: Make, model: nn.Module | None = None) -> None:
+    factory = SimpleNamespace(create_optimizer=lambda built, config: make(built))
+    refuse_coupled(factory, model or network(), TrainingConfig())
+
+
+class Clipping(torch.optim.SGD):
+    """Clips by the norm of all weights within its step."""
+
+    def step(self, closure: Any = None) -> Any:
+        nn.utils.clip_grad_norm_([each for group in self.param_groups for each in group["params"]], 0.1)
+        return super().step(closure)
+
+
+class Noisy(torch.optim.SGD):
+    """Adds noise to each weight."""
+
+    def step(self, closure: Any = None) -> Any:
+        with torch.no_grad():
+            for each in (each for group in self.param_groups for each in group["params"]):
+                each += torch.randn_like(each)
+        return super().step(closure)
+
+
+def hooked(model: nn.Module) -> torch.optim.Optimizer:
+    def clip(*_: Any) -> None:
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.register_step_pre_hook(clip)
+    return optimizer
+
+
+COUPLED: dict[str, Make] = {
+    "clips in its step": lambda model: Clipping(model.parameters(), lr=0.1),
+    "clips in a hook": hooked,
+    "draws": lambda model: Noisy(model.parameters(), lr=0.1),
+}
+
+
+@pytest.mark.parametrize("name", COUPLED)
+def test_an_optimizer_that_looks_at_other_weights_or_draws_is_refused(name: str) -> None:
+    with pytest.raises(JobError, match="depends on other weights") as error:
+        refuse(COUPLED[name])
+    assert "clip_norm" in error.value.hint
+
+
+FREE: dict[str, Make] = {
+    "SGD": lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True),
+    "AdamW": lambda model: torch.optim.AdamW(model.parameters(), lr=0.1),
+    "Adafactor": lambda model: torch.optim.Adafactor(model.parameters(), lr=0.1),
+    "fused": lambda model: torch.optim.Adam(model.parameters(), lr=0.1, fused=True),
+    "groups": lambda model: torch.optim.SGD([{"params": [each]} for each in model.parameters()], lr=0.1),
+}
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_an_optimizer_that_looks_at_one_weight_at_a_time_is_taken_and_nothing_is_left_of_its_steps(name: str) -> None:
+    model = network()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    refuse(FREE[name], model)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert all(each.grad is None for each in model.parameters())
