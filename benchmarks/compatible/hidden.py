@@ -29,6 +29,7 @@ class Rotary(nn.Module):
             self.register_buffer(
                 "cos", torch.cos(torch.arange(length)[:, None] * torch.arange(8) / 8), persistent=False
             )
+        assert self.cos is not None
         return self.cos[:length]
 
     def forward(self, x: Tensor) -> Any:
