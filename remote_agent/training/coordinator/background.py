@@ -1,4 +1,4 @@
-"""A thread beside a run's loop, whose unexpected error is not lost with it."""
+"""Runs work in a thread beside a run's loop, without losing the thread's unexpected error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Background:
     """Work in a thread of its own, which does not keep the process alive.
 
     Args:
-        on_error: is called in the thread with an error that ``work`` did not expect; None: :meth:`check` raises it.
+        on_error: called in the thread with an unexpected error of ``work``; None: :meth:`check` raises it.
     """
 
     def __init__(
@@ -27,12 +27,12 @@ class Background:
         self._thread.start()
 
     def join(self, seconds: float) -> None:
-        """Wait for its end, at most so long; not at all if it was not started."""
+        """Wait for the thread's end, up to a limit; return at once if it was not started."""
         if self._thread.is_alive():
             self._thread.join(seconds)
 
     def check(self) -> None:
-        """Raise what the work failed of, if it did: those that rely on it must not wait for it."""
+        """Raise the error of the work, if it failed, so that others do not wait for it."""
         if self._failed is not None:
             raise RuntimeError(f"{self._thread.name} ended: {self._failed!r}") from self._failed
 

@@ -1,4 +1,4 @@
-"""Connecting to Ray, from the coordinator (a named head, a deadline) or from a user's script (whatever is there)."""
+"""Connects to Ray, from the coordinator (a given head, a deadline) or from a user's script (any cluster)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def connect_script() -> bool:
 
 
 def _silence() -> None:
-    """A worker that is lost is an event of the run; Ray would print pages about it on this process's stdout."""
+    """Silence Ray's prints about lost workers on stdout, since a lost worker is an event of the run."""
     worker.print_to_stdstream = _nothing
 
 
@@ -70,5 +70,5 @@ def _nothing(*_: object, **__: object) -> None:
 
 
 def disconnect() -> None:
-    """Leave the cluster; one that :func:`connect_script` started ends."""
+    """Leave the cluster, and end one that :func:`connect_script` started."""
     ray.shutdown()

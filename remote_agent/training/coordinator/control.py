@@ -1,7 +1,7 @@
 """Reads the user's commands during a run: lines that others append to ``control.jsonl`` in the run's folder.
 
-Followed from its end at the coordinator's start: what was asked of an earlier one is over; but a successor goes on
-where its predecessor was. A line that can't be read is skipped, as the file may be written by a newer version.
+A coordinator reads the file from its end, since earlier commands were for an earlier coordinator; after a takeover it
+continues where its predecessor was. Invalid lines are skipped, since a newer version may write the file.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from remote_agent.protocol import ProtocolError, RunCommand, decode
 
 
 class Control:
-    """Follows the file at ``path``, which need not be there, from ``offset`` on; None: from its end.
+    """Follows the file at ``path``, which may not exist, from ``offset`` on; None: from its end.
 
     Attributes:
-        offset: bytes that were read.
+        offset: number of bytes that were read.
     """
 
     def __init__(self, path: Path, offset: int | None = None) -> None:

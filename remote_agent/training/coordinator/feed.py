@@ -1,16 +1,16 @@
-"""Data that can only be read from its beginning: read on the coordinator, in order, and handed out to the workers.
+"""Reads iterable data on the coordinator, in order, and gives it to the workers.
 
-A thread reads ahead, a few batches at most, and puts blocks of samples into Ray's object store. A small actor beside
-the coordinator (:mod:`~remote_agent.training.data.block_index`) tells the workers which block holds which samples; a
-block is dropped once all of its samples are counted. So each sample is used once, also when a worker dies: its slice is
-fetched again by another one.
+A thread reads a few batches ahead and puts blocks of samples into Ray's object store. A small actor beside the
+coordinator (:mod:`~remote_agent.training.data.block_index`) tells the workers which block holds which samples. A block
+is dropped once all of its samples are counted. So each sample is used once, also when a worker dies: another worker
+fetches its slice again.
 
-The steps are the batches that the data yields, whatever their sizes and shapes, where no batch size is set and the
-strategy has common steps. Else they are cut anew, and batches are joined.
+If no batch size is set and the strategy has common steps, the steps are the batches that the data yields, of any sizes
+and shapes. Otherwise batches are joined and cut again.
 
-Where the data ends and can be read again (a ``DataLoader``, a generator *function*), it is; an iterator that is at its
-end ends the run. A run that goes on from a checkpoint reads on after the samples that were used, by passing over them:
-that they are the same ones as the first time is up to the data.
+At its end, the data is read again if this is possible (a ``DataLoader``, a generator *function*); an exhausted iterator
+ends the run. A run that resumes from a checkpoint skips the samples that were used; the data has to yield the same ones
+again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from remote_agent.training.shared.slices import Indices, SliceSpan
 from remote_agent.training.user_code import seeding
 
 AHEAD = 4
-"""Batches that are read ahead of the training, at most."""
+"""Most batches that are read ahead of the training."""
 
 BATCHES_HINT = (
     "yield batches (x, y) whose first dimension is the batch, or set batched = False on it if it yields samples"
@@ -51,12 +51,12 @@ BATCHES_HINT = (
 
 
 class FeedOrder(SampleOrder):
-    """Samples in the order in which they come; where they end shows while they are read.
+    """Samples in the order in which they are read; the end of the data becomes known while reading.
 
     Args:
-        begin: where the run goes on.
-        available: the position that it is given, or where the data ends.
-        batch_end: where the batch ends that comes so many after the one with a position; None: as ``batch`` says.
+        begin: the position at which the run continues.
+        available: from a position to that position, or to the end of the data.
+        batch_end: the end of the batch that is a given number of batches after a position; None: use ``batch``.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class FeedOrder(SampleOrder):
         self._available, self._batch_end = available, batch_end
 
     def span(self, step: int) -> tuple[int, int]:
-        """Positions (begin, end) of a step; empty where the data has ended."""
+        """Positions (begin, end) of a step; empty if the data has ended."""
         if self._batch_end is None:
             return super().span(step)
         place = step - 1 - self.done
@@ -78,14 +78,14 @@ class FeedOrder(SampleOrder):
         return begin, self._batch_end(self.start, place)
 
     def until(self, position: int) -> int:
-        """``position``, or where the data ends; waits until it is known."""
+        """``position``, or the end of the data; waits until it is known."""
         return self._available(position)
 
     def take(self, start: int, end: int) -> Indices:
         return np.arange(start, end, dtype=np.int64)
 
     def epoch_end(self, position: int) -> int:
-        """Nowhere, as far as is known."""
+        """The end of an epoch, which is unknown for iterable data."""
         return sys.maxsize
 
 
@@ -93,8 +93,8 @@ class Feed:
     """An iterable as a :class:`~remote_agent.training.coordinator.sources.Source`.
 
     Args:
-        passes: gives an iterator over the data, each time it is called; the second time it may be at its end.
-        batched: it yields batches; else samples, which are put together.
+        passes: returns an iterator over the data at each call; the second one may be exhausted.
+        batched: the iterator yields batches; otherwise samples, which are put together.
     """
 
     size: int | None = None
@@ -163,7 +163,7 @@ class Feed:
     # --- Reading -----------------------------------------------------------------------------------------------------
 
     def _available(self, position: int) -> int:
-        """``position``, or where the data ends; waits for it.
+        """``position``, or the end of the data; waits for it.
 
         Raises:
             JobError: the data's code failed, or took too long.
@@ -184,7 +184,7 @@ class Feed:
             return self._read
 
     def _batch_end(self, start: int, after: int) -> int:
-        """Where the batch ends that comes so many after the one with position ``start``; where the data ends, if none.
+        """The end of the batch that is a given number of batches after position ``start``, or the end of the data.
 
         Raises:
             JobError: as :meth:`_available`.
@@ -220,7 +220,7 @@ class Feed:
                 self._changed.notify_all()
 
     def _put(self, block: Block) -> bool:
-        """Hand a block out; waits while enough is read ahead. False: the run has ended."""
+        """Publish a block; wait while enough is read ahead. False: the run has ended."""
         assert self._shelf is not None, "the source is open"
         with self._changed:
             ahead = AHEAD * max(self._batch, block.end - block.begin if self._batched else 0)

@@ -1,14 +1,14 @@
-"""Keeps copies of a run's folder on the other hosts, so that a lost head does not take it along.
+"""Copies a run's folder to other hosts, so that the run survives the loss of the head.
 
-Checkpoints say how the weights stood; the history says what the run is and how it came there: ``run.json``, the job's
-file, ``events.jsonl``, ``slices.jsonl``, ``order.jsonl`` where a sampler makes the order, and ``control.jsonl`` with
-what the user wanted of it since. The first two are sent once. The others only grow, so what is new in them is sent
-every second, in whole lines, to every host; one that has them from before gets what it lacks. A checkpoint is large:
-the newest whole one goes to :data:`CHECKPOINT_HOSTS` others, in parts, and counts there once it is whole and the
-history up to it is there too: a run that goes on from there has no gap in its record. A folder that holds both can be
-gone on from by its host. On a slow link not every checkpoint is copied: training needs it, too.
+Besides checkpoints, it copies the run's history: ``run.json``, the job's file, ``events.jsonl``, ``slices.jsonl``,
+``order.jsonl`` if a sampler makes the order, and ``control.jsonl`` with the user's commands. The first two are sent
+once. The others only grow, so new lines are sent to every host each second; a host that has an earlier copy gets what
+it lacks. A checkpoint is large: the newest complete one is sent to :data:`CHECKPOINT_HOSTS` other hosts, in parts. It
+counts there once it is complete and the history up to it is there too, so that a run that resumes from it has no gap in
+its record. A host with both can continue the run. On a slow link some checkpoints are skipped, since training needs the
+link too.
 
-A host that can't take its copy (full disk, gone) is left out until it answers again: training never waits for this.
+A host that can't store its copy (full disk, gone) is left out until it answers again; training never waits for it.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ from remote_agent.training.shared import rpc
 LOG = logging.getLogger(__name__)
 
 GROWING = ("events.jsonl", "slices.jsonl", "order.jsonl")
-"""Files to which the coordinator adds lines; a checkpoint counts elsewhere once they are there up to it."""
+"""Files to which the coordinator appends; a copied checkpoint counts once they are copied up to it."""
 
 SETTLED = ("run.json", JOB_ARCHIVE)
-"""Files that stay as they are."""
+"""Files that do not change."""
 
 COPIED = (*GROWING, CONTROL_FILE)
-"""Files to which lines are added."""
+"""Files to which lines are appended."""
 
 CHECKPOINT_HOSTS = 2
-"""Hosts beside the head that keep its checkpoints: with two, one of them may be lost together with the head."""
+"""Number of other hosts that keep checkpoints; with two, one may be lost together with the head."""
 
 COPYING = 0.1
-"""Part of the time that checkpoints may be on their way: they share the links with training."""
+"""Part of the time in which checkpoints may be in transfer, since they share the links with training."""
 
 LITTLE_S = 1.0
-"""Seconds on the way that are too few to be spared."""
+"""Transfers shorter than these seconds are always made."""
 
 SLOWEST = 1 << 20
 """Bytes a second of the slowest link on which the job's files must arrive."""
@@ -73,9 +73,9 @@ _CHUNK = 4 << 20
 
 @dataclass
 class _Copy:
-    """One host's copy: its actor, the bytes of each growing file that are there, and what is on its way.
+    """One host's copy: its actor, the copied bytes of each growing file, and the data in transfer.
 
-    ``asked``: what it has from before, of each of these files; ``is_cut``: nothing else stands behind what it has.
+    ``asked``: the answer about earlier copies of these files; ``is_cut``: they were truncated to the common part.
     """
 
     actor: rpc.Actor
@@ -93,8 +93,8 @@ class History:
     Args:
         folder: the run's, on this host.
         host: this host.
-        keep: checkpoints that are kept.
-        journal: where it is told which hosts have a checkpoint.
+        keep: number of checkpoints to keep.
+        journal: gets the events about hosts that have a checkpoint.
     """
 
     def __init__(self, run: str, folder: Path, host: str, keep: int, journal: Journal) -> None:
@@ -120,7 +120,7 @@ class History:
         self._checkpoints.join(CLOSE_S)  # no call may be under way when Ray is left
 
     def _say(self, error: Exception) -> None:
-        """The user is told what no copy is made of from now on; training does not need any."""
+        """Report that something is no longer copied; training does not need the copies."""
         text = f"this run is not copied to other hosts any more: {type(error).__name__}: {error}"
         with contextlib.suppress(TrainingError):
             self._journal.write(Notice, step=self._journal.step, host=self._host, text=text)
@@ -133,7 +133,7 @@ class History:
             self._end()
 
     def _look_for(self, nodes: Iterable[Node]) -> None:
-        """Keep a copy on each of ``nodes`` that is not this host; never waits."""
+        """Keep a copy on each of ``nodes`` except this host, without waiting."""
         others = {node.host: node for node in nodes if node.host != self._host}
         for host in self._copies.keys() - others.keys():
             del self._copies[host]
@@ -145,7 +145,7 @@ class History:
             self._send(self._copies[host])
 
     def _settle(self, seconds: float) -> list[str]:
-        """The hosts whose copy has all that was sent, within so long; one that failed at it has to begin anew."""
+        """The hosts whose copy is complete within a time limit; a host that failed has to start again."""
         free = []
         ends = time.monotonic() + seconds
         for host, copy in tuple(self._copies.items()):
@@ -165,7 +165,7 @@ class History:
         return free
 
     def _give_up(self, host: str) -> None:
-        """What a host has is in doubt: after a while it is asked."""
+        """Mark a host's copy as unknown; it is asked again after a while."""
         LOG.info("the copy on %s is in doubt: begun anew in %.0f s", host, HISTORY_AGAIN_S)
         self._copies.pop(host).actor.kill()
         self._next_try[host] = time.monotonic() + HISTORY_AGAIN_S
@@ -183,7 +183,7 @@ class History:
         copy.is_cut, copy.deadline = True, time.monotonic() + HISTORY_S
 
     def _begin(self, copy: _Copy) -> None:
-        """Send what stays as it is, and ask for what is there from before: a long run's history is large."""
+        """Send the unchanging files, and ask for earlier copies, since a long run's history is large."""
         newest = newest_checkpoint(self._folder)
         copy.sent = [copy.actor.call("begin", -1 if newest is None else newest)]
         copy.sent += [copy.actor.call("replace", path.name, path.read_bytes()) for path in self._settled()]
@@ -192,11 +192,11 @@ class History:
         copy.deadline = time.monotonic() + PLACEMENT_S + job_s
 
     def _agreed(self, name: str, size: int, found: str) -> int:
-        """Bytes of a growing file that a host has as they are here: all of the ``size`` that it has, or none."""
+        """Bytes of a growing file on a host that agree with this host's: all ``size`` bytes that it has, or none."""
         return size if found == digest(self._folder / name, size) else 0
 
     def _end(self) -> None:
-        """Send the last event too, where a copy is there that only lacks that; it is not worth a long wait."""
+        """Also send the last event to copies that lack only that, without a long wait."""
         for host in self._settle(HISTORY_END_S / 2):
             if self._copies[host].sizes:
                 self._send(self._copies[host])
@@ -239,7 +239,7 @@ class History:
             self._journal.write(CheckpointSaved, step=step, path=str(path), host=self._host, size=size, hosts=hosts)
 
     def _copy_checkpoint(self, copy: _Copy, step: int, led_there: Mapping[str, int]) -> None:
-        """``led_there`` is how large the growing files were once the checkpoint was whole: its steps are in them."""
+        """Copy a checkpoint; ``led_there`` are the sizes of the growing files when the checkpoint was complete."""
         actor = copy.actor
         paths = sorted((self._folder / "checkpoints").glob(f"step-{step:08d}.*"))
         paths = [path for path in paths if path.suffix in (".json", ".safetensors")]
@@ -257,5 +257,5 @@ class History:
     # --- Files -------------------------------------------------------------------------------------------------------
 
     def _settled(self) -> list[Path]:
-        """The files that stay as they are: those of :data:`SETTLED`, and the job's where it came without others."""
+        """The files that do not change: those of :data:`SETTLED`, and the job's file if it came alone."""
         return sorted(path for path in self._folder.glob("*") if path.name in SETTLED or path.suffix == ".py")

@@ -1,4 +1,4 @@
-"""Ctrl-C in a script or a notebook: the first ends the run after its step, with a checkpoint; the second at once."""
+"""Handles Ctrl-C in a script or notebook: the first ends the run after its step, the second at once."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from remote_agent.training.errors import Interrupted
 
 
 class Interrupts:
-    """While the block runs, Ctrl-C is for the run. Nothing changes where another thread than the main one trains.
+    """Directs Ctrl-C to the run while the block runs, if the main thread trains.
 
     Args:
-        journal: the run's, which says how far it is.
+        journal: the run's, which knows its last step.
 
     Attributes:
-        made: the last step that was made; None before the first one is begun.
+        made: the last step that was made; None before the first one has started.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -57,6 +57,6 @@ class Interrupts:
 
 
 def say(text: str) -> None:
-    """A line on stderr, which may be in the middle of another one: then it is gone without."""
+    """Write a line to stderr; if this is not possible inside another write, it is dropped."""
     with contextlib.suppress(RuntimeError):
         print(f"\n{text}", file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
-"""Lazy layers (``nn.LazyLinear``): they get their shapes on the coordinator, before anything looks at parameters.
+"""Gives lazy layers (``nn.LazyLinear``) their shapes, on the coordinator, before anything uses the parameters.
 
-Workers and servers get them with the first weights: ``load_state_dict`` gives a lazy layer the shapes that it loads.
+Workers and servers get the shapes with the first weights: ``load_state_dict`` gives a lazy layer the loaded shapes.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _SAMPLES = 2
 
 
 def give_shapes(model: nn.Module, factory: Any, source: Source) -> None:
-    """Have lazy layers take their shapes, from one loss of the first samples; what else that changes is set back.
+    """Give lazy layers their shapes by one loss of the first samples; all other changes of the model are undone.
 
-    Torch's random numbers are as ``create_model`` left them, so that the first weights are those which a plain loop's
-    first forward pass draws.
+    Torch's random state is the one after ``create_model``, so that the first weights are those of a plain loop's first
+    forward pass.
 
     Args:
-        model: as ``create_model`` gave it; nothing is done where it has no lazy layers.
+        model: as ``create_model`` returned it; without lazy layers nothing is done.
         factory: the job's.
         source: the run's data.
 

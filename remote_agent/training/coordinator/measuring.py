@@ -1,8 +1,8 @@
 """Measures devices and links for a plan: ``python -m remote_agent.training.coordinator.measuring DIR``.
 
-Reads ``run.json`` from the folder as a coordinator does, keeps what was measured where that says, prints it as one line
-of JSON, and ends. Lines before it say how far it is. Exit code 0: done; 1: it failed, and standard error says why; 2:
-called wrongly.
+It reads ``run.json`` from the folder as a coordinator does, stores the measurements in the file named there, prints
+them as one line of JSON, and ends. Lines before it report the progress. Exit code 0: done; 1: it failed, and standard
+error says why; 2: called wrongly.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from remote_agent.training.user_code import inert
 
 
 def main(arguments: list[str]) -> int:
-    """Measure for the order in the folder named by the one argument; returns the exit code."""
+    """Measure for the order in the folder that the only argument names; returns the exit code."""
     if len(arguments) != 1:
         print("usage: python -m remote_agent.training.coordinator.measuring DIR", file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""Refuses a model that the coordinator has no memory for, while it is made."""
+"""Refuses a model that does not fit into the coordinator's memory, while it is made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from remote_agent.training.errors import CUT_HINT, TooLarge
 
 @contextlib.contextmanager
 def limited(host: str) -> Iterator[None]:
-    """While the block makes a model.
+    """Limit the memory of a model that the block makes.
 
     Args:
         host: this one's name, for the error.

@@ -1,9 +1,9 @@
-"""Compares a run's steps with what its plan foresaw; where that is off, corrects it, and has the run planned anew.
+"""Compares a run's steps with its plan, corrects wrong predictions, and changes the plan if another one is better.
 
-``planning.self_check`` decides. Shares follow devices by themselves (``share_balancer``). Links are measured again
-where the devices' speeds don't explain the difference: at the end of a step after which nothing is under way. A better
-plan (other hosts, shards elsewhere, another strategy if the user left it open) is carried out by the mechanism that
-follows a loss of all workers: a checkpoint, and the run is made ready again.
+``planning.self_check`` decides. Shares follow the devices' speeds without this module (``share_balancer``). If the
+devices' speeds do not explain the difference, the links are measured again, at the end of a step when nothing else is
+in progress. A better plan (other hosts, other shard sites, another strategy if the user left it open) uses the same
+mechanism as the loss of all workers: a checkpoint, and a new start of the run.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from remote_agent.training.shared import link_speed
 LOG = logging.getLogger(__name__)
 
 MOST_MEASURING = 0.05
-"""Part of the run's time, of what is left and of what has passed, that links are measured in."""
+"""Largest part of the run's passed and remaining time for measuring links."""
 
 
 class PlanCheck:
-    """What a run's steps say about its plan.
+    """Compares a run's steps with its plan.
 
     Args:
         session: the run's, before its first step.
@@ -48,7 +48,7 @@ class PlanCheck:
         self._measured_at: float | None = None
 
     def predicted_s(self, session: Session) -> float | None:
-        """Seconds that are foreseen for a step with the present workers; None: nothing is."""
+        """Predicted seconds of a step with the present workers; None: there is no prediction."""
         workers = frozenset(member.name for member in session.members)
         if workers != self._workers:
             self._workers, self._check = workers, None
@@ -57,15 +57,15 @@ class PlanCheck:
         return self._check.predicted.seconds if self._check is not None else None
 
     def after(self, session: Session, report: StepReport, samples: int) -> PlannedAnew | None:
-        """A step was made.
+        """Check the plan after a step.
 
         Args:
             session: the run's.
             report: of the step.
-            samples: of the run, up to here.
+            samples: number of the run's samples so far.
 
         Returns:
-            To be raised once the step is in a checkpoint; None: the run goes on as it does.
+            An error to raise once the step is in a checkpoint; None: the run continues unchanged.
         """
         if self._check is None or not report.workers:
             return None
@@ -78,7 +78,7 @@ class PlanCheck:
         return None
 
     def _look(self, session: Session, report: StepReport, samples: int) -> PlannedAnew | None:
-        """The prediction is off, and nothing is under way: find out why, and correct it."""
+        """Find the reason for a wrong prediction, while nothing else is in progress, and correct it."""
         assert self._foreseen is not None, "it was predicted"
         assert self._survey is not None, "it was predicted"
         assert self._check is not None, "it was predicted"
@@ -112,7 +112,7 @@ class PlanCheck:
         return PlannedAnew(reason, hint="resume the run") if best is not None else None
 
     def _better(self, session: Session, now: Survey, predicted: Prediction, left: float) -> Prediction | None:
-        """Another plan, if the run can be made ready again, and that was not done just now."""
+        """A better plan, if the run can start over and has not just done so."""
         foreseen = self._foreseen
         assert foreseen is not None, "it was predicted"
         is_soon = self_check.is_soon(foreseen.replanned, self._clock() - self._began, foreseen.pause_s)
@@ -124,7 +124,7 @@ class PlanCheck:
         return self_check.better(living, predicted, foreseen.limits, left, foreseen.pause_s)
 
     def _with_links(self, session: Session, now: Survey, left_s: float) -> Survey:
-        """With links as they are now, where it takes little of the run's time to find out."""
+        """The survey with new measurements of the links, if measuring takes little of the run's time."""
         actors = {server.host: server.actor for server in reversed(session.servers)}
         actors |= {member.host: member.actor for member in reversed(session.members)}
         places: dict[str, list[Host]] = {}
@@ -156,13 +156,13 @@ class PlanCheck:
     # --- What is now -------------------------------------------------------------------------------------------------
 
     def _gone(self, session: Session, survey: Survey) -> frozenset[str]:
-        """Devices that were to take part, and don't."""
+        """Devices that should take part but do not."""
         assert self._foreseen is not None, "it was predicted"
         meant = {device.name for host in survey.of(self._foreseen.hosts).hosts for device in host.devices}
         return frozenset(meant - {member.name for member in session.members})
 
     def _present(self, session: Session, survey: Survey) -> tuple[Way, Survey]:
-        """The way that the run goes now, and the survey of those that take part in it."""
+        """The run's present way to train, and the survey of its hosts."""
         parts: dict[str, float] = {}
         if session.stream is not None:
             layout = session.stream.layout

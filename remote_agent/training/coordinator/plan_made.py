@@ -1,4 +1,4 @@
-"""Tells the user how a run is carried out, and why."""
+"""Reports to the user how a run is carried out, and why."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from remote_agent.training.coordinator.session import Session
 
 
 def tell(session: Session, journal: Journal, host: str, planned: Survey | None, left_out: Mapping[str, str]) -> None:
-    """Write how the batch is cut and why.
+    """Write the event of the plan, with the cut of the batch and the reasons.
 
     Args:
         session: the run's.
-        journal: where it is written.
+        journal: gets the event.
         host: the coordinator's.
-        planned: what the plan was made of.
-        left_out: hosts that take no part, and why.
+        planned: the data of the plan.
+        left_out: hosts that do not take part, and why.
     """
     profiles = [member.track.current for member in session.members]
     first = run_plan.first_cut(session.config, profiles, session.least_slice)

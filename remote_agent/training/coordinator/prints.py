@@ -1,8 +1,8 @@
-"""Brings what the workers print to a script's stderr; on the fleet each process has a log instead (``log_file``).
+"""Brings the workers' prints to a script's stderr; on the fleet each process has a log instead (``log_file``).
 
 Each worker is asked twice a second, beside its steps. A worker may print :data:`AT_ONCE` lines at once and
-:data:`PER_S` a second after that; what is more is left out, and it is said how many lines: a print for each sample must
-neither drown the terminal nor hold up training. All of it is in the log of Ray's process on the worker's host.
+:data:`PER_S` a second after that. Further lines are dropped and counted, so that a print for each sample does not flood
+the terminal or delay training. The log of Ray's process on the worker's host has all lines.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from remote_agent.training.shared.output import Printed
 from remote_agent.training.shared.rpc import Actor, Ref
 
 AT_ONCE, PER_S = 50.0, 5.0
-"""Lines of one worker that are shown at once, and then each second."""
+"""Number of lines of one worker that are shown at once, and then each second."""
 
 TELL_S = 5.0
-"""Between two notes of how many lines were left out."""
+"""Seconds between two notes about dropped lines."""
 
 Show = Callable[[str, tuple[str, ...], int], None]
-"""Is given a worker's name, lines of it, and how many were left out."""
+"""A function that shows a worker's name, its lines, and the number of dropped lines."""
 
 
 @dataclass
 class Allowance:
-    """How many lines of a worker may be shown. Pure.
+    """The number of lines of a worker that may be shown. Pure.
 
     Attributes:
-        lines: that may be shown now.
-        at: when that was known, on the monotonic clock, in seconds.
-        left_out: lines that were not shown and not told of.
-        told: when it was last told how many were left out.
+        lines: number of lines that may be shown now.
+        at: time of this value, on the monotonic clock, in seconds.
+        left_out: number of dropped lines without a note so far.
+        told: time of the last note.
     """
 
     at: float
@@ -46,7 +46,7 @@ class Allowance:
     told: float = -TELL_S
 
     def take(self, printed: Printed, now: float, last: bool = False) -> tuple[tuple[str, ...], int]:
-        """The lines to be shown, and a number of lines left out to be told; ``last``: nothing follows."""
+        """The lines to show, and the number of dropped lines to report; ``last``: nothing follows."""
         self.lines, self.at = min(AT_ONCE, self.lines + PER_S * (now - self.at)), now
         shown = printed.lines[: int(self.lines)]
         self.lines -= len(shown)
@@ -58,10 +58,10 @@ class Allowance:
 
 
 class Prints:
-    """Asks workers what they print, in a thread, until it is closed.
+    """Fetches the workers' prints in a thread until it is closed.
 
     Args:
-        show: is given what they print.
+        show: shows the lines.
     """
 
     def __init__(self, show: Show) -> None:
@@ -83,14 +83,14 @@ class Prints:
             self._workers.pop(actor, None)
 
     def flush(self) -> None:
-        """Show what they printed last: they are to end."""
+        """Show the last lines of workers that are about to end."""
         with self._asking:
             self._round(LAST_PRINTS_S, last=True)
             with self._lock:
                 self._workers.clear()
 
     def close(self) -> None:
-        """Show what was printed last, and end."""
+        """Show the last lines, and end the thread."""
         self._stop.set()
         self._thread.join(CLOSE_S)
         self.flush()
@@ -133,12 +133,12 @@ class Prints:
 
 
 def output_lines(worker: str, lines: tuple[str, ...], left_out: int) -> list[str]:
-    """For a person: ``[nas/cpu] epoch 3``."""
+    """Format lines for people: ``[nas/cpu] epoch 3``."""
     shown = [f"[{worker}] {line}" for line in lines]
     return [*shown, f"[{worker}] ({left_out:,} lines left out; its host's Ray log has them)"] if left_out else shown
 
 
 def to_stderr(worker: str, lines: tuple[str, ...], left_out: int) -> None:
-    """For a script without a line of progress."""
+    """Show lines on stderr, for a script without a progress line."""
     for line in output_lines(worker, lines, left_out):
         print(line, file=sys.stderr)

@@ -16,25 +16,25 @@ from remote_agent.training.job import Job
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What is to be run, and where its files go.
+    """The run's job and settings, its devices, and the folder of its files.
 
     Attributes:
-        devices: on which devices.
-        away: devices of hosts that have no living node now; each takes part once its host has one.
-        small: devices that have no room for the model, and what is said of each in the plan.
-        notes: what is to be said in the plan, beside that.
+        devices: the devices that train.
+        away: devices of hosts without a living node now; each takes part once its host has one.
+        small: devices without room for the model, and what the plan says about each.
+        notes: further notes for the plan.
         server_host: host of the parameter server.
         host: the coordinator's own host, for events.
         folder: the run's folder; ``checkpoints/`` is made in it.
-        resume: a checkpoint, or a run's folder, that the run goes on from; None: it begins.
-        gpus: GPU slots that a worker on a GPU asks Ray for; see
+        resume: a checkpoint, or a run's folder, from which the run resumes; None: a new run.
+        gpus: GPU slots that a worker on a GPU requests from Ray; see
             :class:`~remote_agent.training.coordinator.plan.placement.Placement`.
-        prints: brings what the workers print to the user; None: it is not shown.
+        prints: brings the workers' prints to the user; None: they are not shown.
         logs: workers and servers write logs, in the run's folder on their hosts.
-        profile: the file that what was measured is kept in, for later plans; None: it is not kept.
-        commands: from where on the user's commands are for this run; None: those that come after its start.
-        replanned: how often it was made ready again for a better plan.
-        lasting: server and workers outlive the coordinator, for a successor that takes them over (``takeover``).
+        profile: the file for measurements, for later plans; None: they are not stored.
+        commands: offset of the first user command for this run; None: those after its start.
+        replanned: how often the run started over for a better plan.
+        lasting: servers and workers outlive the coordinator, so that a new one can take over (``takeover``).
     """
 
     run: str
@@ -58,7 +58,7 @@ class Request:
 
     @classmethod
     def of(cls, spec: RunSpec, job: Job, config: TrainingConfig, folder: Path, **more: Any) -> Request:
-        """What the laptop asks for with ``run.json`` in ``folder``; ``more`` are further fields."""
+        """The laptop's request in ``run.json`` in ``folder``; ``more`` are further fields."""
         return cls(
             run=spec.run,
             job=job,
@@ -77,5 +77,5 @@ class Request:
         return self.run if self.logs else ""
 
     def actor_name(self, kind: str) -> str:
-        """For an actor of this kind that is to be started; empty where it is not to outlive the coordinator."""
+        """The name for a new actor of this kind; empty if it should not outlive the coordinator."""
         return f"{self.run}:{kind}:{uuid.uuid4().hex}" if self.lasting else ""

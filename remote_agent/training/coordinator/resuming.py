@@ -1,4 +1,4 @@
-"""Going on from a checkpoint: what has to fit, and what is brought back before the first step."""
+"""Resumes a run from a checkpoint: checks that it fits, and restores the state before the first step."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _OTHER = "resume with the job that the checkpoint was made with, or start a new 
 
 
 def find(place: Path | None, folder: Path) -> Checkpoint | None:
-    """The checkpoint to go on from; None for a run that begins.
+    """The checkpoint from which the run resumes; None: it is a new run.
 
     Args:
-        place: a checkpoint, or a run's folder; None: the run begins.
-        folder: that the run will write to.
+        place: a checkpoint, or a run's folder; None: it is a new run.
+        folder: the folder to which the run will write.
 
     Raises:
-        JobError: there is no checkpoint, or ``folder`` holds newer ones, which the run would contradict.
+        JobError: there is no checkpoint, or ``folder`` has newer ones, which the run would contradict.
     """
     if place is None:
         return None
@@ -42,7 +42,7 @@ def find(place: Path | None, folder: Path) -> Checkpoint | None:
 
 
 def begin(found: Checkpoint | None, folder: Path) -> Begin:
-    """Where the run in ``folder`` begins, or goes on from the checkpoint ``found``."""
+    """The position at which the run in ``folder`` starts, or resumes from the checkpoint ``found``."""
     if found is None:
         return Begin(folder=folder)
     batch, run = int(found.config.get("batch_size", 0)), found.path.parent.parent
@@ -50,7 +50,7 @@ def begin(found: Checkpoint | None, folder: Path) -> Begin:
 
 
 def settings(config: TrainingConfig, found: Checkpoint | None, size: int | None) -> TrainingConfig:
-    """``config`` with the checkpoint's seed, so that the order of the samples is the one that was begun, and its units.
+    """``config`` with the checkpoint's seed and units, so that the order of the samples stays the same.
 
     Raises:
         JobError: the checkpoint's run had another dataset than one of ``size`` samples.
@@ -65,19 +65,19 @@ def settings(config: TrainingConfig, found: Checkpoint | None, size: int | None)
 
 
 def into_model(found: Checkpoint, model: nn.Module) -> None:
-    """Bring the checkpoint's weights and buffers into ``model``.
+    """Load the checkpoint's weights and buffers into ``model``.
 
     Raises:
-        JobError: they are of another model, or can't be read.
+        JobError: they belong to another model, or can't be read.
     """
     checks.load(model, found.weights(), f"the checkpoint of step {found.step} is of another model", _OTHER)
 
 
 def usable(config: TrainingConfig, found: Checkpoint) -> TrainingState:
-    """What this run's optimizers can take over; ``missing`` says why it is nothing, where it is.
+    """The state that this run's optimizers can load; ``missing`` says why, if there is none.
 
-    With ``local_sgd`` the workers' optimizers are the job's and the server's is another one: its state does not fit
-    together with the other strategies.
+    With ``local_sgd`` the workers have the job's optimizer and the server has another one, so this state does not fit
+    the other strategies.
 
     Raises:
         JobError: the checkpoint can't be read.
@@ -94,7 +94,7 @@ def usable(config: TrainingConfig, found: Checkpoint) -> TrainingState:
 
 
 def notes(found: Checkpoint, state: TrainingState, workers: int) -> tuple[str, ...]:
-    """What will not be as it was, in words: ``state`` is what :func:`usable` gave."""
+    """Notes about what will differ from before; ``state`` is the result of :func:`usable`."""
     said = []
     if state.missing:
         said.append(f"the optimizer starts afresh: {state.missing}")

@@ -1,4 +1,4 @@
-"""Cuts each step's batch into the workers' shares, as their measured speed says; devices that are too slow rest."""
+"""Cuts each step's batch into the workers' shares by their measured speed; devices that are too slow get none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAST_HINT = "look at the host, then start the run again"
 
 
 class ShareBalancer:
-    """The cut of the next step's batch among the members of a session."""
+    """Cuts the next step's batch among the members of a session."""
 
     _in_units = True
     """Whether a step is one batch, of which each device gets whole units."""
@@ -40,7 +40,7 @@ class ShareBalancer:
         """(worker, begin, end) of each slice of the batch that is not empty, in order.
 
         Args:
-            total: samples to be cut: a whole batch, fewer at an end, or more where batches are as the data has them.
+            total: number of samples: a whole batch, fewer at the end, or those of the data's own batch.
         """
         result, begin = [], 0
         cut = (
@@ -55,7 +55,7 @@ class ShareBalancer:
         return result
 
     def recut(self, step: int, reason: str) -> None:
-        """Cut anew from ``step`` on, since a worker left, which may have been the last one, or came.
+        """Cut again from ``step`` on, since a worker joined, or left (it may have been the last one).
 
         Raises:
             TrainingError: the batch does not fit into the members' memory.
@@ -73,21 +73,21 @@ class ShareBalancer:
         self.announce(step, reason)
 
     def _take(self, cut: tuple[int, ...], step: int) -> None:
-        """Cut so from now on."""
+        """Use this cut from now on."""
         self._regular, self._cut_at = cut, step
         self._trial = None
         idle = [member for member, samples in zip(self._session.members, cut, strict=True) if not samples]
         self._rests = {member: self._rests.get(member, Rest()) for member in idle}
 
     def substitute(self, size: int, busy: dict[WorkerHandle, float], step: int) -> WorkerHandle:
-        """The living worker that will have done a lost slice of ``size`` samples soonest; one with room for it if any.
+        """The living worker that can finish a lost slice of ``size`` samples first, if possible one with room for it.
 
-        One that came later than ``step`` gets that step's weights once the step is whole: it would wait for itself.
+        A worker that joined after ``step`` is not used: it gets the weights only when this step is complete.
 
         Args:
-            size: samples of the slice.
-            busy: seconds that a worker has to do before.
-            step: the slice's.
+            size: number of samples in the slice.
+            busy: seconds of earlier work of a worker.
+            step: the slice's step.
         """
 
         def cost(member: WorkerHandle) -> tuple[bool, float]:
@@ -99,7 +99,7 @@ class ShareBalancer:
         return min([member for member in members if member.entered <= step] or members, key=cost)
 
     def adapt(self, step: int, observed: Iterable[tuple[WorkerHandle, int, float]]) -> None:
-        """Learn from a step: (worker, samples, compute seconds). Cut again where it pays, and report slow devices."""
+        """Update speeds with a step's (worker, samples, compute seconds); cut again if better; report slow devices."""
         session = self._session
         seen = set[WorkerHandle]()
         for member, samples, seconds in observed:
@@ -128,7 +128,7 @@ class ShareBalancer:
             self._try_again(step)
 
     def _try_again(self, step: int) -> None:
-        """A step was made without some devices; one of them gets a slice if it is time for that."""
+        """After a step without some devices, give one of them a trial slice if it is time."""
         session = self._session
         self._rests = {member: rest.after_step() for member, rest in self._rests.items()}
         step_s = shares.step_seconds(self._regular, [track.current for track in session.tracks])
@@ -141,7 +141,7 @@ class ShareBalancer:
                     return
 
     def take_notice(self, step: int, member: WorkerHandle, result: Result) -> None:
-        """Write down what a worker says beside its result; where its memory was full, its share follows its speed."""
+        """Write a worker's notice; if its memory was full, its share follows its new speed."""
         if result.at_most and member in self._session.members:
             full = f"{member.name}'s memory was full: it computes {result.at_most} samples at a time from now on"
             self.announce(step, full)
@@ -157,16 +157,16 @@ class ShareBalancer:
             raise TrainingError(str(error), hint="lower batch_size, or raise the hosts' max_batch") from None
 
     def _larger(self, total: int) -> tuple[int, ...]:
-        """The cut of a batch larger than the configuration's, in several parts where a device has not the memory."""
+        """The cut of a batch larger than the configuration's, in several parts if a device has too little memory."""
         profiles = [dataclasses.replace(track.current, max_batch=None) for track in self._session.tracks]
         return shares.split(total, profiles, self._session.least_slice)
 
     def _better_cut(self, steps_since: int) -> tuple[int, ...] | None:
-        """A cut that is better than the present one, which is ``steps_since`` old; None if that is good enough."""
+        """A better cut than the present one, which is ``steps_since`` steps old; None: there is none."""
         session = self._session
         return balance.recut(session.config.batch_size, self._regular, session.tracks, steps_since, session.least_slice)
 
     def announce(self, step: int, reason: str) -> None:
-        """Write how the next steps are cut, and why."""
+        """Write the event about the new cut, with the reason."""
         cut = tuple(member.share(samples) for member, samples in zip(self._session.members, self.cut, strict=True))
         self._session.journal.write(Rebalanced, step=step, shares=cut, reason=reason)

@@ -1,6 +1,6 @@
-"""Keeping and bringing back what optimizers remember, on all actors of a run; the coordinator's part.
+"""Keeps and restores the optimizers' state on all actors of a run; the coordinator's part.
 
-To keep it takes as long as a copy within the actors' memory. It is fetched later, while training goes on.
+Keeping it takes the time of a copy within the actors' memory. The state is fetched later, during training.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ T = TypeVar("T")
 
 
 def of_shards(session: Session, *, inner: bool = False, weights: bool = False) -> Snapshot:
-    """Keep the state of all shards; and of each living worker's own optimizer (``inner``).
+    """Keep the state of all shards, and of each living worker's own optimizer (``inner``).
 
-    With ``weights`` the shards keep those too, each parameter's under the name
+    With ``weights`` the shards also keep the weights, each parameter's under the name
     :data:`~remote_agent.training.checkpoint.optimizer_state.WEIGHTS`.
     """
     shards, members = [server.actor for server in session.servers], list(session.members) if inner else []
@@ -53,9 +53,9 @@ def of_shards(session: Session, *, inner: bool = False, weights: bool = False) -
 
 
 def of_worker(members: Sequence[WorkerHandle]) -> Snapshot:
-    """Keep the state of the workers' optimizers where all have the same: of one, and of one on another host.
+    """Keep the state of the workers' optimizers, which is the same on all: on one worker, and on one of another host.
 
-    The second is for the case that the first is lost before its state has been fetched.
+    The second copy is used if the first worker is lost before its state has been fetched.
     """
     keepers = [members[0], *[member for member in members if member.host != members[0].host][:1]]
     keeping = [member.call("snapshot") for member in keepers]
@@ -65,10 +65,10 @@ def of_worker(members: Sequence[WorkerHandle]) -> Snapshot:
 
 
 def _first(refs: Sequence[Ref[T]], seconds: float) -> T:
-    """The first of these that can be had.
+    """The first of these results that is available.
 
     Raises:
-        Timeout, or an error of Ray's: none of them.
+        Timeout, or an error of Ray's: none is.
     """
     for ref in refs[:-1]:
         with contextlib.suppress(*rpc.Lost, rpc.CallFailed, rpc.Timeout):
@@ -77,7 +77,7 @@ def _first(refs: Sequence[Ref[T]], seconds: float) -> T:
 
 
 def restore(servers: Servers, members: Sequence[WorkerHandle], resumed: Resumption) -> None:
-    """Tell servers and workers where the run goes on; before weights are streamed."""
+    """Give servers and workers the state from which the run continues, before weights are streamed."""
     state = resumed.state
     inner = optimizer_state.for_workers(state.inner, len(members)) if state.inner else (state.optimizer,) * len(members)
     calls = [servers.restore(resumed)]
@@ -88,7 +88,7 @@ def restore(servers: Servers, members: Sequence[WorkerHandle], resumed: Resumpti
 
 
 class Once:
-    """A :data:`Snapshot` that several may call, from any threads: what is kept is fetched once."""
+    """A :data:`Snapshot` that several threads may call; the state is fetched once."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot: Snapshot | None = snapshot

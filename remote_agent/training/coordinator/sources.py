@@ -20,39 +20,39 @@ class Source(Protocol):
     """One run's data.
 
     Attributes:
-        size: samples in it; None where it can't be known.
-        notes: what the plan says of it, once it is open.
+        size: number of samples; None: unknown.
+        notes: notes for the plan, once it is open.
     """
 
     size: int | None
     notes: tuple[str, ...]
 
     def open(self, config: TrainingConfig, begin: Begin) -> tuple[TrainingConfig, SampleOrder]:
-        """The configuration as it will be, and the order; see :func:`extent.resolve`.
+        """The resolved configuration, and the order; see :func:`extent.resolve`.
 
         Args:
             config: as it was set.
-            begin: where the run begins or goes on.
+            begin: the position at which the run starts or resumes.
 
         Raises:
             JobError: the data does not fit the configuration, or its code failed.
         """
 
     def for_workers(self) -> Any:
-        """What is sent to the workers: ``datasets.fetch`` takes batches from it."""
+        """The object for the workers, from which ``datasets.fetch`` takes batches."""
 
     def counted(self, slices: Sequence[SliceSpan]) -> None:
-        """These samples are in the weights; they will not be asked for again."""
+        """Mark samples as counted in the weights; they are not requested again."""
 
     def close(self) -> None:
-        """The run has ended."""
+        """Close the source at the end of the run."""
 
 
 class Indexed:
     """Data that can be indexed; the workers have all of it.
 
     Args:
-        dataset: as :func:`datasets.as_dataset` gave it.
+        dataset: as :func:`datasets.as_dataset` returned it.
     """
 
     notes: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ class Loaded(Indexed):
         loader: over a dataset that can be indexed.
 
     Raises:
-        JobError: it can't be honoured.
+        JobError: the loader has an option that is not supported.
     """
 
     def __init__(self, loader: DataLoader[Any]) -> None:
@@ -97,13 +97,13 @@ class Loaded(Indexed):
 
 
 def source_of(given: object) -> Source:
-    """The source that the user's ``given`` data is.
+    """Make the source of the user's ``given`` data.
 
     Args:
         given: what ``create_data`` returned, or the script API's ``data_loader``.
 
     Raises:
-        JobError: it is no data, or a library that it needs is missing.
+        JobError: it is not usable as data, or a library that it needs is missing.
     """
     if ray_data.is_ray_dataset(given):
         return Indexed(ray_data.materialized(given))

@@ -1,4 +1,4 @@
-"""Opens the way that gradients and weights will go in a run; ``dataplane`` says whether servers can hold them."""
+"""Opens the connections for gradients and weights; ``dataplane`` decides whether servers can hold the model."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ MEMORY = SharedMemoryChannel.kind
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
-    """What is streamed, and how it is cut: it stays the same when a shard goes to another host.
+    """The streamed parameters and their cut, which stay the same if a shard moves to another host.
 
     Attributes:
-        plan: which parameters.
-        layout: onto which shards.
-        codecs: for the network.
-        memory: workers may use shared memory where a shard is on their computer.
+        plan: the streamed parameters.
+        layout: their cut into chunks and shards.
+        codecs: the codecs for the network.
+        memory: workers may use shared memory for a shard on their computer.
     """
 
     plan: StreamPlan
@@ -56,15 +56,15 @@ class Stream:
 
 @dataclass(frozen=True, kw_only=True)
 class Path:
-    """An open way.
+    """The open connections of a run.
 
     Attributes:
-        servers: the shards, in the layout's order; none where the workers reduce gradients among themselves.
-        payload_bytes: what a worker gets and gives in a step.
-        reasons: for the plan: which way it is, and why.
-        names: of the streamed parameters, in the order of the flat buffer.
-        stream: what is streamed and how, to open the way again; None when nothing is.
-        entry: for a worker that joins while the run is on; None when nothing is streamed.
+        servers: the shards, in the layout's order; empty if the workers reduce gradients among themselves.
+        payload_bytes: bytes that a worker sends and receives in a step.
+        reasons: for the plan: how gradients are exchanged, and why.
+        names: names of the streamed parameters, in the order of the flat buffer.
+        stream: the streamed parameters, to open the connections again; None: nothing is streamed.
+        entry: data for a worker that joins during the run; None: nothing is streamed.
     """
 
     servers: tuple[Server, ...]
@@ -84,7 +84,7 @@ def open_transport(
     members: Sequence[WorkerHandle],
     there: Surroundings,
 ) -> Path:
-    """Connect, before the first step, as it was planned, with the shards on some of the hosts that are ``there``.
+    """Connect as planned, before the first step, with the shards on some of the hosts that are ``there``.
 
     Raises:
         LostAtStart: a server or worker was lost.
@@ -138,12 +138,12 @@ def _stream(
 
 
 def serve(stream: Stream, servers: Sequence[Server], kept: Ref[Any] | None = None) -> StreamInfo:
-    """Have the shards serve from now on, with a new secret; one that did before forgets what it held.
+    """Let the shards serve with a new secret; a shard that served before forgets its state.
 
     Args:
-        stream: what.
+        stream: the streamed parameters.
         servers: the shards, in the layout's order.
-        kept: the weights to begin with, as a worker kept them; None: those of the run's beginning.
+        kept: the initial weights, as a worker kept them; None: those of the run's start.
 
     Raises:
         ServerGone: a shard was lost, or can't serve.
@@ -166,7 +166,7 @@ def serve(stream: Stream, servers: Sequence[Server], kept: Ref[Any] | None = Non
 
 
 def _among_workers(model: nn.Module, usage: Usage, servers: Servers, members: Sequence[WorkerHandle]) -> Path:
-    """The weights are with the workers alone: the parameter server has said what it knows, and ends."""
+    """Open a run without servers: the parameter server, which was needed for the setup, ends."""
     buffers = rpc.put(flat.gather(flat.buffers(model, sorted(usage.buffers))))
     calls = [(member, member.call("join", buffers)) for member in members]
     for member, call in calls:
@@ -179,7 +179,7 @@ def _among_workers(model: nn.Module, usage: Usage, servers: Servers, members: Se
 
 
 def _about_codec(config: TrainingConfig, kinds: Counter[str], agreed: Codecs) -> tuple[str, ...]:
-    """What a codec that was asked for is used for."""
+    """Explain what the requested codec is used for."""
     if config.codec == "fp32":
         return ()
     if set(kinds) == {MEMORY}:

@@ -1,8 +1,8 @@
-"""Some steps before a plan is told: what a step costs shows in steps, and in no measurement of its parts.
+"""Makes some steps before a plan is reported, since only whole steps show the full cost of a step.
 
-Threads and processes that wait for each other, processors that compute, sum and send at once, the coordinator's own
-work: under other load on a machine they take many times what each takes by itself. So the ways that are compared are
-corrected by what steps with all machines took (``self_check``).
+Threads and processes wait for each other, processors compute, sum and send at once, and the coordinator works too. On a
+busy machine this takes many times the sum of the parts. So the predictions of all ways to train are corrected by the
+times of steps with all machines (``self_check``).
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ STEPS = 20
 """Most steps that are made."""
 
 LEAST_STEPS = 3
-"""Fewer say too little. Where a step takes so long that not more are made, what no part shows matters little, too."""
+"""With fewer steps the result is not used. If steps take so long, the correction is small anyway."""
 
 SKIPPED = 2
-"""First steps that say nothing: a gradient is streamed from the second slice on."""
+"""First steps that are not used, since a gradient is streamed only from the second slice on."""
 
 
 def surveyed(session: Session, tell: Callable[[str], None]) -> Survey:
-    """What the run was planned with, corrected by steps; the session is of no further use.
+    """The data of the plan, corrected by steps; the session can't be used afterwards.
 
     Args:
         session: before its first step, with all machines.
-        tell: is told what is done.
+        tell: called with the progress.
     """
     foreseen = session.foreseen
     assert foreseen is not None, "the fleet is known"

@@ -1,7 +1,7 @@
-"""The samples that a run is validated on, cut into batches that stay the same for the whole run.
+"""Cuts the validation data into batches that stay the same for the whole run.
 
-Each batch is computed whole by one worker, whichever is free, and the figures are added up in the batches' order. So
-they do not depend on which worker computed what, or was lost meanwhile.
+Any free worker computes a whole batch, and the metrics are added in the order of the batches. So the result does not
+depend on which worker computed which batch, or was lost meanwhile.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from remote_agent.training.errors import JobError
 from remote_agent.training.shared.slices import Indices
 
 PARTS = 16
-"""Batches that each device gets at least, where there are samples enough: unlike devices end at about the same time."""
+"""Least batches for each device, if there are enough samples, so that all devices finish at about the same time."""
 
 MIN = 16
-"""Samples of a batch that are not divided further for that."""
+"""Batches are not made smaller than this number of samples for that."""
 
 
 @dataclass(frozen=True)
 class Validation:
-    """What a run is validated on.
+    """The validation data of a run.
 
     Attributes:
-        data: what ``datasets.fetch`` takes batches from.
+        data: the object from which ``datasets.fetch`` takes batches.
         batches: the samples' indices of each batch, int64 of shape ``(samples of the batch,)``.
     """
 
@@ -43,10 +43,10 @@ class Validation:
 
 
 def of_job(request: Request, config: TrainingConfig) -> Validation | None:
-    """What the run is validated on; None: the job has no validation data.
+    """The run's validation data; None: the job has none.
 
     Raises:
-        JobError: it can't be used, or there is none and the configuration asks for what needs it.
+        JobError: it can't be used, or there is none but the configuration needs it.
     """
     if request.job.create_validation is None:
         wanted = [name for name in ("evaluate_every", "keep_best", "early_stopping") if getattr(config, name)]
@@ -62,10 +62,10 @@ def of_job(request: Request, config: TrainingConfig) -> Validation | None:
 
 
 def check_plateau(plateau: str, keep_best: str, validation: Validation | None) -> None:
-    """Raise a ``JobError`` where a scheduler goes by a validation that is not made, or that is to be better elsewhere.
+    """Raise a ``JobError`` if a scheduler needs a validation that does not exist, or has the opposite direction.
 
     Args:
-        plateau: what is better to the scheduler: ``min`` or ``max``; empty: it does not go by the validation.
+        plateau: the direction of the scheduler: ``min`` or ``max``; empty: it does not use the validation.
         keep_best: the setting.
         validation: the run's.
     """
@@ -87,17 +87,17 @@ def check_plateau(plateau: str, keep_best: str, validation: Validation | None) -
 
 
 def validation_of(given: object, config: TrainingConfig, devices: int, most: int | None = None) -> Validation:
-    """The user's validation data, ready to be used.
+    """Prepare the user's validation data.
 
-    A ``DataLoader`` is taken as it is: the batches are those that it would yield, so its sampler, batch size and
-    ``drop_last`` hold; an order that it shuffles is drawn once, from the run's seed. All other data is used in its own
-    order, in batches of at most ``batch_size`` samples.
+    The batches of a ``DataLoader`` are those that it would yield, with its sampler, batch size and ``drop_last``; a
+    shuffled order is drawn once, from the run's seed. All other data is used in its own order, in batches of at most
+    ``batch_size`` samples.
 
     Args:
         given: what ``create_validation_data`` returned, or the script API's ``validation_data``.
         config: the run's.
-        devices: how many devices the run begins with.
-        most: samples that the smallest of them takes at a time; None: any.
+        devices: number of devices at the run's start.
+        most: most samples that the smallest of them takes at a time; None: any.
 
     Raises:
         JobError: it can't be indexed, or holds no sample.
