@@ -1,1 +1,1 @@
-"""The coordinator's part of validation: which samples, when, and what follows from the figures."""
+"""The coordinator's part of validation: the samples, the time, and the consequences of the metrics."""

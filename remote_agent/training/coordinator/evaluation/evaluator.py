@@ -1,8 +1,8 @@
-"""Has the workers measure the validation data between two steps; the coordinator's part.
+"""Lets the workers evaluate the validation data between two steps; the coordinator's part.
 
-The batches are handed out in pieces, large ones first and by the devices' speed, so that all are done at about the same
-time. A worker that dies, falls silent or hangs meanwhile is given no more, and what it had is done by another one; the
-strategy finds out by itself what has become of it.
+The batches are given out in pieces, large ones first and by the devices' speed, so that all workers finish at about the
+same time. A worker that dies, falls silent or hangs meanwhile gets no more, and another one repeats its pieces; the
+strategy later detects the failure by itself.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from remote_agent.training.shared.messages import EvaluationTask, Failed
 from remote_agent.training.shared.rpc import Ref
 
 AHEAD = 2
-"""Pieces that a worker has at a time: one that it computes, and the next."""
+"""Number of pieces that a worker has at a time: the current one, and the next."""
 
 WATCHED_S = 1.0
-"""Seconds without an answer from which on the workers are pinged."""
+"""Seconds without an answer after which the workers are pinged."""
 
 
 class NoWorkerLeft(Exception):
-    """Every worker was lost while it was evaluating."""
+    """All workers were lost during an evaluation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What came of one: the figures over all samples, and the seconds that it took."""
+    """The result of an evaluation: the metrics over all samples, and its seconds."""
 
     metrics: dict[str, float | None]
     samples: int
@@ -49,7 +49,7 @@ class Evaluation:
 
 @dataclass(eq=False)
 class _Piece:
-    """Batches that a worker has been given."""
+    """Batches that were given to a worker."""
 
     member: WorkerHandle
     numbers: tuple[int, ...]
@@ -59,7 +59,7 @@ class _Piece:
 
 
 class Evaluator:
-    """Evaluates the weights of a session's workers; while none of them has anything else to do.
+    """Evaluates the weights of a session's workers, while none of them has other work.
 
     Args:
         session: the run's, whose validation data is sent to its workers.
@@ -78,15 +78,15 @@ class Evaluator:
             raise JobError(f"the validation data can't be sent to the workers: {error}", hint=hint) from error
 
     def evaluate(self, session: Session, numbers: Collection[int] | None = None) -> Evaluation:
-        """The figures of the weights after the last step.
+        """Evaluate the weights after the last step.
 
         Args:
-            session: the run's, as it is now.
-            numbers: of the batches that are measured; default: all.
+            session: the run's current session.
+            numbers: numbers of the batches; default: all.
 
         Raises:
             JobError: the job's metrics, model or data raised.
-            NoWorkerLeft: there is no worker any more that could do it.
+            NoWorkerLeft: no worker is left.
         """
         began = time.monotonic()
         batches = self._validation.batches
@@ -108,7 +108,7 @@ class Evaluator:
 
 
 def _together(session: Session, task: EvaluationTask, wanted: Collection[int]) -> dict[int, Figures]:
-    """The figures of each batch where each worker has a part of the model: all measure all batches together.
+    """The metrics of each batch of a pipeline, whose workers evaluate all batches together.
 
     Raises:
         NoWorkerLeft: one was lost.
@@ -133,7 +133,7 @@ def _together(session: Session, task: EvaluationTask, wanted: Collection[int]) -
 
 @dataclass(eq=False)
 class _Work:
-    """One evaluation under way."""
+    """A running evaluation."""
 
     session: Session
     task: EvaluationTask
@@ -144,7 +144,7 @@ class _Work:
     figures: dict[int, Figures] = field(default_factory=dict)
 
     def done(self) -> dict[int, Figures]:
-        """The figures of each batch, once all are there."""
+        """The metrics of each batch, once all are there."""
         with ExitStack() as stack:
             heartbeat: Heartbeat | None = None
             heard = time.monotonic()
@@ -164,7 +164,7 @@ class _Work:
     # --- Handing out -------------------------------------------------------------------------------------------------
 
     def _hand_out(self) -> None:
-        """Give pieces to the worker that would have done them soonest, while that has room for one."""
+        """Give pieces to the worker that would finish them first, while it has room for one."""
         living = [member for member in self.session.members if member not in self.lost]
         if not living:
             raise NoWorkerLeft
@@ -209,7 +209,7 @@ class _Work:
                 other.given = time.monotonic()  # it is begun now
 
     def _look(self, heartbeat: Heartbeat) -> None:
-        """Give no more to workers that do not answer, or take far too long."""
+        """Give no more pieces to workers that do not answer, or take much too long."""
         for member in {piece.member for piece in self.pieces}:
             beat = heartbeat.of(member.actor)
             own = next(piece for piece in self.pieces if piece.member is member)

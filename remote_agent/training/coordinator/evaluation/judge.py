@@ -1,4 +1,4 @@
-"""Evaluates a run's steps when it is time for that, and says what follows: the best one, and when to stop."""
+"""Evaluates a run's steps when they are due, and decides which one is the best and when to stop."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from remote_agent.training.shared import rpc
 
 @dataclass(frozen=True)
 class Verdict:
-    """What followed from a step: it was evaluated, and it is the best so far by ``keep_best``."""
+    """The verdict on a step: whether it was evaluated, and whether it is the best so far by ``keep_best``."""
 
     evaluated: bool = False
     best: bool = False
 
 
 class Judge:
-    """See the module. The figures that are watched are the session's: checkpoints and successors get them from there.
+    """Evaluates steps and decides. The session has the watched metric, for checkpoints and a later coordinator.
 
     Args:
         session: the run's, before its first step.
         host: the coordinator's, for events.
 
     Attributes:
-        figures: the finite ones of the newest evaluation.
-        reason: why the run is to end early; empty: it is not.
+        figures: the finite metrics of the newest evaluation.
+        reason: why the run should end early; empty: it should not.
 
     Raises:
-        JobError: the job's validation fails on its first batch, or does not measure what is watched.
+        JobError: the job's validation fails on its first batch, or lacks the watched metric.
     """
 
     def __init__(self, session: Session, host: str) -> None:
@@ -53,11 +53,11 @@ class Judge:
         self.tell_servers(session)
 
     def after(self, session: Session, step: int, begin: int, end: int) -> Verdict:
-        """A step was made: evaluate it if it is due.
+        """After a step, evaluate it if it is due.
 
         Args:
             session: the run's.
-            step: which.
+            step: the step.
             begin: the position of its first sample.
             end: the position after its last one.
 
@@ -69,10 +69,10 @@ class Judge:
         return self._evaluate(session, self._evaluator, step, end)
 
     def catch_up(self, session: Session, folder: Path) -> None:
-        """Evaluate the last step of a coordinator that was killed, if it was due and had not come about.
+        """Evaluate the last step of a killed coordinator, if that was due and is missing.
 
         Args:
-            session: the one that was taken over.
+            session: the session that was taken over.
             folder: the run's, with the record of its slices.
         """
         step = session.order.done
@@ -83,9 +83,9 @@ class Judge:
             self.after(session, step, min(span.begin for span in spans), max(span.end for span in spans))
 
     def last(self, session: Session, step: int, end: int) -> Verdict:
-        """The run has ended with ``step``: evaluate it unless that is done; as :meth:`after`.
+        """At the end of the run, evaluate the last ``step`` unless this was done; as :meth:`after`.
 
-        A run that goes on from here is not to know of it: one that had never ended would not have made it.
+        A run that resumes from here ignores this evaluation, since an uninterrupted run would not have made it.
         """
         if self._evaluator is None or self._evaluated == step:
             return Verdict()
@@ -95,7 +95,7 @@ class Judge:
         return verdict
 
     def go_back(self, session: Session, step: int) -> None:
-        """The run goes back to ``step``: forget the evaluations of the steps after it.
+        """Forget the evaluations after ``step``, since the run returns to it.
 
         Raises:
             ServerGone: as :meth:`tell_servers`.
@@ -104,12 +104,12 @@ class Judge:
         self.tell_servers(session)
 
     def tell_servers(self, session: Session) -> None:
-        """Let the servers' scheduler go by what came of the evaluations so far; before the next step.
+        """Send the watched metric so far to the servers' scheduler, before the next step.
 
-        Where the workers have the optimizer their tasks tell it.
+        If the workers have the optimizer, they get it with their tasks.
 
         Raises:
-            ServerGone: one can't be told.
+            ServerGone: a server can't be reached.
         """
         if not session.plateau or spec_of(session.config.strategy).steps_on_workers:
             return
@@ -121,12 +121,12 @@ class Judge:
                 raise server_gone(session, server.host, rpc.describe(error)) from error
 
     def best_step(self, session: Session) -> int | None:
-        """The step whose checkpoint is kept as the best one; None: none is."""
+        """The step whose checkpoint is kept as the best one; None: there is none."""
         best = self._goal.best((*session.watched, *self._extra)) if session.config.keep_best else None
         return best[0] if best is not None else None
 
     def _check(self, session: Session, evaluator: Evaluator) -> None:
-        """Measure one batch with the first weights: what fails there would fail after many steps."""
+        """Evaluate one batch with the first weights, so that errors show now and not after many steps."""
         try:
             first = evaluator.evaluate(session, numbers=(0,))
         except NoWorkerLeft:

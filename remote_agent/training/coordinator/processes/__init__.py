@@ -1,1 +1,1 @@
-"""A run's processes as Ray actors: started, also while the run is on; pinged; and what they died of."""
+"""A run's processes as Ray actors: starts them, pings them, and finds out why they died."""

@@ -1,4 +1,4 @@
-"""A run's server and workers as Ray actors on their hosts: started, opened, and ended with the run."""
+"""Starts a run's servers and workers as Ray actors on their hosts, opens them, and ends them with the run."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ SERVER, WORKER = "server", "worker"
 
 
 def of_name(actor: str) -> tuple[str, str]:
-    """The run that a lasting actor of this name belongs to, and its kind."""
+    """The run and the kind of a lasting actor of this name."""
     run, kind, _ = actor.rsplit(":", 2)
     return run, kind
 
 
 class WorkerInit:
-    """What servers and workers are opened with, wherever and whenever one is started.
+    """The data with which every server and worker is opened.
 
     Args:
         trained: the job.
-        model: with the first weights.
-        dataset: as the workers index it.
-        split: each worker gets weights once it is known which ones are its own.
+        model: the model with the first weights.
+        dataset: the dataset as the workers index it.
+        split: each worker gets only its own weights, once they are decided.
     """
 
     def __init__(self, trained: Job, model: nn.Module, dataset: Any, *, split: bool = False) -> None:
@@ -60,7 +60,7 @@ class WorkerInit:
 
     @functools.cached_property
     def samples(self) -> Ref[Any]:
-        """The dataset, stored when it is first asked for.
+        """The dataset, stored at the first call.
 
         Raises:
             JobError: it can't be sent.
@@ -77,15 +77,15 @@ class WorkerInit:
 
 
 class Servers:
-    """A run's parameter servers: the first, and more on further hosts once it is known where they are of use.
+    """A run's parameter servers: the first one, and more once their hosts are decided.
 
     Args:
-        given: what they are opened with.
-        there: servers that serve already, in the layout's order: those of a coordinator that was killed.
+        given: the data with which they are opened.
+        there: servers of a killed coordinator that already serve, in the layout's order.
 
     Attributes:
-        first: on the host that the request names.
-        spare: a process without a model, for a server that is lost later; None: there is none.
+        first: the server on the host that the request names.
+        spare: a process without a model, to replace a lost server; None: there is none.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Servers:
         self.first = self._there[0] if self._there else self._start(request.server_host)
 
     def opened(self) -> OptimizerFacts:
-        """Wait for the first; says what the job's optimizer is.
+        """Wait for the first server, and return the facts about the job's optimizer.
 
         Raises:
             PlacementError: it did not start.
@@ -116,12 +116,12 @@ class Servers:
         return optimizer
 
     def restore(self, resumed: Resumption) -> Ref[None]:
-        """The first, once it is :meth:`opened`, and all that are started later go on from a checkpoint."""
+        """Restore a checkpoint's state in the first server, once it is :meth:`opened`, and in all later ones."""
         self._resumed = rpc.put(resumed)
         return self.first.actor.call("restore", self._resumed)
 
     def on(self, hosts: Sequence[str]) -> tuple[Server, ...]:
-        """One on each of these hosts, the first where it is and further ones started and opened; all others end.
+        """Servers on each of these hosts: the first one stays, others are started and opened; all others end.
 
         Raises:
             PlacementError: a host has no node, or a server did not start.
@@ -141,7 +141,7 @@ class Servers:
         return tuple(by_host[host] for host in hosts)
 
     def further(self, host: str, count: int) -> tuple[Server, ...]:
-        """So many more on one host, started and opened, for those that were lost.
+        """Start and open more servers on one host, to replace lost ones.
 
         Raises:
             PlacementError: the host has no node, or a server did not start.
@@ -156,9 +156,9 @@ class Servers:
         return servers
 
     def have_spare(self, host: str) -> None:
-        """Have a process ready on ``host``, without a model, for a server that is lost later. Waits for nothing.
+        """Start a spare process on ``host``, without a model, to replace a lost server; does not wait for it.
 
-        To start one and to load its libraries takes longer than all else that the loss of a shard costs.
+        Starting a process and loading its libraries takes longer than all other steps of a shard's recovery.
 
         Raises:
             PlacementError: the host has no node.
@@ -194,11 +194,11 @@ class Servers:
 
 
 class Workers:
-    """Starts a run's workers, also while it is on; :meth:`kill` ends them all.
+    """Starts a run's workers, also during the run; :meth:`kill` ends them all.
 
     Args:
-        given: what they are opened with.
-        there: workers that were started before, by a coordinator that was killed.
+        given: the data with which they are opened.
+        there: workers that a killed coordinator started.
     """
 
     def __init__(self, request: Request, given: WorkerInit, there: Sequence[Actor] = ()) -> None:
@@ -208,7 +208,7 @@ class Workers:
         self._ended = False
 
     def start(self, seat: Placement) -> tuple[Actor, Ref[Any]]:
-        """Start one and open it; for :meth:`opened`. It runs as soon as its host has a living node."""
+        """Start and open a worker, for :meth:`opened`. It runs as soon as its host has a living node."""
         name = self._request.actor_name(WORKER)
         # How a sum is split over threads changes its last bits.
         threads = 1 if self._request.config.deterministic else seat.threads
@@ -228,7 +228,7 @@ class Workers:
         return actor, actor.call("open", given.job, samples, given.state, config, seat.spec.max_batch)
 
     def opened(self, seat: Placement, opening: Ref[Any], deadline: float) -> WorkerReady:
-        """Wait for one, until ``deadline`` on the monotonic clock.
+        """Wait for a worker until ``deadline`` on the monotonic clock.
 
         Raises:
             PlacementError: it did not start in time, or died.
@@ -253,7 +253,7 @@ class Workers:
             self.end(actor)
 
     def kill(self) -> None:
-        """End them all, and any that are started later."""
+        """End all workers, also those that are started later."""
         with self._lock:
             self._ended = True
             actors, self._actors = self._actors, []
@@ -267,15 +267,15 @@ class Workers:
 def started(
     request: Request, model: nn.Module, dataset: Any
 ) -> Iterator[tuple[Servers, OptimizerFacts, list[Candidate], Workers]]:
-    """Server and workers, opened on their hosts; they end when the block does.
+    """Start server and workers, and open them on their hosts; they end with the block.
 
     Args:
         request: the run.
-        model: with the first weights.
-        dataset: as the workers index it.
+        model: the model with the first weights.
+        dataset: the dataset as the workers index it.
 
     Yields:
-        The servers, what the job's optimizer is, the workers, and what starts more of them.
+        The servers, facts about the job's optimizer, the workers, and the object that starts more workers.
 
     Raises:
         PlacementError: a host has no node, there are fewer hosts than shards, or an actor did not start in time.
@@ -308,7 +308,7 @@ def started(
 
 
 def _has_ended(server: Server) -> bool:
-    """Whether a process is gone; one that is still loading its libraries is not."""
+    """Whether a process has ended; one that is still loading its libraries has not."""
     try:
         rpc.get(server.actor.call("place"), PULSE_S)
     except rpc.Timeout:
@@ -319,7 +319,7 @@ def _has_ended(server: Server) -> bool:
 
 
 def _opened(ref: Ref[Any], who: str, host: str, deadline: float) -> object:
-    """An ``open`` call's answer.
+    """Wait for the answer of an ``open`` call.
 
     Raises:
         PlacementError: the actor did not start in time, or died.

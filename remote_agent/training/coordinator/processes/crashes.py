@@ -1,9 +1,9 @@
 """Finds, beside the run, the user's call that killed workers or hangs, so that the run can end for it.
 
-The slice of a worker that died is issued again at once, so a sample that kills its process kills the next worker too,
-and the one after that. What a worker was at lies in a page on its host (``whereabouts``), which is read there once the
-worker is known to have ended; what a living one has been at for long comes with its answers to pings. The
-``culprit`` says when that is enough: the run ends with the sample, the function and the line, and its last checkpoint.
+The slice of a dead worker is reissued at once, so a sample that kills its process would kill one worker after the
+other. A page on the host has the worker's current call (``whereabouts``); it is read after the worker has ended. A
+living worker reports a long call with its answers to pings. ``culprit`` decides when the evidence is enough: the run
+then ends and names the sample, the function and the line, and keeps its last checkpoint.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _IF_FULL = "if the host's memory was full, lower batch_size, or set max_batch fo
 
 
 class Crashes:
-    """Of one run; a context manager, which ends the reading.
+    """The crashes of one run; a context manager, which ends the reading of pages.
 
     Attributes:
-        workers: that the run began with.
+        workers: number of workers at the run's start.
     """
 
     def __init__(self, journal: Journal | None = None) -> None:
@@ -56,7 +56,7 @@ class Crashes:
         self._await(CLOSE_S)
 
     def died(self, seat: Placement, actor: Actor, cause: str) -> None:
-        """A worker's process ended: see on its host what it was at. Waits for nothing."""
+        """Read on its host the last call of a worker whose process ended, without waiting."""
 
         def read() -> None:
             away = cause == rpc.HOST_AWAY
@@ -71,21 +71,21 @@ class Crashes:
         self._reading[-1].start()
 
     def hung(self, seat: Placement, actor: Actor, busy: Busy | None) -> None:
-        """A worker has been ``busy`` with one call for so long that it will not end by itself."""
+        """Record that a worker hangs: it has been ``busy`` with one call for too long."""
         if busy is not None and (actor, busy.place) not in self._held_up:
             self._held_up.add((actor, busy.place))
             self._add(_hang(seat, busy))
 
     def look(self, members: Iterable[WorkerHandle], heartbeat: Heartbeat, deadline_s: float) -> None:
-        """See whether one of these hangs, by the heartbeat, and whether the run has to end.
+        """Check with the heartbeat whether a worker hangs, and whether the run has to end.
 
         Args:
             members: the workers.
-            heartbeat: pings them.
-            deadline_s: of a slice, beyond ten times what its samples are expected to take.
+            heartbeat: the heartbeat of the workers.
+            deadline_s: deadline of a slice, in addition to ten times the expected time of its samples.
 
         Raises:
-            JobError: a call of the user's code has killed workers, or held them up, too often.
+            JobError: a call of the user's code has killed workers, or hung, too often.
         """
         for member in members:
             busy = heartbeat.of(member.actor).pulse.busy
@@ -98,7 +98,7 @@ class Crashes:
             raise error
 
     def not_measured(self, seat: Placement, actor: Actor) -> JobError | None:
-        """Why a worker was not measured in time, if a call of the user's code does not return."""
+        """The reason why a worker was not measured in time, if a call of the user's code does not return."""
         try:
             pulse: Pulse = rpc.get(actor.call_in(PING, "ping"), PING_S)
         except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
@@ -109,7 +109,7 @@ class Crashes:
         return _error([_hang(seat, busy)]) if busy is not None else None
 
     def explained(self, error: TrainingError) -> TrainingError:
-        """``error``, or what the user's code has to do with it; waits until that is known, for a while at most."""
+        """``error``, or the user's call that caused it; waits up to a limit until that is known."""
         self._await(LAST_WORDS_S)
         found = self._verdict()
         if found is not None:
@@ -174,7 +174,7 @@ def _crash(seat: Placement, words: LastWords, cause: str) -> Crash:
 
 
 def of_coordinator(words: LastWords) -> JobError | None:
-    """The error where the user's code ended the coordinator's process; None: it did not."""
+    """The error if the user's code ended the coordinator's process; None: it did not."""
     if words.place is None or not words.how:
         return None
     frames = [frame for call in words.calls if is_users_own((frame := Frame(*call)).file)]
@@ -199,7 +199,7 @@ def _hang(seat: Placement, busy: Busy) -> Crash:
 
 
 def _function(function: str, frames: Sequence[Frame]) -> str:
-    """The user's innermost function with its line, where that is known."""
+    """The user's innermost function with its line, if known."""
     own = [frame for frame in frames if is_users_own(frame.file)]
     if not own:
         return function
@@ -208,7 +208,7 @@ def _function(function: str, frames: Sequence[Frame]) -> str:
 
 
 def _error(crashes: Sequence[Crash]) -> JobError:
-    """The error that says so; the crashes are of one call."""
+    """Make the error for crashes of one call."""
     last = crashes[-1]
     place = last.place
     sample = one_sample(crashes)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from remote_agent.whereabouts import Place
 
 MAX_CRASHES = 2
-"""Times that one call of the user's code may kill its worker, or hang in it."""
+"""How often one call of the user's code may kill its worker, or hang, until the run ends."""
 
 MAX_KILLS = 3
-"""The same where workers were ended from outside, or by an unknown cause: that can be a coincidence."""
+"""The same for workers that were ended from outside, or by an unknown cause, which may be a coincidence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,11 +19,11 @@ class Crash:
     """A worker died in a call of the user's code, or hangs in it.
 
     Attributes:
-        host: where it was.
+        host: the worker's host.
         place: the call.
         how: what happened, in words, with the function.
-        certain: it was the call's own doing.
-        detail: the user's calls, and what was written before.
+        certain: the call itself caused it.
+        detail: the user's calls, and the last output before.
     """
 
     worker: str
@@ -36,20 +36,20 @@ class Crash:
 
     @property
     def call(self) -> tuple[int, int, str]:
-        """The step, the slice and the function: any worker that does the slice again makes the same call."""
+        """The step, the slice and the function; any worker that computes the slice makes the same call."""
         return self.place.step, self.place.slice, self.place.function
 
 
 def culprit(crashes: Sequence[Crash], workers: int) -> tuple[Crash, ...]:
-    """The crashes of the one call that a run has to end for; empty: there is none yet.
+    """The crashes of the call for which the run has to end; empty: there is none yet.
 
-    In a step only the same slice makes the same call again, and another worker is given it at once. Before the first
-    step all workers make the same calls: where it is always the same one that dies, it may be its host's fault, and the
-    run goes on without that.
+    In a step, only the same slice makes the same call, and another worker gets it at once. Before the first step, all
+    workers make the same calls: if always the same one dies, its host may be the cause, and the run continues without
+    it.
 
     Args:
         crashes: in the order in which they were found.
-        workers: that the run began with.
+        workers: number of workers at the run's start.
     """
     for call in dict.fromkeys(crash.call for crash in reversed(crashes)):
         same = tuple(crash for crash in crashes if crash.call == call)
@@ -61,9 +61,9 @@ def culprit(crashes: Sequence[Crash], workers: int) -> tuple[Crash, ...]:
 
 
 def one_sample(crashes: Sequence[Crash]) -> int | None:
-    """The sample that all of these were at, if the call was for one alone.
+    """The sample of all these crashes, if the call was for a single sample.
 
-    Where a signal meets another thread, the one that the user's code is in may have come to the next.
+    If a signal arrives in another thread, the thread with the user's code may already be at the next sample.
     """
     known = {crash.place.sample if crash.place.samples == 1 else None for crash in crashes}
     return known.pop() if len(known) == 1 else None

@@ -1,12 +1,11 @@
 """Pings all workers and shards beside the steps, in a thread of the coordinator, to detect silent ones.
 
-Ray notices an ended process at once, and a silent host only after its own health checks, which take much longer than a
-run can wait. So each worker is pinged every :data:`~.deadlines.PULSE_S`, in a group of calls of its own: it answers
-while it computes. So is each shard of the parameter server. Only the newest ping is under way: one that is not answered
-stays, and its age is the silence.
+Ray detects an ended process at once, but a silent host only after its own health checks, which take too long for a run.
+So each worker and each shard is pinged every :data:`~.deadlines.PULSE_S`, in a concurrency group of its own, so that a
+worker answers while it computes. There is one ping at a time; while it is not answered, its age is the silence.
 
-How long a silence has to be follows from the answers before (Chen, Toueg and Aguilera 2002, "On the quality of service
-of failure detectors"; Hayashibara et al. 2004): on a calm network it is half of what a busy computer is given.
+The timeout follows from the earlier answers (Chen, Toueg and Aguilera 2002, "On the quality of service of failure
+detectors"; Hayashibara et al. 2004): on a calm network it is half of the timeout on a busy computer.
 """
 
 from __future__ import annotations
@@ -26,23 +25,23 @@ from remote_agent.training.shared.messages import PING, Failed, Pulse
 from remote_agent.training.shared.rpc import Actor, Ref
 
 MIN_WAITS, MAX_WAITS = 20, 200
-"""Answers from which one can tell what is usual, and those that are remembered: the last minute's."""
+"""Least number of answers for a timeout, and number of remembered answers (those of the last minute)."""
 
 MAX_LATE_ROUND = 3.0
-"""A round that takes this many times :data:`~.deadlines.PULSE_S` shows that this process itself was held up."""
+"""If a round takes longer than this many times :data:`~.deadlines.PULSE_S`, this process itself was delayed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Beat:
-    """What is known of one worker.
+    """The heartbeat's state of one worker or shard.
 
     Attributes:
-        asked: when the newest ping that it answered was sent, on the monotonic clock; 0: none yet.
-        pulse: what it answered.
-        silent_s: how long the ping under way has not been answered.
-        patience_s: how long that may be; see :func:`patience`.
-        failed: a shard that can't go on says so.
-        ended: why the process is known to have ended; empty: it is not.
+        asked: when the newest answered ping was sent, on the monotonic clock; 0: none yet.
+        pulse: the newest answer.
+        silent_s: age of the present ping without an answer.
+        patience_s: the timeout; see :func:`patience`.
+        failed: a shard reported that it can't continue.
+        ended: the reason why the process has ended; empty: it has not, as far as is known.
     """
 
     asked: float = 0.0
@@ -54,7 +53,7 @@ class Beat:
 
     @property
     def is_silent(self) -> bool:
-        """Whether its host may be cut off."""
+        """Whether its host may be unreachable."""
         return self.silent_s > self.patience_s
 
 
@@ -62,14 +61,14 @@ _UNKNOWN = Beat()
 
 
 def patience(waits: Sequence[float]) -> float:
-    """Seconds until a process is silent whose last answers were waited for so long, in seconds. Pure."""
+    """The timeout in seconds, from the waiting times of the last answers. Pure."""
     if len(waits) < MIN_WAITS:
         return SILENT_S
     return min(SILENT_S, max(SILENT_SOONEST_S, SILENT_FACTOR * max(waits)))
 
 
 class Heartbeat:
-    """Pings the actors that it is told to :meth:`watch`; a context manager."""
+    """Pings the actors that were passed to :meth:`watch`; a context manager."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -89,18 +88,18 @@ class Heartbeat:
         self._pinging.join(CLOSE_S)
 
     def watch(self, actors: Collection[Actor]) -> None:
-        """Ping these from now on, and no others; what is known of those that stay is kept."""
+        """Ping only these actors from now on; the state of those that stay is kept."""
         with self._lock:
             self._beats = {actor: self._beats.get(actor, Beat()) for actor in actors}
 
     def of(self, actor: Actor) -> Beat:
-        """What is known of an actor that is watched; raises where the pings have ended, and nothing is known."""
+        """The state of a watched actor; raises if the pings have ended."""
         self._pinging.check()
         with self._lock:
             return self._beats.get(actor, _UNKNOWN)
 
     def wait(self, seconds: float) -> None:
-        """Until the next round of pings is over, at most so long."""
+        """Wait until the next round of pings is over, up to a limit."""
         self._pinging.check()
         with self._heard:
             self._heard.wait(seconds)

@@ -1,9 +1,9 @@
-"""Workers that are started while a run is on: again after a failure, or on a host that is new. All in the background.
+"""Starts workers during a run, in the background: again after a failure, or on a new host.
 
-A worker is opened as those of the run's beginning were, on its host by label: where the host is away, Ray starts it
-once the host is back. Then it joins the shards, and from there on it follows the run (``Streaming.follow``) until it is
-let in, at the beginning of a step. The others do not wait for it; but where there are no shards, they wait at that
-moment while it takes over what they have (``recovery.state_transfer``).
+A worker is opened like those of the run's start, on its host by label; if the host is away, Ray starts it once the host
+is back. Then it joins the shards and follows the run (``Streaming.follow``) until it is let in, at the beginning of a
+step. The others do not wait for it. Without shards they wait at that moment while it loads their state
+(``recovery.state_transfer``).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ LOG = logging.getLogger(__name__)
 
 
 class Joining:
-    """Starts workers of a run; a context manager.
+    """Starts workers during a run; a context manager.
 
     Args:
-        workers: starts them.
-        entry: to the shards; None: there are none, and a new worker takes the weights over from another one.
+        workers: starts the actors.
+        entry: data to join the shards; None: there are none, and a new worker gets the weights from another one.
         buffers: names of the model's buffers that training changes.
-        reference: of simulated devices.
+        reference: reference speed of simulated devices.
 
     Attributes:
         entry: as above; ``recovery.rollback`` sets the new one when it moves the shards.
@@ -80,17 +80,17 @@ class Joining:
 
     @property
     def hosts(self) -> frozenset[str]:
-        """Those with a living node, as Ray knew it a moment ago."""
+        """The hosts with a living node, as Ray reported a moment ago."""
         self._watching.check()
         return self._hosts
 
     def again(self, member: WorkerHandle) -> Future[WorkerHandle]:
-        """The same worker in a new process, with the speed that it had; what it fails of is a TrainingError."""
+        """Start the same worker in a new process, with its earlier speed; a failure is a TrainingError."""
         profile = member.track.current
         return self._in_background(lambda: self._open(member.seat, profile))
 
     def new(self, spec: DeviceSpec) -> Future[WorkerHandle]:
-        """A worker on a device that had none, measured first; what it fails of is a TrainingError."""
+        """Start a worker on a device without one, and measure it first; a failure is a TrainingError."""
         return self._in_background(lambda: self._open(placement.seats([spec], placement.living_nodes())[0], None))
 
     def end(self, member: WorkerHandle) -> None:

@@ -10,10 +10,10 @@ from remote_agent.training.errors import TrainingError
 
 
 def annotate(error: TrainingError, events: Path) -> TrainingError:
-    """``error`` without the engine's frames, and with notes: the user's last lines, the step, and how to go on.
+    """Remove the engine's frames from ``error``, and add notes: the user's last lines, the step, and how to resume.
 
     Args:
-        error: what ended the run.
+        error: the error that ended the run.
         events: the run's ``events.jsonl``.
     """
     for note in _notes(error, events):

@@ -1,7 +1,7 @@
 """Shows a script's progress on stderr: one line that is rewritten, or a line from time to time.
 
-On a terminal, and in a notebook, the line is written over with a carriage return and blanks: notebooks understand that,
-and no escape codes.
+On a terminal and in a notebook, the line is overwritten with a carriage return and blanks, since notebooks do not
+support escape codes.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from remote_agent.training.coordinator.prints import output_lines
 from remote_agent.training.coordinator.reporting.callbacks import Callback
 
 RENEWED_S, PLAIN_S = 0.1, 10.0
-"""Seconds of the run between two looks of the line, and between two lines where it can't be renewed."""
+"""Seconds between two updates of the line, and between two lines if it can't be overwritten."""
 
 RECENT = 50
-"""Steps that the speed is the mean of."""
+"""Number of steps over which the speed is averaged."""
 
 
 class ProgressLine(Callback):
-    """Writes the line; a callback among others.
+    """A callback that writes the progress line.
 
     Args:
-        stream: where to; default: stderr.
+        stream: the output; default: stderr.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -43,7 +43,7 @@ class ProgressLine(Callback):
         self._shown = 0  # characters of the line that is written over
 
     def show_output(self, worker: str, lines: tuple[str, ...], left_out: int) -> None:
-        """What a worker printed, above the line; see :mod:`~remote_agent.training.coordinator.prints`."""
+        """Show a worker's prints above the line; see :mod:`~remote_agent.training.coordinator.prints`."""
         for line in output_lines(worker, lines, left_out):
             self._say(line)
 
@@ -110,7 +110,7 @@ class ProgressLine(Callback):
         self._shown = len(line)
 
     def _say(self, text: str) -> None:
-        """A line that stays; the one that is renewed goes on below it."""
+        """Write a line that stays, above the progress line."""
         over = "\r" + " " * self._shown + "\r" if self._shown else ""
         self._stream.write(f"{over}{text}\n" if text else "\n")
         self._stream.flush()
@@ -118,7 +118,7 @@ class ProgressLine(Callback):
 
 
 def duration(seconds: float) -> str:
-    """``0:07``, ``12:03`` or ``3:00:00``."""
+    """Format seconds as ``0:07``, ``12:03`` or ``3:00:00``."""
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"

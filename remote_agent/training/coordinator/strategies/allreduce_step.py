@@ -1,4 +1,4 @@
-"""One step of all-reduce under way: whose the slices are, and what is awaited of whom."""
+"""Holds the state of one step of all-reduce: the slices' workers, and the awaited answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Answer = Reduced | Broken | Failed
 
 @dataclass(eq=False)
 class Share:
-    """A slice of a step and its worker; ``lost_by`` had it before, ``issued`` is when that was."""
+    """A slice of a step and its worker; ``lost_by`` is the worker that had it before, ``issued`` the time of that."""
 
     part: Slice
     member: WorkerHandle
@@ -26,7 +26,7 @@ class Share:
 
 @dataclass(eq=False)
 class Call:
-    """A worker's part in a reduction that is under way."""
+    """A worker's part in the current reduction."""
 
     member: WorkerHandle
     answer: Ref[Answer]
@@ -34,15 +34,15 @@ class Call:
 
     @property
     def expected_s(self) -> float:
-        """How long it usually takes, with the wait for the others."""
+        """Usual time of the call, with the wait for the others."""
         return max(self.member.usual_call_s, self.predicted_s)
 
 
 @dataclass(eq=False)
 class ReductionInFlight:
-    """One step under way.
+    """A step in progress.
 
-    ``due`` are the slices that are still to be handed out. ``moved`` is how much was reduced when last asked.
+    ``due`` are the slices that still have to be given out. ``moved`` is the last reported progress of the reduction.
     """
 
     step: int
@@ -56,7 +56,7 @@ class ReductionInFlight:
 
     @property
     def spans(self) -> tuple[SliceSpan, ...]:
-        """Whose slices the step's samples were in the end."""
+        """The step's final slices with their workers."""
         return tuple(
             SliceSpan(share.member.name, share.part.begin, share.part.begin + len(share.part.indices))
             for share in self.shares
@@ -79,7 +79,7 @@ def worker_times(results: Mapping[WorkerHandle, Reduced], seconds: float, gather
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """The workers that reduce together, and what each of them must know."""
+    """The workers that reduce together, and the data that each of them needs."""
 
     places: dict[WorkerHandle, GroupMembership]
 

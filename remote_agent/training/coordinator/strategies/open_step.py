@@ -1,4 +1,4 @@
-"""A step that a coordinator which was killed had issued: its successor issues what is missing of it, and ends it."""
+"""Continues a step that a killed coordinator had issued: issues the missing parts, and finishes the step."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from remote_agent.training.shared.messages import Slice, StreamedTask
 
 
 def resumed(session: Session, open_step: OpenStep) -> tuple[StepInFlight, dict[str, StreamedTask]]:
-    """The step as it goes on: workers that have begun it are asked what came of it, and the others get their parts.
+    """Continue the step: ask workers that have started it for their results, and give the others their parts.
 
-    The cut is the one that it was begun with. So a slice that is done twice, since its first worker had sent a part of
-    it when it was lost, is the same slice.
+    The original cut is used. So a slice that is computed twice, since its first worker had sent a part of it before it
+    was lost, is the same slice.
 
     Returns:
-        The step, and the tasks of slices whose workers are gone, by their names: to be issued to others.
+        The step, and the tasks of slices whose workers are gone, by the workers' names, to be issued to others.
     """
     now = time.monotonic()
     common = dataclasses.replace(open_step.common, coordinator=session.coordinator)

@@ -1,4 +1,4 @@
-"""Slices that are under way where no worker waits for a whole step, and what a step event tells of them."""
+"""Holds the slices in progress of ``ssp`` and ``async``, and makes their part of a step event."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from remote_agent.training.shared.rpc import Ref
 
 @dataclass(eq=False)
 class Issued:
-    """A slice that a worker has, the ``place``-th one that it was given; ``lost_by`` is the worker before."""
+    """A worker's slice, its ``place``-th one; ``lost_by`` is the worker that had it before."""
 
     task: StaleTask
     member: WorkerHandle
@@ -28,21 +28,21 @@ class Issued:
 
     @property
     def expected_s(self) -> float:
-        """How long it takes its worker, from its beginning until its gradient is exchanged, as far as is known."""
+        """Expected time on its worker, from its start until its gradient is exchanged."""
         track = self.member.track
         return max(self.member.usual_call_s, track.seconds, track.current.seconds(self.samples))
 
 
 @dataclass(eq=False)
 class Queue:
-    """What a worker has to do: the oldest slice first, which is awaited since ``since``."""
+    """A worker's queue of slices, the oldest first, which is awaited since ``since``."""
 
     slices: deque[Issued] = field(default_factory=deque)
     since: float = 0.0
 
 
 def row(member: WorkerHandle, counted: list[tuple[Issued, StaleResult]], seconds: float) -> WorkerStep:
-    """One worker's part of a step. Push and pull beside computing cost no time: what is told is what they added."""
+    """One worker's row of a step. Push and pull beside computing cost no time, so only their additional time counts."""
     compute_s = sum(result.compute_s for _, result in counted)
     push_s, pull_s = sum(result.push_s for _, result in counted), sum(result.pull_s for _, result in counted)
     free = max(0.0, seconds - compute_s)

@@ -1,10 +1,10 @@
 """Decides which workers may start another slice in stale synchronous training. Pure.
 
-A worker's *clock* is the number of its slices that are applied. With staleness ``s`` a worker may begin its slice
-number ``c`` (from 0) once every worker's clock is at least ``c - s``; and the weights that it computes it with have to
-hold the first ``c - s`` slices of every worker. ``s = 0`` is lockstep. See Ho et al., "More effective distributed ML
-via a stale synchronous parallel parameter server" (NIPS 2013). Without a bound every worker may, as in Recht
-et al., "Hogwild!" (NIPS 2011).
+A worker's *clock* is the number of its applied slices. With staleness ``s`` a worker may start its slice number ``c``
+(from 0) once every worker's clock is at least ``c - s``, and its weights have to contain the first ``c - s`` slices of
+every worker. ``s = 0`` is lockstep. See Ho et al., "More effective distributed ML via a stale synchronous parallel
+parameter server" (NIPS 2013). Without a bound, every worker may always start, as in Recht et al., "Hogwild!" (NIPS
+2011).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Generic, TypeVar
 Worker = TypeVar("Worker")
 
 MAX_QUEUED = 3
-"""Slices that a worker has at a time: one whose gradient travels, one that is computed, and the next."""
+"""Number of slices that a worker has at a time: one being sent, one being computed, and the next."""
 
 
 @dataclass
 class _Clock:
-    """One worker's: how many slices it was given, how many are applied, and the newest ones' (place, number)."""
+    """One worker's clock: the number of slices given and applied, and (place, number) of the newest ones."""
 
     given: int
     done: int
@@ -42,7 +42,7 @@ class StalenessClocks(Generic[Worker]):
         self._floor = 0
 
     def set_workers(self, workers: Collection[Worker]) -> None:
-        """From now on these take part. A new one begins where the slowest is; one that has left holds up none."""
+        """Set the workers that take part. A new one starts with the slowest clock; those that left no longer count."""
         for gone in [worker for worker in self._clocks if worker not in workers]:
             del self._clocks[gone]
         slowest = self._slowest()
@@ -50,18 +50,17 @@ class StalenessClocks(Generic[Worker]):
             self._clocks.setdefault(worker, _Clock(slowest, slowest))
 
     def may_begin(self, worker: Worker) -> bool:
-        """Whether the worker may be given another slice now."""
+        """Whether the worker may get another slice now."""
         clock = self._clocks[worker]
         if clock.given - clock.done >= MAX_QUEUED:
             return False
         return self._staleness is None or clock.given - self._slowest() <= self._staleness
 
     def give(self, worker: Worker, number: int) -> int:
-        """The worker is given slice ``number`` of the run.
+        """Give slice ``number`` of the run to the worker.
 
         Returns:
-            The newest slice that the weights which it is computed with must hold; 0: any weights will do. All that are
-            asked for are applied by now.
+            The newest slice that the worker's weights have to contain, which is already applied; 0: any weights.
         """
         clock = self._clocks[worker]
         needs = self._needs(clock.given)
@@ -71,7 +70,7 @@ class StalenessClocks(Generic[Worker]):
         return needs
 
     def applied(self, worker: Worker) -> None:
-        """The oldest slice that the worker was given is applied."""
+        """Record that the worker's oldest slice is applied."""
         clock = self._clocks.get(worker)
         # A worker that was left out for a while may still have had a slice from before, which does not count here.
         if clock is not None and clock.done < clock.given:

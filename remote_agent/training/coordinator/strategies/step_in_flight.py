@@ -1,4 +1,4 @@
-"""A step under way: which worker has which slice, and, once it is done, which slices counted, and the times."""
+"""Holds the state of a step in progress: each worker's slice, and at the end the counted slices and the times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from remote_agent.training.shared.slices import SliceSpan
 
 
 def samples_of(task: StreamedTask) -> int:
-    """Of a task's slice; 0 without one."""
+    """Number of samples of a task's slice; 0 without one."""
     return len(task.own.indices) if task.own is not None else 0
 
 
@@ -21,7 +21,7 @@ def samples_of(task: StreamedTask) -> int:
 class SliceAssignment:
     """A worker's part in a step.
 
-    ``lost_by`` is the worker that had the slice before; a ``repair`` is done beside the worker's own part in the step.
+    ``lost_by`` is the worker that had the slice before; a ``repair`` is made beside the worker's own part in the step.
     """
 
     task: StreamedTask
@@ -34,28 +34,28 @@ class SliceAssignment:
 
     @property
     def samples(self) -> int:
-        """Of the slice; 0 without one."""
+        """Number of samples of the slice; 0 without one."""
         return samples_of(self.task)
 
     @property
     def owner(self) -> str:
-        """The worker that the slice was cut for."""
+        """The worker for which the slice was cut."""
         return self.lost_by or self.member.name
 
     @property
     def expected_s(self) -> float:
-        """How long the slice takes its worker, as far as is known."""
+        """Expected time of the slice on its worker."""
         return max(self.member.usual_call_s, self.member.track.current.seconds(self.samples))
 
     @property
     def computing_s(self) -> float:
-        """How long its worker is expected to compute it."""
+        """Expected computing time of the slice on its worker."""
         return max(self.member.track.seconds, self.member.track.current.seconds(self.samples))
 
 
 @dataclass(eq=False)
 class StepInFlight:
-    """One step under way."""
+    """A step in progress."""
 
     common: StreamedTask  # the workers' task, without a slice
     end: int = 0  # of the positions that were used with it
@@ -79,14 +79,14 @@ class StepInFlight:
         return [part for part in (*self.parts, *self.earlier) if part.result is None]
 
     def streamed(self) -> list[tuple[SliceAssignment, StreamedResult]]:
-        """The parts that were done in this step, with what came of them."""
+        """The parts that were made in this step, with their results."""
         return [(part, part.result) for part in self.parts if isinstance(part.result, StreamedResult)]
 
     def times(self, seconds: float, now: float) -> tuple[WorkerStep, ...]:
-        """Where the time went of each worker that had a slice; ``seconds`` is the step's, ``now`` on our clock.
+        """The parts of the time of each worker with a slice; ``seconds`` is the step's, ``now`` on our clock.
 
-        Push: from the gradient's computation until it was on its way. Pull: from the moment that the last worker's
-        gradient was on its way until the new weights were here. Wait: the rest (slower workers, the step before).
+        Push: from the gradient's computation until it was sent. Pull: from the moment when the last worker's gradient
+        was sent until the new weights were here. Wait: the rest (slower workers, the step before).
         """
         results = self.streamed()
         gathered = max((part.member.clock.here(result.pushed) for part, result in results), default=now)
@@ -102,7 +102,7 @@ class StepInFlight:
         return tuple(times)
 
     def counted(self) -> tuple[SliceSpan, ...]:
-        """Whose slices are in the step: one that was counted before its worker was lost is that worker's."""
+        """The counted slices with their workers; a slice counted before its worker was lost belongs to this worker."""
         return tuple(
             SliceSpan(
                 part.lost_by if isinstance(part.result, Counted) else part.member.name,
