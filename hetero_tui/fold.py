@@ -112,9 +112,9 @@ def _host_changed(state: State, event: events.HostChanged) -> State:
         return state
     detail = one_line(event.detail)
     if event.state is HostState.CONNECTING and host.state is not HostState.UNKNOWN:
-        return state  # what is known stays until there is something new
+        return state  # keep the last state until there is a new one
     if event.state is HostState.IDLE and host.state in (HostState.READY, HostState.UNFIT):
-        return _update_host(state, event.host, last_seen=event.time)  # more is known of it
+        return _update_host(state, event.host, last_seen=event.time)  # its state is already more specific
     if event.state is HostState.UP and host.state in IN_CLUSTER:
         return _update_host(state, event.host, last_seen=event.time)
     if host.state is event.state:
@@ -158,7 +158,7 @@ def _host_sampled(state: State, event: events.HostSampled) -> State:
         changes["round_trip_s"] = event.round_trip_s
     state = _update_host(state, event.host, **changes)
     transient = (HostState.INSTALLING, HostState.STARTING, HostState.STOPPING, HostState.CONNECTING)
-    # A start by this laptop has a detail and says when it is done; one by another is known from samples alone.
+    # A start by this laptop has a detail and reports its end; one by another laptop only shows in samples.
     starts_elsewhere = host.state is HostState.STARTING and not host.detail
     if host.state in transient and not starts_elsewhere:
         return state
@@ -173,7 +173,7 @@ def _host_sampled(state: State, event: events.HostSampled) -> State:
     elif not ray_runs and (starts_elsewhere or host.state in _AS_RAY_SAYS):
         now = HostState.FAILED if event.sample.ray is RayState.STOPPED else HostState.READY
     was_down = state.cluster_state is ClusterState.DOWN and event.sample.ray in (RayState.RUNNING, RayState.RESTARTING)
-    if was_down:  # another laptop started it, or what was known of it was wrong
+    if was_down:  # another laptop started it, or the last state was wrong
         state = replace(state, cluster_state=ClusterState.DEGRADED)
     elif state.cluster_state is ClusterState.DOWN and now is HostState.STARTING:
         state = _cluster_changed(state, events.ClusterChanged(time=event.time, state=ClusterState.STARTING))
@@ -182,7 +182,7 @@ def _host_sampled(state: State, event: events.HostSampled) -> State:
         state = _host_changed(state, events.HostChanged(time=event.time, host=host.name, state=now, detail=detail))
         state = _mark_training_hosts(state)
     if event.sample.ray is RayState.NONE and host.name == state.head and _is_up(state):
-        # Its Ray did not end, it was taken down, by whichever laptop; and there is no cluster without a head.
+        # Ray was taken down by some laptop, it did not fail; and without a head there is no cluster.
         return _cluster_changed(state, events.ClusterChanged(time=event.time, state=ClusterState.DOWN))
     if state.cluster_state is ClusterState.STARTING and starts_elsewhere:
         return _once_started(state, event.time)
@@ -241,7 +241,7 @@ def _mark_training_hosts(state: State) -> State:
         if host.state is HostState.RETURNING and now in _UNTIL_IT_TRAINS:
             now, detail = host.state, ""
         if now is host.state and not detail:
-            detail = host.detail  # what is known of its node, such as a supervisor that has ended
+            detail = host.detail  # details about its node, such as a supervisor that has ended
         next_try = _next_try(run, host.name) if now is HostState.PAUSED else host.next_try
         same = (now, detail, next_try) == (host.state, host.detail, host.next_try)
         hosts.append(host if same else replace(host, state=now, detail=detail, next_try=next_try))
@@ -297,16 +297,16 @@ def _run_changed(state: State, event: events.RunChanged) -> State:
         run = begun(event.run, event.job, event.time, _seq_of_ended(state, event.run) if goes_on else 0)
         state = _with_listed(replace(state, run=run), event)
     elif run.state.final and goes_on:
-        if state.told[0] == run.run:  # its last event is taken back when it is resumed
+        if state.told[0] == run.run:  # a resume removes its last event
             state = replace(state, told=(run.run, min(state.told[1], run.last_seq - 1)))
-        run = begun(event.run, event.job, event.time, run.last_seq)  # its events come from the first
+        run = begun(event.run, event.job, event.time, run.last_seq)  # its events arrive from the first one
     elif run.state.final:
-        return state  # the run's own last word stands
+        return state  # the run's own final event has priority
     if not run.last_seq and event.state is not RunState.STARTING:
-        run = replace(run, phases=())  # it is attached to, and its start is what its events tell
+        run = replace(run, phases=())  # after attaching, the events show its start
     final = event.state.final
     ended = event.time if final else run.ended
-    behind = None if final else run.behind  # what is known of it is all that there will be
+    behind = None if final else run.behind  # a final run has no later events
     run = replace(run, state=event.state, detail=one_line(event.detail), ended=ended, behind=behind)
     state = replace(state, run=run)
     level = Level.BAD if event.state in (RunState.FAILED, RunState.LOST) else Level.INFO
@@ -348,6 +348,6 @@ def _run_progressed(state: State, wrapped: events.RunProgressed) -> State:
         state = _mark_training_hosts(state)
     told = state.told[1] if state.told[0] == wrapped.run else 0
     if event.seq <= told:
-        return state  # it was followed before, and is read again from its start
+        return state  # it was followed before, and its events arrive again from the start
     state = replace(state, told=(wrapped.run, event.seq))
     return _logged(state, event.time, level, text, isinstance(event, _ROUTINE)) if text else state

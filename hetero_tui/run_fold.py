@@ -131,7 +131,7 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
         case protocol.ServerLost() | protocol.HeadLost():
             return run, Level.BAD, f"{event.host} lost at step {event.step:,}: {event.cause}"
         case protocol.RunResumed():
-            # What was known of later steps is superseded: they are made again.
+            # Later steps are repeated, so their data is superseded.
             run = replace(
                 run,
                 state=run.state if run.state is RunState.STOPPING else RunState.RUNNING,
@@ -203,7 +203,7 @@ def _stepped(run: RunView, event: protocol.Step) -> RunView:
         step=event.step,
         loss=event.loss,
         losses=losses,
-        # A record that is read with few of its steps has a step for those that were left out before it.
+        # If only some steps of a record are read, a step stands for those that were left out before it.
         samples=run.samples + event.samples * (max(1, event.step - run.step) if run.recent else 1),
         recent=(*run.recent[-(RECENT_STEPS - 1) :], event),
         superseded=run.superseded if run.superseded is not None and event.step <= run.superseded.step else None,

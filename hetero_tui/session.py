@@ -283,7 +283,7 @@ class Session(Scripting):
             if host not in fleet.facts or host not in fleet.members:
                 await fleet.look_at(host)
             if host not in fleet.members and head_name(fleet.surveyed) is not None:
-                await self._take_in(host)  # and with it into the run
+                await self._take_in(host)  # this also adds it to the run
                 return (await find_run(self.inventory.cluster, fleet.answering, None))[1].id
             with self._returning(host):
                 run = await membership.undrain(self.inventory, fleet.transports, fleet.facts, fleet.surveyed, host)
@@ -315,7 +315,7 @@ class Session(Scripting):
                 return report
         except BaseException:
             was = events.ClusterChanged(time=time.time(), state=before.cluster_state, head=before.head)
-            self.emit(was)  # it did not come to it: another command holds the hosts
+            self.emit(was)  # nothing was stopped, since another command has locked the hosts
             raise
 
     async def close(self) -> None:
@@ -360,7 +360,7 @@ class Session(Scripting):
 
     def _follow(self, run: str) -> None:
         async def consume() -> None:
-            with suppress(HeteroTuiError):  # it is in the log and in the run's state
+            with suppress(HeteroTuiError):  # the log and the run's state show it
                 async for _ in self.events_of(run, LOSS_POINTS):
                     pass
 

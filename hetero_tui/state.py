@@ -254,7 +254,7 @@ class State:
     head: str | None = None
     hosts: tuple[HostView, ...] = ()
     run: RunView | None = None
-    runs: tuple[protocol.RunSummary, ...] | None = None  # None: not asked for yet
+    runs: tuple[protocol.RunSummary, ...] | None = None  # None: not listed yet
     cluster_phase: Phase | None = None
     told: tuple[str, int] = ("", 0)  # of which run, and up to which of its events, the log has lines
     log: tuple[LogLine, ...] = ()

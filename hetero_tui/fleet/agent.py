@@ -59,11 +59,11 @@ async def ship(transport: Transport, cluster: str, python: str) -> None:
     script = (
         'set -e; umask 077; mkdir -p "$0"; cd "$0"\n'
         'if [ "$(cat agent/digest 2>/dev/null)" = "$1" ]; then cat >/dev/null; exit 0; fi\n'
-        # Another laptop may do the same now: each has a folder of its own, and they swap one after the other.
+        # Another laptop may do the same now: each uses its own folder, and they swap one after the other.
         "find . -maxdepth 1 \\( -name 'agent.new.*' -o -name 'agent.old.*' \\) -mmin +10 -exec rm -rf {} +\n"
         'new=$(mktemp -d agent.new.XXXXXX); tar xzf - -C "$new"\n'
         "i=0; until mkdir agent.lock 2>/dev/null; do\n"
-        '  i=$((i + 1)); if [ "$i" -gt 100 ]; then rmdir agent.lock; fi; sleep 0.1\n'  # its owner was killed
+        '  i=$((i + 1)); if [ "$i" -gt 100 ]; then rmdir agent.lock; fi; sleep 0.1\n'  # its owner must have been killed
         "done\n"
         'if [ -d agent ]; then mv agent "$new.old"; fi\n'
         'mv "$new" agent; rmdir agent.lock; rm -rf "$new.old"\n'
@@ -215,7 +215,7 @@ def python_candidates(cluster: str, host: Host) -> list[str]:
 @cache
 def _archive(python: str) -> tuple[bytes, str]:
     """The agent as a gzipped tar, and a digest of its contents."""
-    # -P: a file of the user's that is called like a module of the standard library must not get in the way.
+    # -P: a user's file with the name of a standard module must not be imported instead.
     runner = (
         "#!/bin/sh\n"
         "# Runs a module of the agent with the Python that was chosen for this host.\n"

@@ -101,7 +101,7 @@ async def _bring_up(
     if running is not None:  # the head's address and ports stay as they are
         plan = _as_running(plan, running)
     nodes = tuple(node for node in plan.nodes if running is None or only in (None, node.host))
-    # A machine that comes back with the replaced cluster must not get into the new one, so that has its own secret.
+    # A machine of the replaced cluster that comes back must not join the new one, so the new one has a new secret.
     try:
         token = await _token(
             inventory.cluster, ledger, transports[plan.head], running is not None, new=is_new(surveyed, holders)
@@ -139,11 +139,11 @@ async def _bring_up(
             )
             for node in nodes
         }
-        # A new cluster is nothing without its head. In one that runs the others stay, whatever came of this call.
+        # A new cluster needs its head. In a running one the others stay, whatever the result of this call.
         error = await starting[plan.head] if running is None else None
         if error is not None:
             for task in starting.values():
-                task.cancel()  # they wait for the head's port
+                task.cancel()  # the others wait for the head's port
     if error is not None:
         others = [transports[name] for name in starting if name != plan.head]
         await asyncio.gather(*(_undo(inventory.cluster, transport, emit) for transport in others))

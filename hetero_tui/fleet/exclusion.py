@@ -49,7 +49,7 @@ async def alone(
 
     async with AsyncExitStack() as stack:
         ready = await asyncio.gather(*(_ready(stack, inventory, transport, owner) for transport in transports.values()))
-        # Every laptop takes the machines in the same order, so that no two wait for each other.
+        # Every laptop locks the machines in the same order, so that no two wait for each other.
         hosts = sorted((host for host in ready if host is not None), key=lambda host: host.machine)
         beating = asyncio.create_task(_beat(hosts), name="hold hosts")
         try:
@@ -109,7 +109,7 @@ async def _take(host: _Host) -> AsyncIterator[protocol.Hold]:
 
 async def _words(talk: Conversation) -> AsyncIterator[protocol.Hold]:
     async for line in talk.lines:
-        if line.raw.startswith('{"hold"'):  # else a login shell's own words
+        if line.raw.startswith('{"hold"'):  # otherwise it is output of a login shell
             with suppress(protocol.ProtocolError):
                 yield answers.value(protocol.Hold, line)
 

@@ -109,7 +109,7 @@ class Ledger:
         with self._explained():
             try:
                 return (self.folder / name).read_text(encoding="ascii") or None
-            except (FileNotFoundError, UnicodeDecodeError):  # torn by a crash
+            except (FileNotFoundError, UnicodeDecodeError):  # incomplete after a crash
                 return None
 
     def _keep(self, name: str, text: str) -> None:
@@ -155,7 +155,7 @@ class Ledger:
         try:
             size = os.fstat(descriptor).st_size
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
-                line = b"\n" + line  # a crash tore the last line: leave it, and start a new one
+                line = b"\n" + line  # a crash left an incomplete line: keep it, and start a new one
             os.write(descriptor, line)
             os.fsync(descriptor)
         finally:

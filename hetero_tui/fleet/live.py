@@ -121,7 +121,7 @@ class LiveFleet:
             if found is None or found.error is not None or found.runs_ray or found.restarts_ray:
                 continue
             if not problems and found.node_state is not None:
-                continue  # fit, but its Ray has ended, which was said
+                continue  # it is fit, but its Ray has ended, which was reported
             state = HostState.UNFIT if problems else HostState.READY
             detail, hint = (problems[0].cause, problems[0].hint) if problems else ("", "")
             self.emit(events.HostChanged(time=time.time(), host=name, state=state, detail=detail, hint=hint))
@@ -141,7 +141,7 @@ class LiveFleet:
                 self.emit(events.HostChanged(time=now, host=name, state=state_now, detail=error.cause, hint=error.hint))
             elif names is None:
                 self.emit(events.HostChanged(time=now, host=name, state=HostState.IDLE))
-            if found.error is None and not found.replaced:  # what it says of its Ray would be of the former cluster
+            if found.error is None and not found.replaced:  # otherwise its report is about the former cluster's Ray
                 self._watch(name)
         if self.members or any(found.restarts_ray for found in self.surveyed.values()):
             whole = len(self.members) == len(self.inventory.hosts)
@@ -151,7 +151,7 @@ class LiveFleet:
         elif any(found.error is None for found in self.surveyed.values()):
             state = ClusterState.DOWN
         else:
-            return  # nobody could say
+            return  # no host answered
         self.emit(events.ClusterChanged(time=now, state=state, head=head_name(self.surveyed)))
 
     def failed(self, error: HostError) -> None:

@@ -93,7 +93,7 @@ async def _look(cluster: str, transport: Transport, host: Host) -> MeshReport | 
             agent.follow_unsent(transport, pythons, *arguments, step=STEP) as lines,
         ):
             async for line in lines:
-                if line.raw.startswith("{"):  # else a login shell's own words
+                if line.raw.startswith("{"):  # otherwise it is output of a login shell
                     return _trusted(transport.host, _parsed(transport.host, line))
     except TimeoutError:
         return CommandFailed(transport.host, "does not say whether it can do WireGuard", step=STEP)

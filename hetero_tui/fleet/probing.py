@@ -97,7 +97,7 @@ async def probe_host(cluster: str, host: Host, transport: Transport, deadline: f
         CommandFailed: the probe failed, or printed something else.
     """
     candidates = agent.python_candidates(cluster, host)
-    # -I: what .bashrc sets for Python, and a file of the user's that is called as a module is, must not get in the way.
+    # -I: ignore Python's variables from .bashrc, and user files with names of standard modules.
     began, ends = time.time(), time.monotonic() + deadline
     wanted = f'-I - --folder "$0" --deadline {deadlines.PROBE_ON_HOST:g}'
     done = await transport.run(
@@ -143,7 +143,7 @@ async def probe_host(cluster: str, host: Host, transport: Transport, deadline: f
         facts = answers.facts(HostText(line))
     except ProtocolError as error:
         raise agent.refused(host.name, error, STEP) from None
-    # It was read between the two moments: only what lies outside them is the clock's fault.
+    # The clock was read between these two moments, so only a difference beyond them is an error of the clock.
     ahead = max(0.0, facts.clock - time.time()) or min(0.0, facts.clock - began)
     return facts.model_copy(update={"clock_ahead": round(ahead, 1), "reached": transport.address})
 

@@ -135,7 +135,7 @@ async def _try(host: _Host, doors: Sequence[Door], words: Mapping[str, str]) -> 
 
 async def _answer(cls: type[T], talk: Conversation) -> T | None:
     async for line in talk.lines:
-        if line.raw.startswith('{"reach"'):  # else a login shell's own words
+        if line.raw.startswith('{"reach"'):  # otherwise it is output of a login shell
             with suppress(protocol.ProtocolError):
                 return answers.value(cls, line)
     return None

@@ -30,7 +30,7 @@ from remote_agent.protocol import CLUSTER_MARK
 
 STEP = "stop node"
 
-# An installation whose laptop fell silent may still be at work there. What is said to be whole goes first.
+# An installation whose laptop is gone may still run there. The mark of a complete environment is removed first.
 _PURGE = """cd "$0" 2>/dev/null || exit 0
 [ -e env ] || [ -e install ] || exit 0
 for place in $(grep -slzx "$1=$(pwd)" /proc/[0-9]*/environ 2>/dev/null); do
@@ -135,7 +135,7 @@ async def _end_runs(cluster: str, transport: Transport) -> tuple[Removed, ...] |
     if done.exit_status != 0:
         return None
     arguments = ("host.node", "stop-runs", "--folder", agent.home_folder(cluster))
-    with suppress(HostError):  # it may be an older agent's, or break just now: what follows ends them too, or says why
+    with suppress(HostError):  # an older agent, or a broken connection; later steps end the runs or report
         answered = await agent.call(transport, cluster, *arguments, step=STEP, deadline=deadlines.NODE_STOP)
         if answered is not None:
             report = agent.answer(protocol.StopReport, transport.host, answered, step=STEP)

@@ -41,7 +41,7 @@ async def watch(cluster: str, transport: Transport, emit: Emit, pythons: Sequenc
                     try:
                         sample = answers.value(protocol.HostSample, line)
                     except protocol.ProtocolError as error:
-                        if line.raw.startswith("{") and not complained:  # else a login shell's banner, a heartbeat
+                        if line.raw.startswith("{") and not complained:  # else a banner, or a heartbeat
                             complained = True
                             emit(_warning(transport.host, f"what it says of its use is refused: {error}"))
                         continue
@@ -64,7 +64,7 @@ async def watch(cluster: str, transport: Transport, emit: Emit, pythons: Sequenc
             if error.exit_status == agent.NOT_THERE or not was_sent:  # until some laptop starts the cluster
                 await asyncio.sleep(deadlines.AGENT_LOOK)
                 continue
-            # The agent is being replaced, or the node's environment is: the next attempt tells.
+            # The agent or the node's environment is being replaced; try again.
         except HostError as error:
             pause = next(pauses)
             emit(

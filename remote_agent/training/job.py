@@ -276,7 +276,7 @@ def create_model(factory: Any, seed: int, config: TrainingConfig | None = None) 
         found = kept.load(lambda: _adapted(guard("outline", _outlined, factory), seed, config), *place, seed)
         if found is not None:
             return found
-    # A model that is cut is larger than what a host has memory for.
+    # A model that is cut may be larger than the host's memory.
     with file_memory.making(wanted=config is not None and strategies.spec_of(config.strategy).split) as into_files:
         model = guard("create_model", factory.create_model)
         if not isinstance(model, nn.Module):

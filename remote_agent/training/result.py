@@ -114,7 +114,7 @@ class TrainingResult:
         config = TrainingConfig(**{name: found.config[name] for name in names if name in found.config})
         with torch.random.fork_rng(devices=[]):
             model = job.create_model(self.factory, found.seed, config)
-        model.load_state_dict(state, strict=False)  # what is no tensor is as the factory made it
+        model.load_state_dict(state, strict=False)  # values that are not tensors stay as the factory made them
         return model.eval()
 
 

@@ -120,7 +120,7 @@ class DistributedTrainer:
             engine.fail(journal, ended, socket.gethostname(), interrupts.made or 0)
             raise KeyboardInterrupt from None
         except TrainingError as error:
-            engine.fail(journal, error, socket.gethostname(), 0)  # the first word counts: the engine's own, if it began
+            engine.fail(journal, error, socket.gethostname(), 0)  # ignored if the engine has written a final event
             raise failure.annotate(error, journal.path) from None
         finally:
             prints.close()

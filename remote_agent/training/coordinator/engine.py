@@ -77,7 +77,7 @@ def fail(journal: Journal, error: TrainingError, host: str, step: int) -> None:
     """Write the events of a run that failed at ``step``; ``host`` is used if the error names no host."""
     where = error.host or host
     error.step = error.step or step
-    # A journal that can't be written is the failure itself; the caller still reports it on stderr.
+    # If the journal can't be written, that is the failure; the caller reports it on stderr.
     with contextlib.suppress(TrainingError):
         if isinstance(error, ServerGone):
             journal.write(protocol.ServerLost, host=where, step=step, cause=error.cause)
@@ -109,7 +109,7 @@ def _started(
             except WeightsGone as error:
                 request, again = starts.after(error, request, progress), True
     if request.resume is not None:
-        # A host that is away just now must not keep a run from going on; where all are, it is said which.
+        # A host that is away must not prevent a resume; if all are away, the error names them.
         request = restart.without_lost(request, (), _living()) or request
     while True:
         try:
@@ -117,7 +117,7 @@ def _started(
                 return train(request, model, session, progress)
         except (UsageChanged, WeightsGone, LostAtStart, PlannedAnew, TooLarge, *rpc.Lost) as error:
             request = starts.after(error, request, progress)
-            # The first model is made before the run is said to have begun.
+            # The first model is made before the event that the run has started.
             again = again or not isinstance(error, TooLarge) or journal.begun
 
 

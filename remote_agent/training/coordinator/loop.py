@@ -86,7 +86,7 @@ def _train(
     }
     on_record = request.folder / record.FILE
     with (
-        # One that is there and begins anew goes back to its beginning: what is on record did not happen.
+        # If an existing run starts again from the beginning, its record is superseded.
         contextlib.closing(SliceRecord(on_record, order.done if order.done or on_record.exists() else None)) as slices,
         Saver(request.folder / checkpoint.FOLDER, config.keep_checkpoints, about) as saver,
         Copies(session) as copies,
@@ -239,7 +239,7 @@ def _not_fetched(session: Session, step: int | None, error: Exception) -> Traini
     if not session.servers:
         return WeightsGone(cause, hint="look at the workers' hosts, then resume the run")
     host = session.servers[0].host
-    if rpc.gone(error):  # a process ended: it is known at once which one
+    if rpc.gone(error):  # a process ended, and the error says which one
         try:
             check_servers(session)
         except ServerGone as gone:

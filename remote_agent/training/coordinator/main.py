@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
         print("usage: python -m remote_agent.training.coordinator.main RUN_DIR", file=sys.stderr)
         return 2
     folder = Path(arguments[0]).resolve()
-    # From the first moment: a run that is stopped while torch loads must end, too.
+    # Set this first, so that a run that is stopped while torch loads ends too.
     overseer = Overseer(coordinate, folder, _Progress(folder))
     from remote_agent.training.coordinator import (
         engine,  # noqa: F401 - each child has what is loaded now
@@ -144,7 +144,7 @@ def attempt(folder: Path, stop: threading.Event, *, sweep: Path | None = None) -
         inert.from_now_on()
         config = job.configured(loaded, spec.config)
         job.check(loaded, config)
-        # Connecting puts Ray's own handlers in place: a signal waits until ours are back.
+        # Connecting installs Ray's own handlers, so signals are blocked until ours are back.
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             cluster.connect(spec.ray_address, spec.node_address)
@@ -175,7 +175,7 @@ def attempt(folder: Path, stop: threading.Event, *, sweep: Path | None = None) -
     except TrainingError:
         raise
     except Exception as error:
-        # Nothing of the user's or the machines' making ends here; even so the run must end with its event.
+        # No error of the user or of a machine should arrive here; the run has to end with its event all the same.
         lines = "".join(traceback.format_exception(error)).splitlines()
         unexpected = TrainingError(
             f"the engine failed: {type(error).__name__}: {error}",

@@ -64,7 +64,7 @@ class Overseer:
 
     def oversee(self) -> int:
         """Run children until one ends by itself; returns the last child's exit code, 1 if it was killed."""
-        gc.freeze()  # the children share these pages: a collection would write to them
+        gc.freeze()  # children share these pages, and a collection would write to them
         while True:
             child = self._start()
             child.join()

@@ -249,7 +249,7 @@ def _opened(
         foreseen=_foreseen(request, planned, time.monotonic() - ready.began),
         first_weights=flat.kept(model),
     )
-    if not spec_of(config.strategy).split:  # else the plan is the cut, which comes with its first step
+    if not spec_of(config.strategy).split:  # a pipeline's plan is its cut, which is decided at the first step
         computing = {member.host for member in members}
         small = {spec.host: why for spec, why in request.small if spec.host not in computing}
         plan_made.tell(session, journal, request.host, planned.survey, {**planned.left_out, **small})

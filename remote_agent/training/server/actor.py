@@ -133,7 +133,7 @@ class ParameterServer(LinkEnd):
         parameters = flat.trained(self._model)
         self._shapes = self._shapes or {name: parameters[name].shape for name in plan.names}
         weights = _moved([parameters[name] for name in plan.names], kept)
-        local = spec_of(self._config.strategy).rounds  # the workers clip, and follow the schedule
+        local = spec_of(self._config.strategy).rounds  # then the workers clip and use the schedule
         options = self._schedule.options if self._schedule is not None and not local else None
         update = OptimizerUpdate(layout, self._optimizer_of, options, self._config.ema_decay)
         most_norm = self._config.clip_norm or None if not local else None
@@ -215,7 +215,7 @@ def _not_resumed(error: Exception) -> Failed:
 
 def _give_back_memory() -> None:
     """Return the memory of the whole model, which was needed only for a moment; malloc would keep it."""
-    with contextlib.suppress(OSError, AttributeError):  # another C library than glibc does so by itself
+    with contextlib.suppress(OSError, AttributeError):  # other C libraries than glibc do this by themselves
         ctypes.CDLL(None).malloc_trim(0)
 
 

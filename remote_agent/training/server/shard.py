@@ -183,7 +183,7 @@ class Shard(HeldChunks):
         for chunk in self.chunks:
             with self._sums[chunk].lock:
                 gradient = self._sums[chunk].total
-                if not factor >= 1:  # NaN clips too: it has to stay visible
+                if not factor >= 1:  # NaN also clips, so that it stays visible
                     gradient.mul_(factor)
                 self._apply(chunk, gradient)
 
@@ -207,7 +207,7 @@ class Shard(HeldChunks):
             replica.add_(difference)
             if self._keep is not None:
                 self._keep(chunk, step, replica)
-        else:  # the next step must not change what is on its way
+        else:  # the next step must not change data that is being sent
             payload = codec.encode(_copy(weights) if self._keep is None else self._keep(chunk, step, weights))
         entry.applied()
         header = Header(Kind.WEIGHTS, step=step, chunk=chunk, codec=codec.code, length=len(payload))
@@ -246,7 +246,7 @@ class Shard(HeldChunks):
                         raise FellBehind(f"step {now} of a chunk is there as a whole only")
                     listener.put(self._latest[chunk])
             if self._norm_frame is not None:
-                listener.put(self._norm_frame)  # of an older step it does no harm
+                listener.put(self._norm_frame)  # one of an older step is ignored
             self._listeners.append(listener)
 
     def send_whole(self, listener: Listener) -> None:

@@ -14,7 +14,7 @@ MARK = b"|stale"
 """What the signature of both ends has at its end: a worker of a synchronous run is refused."""
 
 
-_PROBE = 1 << 12  # numbers; tells different fractions of topk apart
+_PROBE = 1 << 12  # numbers; distinguishes different fractions of topk
 
 
 @dataclass(frozen=True)

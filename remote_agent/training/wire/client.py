@@ -106,7 +106,7 @@ class ExchangeClient(ShardLinks[NewWeights]):
             if self.step is None:
                 raise FellBehind("this worker has no weights", hint=_FETCH_AGAIN)
             if self._now is not None and self._now.incoming.step == step and self._now.incoming.goes_to(out):
-                # So far this worker has only followed the step, or had left it.
+                # Until now this worker only followed the step, or had left it.
                 again = Exchanging(self, self._now.incoming, slices, samples)
                 again.contributed = self._now.contributed
                 self._now = again

@@ -132,7 +132,7 @@ class Connection:
                 count = self._socket.recv_into(view, 0, socket.MSG_WAITALL)
             except BlockingIOError as error:
                 if may_idle and not begun:
-                    continue  # nothing is due; a dead peer is noticed by keepalive
+                    continue  # nothing has to arrive; keepalive detects a dead peer
                 raise self._broken(error) from error
             except OSError as error:
                 raise self._broken(error) from error
@@ -162,7 +162,7 @@ def _configure(sock: socket.socket) -> None:
     """Configure a socket to send at once and at a steady rate, and to detect a silent peer within :data:`SILENCE_S`."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_CONGESTION"):
-        with contextlib.suppress(OSError):  # this kernel lets only root choose it, or lacks it: no harm
+        with contextlib.suppress(OSError):  # the kernel may lack it or allow it to root only; then keep its default
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, _CONGESTION_CONTROL)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     probe = max(1, int(SILENCE_S / (_KEEPALIVE_PROBES + 1)))

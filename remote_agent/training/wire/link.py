@@ -185,7 +185,7 @@ class Link:
                 raise ConnectionBroken("the client was closed")
             self._connection = connection
             self._controls.clear()
-        # Asked without our lock: the client calls us while it holds its own.
+        # Called without our lock, since the client calls us while it holds its own.
         request = self._worker.request(held)
         if request is not None:
             self.control(request)

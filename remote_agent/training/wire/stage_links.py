@@ -372,7 +372,7 @@ class StageLinks:
                 handshake.accept(connection, self._secret)
                 hello = connection.receive_header(may_idle=False)
             except ExchangeError:
-                connection.close()  # a stranger
+                connection.close()  # it did not prove the token
                 continue
             self._register(_Link(connection, hello.slice, self._sending, self.fail), hello.slice)
 

@@ -185,5 +185,5 @@ class NewWeights(IncomingWeights):
             return
         difference = torch.empty_like(target)
         decode(self._codec, payload, difference)
-        # A separate addition, on every device: one that is fused with the decoding would round once less.
+        # A separate addition on every device, since a fused one would round only once.
         torch.add(self._weights[chunk.begin : chunk.end], difference, out=target)

@@ -74,7 +74,7 @@ class Worker(LinkEnd):
         self._engine: Engine | None = None
         self._orphan = CoordinatorWatchdog()
         self._validated_on: tuple[Any, Any] | None = None  # the ref of the validation data, and the data
-        self._evaluation = ""  # the one whose weights are here
+        self._evaluation = ""  # the evaluation whose weights are loaded
 
     def warm_up(self, blob: bytes) -> None:
         """Load what :meth:`open` will need, and build nothing."""
@@ -90,7 +90,7 @@ class Worker(LinkEnd):
             devices.be_deterministic()
         try:
             factory = job.guard("loading the job", job.loads, blob)
-            self._device = devices.find(self._wanted)  # it may be of a kind that the job brings
+            self._device = devices.find(self._wanted)  # its kind may be the job's own
             model = job.create_model(factory, config.seed, config)
             checks.load_first(model, state)
             split = spec_of(config.strategy).split
@@ -104,7 +104,7 @@ class Worker(LinkEnd):
         except ValueError as error:
             return Failed(cause=str(error))
         self._config = config
-        # A part's weights come to the device once it is known which part.
+        # A stage's weights are moved to the device once its part is decided.
         self._weights = flat.FlatTensors(torch.nn.Module() if split else self._model, self._device)
         loss = TrainedParameters(self._model).watching(job.loss_function(factory))
         dtype, note = devices.autocast_dtype(self._device, config.precision)
@@ -122,7 +122,7 @@ class Worker(LinkEnd):
         notes = [note] if note else []
         if config.activation_checkpointing:
             cut: Sequence[torch.nn.Module] = ()
-            with contextlib.suppress(TrainingError):  # it is told when the model is measured
+            with contextlib.suppress(TrainingError):  # the measurement reports it
                 cut = cut_between(self._model, factory) if split else ()
             notes.append(f"activation checkpointing of {recompute.apply(self._model, cut)} blocks")
         LOG.info("open on %s, process %d", self._device, os.getpid())
@@ -178,7 +178,7 @@ class Worker(LinkEnd):
             self._compute_slice.simulated = SimulatedDevice(speed, reference)
         self._compute_slice.changing = tuple(buffer_names)
         self._compute_slice.watch = self._profiler.watch if watched else None
-        self._compute_slice.scalars.take()  # those of the measurement
+        self._compute_slice.scalars.take()  # drop those of the measurement
         self._meter.changing = self._compute_slice.changing
         parts = Parts(
             model=self._model,

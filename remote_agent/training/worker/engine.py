@@ -120,7 +120,7 @@ class Engine(ABC):
 
     def renew(self) -> None:
         """Load the newest weights into the model, between two steps."""
-        return  # they are there
+        return  # the model already has them
 
     def share_of(self, function: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
         """This worker's result of ``function``, which evaluates a batch with the whole model."""
@@ -181,7 +181,7 @@ class WaitingEngine(Engine):
         return None
 
     def enter(self, step: int) -> None:
-        del step  # what is given out from now on is for this worker too
+        del step  # slices that are issued from now on include this worker
         self._entered.set()
 
 

@@ -51,9 +51,9 @@ from remote_agent.training.worker.streamed import Compute
 ALIGN_EVERY = 100
 """Steps between two alignments of the weights, which add about half a percent to the traffic."""
 
-_FACTS = 3  # numbers before those of each parameter: samples, sum of losses, what they weigh
+_FACTS = 3  # numbers before those of the parameters: samples, sum of losses, their weight
 _HALVES = frozenset({torch.float16, torch.bfloat16})
-_OPTIMIZER = (1 << 31) - 1  # in the place of a slice's number: the randomness of an optimizer's step
+_OPTIMIZER = (1 << 31) - 1  # replaces a slice's number, for the randomness of an optimizer's step
 
 
 @dataclass
@@ -144,7 +144,7 @@ class Reduction:
                 self._begin(task.step)
             for part in task.slices:
                 if part.index not in self._contribution.computed:
-                    self.contributed = task.step - 1  # a lost worker's slice comes when this one's own are done
+                    self.contributed = task.step - 1  # only a lost worker's slice is added after this worker's own
                     self._add(part, part.index if task.ordered else 0)
         except TrainingError as error:
             return Failed.of(error)
@@ -153,7 +153,7 @@ class Reduction:
         try:
             self._reduce(task.group, max(1, task.ordered))
         except GroupBroken as error:
-            # Gloo may still write into the buffers of an operation that was given up.
+            # Gloo may still write into the buffers of an abandoned operation.
             self._leave()
             self._allocate()
             return Broken(cause=str(error))
@@ -196,7 +196,7 @@ class Reduction:
         seed_everything(slice_seed(self._seed, step, _OPTIMIZER), self._parameters[0].device)
         job.guard("the optimizer's step", self._optimizer.step)
         self._average.update(self._parameters)
-        if self._bystanders is not None:  # what the first step leaves alone the others do too
+        if self._bystanders is not None:  # checking the first step is enough
             checks.refuse_changes(self._bystanders)
             self._bystanders = None
         for parameter in self._parameters:

@@ -47,7 +47,7 @@ from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device.compute import SliceComputer, seed_everything
 from remote_agent.whereabouts import HERE
 
-_OPTIMIZER = (1 << 31) - 1  # in the place of a micro-batch's number: the randomness of an optimizer's step
+_OPTIMIZER = (1 << 31) - 1  # replaces a micro-batch's number, for the randomness of an optimizer's step
 _CLIP_EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 
 
@@ -180,7 +180,7 @@ class Stage:
         ends = units.bounds(len(task.batch.indices), micro_batch(self._config))
         parts = list(pairwise(ends))
         sums = _Sums(scale=1 / task.batch.total)
-        turned = False  # the last thing done was a backward
+        turned = False  # whether the last work was a backward
         while sums.done < len(parts):
             arriving = Name(self._role.stage - 1, Purpose.ACTIVATIONS, task.step, sums.begun)
             returning = Name(self._role.stage + 1, Purpose.GRADIENTS, task.step, sums.done)
@@ -233,7 +233,7 @@ class Stage:
         try:
             with torch.autocast(device.type, compute.dtype, enabled=compute.dtype is not None):
                 HERE.enter(LOSS, int(indices[0]), end - begin)
-                # Copies, since a block may change what it is given, and autograd lets no leaf be changed.
+                # Copies, since a block may change its input, and autograd forbids changing a leaf.
                 result = self._part.run(of_part, tuple(each.clone() for each in inputs), seed)
         except (JobError, CannotCut, ExchangeError):
             raise

@@ -76,8 +76,8 @@ class Streaming:
         self._computing = threading.Lock()
         self._begun = threading.Condition()
         self._abandoned = False
-        self._void = 0  # tasks of steps up to this one were given to others
-        self._entry: int | None = None  # the step that this worker is to take part in again
+        self._void = 0  # other workers got the tasks of steps up to this one
+        self._entry: int | None = None  # the step from which this worker takes part again
         self.following = False
         self.contributed = channel.step
         self._flip()
@@ -171,7 +171,7 @@ class Streaming:
                 except FellBehind:
                     self.following = False
                     newest = self._channel.fetch()
-                    with self._computing:  # a slice that is computed with the weights before needs them to its end
+                    with self._computing:  # a slice in progress needs the weights before until its end
                         if newest is not None:
                             self._channel.fetched(newest)
                 with self._computing:
@@ -211,7 +211,7 @@ class Streaming:
 
     def close(self) -> None:
         """Release the model's parameters and gradients for another engine; after :meth:`abandon`."""
-        with self._computing:  # a slice of an earlier coordinator may be under way, for nothing
+        with self._computing:  # a useless slice of an earlier coordinator may be in progress
             self._gradients.close()
         self._channel.close()
 

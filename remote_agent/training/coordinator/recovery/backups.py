@@ -40,7 +40,7 @@ from remote_agent.training.shared.slices import SliceSpan
 def about(session: Session, step_s: float, host: str) -> tuple[str, ...]:
     """Explain, for the plan, how often copies are made, and what the loss of a shard costs; ``step_s`` is predicted."""
     if not is_restorable(session):
-        return ()  # every worker holds everything
+        return ()  # every worker has the whole state
     steps = CopyInterval(bursts=_is_stale(session), step_s=step_s).steps
     text = (
         f"the shards' state is copied to {host} every {steps} steps, less often where that takes too much of the link;"
@@ -139,7 +139,7 @@ class Copies:
         self._interval = self._interval.after_step(report.seconds)
         self._take_over(session)
         if not session.goes_on(report.step, position):
-            return  # there is nothing to go on with
+            return  # there is no copy to return to
         if self._stale:
             snapshot = None  # the weights are not in it
         if self._coming is None and (snapshot is not None or report.step == session.keeping.copy_due):
@@ -201,5 +201,5 @@ def _kept(keeping: Sequence[tuple[str, Ref[bool]]]) -> frozenset[str]:
             if rpc.get(call, max(0.0, deadline - time.monotonic())):
                 names.append(name)
         except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
-            continue  # the strategy finds out what it is; others have the weights too
+            continue  # the strategy will detect the failure; others have the weights too
     return frozenset(names)

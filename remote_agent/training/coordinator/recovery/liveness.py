@@ -83,7 +83,7 @@ def check_weights(session: Session, heartbeat: Heartbeat, step: int) -> None:
         beat = heartbeat.of(away.member.actor)
         if beat.pulse.done >= step - 1:
             return
-        # What workers that were lost had sent has come by the time that a new one asks for weights.
+        # Data sent by lost workers has arrived before a new worker asks for weights.
         is_fetching |= beat.asked >= away.follows_since and not beat.pulse.following
     if not is_fetching:
         return
@@ -91,7 +91,7 @@ def check_weights(session: Session, heartbeat: Heartbeat, step: int) -> None:
     try:
         made = frozenset[int]().union(*rpc.get_all(calls, PING_S))
     except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
-        return  # the heartbeat finds out which shard it is
+        return  # the heartbeat will detect the lost shard
     if len(made) > 1:
         cause = f"the last worker was lost when the shards had made a part of step {step}"
         raise WeightsGone(cause, hint=SERVER_HINT)
@@ -128,7 +128,7 @@ def newest_weights(members: Sequence[WorkerHandle], heartbeat: Heartbeat) -> Pay
         try:
             return answer_of(member, member.call("weights"), heartbeat, TRANSFER_S)
         except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
-            continue  # it is found lost with what it is given next
+            continue  # its loss is detected at its next task
     return rpc.get(last.call("weights"), TRANSFER_S)
 
 

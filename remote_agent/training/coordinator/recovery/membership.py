@@ -211,7 +211,7 @@ class Membership:
         """Decide about a worker that failed on its way back."""
         self._away.remove(away)
         status = self._status(away.attempts, len(self._members), len(self._away))
-        if away.member is not None and away.follows is not None:  # else it is the process before that is known
+        if away.member is not None and away.follows is not None:  # otherwise the heartbeat knows the earlier process
             self._blame(away.member, evidence)
         decision = policy.decide(evidence, status)
         waits = isinstance(decision, Restart) and decision.after_s > 0
@@ -239,7 +239,7 @@ class Membership:
             self._watch()
             return None
         if away.start_at is not None:
-            # On a host without a node Ray would wait for one too; but a host that is not back costs no attempt.
+            # Ray would also wait for a node, but a host that is not back should not count as an attempt.
             if now >= away.start_at and away.spec.host in joining.hosts:
                 away.start_at = None
                 LOG.info("%s is started, attempt %d", away.name, away.attempts)
@@ -367,7 +367,7 @@ class Membership:
                 if known is None and (spec.host, spec.device) not in there:
                     self._away.append(Rejoining.new(spec))
                 elif known is not None and known.start_at is not None:
-                    known.start_at = time.monotonic()  # it failed before, and was to be tried after a pause
+                    known.start_at = time.monotonic()  # it failed before, and waited for the end of its pause
 
     # --- No worker left ----------------------------------------------------------------------------------------------
 

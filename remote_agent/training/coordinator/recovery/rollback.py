@@ -124,7 +124,7 @@ def restore(session: Session, copy: Copy, lost: ServerGone, step: int, host: str
         except ServerGone:
             for before, new in zip(session.servers, servers, strict=True):
                 if new is not before:
-                    new.actor.kill()  # the next attempt begins with those that were there
+                    new.actor.kill()  # the next attempt starts with the old ones
             raise
         session.joining.entry = entry
         _rejoin(session, copy, entry, kept, step, heartbeat)
@@ -147,7 +147,7 @@ def prepare(session: Session) -> None:
     if not is_restorable(session) or session.pool is None or session.pool.spare is not None:
         return
     if psutil.virtual_memory().available > SPARE_BYTES:
-        # A cluster that is not well has other troubles; without a spare a restore takes longer, and that is all.
+        # Ignore errors of the cluster here; without a spare, a restore only takes longer.
         with contextlib.suppress(PlacementError, rpc.Unexpected):
             session.pool.have_spare(placement.here(placement.living_nodes()).host)
 
@@ -171,7 +171,7 @@ def _free_workers(session: Session, step: int, gone: str) -> list[bool]:
         TrainingError: a shard answers that it has failed, which would happen to a new one too.
     """
     freeing = [(member, member.call_in(PING, "abandon")) for member in session.members]
-    # Once this is answered, no worker waits for an exchange with the old shards any more.
+    # After these answers, no worker waits for an exchange with the old shards.
     freeing += [(member, member.actor.call_in(EXCHANGE, "place")) for member in session.members]
     asking = [(server, server.actor.call("ping") if server.host != gone else None) for server in session.servers]
     deadline = time.monotonic() + HEARTBEAT_S
@@ -205,7 +205,7 @@ def _complete(session: Session, living: Sequence[bool]) -> tuple[Server, ...]:
     assert session.pool is not None, "lost shards can be started again"
     for server, lives in zip(session.servers, living, strict=True):
         if not lives:
-            server.actor.kill()  # it may only be cut off
+            server.actor.kill()  # it may be alive, but unreachable
     here = placement.here(placement.living_nodes())
     try:
         new = iter(session.pool.further(here.host, list(living).count(False)))

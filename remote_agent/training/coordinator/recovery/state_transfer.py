@@ -27,7 +27,7 @@ def hand_over(
         The workers that could not load the state, and why.
     """
     giver.call("snapshot")
-    # Within a value Ray does not fetch them before the call: pings would have to wait for that, too.
+    # Inside a value Ray does not fetch them before the call; otherwise pings would wait for that.
     given = (giver.call("weights"), giver.call("snapshot_taken"))
     calls = [(member, member.call_in(REPAIR, "take_over", step, given)) for member in newcomers]
     failed: dict[WorkerHandle, Died] = {}

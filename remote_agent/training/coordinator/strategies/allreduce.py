@@ -123,7 +123,7 @@ class AllReduce(Strategy):
             goes_on = session.goes_on(current.step, current.end)
             self._committed = current.step
             saved = session.saves(current.step, current.end - current.samples, current.end)
-            first = current.step == session.order.done + 1  # what the optimizer refuses is said before a step counts
+            first = current.step == session.order.done + 1  # an error of the optimizer shows before a step counts
             if not goes_on or saved or first:
                 self._commit(current.step)
             ahead = self._issue(current.step + 1) if goes_on and not saved else None
@@ -143,7 +143,7 @@ class AllReduce(Strategy):
         indices = order.take(first, last)
         slices = self._balancer.slices(last - first)
         if self._session.config.deterministic:
-            # A sum depends on the order of its parts: each unit is a slice.
+            # A float sum depends on the order of its parts, so each unit is a slice.
             ends = units.bounds(last - first, self._session.config.unit)
             slices = [
                 (member, *each) for member, begin, end in slices for each in pairwise(ends) if begin <= each[0] < end
@@ -259,7 +259,7 @@ class AllReduce(Strategy):
             try:
                 total += answer_of(member, call, self._heartbeat, PING_S)[1]
             except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
-                return  # the next look says more
+                return  # the next check decides
         if total == current.moved:
             self._call_off(current)
         current.moved = total

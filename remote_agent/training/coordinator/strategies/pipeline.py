@@ -95,7 +95,7 @@ class Pipeline(Strategy):
     def steps(self, session: Session) -> Iterator[StepReport]:
         self._session = session
         self._commit: Commit | None = None
-        self._changes: list[str] = []  # of devices' speeds, for which the model is to be cut anew
+        self._changes: list[str] = []  # changes of speed for which the model has to be cut again
         with Heartbeat() as self._heartbeat:
             self._driver = Driver(session, ShareBalancer(session), self._heartbeat, on_server=False)
             self._open()
@@ -120,7 +120,7 @@ class Pipeline(Strategy):
             now = time.monotonic()
             yield self._report(step, done, (first, last), now - ended, commit.norm)
             if not session.goes_on(step, last):
-                self._settle()  # it may have been told to stop since
+                self._settle()  # a stop may have been requested since
                 return
             ended = now
             self._compare(step, done, (first, last))
@@ -135,7 +135,7 @@ class Pipeline(Strategy):
             TrainingError: the model does not fit into the devices' memory, or a stage can't be opened.
         """
         began, session, members = time.monotonic(), self._session, list(self._session.members)
-        self._step, self._stages = session.order.done, members  # each of them may be lost before there are stages
+        self._step, self._stages = session.order.done, members  # each of them may be lost before the stages are open
         costs: list[DeviceBlocks] = self._all(members, SERVER_S, "costs")
         self._links = links = Links.of(session.foreseen.survey if session.foreseen is not None else None)
         try:
@@ -163,7 +163,7 @@ class Pipeline(Strategy):
             slow = self._stages[stage]
             session.journal.write(WorkerSlow, worker=slow.name, host=slow.host, step=step, factor=factor)
         foreseen, config = session.foreseen, session.config
-        # Data that is read once can't be read again, from a checkpoint.
+        # Data that can be read only once can't be read again from a checkpoint.
         if not check.is_open or foreseen is None or not config.rebalance or session.source.size is None:
             return
         pause_s = foreseen.pause_s + self._opening_s
@@ -187,7 +187,7 @@ class Pipeline(Strategy):
         draining = session.membership.draining
         leaving = [member for member in session.members if member.host in draining]
         if len(leaving) == len(session.members):
-            leaving = []  # never do all leave
+            leaving = []  # at least one host has to stay
         if (leaving or self._changes) and not session.is_checkpoint(step):
             session.keeping.checkpoint_due = step + 1
         if not session.is_checkpoint(step):
@@ -210,7 +210,7 @@ class Pipeline(Strategy):
         fleet = [*(member.seat.spec for member in session.members), *(away.spec for away in session.away)]
         error.commands = session.control.offset if session.control is not None else None
         wanted = [spec for spec in fleet if spec.host not in session.membership.draining]
-        is_left = any(spec.host != host for spec in wanted)  # else hosts that are to leave have to stay
+        is_left = any(spec.host != host for spec in wanted)  # otherwise drained hosts have to stay
         error.fleet = tuple(dict.fromkeys(wanted if is_left else fleet))
         return error
 
@@ -276,7 +276,7 @@ class Pipeline(Strategy):
                 case Stalled():
                     self._lose(awaited[0].member, policy.Hung(time.monotonic() - awaited[0].since))
         if broken:
-            # A process or host that is gone is found as such; what is left is a connection.
+            # A lost process or host is detected as such; the remaining cause is a connection.
             member, cause = broken[0]
             raise self._lost(f"{member.name} lost another stage: {cause}", member.host)
         return [answers[call.member] for call in calls]

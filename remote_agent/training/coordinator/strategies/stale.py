@@ -102,7 +102,7 @@ class Stale(Strategy):
             if self._applied < order.span(self._step)[1]:
                 continue
             if not counted:
-                return  # the data has ended where the step before did
+                return  # the data ended with the step before
             self._adapt(counted)
             yield self._report(counted)
             counted = []
@@ -111,7 +111,7 @@ class Stale(Strategy):
             self._step += 1
             if self._step > goal.step:
                 self._ended = time.monotonic()
-            goal = self._goal()  # when the next copy is due was said just now
+            goal = self._goal()  # the step of the next copy may have changed
 
     def _goal(self) -> Goal:
         session = self._session
@@ -124,7 +124,7 @@ class Stale(Strategy):
             (session.keeping.copy_due, session.keeping.checkpoint_due, session.next_evaluation(self._step - 1)),
             stopping=session.stopping(),
         )
-        session.keeping.postpone(self._step, goal.step)  # slices of later steps are under way
+        session.keeping.postpone(self._step, goal.step)  # slices of later steps were already issued
         return goal
 
     # --- Submitting --------------------------------------------------------------------------------------------------
@@ -182,14 +182,14 @@ class Stale(Strategy):
         heads = [queue.slices[0] for queue in self._queues.values() if queue.slices]
         match self._driver.next(self._step, heads, self._owed):
             case Lost(member, evidence):
-                slices = self._queues.pop(member).slices  # they are the next to be issued
+                slices = self._queues.pop(member).slices  # they are issued next
                 held = HeldSlice(slices[0].samples, slices[0].answer, self._late_s(slices[0]))
                 self._membership.handle_failure(self._step, member, evidence, newest=self._step, held=held)
                 self._unassigned.extend(slices)
             case Answered(head, result):
                 self._clocks.applied(head.member)
                 queue = self._queues.pop(head.member)
-                self._queues[head.member] = queue  # to the end: of several that are ready, each is served in its turn
+                self._queues[head.member] = queue  # to the end, so that ready workers are served in turn
                 queue.slices.popleft()
                 queue.since = time.monotonic()
                 self._membership.worked(head.member)

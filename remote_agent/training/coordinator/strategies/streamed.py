@@ -80,7 +80,7 @@ class Streamed(Strategy):
 
     def _reports(self, current: StepInFlight | None) -> Iterator[StepReport]:
         while current is not None:
-            # The weights of a step that is to be saved stay where they are until they have been fetched.
+            # The weights of a step with a checkpoint must not change until they have been fetched.
             ahead = self._issue(current.step + 1) if self._goes_on(current) and not self._is_saved(current) else None
             self._settle(current, ahead)
             self._release(current, ahead)
@@ -232,7 +232,7 @@ class Streamed(Strategy):
                 continue
             for lost in [part for part in each.parts if part.member is gone]:
                 if each is ahead and not current.delayed:
-                    # A worker with a slice of the step ahead waits for that step, and does none of this one meanwhile.
+                    # A worker with a slice of the next step waits for that step and can't do one of this step.
                     each.parts.remove(lost)
                     each.unassigned += [lost] if lost.task.own is not None else []
                 elif lost.result is None or lost.lost_by or each.delayed:
@@ -253,7 +253,7 @@ class Streamed(Strategy):
         if not self._all_came_later(lost.task.step):
             to.append(self._reissue(to, lost.task, lost.owner))
         elif current.delayed or self._before is not None:
-            # A worker that has the weights of neither of two open rounds can't go on with them.
+            # A worker without the weights of both open rounds can't continue them.
             raise WeightsGone("the last worker was lost", hint=LAST_HINT, host=lost.member.host)
         else:
             current.unassigned.append(lost)
@@ -311,7 +311,7 @@ class Streamed(Strategy):
         """Make the step's report; times go from one step's end to the next, on one clock."""
         begun, now = self._ended, time.monotonic()
         results = current.streamed()
-        if current.inherited:  # when it was issued is not known
+        if current.inherited:  # its time of issue is unknown
             begun = min((part.member.clock.here(result.stamps.entered) for part, result in results), default=now)
         else:
             for part, result in results:

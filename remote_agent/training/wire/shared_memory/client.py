@@ -35,7 +35,7 @@ class SharedMemoryChannel:
     """
 
     kind = "shared memory"
-    offering = None  # a slice is there in one piece, without being sent
+    offering = None  # a slice is complete at once, without being sent
 
     def __init__(self, address: str, layout: Layout, signature: bytes, device: torch.device) -> None:
         self._layout = layout

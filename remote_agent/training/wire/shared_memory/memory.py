@@ -19,7 +19,7 @@ def allocate(numel: int) -> tuple[int, Tensor]:
     """
     descriptor = os.memfd_create("hetero-tui", os.MFD_CLOEXEC)
     try:
-        # Now rather than at the first write, where a lack of memory would be a signal instead of an error.
+        # Allocate now; at the first write a lack of memory would be a signal instead of an error.
         os.posix_fallocate(descriptor, 0, _BYTES * numel)
         return descriptor, attach(descriptor, numel)
     except OSError:

@@ -112,7 +112,7 @@ def _end_all(run: str, but: Collection[str] = ()) -> None:
         but: names of actors to keep.
     """
     ended: dict[str, bool] = {run: True}
-    folder = os.environ.get(CLUSTER_MARK)  # without it this is no cluster of ours, and others' runs are not on record
+    folder = os.environ.get(CLUSTER_MARK)  # without it this is not our cluster, and other runs are unknown
     for name in rpc.lasting():
         other, _ = of_name(name)
         if other not in ended:
@@ -136,7 +136,7 @@ def _from_checkpoint(state: TakeoverState, request: Request, reason: str) -> Req
             hint="start the run again; once it has a checkpoint, after some seconds, it can go on from there",
         )
     if request.devices != state.asked[0]:
-        return request  # what is to be run was decided anew since then
+        return request  # the request was decided again since then
     seats = [worker.seat for worker in state.workers]
     devices = (*(seat.spec for seat in seats), *_missing(state, request, seats))
     return dataclasses.replace(request, devices=tuple(spec for spec in devices if spec.host not in state.draining))
@@ -164,7 +164,7 @@ def _taken_over(
     model = job.create_model(request.job.factory, state.config.seed, state.config)
     with contextlib.closing(sources.source_of(job.guard("create_data", request.job.create_data))) as source:
         try:
-            # What was set: a loader's own batches are the steps where no other batch was asked for.
+            # The original setting, since without a batch size a loader's own batches are the steps.
             asked = dataclasses.replace(state.config, batch_size=request.config.batch_size)
             begin = Begin(
                 folder=request.folder,
@@ -178,7 +178,7 @@ def _taken_over(
             raise TakeoverRefused(error.cause) from error
         kept = (*(member.actor for member in members), *(server.actor for server in servers))
         lazy.give_shapes(model, request.job.factory, source)
-        # Workers that were on their way back begin anew, and so does a spare process.
+        # Returning workers and the spare process start again.
         _end_all(request.run, but={actor.name for actor in kept})
         nodes = placement.living_nodes()
         given = WorkerInit(request.job, model, source.for_workers())
@@ -245,7 +245,7 @@ def _ask_workers(
     """
     deadline = time.monotonic() + ACCOUNT_S
     strangers = [name for name in rpc.lasting() if of_name(name) == (run, WORKER) and name not in state.actors]
-    # They were to take part soon, or do since a moment ago. Those that do answer at once, and end with the others.
+    # These were about to take part, or just started to. Living ones answer at once, and are ended with the other actors.
     others = [actor.call_in(PING, "account", coordinator) for actor in map(rpc.find, strangers) if actor is not None]
     asked, lost = [], []
     for worker in state.workers:
