@@ -245,7 +245,7 @@ def _ask_workers(
     """
     deadline = time.monotonic() + ACCOUNT_S
     strangers = [name for name in rpc.lasting() if of_name(name) == (run, WORKER) and name not in state.actors]
-    # These were about to take part, or just started to. Living ones answer at once, and are ended with the other actors.
+    # These were about to take part, or just started to. Living ones answer at once and end with the others.
     others = [actor.call_in(PING, "account", coordinator) for actor in map(rpc.find, strangers) if actor is not None]
     asked, lost = [], []
     for worker in state.workers:
