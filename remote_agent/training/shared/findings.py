@@ -15,6 +15,11 @@ LATER_HINT = (
     " over something else, or set unit to the batch size, and start anew; loss_reduction=mean takes the loss as it is"
 )
 
+CHANGES_HINT = (
+    "leave changes to the optimizer, or express them in forward (torch.nn.utils.parametrize); of an Embedding with"
+    " max_norm, normalise its output"
+)
+
 UNIT_HINT = "set unit={batch} (the batch size): one device then computes a whole batch, as in plain torch"
 
 
@@ -78,8 +83,7 @@ def settle(
     if moved:
         raise JobError(
             f"forward or loss itself changes the trained parameter {moved[0]}, and such a change would be lost",
-            hint="leave changes to the optimizer, or express them in forward (torch.nn.utils.parametrize); of an"
-            " Embedding with max_norm, normalise its output",
+            hint=CHANGES_HINT,
         )
     if findings.hidden:
         raise JobError(
