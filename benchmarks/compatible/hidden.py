@@ -122,6 +122,28 @@ class ExtraStateChanging(Case):
         return ExtraChanging()
 
 
+class Entropy(nn.Module):
+    """Random features in a plain attribute, from the system's entropy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = torch.from_numpy(np.random.default_rng().normal(size=(6, 6))).float()
+        self.network = small()
+
+    def forward(self, x: Tensor) -> Any:
+        return self.network(torch.cos(x @ self.features))
+
+
+@case("random-attribute", AREA)
+class RandomAttribute(Case):
+    """Random features in a plain attribute (no buffer), drawn from the system's entropy in create_model."""
+
+    expect, says = "refused", "features"
+
+    def create_model(self) -> nn.Module:
+        return Entropy()
+
+
 class Seeded(nn.Module):
     """Random features in a plain attribute, by torch's generator."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import JobError
@@ -14,6 +15,14 @@ LATER_HINT = (
     "what was trained up to here may not be what plain torch trains: return (sum, weight) from loss where it is a mean"
     " over something else, or set unit to the batch size, and start anew; loss_reduction=mean takes the loss as it is"
 )
+
+CHANGES_HINT = (
+    "leave changes to the optimizer, or express them in forward (torch.nn.utils.parametrize); of an Embedding with"
+    " max_norm, normalise its output"
+)
+
+UNLIKE = 0.05
+"""Of random numbers with other seeds the sums are farther apart, as a part of the root of the sum of squares."""
 
 UNIT_HINT = "set unit={batch} (the batch size): one device then computes a whole batch, as in plain torch"
 
@@ -29,6 +38,8 @@ class Findings:
         hidden: what the code changes outside of the model's state; empty when nothing was seen.
         data: why the same samples are others each time that they are taken; empty when they are not.
         unsteady: the same samples with the same random numbers gave another loss.
+        held: of tensors that modules hold beside their parameters and buffers: numbers, sum and sum of squares.
+        unlike: one of these that is not the same on all devices.
         batch_statistics: the model normalises by the statistics of the samples that are together.
         moved: the model's buffers and frozen parameters that the code changes.
         notes: for the plan.
@@ -40,6 +51,8 @@ class Findings:
     hidden: str = ""
     data: str = ""
     unsteady: bool = False
+    held: Mapping[str, tuple[int, float, float]] = field(default_factory=dict)
+    unlike: str = ""
     batch_statistics: bool = False
     moved: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
@@ -52,10 +65,22 @@ class Findings:
             hidden=self.hidden or other.hidden,
             data=self.data or other.data,
             unsteady=self.unsteady or other.unsteady,
+            held={**self.held, **other.held},
+            unlike=self.unlike or other.unlike or _unlike(self.held, other.held),
             batch_statistics=self.batch_statistics or other.batch_statistics,
             moved=self.moved | other.moved,
             notes=tuple(dict.fromkeys((*self.notes, *other.notes))),
         )
+
+
+def _unlike(one: Mapping[str, tuple[int, float, float]], other: Mapping[str, tuple[int, float, float]]) -> str:
+    """The name of a tensor that differs by more than machines compute differently; empty: none does."""
+    for name in one.keys() & other.keys():
+        (count, total, squares), (count_, total_, squares_) = one[name], other[name]
+        apart = abs(total - total_) > UNLIKE * math.sqrt(squares) + 1e-9
+        if count != count_ or apart or not math.isclose(squares, squares_, rel_tol=UNLIKE, abs_tol=1e-9):
+            return name
+    return ""
 
 
 def settle(
@@ -78,8 +103,7 @@ def settle(
     if moved:
         raise JobError(
             f"forward or loss itself changes the trained parameter {moved[0]}, and such a change would be lost",
-            hint="leave changes to the optimizer, or express them in forward (torch.nn.utils.parametrize); of an"
-            " Embedding with max_norm, normalise its output",
+            hint=CHANGES_HINT,
         )
     if findings.hidden:
         raise JobError(
@@ -88,6 +112,12 @@ def settle(
             " afterwards is the mean over the parts (of whole numbers the largest); draw random numbers from torch's,"
             " numpy's or Python's global generators, which are seeded for each slice; return what is only shown beside"
             ' the loss: return loss, {"name": value}',
+        )
+    if findings.unlike:
+        raise JobError(
+            f"{findings.unlike} is another one in each process that calls create_model",
+            hint="make it a buffer (register_buffer): all workers get the same one; or draw it from torch's, numpy's or"
+            " Python's global generators, which are seeded before create_model",
         )
     if findings.data:
         raise JobError(

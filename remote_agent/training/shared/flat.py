@@ -85,7 +85,7 @@ def fingerprint(tensor: Tensor) -> str:
     return hashlib.blake2b(numbers.data, key=about.encode(), digest_size=16).hexdigest()
 
 
-def digest(tensor: Tensor) -> tuple[object, ...]:
+def digest(tensor: Tensor) -> tuple[tuple[int, ...], float, float]:
     """Shape, sum and sum of squares: what tells in little memory whether a tensor was changed."""
     numbers = tensor.detach().cpu()
     numbers = (torch.view_as_real(numbers) if numbers.is_complex() else numbers).double()

@@ -49,13 +49,20 @@ def of(optimizer: torch.optim.Optimizer) -> dict[str, Tensor | float]:
 
 
 def into(optimizer: torch.optim.Optimizer, entries: Mapping[str, Tensor | float]) -> None:
-    """Have the optimizer be what :func:`of` gave of another one."""
+    """Have the optimizer be what :func:`of` gave of another one.
+
+    Raises:
+        ValueError: it has no such place: it is another kind of optimizer now.
+    """
     for path, value in entries.items():
         *way, last = path.split(".")
         place: Any = _roots(optimizer)
-        for key in way:
-            place = _entered(place[_key(place, key)])
-        _put(place, _key(place, last), value)
+        try:
+            for key in way:
+                place = _entered(place[_key(place, key)])
+            _put(place, _key(place, last), value)
+        except (LookupError, TypeError, RuntimeError) as error:
+            raise ValueError(f"the optimizer has no {path} any more") from error
 
 
 def _key(place: Any, key: str) -> str | int:

@@ -179,3 +179,10 @@ def test_a_schedule_that_reads_the_weights_is_refused() -> None:
 
     with pytest.raises(JobError, match="create_scheduler"):
         schedule.create(SimpleNamespace(create_scheduler=create), optimizer, TrainingConfig())
+
+
+@pytest.mark.parametrize("path", ["own.slow.7", "own.none.3", "groups.4.k", "own.steps.deep.er"])
+def test_what_another_kind_of_optimizer_remembers_is_no_use(path: str) -> None:
+    _, optimizer = made(Counting)
+    with pytest.raises(ValueError, match="the optimizer has no"):
+        optimizer_extras.into(optimizer, {path: 1.0})

@@ -45,6 +45,16 @@ class Noisy(torch.optim.SGD):
         return super().step(closure)
 
 
+class Adapting(torch.optim.SGD):
+    """Has a step size by the norm of all gradients, where these are small (D-Adaptation)."""
+
+    def step(self, closure: Any = None) -> Any:
+        members = [each for group in self.param_groups for each in group["params"]]
+        total = sum(float(each.grad.square().sum()) for each in members if each.grad is not None) ** 0.5
+        self.param_groups[0]["lr"] = max(0.5, 0.3 / (1e-3 + total))
+        return super().step(closure)
+
+
 def hooked(model: nn.Module) -> torch.optim.Optimizer:
     def clip(*_: Any) -> None:
         nn.utils.clip_grad_norm_(model.parameters(), 0.1)
@@ -57,6 +67,7 @@ def hooked(model: nn.Module) -> torch.optim.Optimizer:
 COUPLED: dict[str, Make] = {
     "clips in its step": lambda model: Clipping(model.parameters(), lr=0.1),
     "clips in a hook": hooked,
+    "adapts": lambda model: Adapting(model.parameters(), lr=0.1),
     "draws": lambda model: Noisy(model.parameters(), lr=0.1),
 }
 

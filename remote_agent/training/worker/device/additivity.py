@@ -28,7 +28,7 @@ from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code.user_errors import is_out_of_memory
 from remote_agent.training.worker.device import backend, batches, held_values
 from remote_agent.training.worker.device import device as devices
-from remote_agent.training.worker.device.comparing import Seen, follows, is_same, is_zero, mean
+from remote_agent.training.worker.device.comparing import Seen, adds_up, follows, is_same, is_zero, mean
 from remote_agent.training.worker.device.compute import SliceComputer, seed_everything
 from remote_agent.training.worker.device.row_noise import RowNoise
 from remote_agent.training.worker.device.untouched import modes_kept
@@ -41,12 +41,6 @@ SAMPLES = 12
 
 GRADIENTS = 64
 """Numbers of each parameter's gradient that are compared, at most."""
-
-GRADIENT_TOLERANCE = 1e-3
-"""The most that a parameter's gradient may differ, as a part of its norm."""
-
-GRADIENT_NOISE = 1e-5
-"""What rounding may add to that, as a part of the whole gradient's norm: some gradients are nothing but rounding."""
 
 DRAWS = 12
 """Times that a random loss is computed."""
@@ -204,13 +198,7 @@ class Additivity:
             return ""  # cuDNN's recurrent layers have no backward in evaluation mode
         finally:
             self._leave_no_gradient()
-        share = GRADIENT_TOLERANCE * self.tolerance / backend.CPU.tolerance
-        least = GRADIENT_NOISE * math.sqrt(sum(float(each.norm()) ** 2 for each in whole)) + 1e-12
-        for one, a, b, other in zip(whole, left, right, again, strict=True):
-            most = share * float(one.norm() + a.norm() + b.norm()) + least
-            if float((one - a - b).norm()) > most and float((one - other).norm()) <= 0.01 * most:
-                return _BACKWARD
-        return ""
+        return "" if adds_up(whole, left, right, again, self.tolerance / backend.CPU.tolerance) else _BACKWARD
 
     def _gradient(self, begin: int, end: int, as_mean: bool) -> list[Tensor]:
         """Some numbers of each parameter's gradient of the sum over these samples."""

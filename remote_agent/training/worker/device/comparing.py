@@ -16,8 +16,21 @@ NOISE = 1e-6
 """The most that a loss without randomness differs from one time to the next, as a part of itself: some kernels add up
 in any order. Dropout may change a loss by as little as a part in ten thousand."""
 
+GRADIENT_TOLERANCE = 1e-3
+"""The most that the gradient may differ, as a part of its norm."""
+
+PARAMETER_TOLERANCE = 3e-2
+"""The most that one parameter's gradient may differ, as a part of its norm."""
+
+GRADIENT_NOISE = 1e-5
+"""What rounding may add to that, as a part of the whole gradient's norm: some gradients are nothing but rounding."""
+
 CERTAIN = 6.0
 """Standard errors that random means may differ by."""
+
+
+Gradient = Sequence[Tensor]
+"""Some numbers of each parameter's gradient, float64."""
 
 
 @dataclass(frozen=True)
@@ -61,3 +74,34 @@ def is_zero(differences: Sequence[float]) -> bool:
     """Whether the mean of these is 0 as far as can be told."""
     error = statistics.stdev(differences) / math.sqrt(len(differences))
     return abs(statistics.fmean(differences)) <= CERTAIN * error + 1e-6
+
+
+def adds_up(whole: Gradient, left: Gradient, right: Gradient, again: Gradient, coarse: float) -> bool:
+    """Whether the gradient of the whole is the sum of its parts' gradients.
+
+    Args:
+        whole: some numbers of each parameter's gradient.
+        left: of one part of the samples.
+        right: of the other one.
+        again: of the whole once more, which tells how far that can be said.
+        coarse: how many times less exactly than on a CPU the device computes.
+    """
+    differ = [float((one - a - b).norm()) for one, a, b in zip(whole, left, right, strict=True)]
+    norms = [sum(float(each.norm()) for each in each_of) for each_of in zip(whole, left, right, strict=True)]
+    steady = [float((one - other).norm()) for one, other in zip(whole, again, strict=True)]
+    size = math.hypot(*(float(each.norm()) for each in whole))
+    most = GRADIENT_TOLERANCE * coarse * math.hypot(*norms) + 1e-12
+    if math.hypot(*differ) > most and math.hypot(*steady) <= 0.01 * most:
+        return False
+    if any(map(_is_half, whole)):
+        return True
+    noise = GRADIENT_NOISE * coarse**2 * size + 1e-12
+    limits = [PARAMETER_TOLERANCE * coarse * norm + noise for norm in norms]
+    return not any(off > limit and own <= 0.01 * limit for off, own, limit in zip(differ, steady, limits, strict=True))
+
+
+def _is_half(gradient: Tensor) -> bool:
+    """Whether all numbers are of half precision: then there is autocast in the user's code, and more rounding."""
+    kinds = (torch.bfloat16, torch.float16)
+    # A gradient of zeros and ones says nothing.
+    return len(set(gradient.tolist())) > 2 and any(torch.equal(gradient.to(kind).double(), gradient) for kind in kinds)

@@ -130,6 +130,8 @@ class SliceComputer:
             JobError: the job's loss, model or data raised, or a single sample (or unit) does not fit into memory.
         """
         HERE.slice(step, own.index)
+        if self.watch is not None:
+            self.watch.begin()
         started = time.perf_counter()
         result, at = self.compute(step, own), at or f"step {step:,}"
         if not math.isfinite(result.loss):

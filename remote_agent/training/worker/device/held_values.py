@@ -88,6 +88,21 @@ def named_by(function: Callable[..., object], seen: set[object] | None = None) -
             yield from values(name, value)
 
 
+def beside(model: nn.Module) -> dict[str, tuple[int, float, float]]:
+    """Tensors and arrays of floats that modules hold beside parameters and buffers: numbers, sum, sum of squares."""
+    found = {}
+    for path, module in model.named_modules():
+        if type(module).__module__.startswith("torch."):
+            continue  # what these keep they compute anew
+        for name, value in vars(module).items():
+            if name not in _OF_TORCH and isinstance(value, Tensor | np.ndarray) and not isinstance(value, nn.Parameter):
+                tensor = torch.as_tensor(value).detach()
+                if tensor.is_floating_point() and not tensor.is_meta:
+                    _, total, squares = flat.digest(tensor)
+                    found[f"{path or 'model'}.{name}"] = (tensor.numel(), total, squares)
+    return found
+
+
 def reached(owner: object, model: nn.Module) -> dict[str, object]:
     """Numbers and tensors that the code can reach and that are not in the model's state, by where they are."""
     found: dict[str, object] = {}

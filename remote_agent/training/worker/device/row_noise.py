@@ -19,6 +19,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from remote_agent.training.worker.device import device as devices
 
+BY_VALUE = frozenset(f"aten::{name}" for name in ("poisson", "binomial", "_standard_gamma", "_sample_dirichlet"))
+"""Operations that draw as often as the values need (rejection), so that other rows change what a row gets."""
+
+MOST_RESULTS = 2
+"""Operations with more draw in their own way: attention and recurrent layers of cuDNN's."""
+
 
 class RowNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's is not typed
     """Entered for the whole first, and then for parts of it; see :meth:`of`.
@@ -58,8 +64,10 @@ class RowNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's i
             self._shapes.append(shape)
         whole = self._shapes[number] if number < len(self._shapes) else ()
         along = self._along(shape, whole)
-        if not shape or along is None or len(func._schema.returns) > 2:  # noqa: SLF001 - it is said nowhere else
-            self.exact = self.exact and shape == whole
+        schema = func._schema  # noqa: SLF001 - it is said nowhere else
+        by_place = schema.name not in BY_VALUE and len(schema.returns) <= MOST_RESULTS
+        if not shape or along is None or not by_place:
+            self.exact = self.exact and by_place and shape == whole
             return func(*args, **kwargs)
         return _for_all(func, args, kwargs, shape, whole, along, self._rows(whole[along], shape[along]))
 

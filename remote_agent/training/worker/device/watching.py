@@ -4,7 +4,8 @@ The measurement (:mod:`.additivity`) sees some samples, and the first weights. W
 loss begins later, it sees nothing; the weights would be wrong without a word. So now and then a worker computes the
 loss of a slice once more, without backward: whole, and in two halves. Where these differ it computes them some more
 times. A difference that is there each time ends the run. A loss that changes from one time to the next, though the
-model and the random numbers are the same, is told to the user: such state is another one on each worker.
+model and the random numbers are the same, is told to the user: such state is another one on each worker. Trained
+parameters that the code itself begins to change end the run, too.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from remote_agent.training.errors import JobError
-from remote_agent.training.shared.findings import LATER_HINT
+from remote_agent.training.shared import flat
+from remote_agent.training.shared.findings import CHANGES_HINT, LATER_HINT
 from remote_agent.training.shared.messages import Slice
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code import seeding
@@ -52,6 +54,9 @@ DRAWS = 3
 CERTAIN = 3.0
 """A difference is no accident from this many times the range of what was computed several times."""
 
+WEIGHTS = 1000
+"""Numbers of each trained parameter that are looked at, at most: whether the model's code changes them."""
+
 STATE_HINT = (
     "something outside of the model's state changes it (a counter? a generator of its own?), and each worker has its"
     " own, so what is trained may not be what plain torch trains: keep such state in a buffer of the model"
@@ -78,6 +83,7 @@ class LossWatch:
         self._model, self._evaluating = model, evaluating
         self._tolerance, self._scale = tolerance, scale
         self._slices = 0
+        self._before: dict[str, Tensor] = {}
         self._ended = False
         self._notice = ""
         self._told = False
@@ -87,26 +93,37 @@ class LossWatch:
         taken, self._notice = self._notice, ""
         return taken
 
+    def begin(self) -> None:
+        """Before a slice is computed."""
+        self._before = self._weights() if is_due(self._slices + 1) and not self._ended else {}
+
     def look(self, computer: Computes, at: str, own: Slice) -> None:
         """Look at a slice, which is called ``at`` in messages, if it is its turn.
 
         Raises:
-            JobError: its loss is not the mean (or, of a loss that adds up, the sum) of its halves' losses.
+            JobError: its loss is not the mean (or, of a loss that adds up, the sum) of its halves' losses, or the code
+                changes trained parameters.
         """
         self._slices += 1
         count = min(len(own.indices), computer.most or len(own.indices))
         if self._ended or count < 2 or not is_due(self._slices):
             return
         named = f"{count} samples ({', '.join(map(str, own.indices[:3].tolist()))} ...)"
+        again, drawn = (0.0, 0.0), list[tuple[float, float]]()
         try:
             first = self._compared(computer, own, count)
-            if self._fits(first):
-                return
-            again = self._compared(computer, own, count)
-            drawn = [self._compared(computer, own, count, seed) for seed in range(DRAWS)]
+            if not (fits := self._fits(first)):
+                again = self._compared(computer, own, count)
+                drawn = [self._compared(computer, own, count, seed) for seed in range(DRAWS)]
         except Exception as error:  # noqa: BLE001 - the slice itself was computed
             self._ended = True
             self._tell(f"the loss of {named} can't be computed a second time ({type(error).__name__}: {error})")
+            return
+        moved = [name for name, now in self._weights().items() if not torch.equal(now, self._before.get(name, now))]
+        if moved:
+            cause = f"{at}: forward or loss itself changes the trained parameter {moved[0]}, and such a change is lost"
+            raise JobError(cause, hint=CHANGES_HINT)
+        if fits:
             return
         whole, parts = first
         if self._differ([first, again, *drawn]):
@@ -126,6 +143,13 @@ class LossWatch:
         elif not any(self._fits(each) for each in drawn):
             self._ended = True
             self._tell("the loss became random in evaluation mode, too")
+
+    def _weights(self) -> dict[str, Tensor]:
+        """Some numbers of each trained parameter, as they are now."""
+        parameters = flat.trained(self._model)
+        return {
+            name: each.detach().reshape(-1)[:: 1 + each.numel() // WEIGHTS].clone() for name, each in parameters.items()
+        }
 
     def _tell(self, text: str) -> None:
         if self._ended:

@@ -51,3 +51,23 @@ def test_a_trained_parameter_that_follows_another_is_seen_to_change_though_it_is
     measured = profiler.measure((2, 4), 0.01, 8)
     assert measured.usage.changed == changed
     assert all(torch.equal(value, first[name]) for name, value in model.state_dict().items())
+
+
+class Features(nn.Module):
+    """Has a table in an attribute, and keeps what it computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.table, self.kept = nn.Linear(3, 2), torch.tensor([1.0, 2.0, -1.0]), torch.zeros(1)
+
+    def forward(self, x: Tensor) -> Any:
+        self.kept = self.net(x * self.table)
+        return self.kept
+
+
+def test_tensors_beside_parameters_are_told_as_create_model_made_them() -> None:
+    model = Features().train()
+    data = datasets.as_dataset(torch.randn(12, 3))
+    computer = SliceComputer(model, lambda network, batch: network(batch).square().mean(), data, CPU, seed=0)
+    measured = Profiler(computer, model, FlatTensors(model, CPU), CPU, np.arange(12), None).measure((2, 4), 0.01, 8)
+    assert measured.findings.held == {"model.table": (3, 2.0, 6.0), "model.kept": (1, 0.0, 0.0)}

@@ -132,6 +132,35 @@ def mixed(model: nn.Module, batch: Any) -> Tensor:
     return noisy(model, batch) + 0.01 * model(batch[0]).square().sum()
 
 
+def by_value(model: nn.Module, batch: Any) -> Tensor:
+    """Distributions whose draws depend on the values of the samples before."""
+    out = model(batch[0])
+    gamma = torch.distributions.Gamma(out.exp(), 1.0).rsample()
+    beta = torch.distributions.Beta(out.exp(), out.exp().flip(1)).rsample()
+    return (gamma + beta + torch.poisson(out.exp().detach()) * out).mean()
+
+
+def test_draws_that_depend_on_the_values_of_other_samples_are_compared_on_average() -> None:
+    seen = found(by_value, Net())
+    assert not seen.together
+    assert "on average" in seen.notes[0]
+
+
+def masked(model: nn.Module, batch: Any) -> Tensor:
+    """Attention with a mask of each sample's own, and as many queries as there are keys, or fewer."""
+    x = model.get_submodule("first")(batch[0])
+    mask = torch.ones(len(x), 1, 1, 5, dtype=torch.bool)
+    mask[:, 0, 0, 3:] = batch[1][:, None] == 0
+    q, k = x[:, None], x[:, None]
+    h = functional.scaled_dot_product_attention(q, k, k, mask, dropout_p=0.2)
+    h = h + functional.scaled_dot_product_attention(q[:, :, :3], k, k, mask, dropout_p=0.2).sum(2, keepdim=True)
+    return functional.cross_entropy(model.get_submodule("last")(h[:, 0]).mean(1), batch[1])
+
+
+def test_attention_with_masks_and_dropout_is_a_mean_over_samples() -> None:
+    assert not found(masked, Net()).together
+
+
 @pytest.mark.parametrize("loss", [variance, baseline, mixed])
 def test_a_small_term_over_the_batch_is_found_under_noise(loss: Any) -> None:
     assert "not the mean of its parts" in found(loss, Net(nn.Dropout(0.3))).together

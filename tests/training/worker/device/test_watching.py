@@ -189,3 +189,19 @@ def test_a_loss_that_becomes_small_or_random_later_is_no_reason_to_end() -> None
     for step in range(1, 50):
         computer(step, own(step % 5 * 10))
     assert calls > 60
+
+
+def test_weights_that_the_code_begins_to_change_later_end_the_run() -> None:
+    begun: list[bool] = []
+
+    def clipping(model: nn.Module, batch: Any) -> Tensor:
+        if begun:
+            with torch.no_grad():
+                model.get_parameter("0.weight").clamp_(-0.1, 0.1)
+        return model(batch[0]).square().mean()
+
+    computer = watched(clipping, net())
+    computer(1, own(0))
+    begun.append(True)
+    with pytest.raises(JobError, match=r"step 2: forward or loss itself changes the trained parameter 0\.weight"):
+        computer(2, own(10))
