@@ -44,9 +44,18 @@ class LiveFleet:
     """
 
     def __init__(
-        self, inventory: Inventory, emit: Emit, *, accept_new_host_keys: bool = False, ledger_folder: Path | None = None
+        self,
+        inventory: Inventory,
+        emit: Emit,
+        *,
+        accept_new_host_keys: bool = False,
+        ledger_folder: Path | None = None,
+        watches: bool = True,
     ) -> None:
-        """Create the fleet without connections; ``ledger_folder`` replaces the user's state folder (demo, tests)."""
+        """Create the fleet without connections; ``ledger_folder`` replaces the user's state folder (demo, tests).
+
+        ``watches``: the load of hosts that answer is followed; false for a command that asks once.
+        """
         self.inventory = inventory
         self.emit = emit
         self.ledger = Ledger(inventory.cluster, ledger_folder)
@@ -59,6 +68,7 @@ class LiveFleet:
         self.surveyed: dict[str, Surveyed] = {}
         self.report: UpReport | None = None
         self._accept_new_host_keys = accept_new_host_keys
+        self._watches = watches
         self._watchers: dict[str, asyncio.Task[None]] = {}
 
     # --- What was found ----------------------------------------------------------------------------------------------
@@ -269,7 +279,7 @@ class LiveFleet:
 
     def _watch(self, name: str) -> None:
         known = self._watchers.get(name)
-        if known is None or known.done():
+        if self._watches and (known is None or known.done()):
             host = self.inventory.host(name)
             pythons = agent.python_candidates(self.cluster, host) if host is not None else ()
             self._watchers[name] = asyncio.create_task(
