@@ -91,7 +91,7 @@ async def _bring_up(
         refuse_other_security(running, inventory)
     fit, failed = _fit(inventory, fleet.probed, head_name(surveyed) if running is not None else None, emit)
     candidates = {name: Candidate(host, facts, transports[name].address) for name, (host, facts) in fit.items()}
-    head = _running_head_name(running, surveyed)
+    head = _running_head_name(running, surveyed, inventory)
     candidates, apart = await reaching(fleet, candidates, ledger, emit, is_running=running is not None, head=head)
     failed |= apart
     if not candidates and failed:
@@ -188,7 +188,9 @@ def _fit(
     return fit, failed
 
 
-def _running_head_name(running: protocol.NodeSpec | None, surveyed: Mapping[str, Surveyed]) -> str | None:
+def _running_head_name(
+    running: protocol.NodeSpec | None, surveyed: Mapping[str, Surveyed], inventory: Inventory
+) -> str | None:
     if running is None:
         return None
     name = head_name(surveyed)
@@ -200,6 +202,12 @@ def _running_head_name(running: protocol.NodeSpec | None, surveyed: Mapping[str,
                     step="plan cluster",
                     hint="`hetero-tui resume` goes on with its run; `down` and then `up` starts afresh, runs stay",
                 )
+        if all(host.name in surveyed and surveyed[host.name].error is None for host in inventory.hosts):
+            raise ClusterError(
+                f"a cluster runs, and none of the inventory's hosts is its head ({running.head_address})",
+                step="plan cluster",
+                hint="`hetero-tui add` that one again; or `down` and then `up` forms another, runs stay",
+            )
         raise ClusterError(
             f"a cluster runs, but its head ({running.head_address}) does not answer",
             step="plan cluster",

@@ -185,6 +185,13 @@ class LiveFleet:
         asked = {name: link for name, link in self.transports.items() if hosts is None or name in hosts}
         return alone(self.inventory, asked, command, waiting)
 
+    def warn_of_others(self) -> None:
+        """Say which clusters of other names have these machines, too: one that was renamed looks as if it were down."""
+        for cluster, hosts in self.ledger.of_others(self.inventory.hosts).items():
+            text = f"{cluster}, another cluster of this computer, is not taken down on {', '.join(hosts)}"
+            text += f" -> `hetero-tui down` does it with `name: {cluster}` in the inventory"
+            self.emit(events.Notice(time=time.time(), level=events.Level.WARNING, text=text))
+
     # --- Starting and stopping ---------------------------------------------------------------------------------------
 
     async def check(self) -> CheckReport:
@@ -222,6 +229,8 @@ class LiveFleet:
         Raises:
             ClusterError: no cluster is possible.
         """
+        if only is None:
+            self.warn_of_others()
         view = FleetView(self.inventory, self.transports, self.probed, self.surveyed)
         self.report = await bring_up(view, self.ledger, self.emit, only=only)
         joined = {name: self.transports[name] for name in self.report.joined}
@@ -240,6 +249,7 @@ class LiveFleet:
         ``purge`` also removes environments; on hosts that are away, at their next contact.
         """
         await self.stop_watching()
+        self.warn_of_others()
         if purge:
             known = {entry.host.name: entry.host for entry in self.environments.entries()}
             for host in known.values():
