@@ -23,7 +23,14 @@ from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fleet.preflight import judge_fleet
 from hetero_tui.fleet.probing import Probed, state_after
 from hetero_tui.fleet.reaching import reaching
-from hetero_tui.fleet.survey import Surveyed, head_name, newest_epoch, refuse_other_security, running_head
+from hetero_tui.fleet.survey import (
+    Surveyed,
+    head_name,
+    newest_epoch,
+    refuse_other_security,
+    refuse_renamed,
+    running_head,
+)
 from hetero_tui.fleet.view import FleetView
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.planning.cluster import Candidate, ClusterPlan, PlannedNode, plan_cluster
@@ -89,6 +96,7 @@ async def _bring_up(
     running = running_head(surveyed) if holders is None else None
     if running is not None:
         refuse_other_security(running, inventory)
+        refuse_renamed(surveyed)
     fit, failed = _fit(inventory, fleet.probed, head_name(surveyed) if running is not None else None, emit)
     candidates = {name: Candidate(host, facts, transports[name].address) for name, (host, facts) in fit.items()}
     head = _running_head_name(running, surveyed, inventory)

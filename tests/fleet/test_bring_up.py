@@ -163,6 +163,17 @@ async def test_a_head_that_is_no_longer_in_the_inventory_is_not_said_to_be_silen
         await fleet.up()
 
 
+async def test_a_member_that_was_renamed_is_not_started_anew_under_its_new_name(
+    tmp_path: Path, make_facts: Any
+) -> None:
+    fleet = Fleet(tmp_path, make_facts(), Machine(HEAD), running=("mercer", "crosby"))
+    fleet.surveyed["crosby"] = Surveyed("crosby", node=running_node("former", "token"))
+    with pytest.raises(ClusterError, match="crosby of the inventory is in the cluster that runs as former") as refused:
+        await fleet.up()
+    assert refused.value.hint.startswith("name it former again")
+    assert [machine.given for machine in fleet.machines] == [{}] * 3
+
+
 async def test_a_running_head_that_cannot_be_asked_for_the_secret_leaves_the_cluster_as_it_was(
     tmp_path: Path, make_facts: Any
 ) -> None:
