@@ -90,6 +90,8 @@ class Victim:
             yield from (f"{host.name}: {path}" for path in host.home.rglob(".hetero-tui/*"))
             links = host.exec(["ip", "-o", "link"]).stdout.splitlines()
             yield from (f"{host.name}: {link}" for link in links if MESH_INTERFACE in link)
+            sockets = host.exec(["sh", "-c", "ls /run/wireguard 2>/dev/null"]).stdout.split()
+            yield from (f"{host.name}: /run/wireguard/{name}" for name in sockets)
         yield from (f"laptop: {path}" for path in self._lab.laptop.home.glob(".local/state/hetero-tui/*"))
 
 

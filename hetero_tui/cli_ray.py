@@ -44,7 +44,7 @@ def run(
         output.say(f"{name} is on its way; `hetero-tui attach {name}` shows its output again")
         return await commanding.follow_script(session, output, name)
 
-    commanding.in_session(context, output, accept, work)
+    commanding.in_session(context, output, accept, work, watch=True)
 
 
 @commands.command(context_settings=_ITS_OWN | {"help_option_names": []})

@@ -326,7 +326,7 @@ def metrics(
     async def work(session: Session, output: Output) -> int:
         return await commanding.metrics(session, output, port)
 
-    commanding.in_session(context, Output(plain=plain), accept, work, narrate=False)
+    commanding.in_session(context, Output(plain=plain), accept, work, narrate=False, watch=True)
 
 
 def _change(

@@ -55,4 +55,4 @@ def sweep(
             output.say(f"`hetero-tui train --from {name}` trains with the best settings on all devices")
         return code
 
-    commanding.in_session(context, output, accept, work)
+    commanding.in_session(context, output, accept, work, watch=True)

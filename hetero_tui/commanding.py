@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 async def probe(session: Session, output: Output) -> None:
     """Probe; at a terminal, ask about keys that were never seen, and probe once more with those that are trusted."""
-    await session.probe()
+    await session.look()
     trusted = False
     for entry in session.probed:
         if isinstance(entry.error, HostKeyUnknown) and not output.as_json and not output.plain:
@@ -37,7 +37,7 @@ async def probe(session: Session, output: Output) -> None:
                 session.accept_host_key(entry.host)
                 trusted = True
     if trusted:
-        await session.probe()
+        await session.look()
 
 
 async def follow(session: Session, output: Output, run: str | None, *, demo: bool = False) -> int:
@@ -243,10 +243,12 @@ def in_session(
     *,
     narrate: bool = True,
     record: bool = False,
+    watch: bool = False,
     interrupted: str = RUNS_GO_ON,
 ) -> None:
     """Read the inventory, open a session (and ``record`` it), do the work, close, and end with its exit code.
 
+    The hosts' use is followed meanwhile where it is recorded, or with ``watch``.
     ``interrupted`` is what a signal's end is told with.
     """
 
@@ -255,7 +257,8 @@ def in_session(
         from hetero_tui.session import Session
 
         path: Path = context.obj
-        session = Session(load(path), path, accept_new_host_keys=accept, log_errors=False)
+        watches = record or watch
+        session = Session(load(path), path, accept_new_host_keys=accept, log_errors=False, watches=watches)
         async with session:
             if narrate:
                 session.subscribe(Narrator(output))

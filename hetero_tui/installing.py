@@ -23,6 +23,11 @@ class Installing(Keeper):
         if not self._fleet.transports[host].accept_offered_key():
             raise UsageError(f"{host} has no key to accept", step="host key")
 
+    async def look(self) -> None:
+        """Probe all hosts and ask what of ours is there."""
+        async with self._exclusively("probing"):
+            await self._fleet.look()
+
     async def check(self, sources: Sources | None = None) -> CheckReport:
         """Look for all that may keep machines from training well.
 

@@ -52,10 +52,12 @@ class Session(Scripting):
         accept_new_host_keys: bool = False,
         ledger_folder: Path | None = None,
         log_errors: bool = True,
+        watches: bool = True,
     ) -> None:
         """Create a session without connections; ``ledger_folder`` replaces the user's state folder (demo, tests).
 
         ``log_errors``: an operation's error is also a line of the log; commands print the exception instead.
+        ``watches``: the load of hosts that answer is followed; false for a command that asks once.
         """
         super().__init__(
             initial(inventory.cluster, tuple((host.name, host.address or "this computer") for host in inventory.hosts)),
@@ -65,7 +67,11 @@ class Session(Scripting):
         self.inventory_path = str(path)
         self.jobs: tuple[str, ...] = READY_JOBS
         self._fleet = LiveFleet(
-            inventory, self.emit, accept_new_host_keys=accept_new_host_keys, ledger_folder=ledger_folder
+            inventory,
+            self.emit,
+            accept_new_host_keys=accept_new_host_keys,
+            ledger_folder=ledger_folder,
+            watches=watches,
         )
         self._recovery = FleetRecovery(
             self._fleet, self._exclusively, self._run_is_on, self._take_in, self._is_stopping

@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-_BEGIN, _END = datetime(2000, 1, 1, tzinfo=UTC), datetime(2049, 12, 31, tzinfo=UTC)
-"""Validity of certificates. It is long, since hosts' clocks may be years off; ``down`` ends it by deleting the
-authority."""
+_BEGIN, _END = datetime(1970, 1, 1, tzinfo=UTC), datetime(2049, 12, 31, tzinfo=UTC)
+"""Validity of certificates. It is long, since hosts' clocks may be years off (a board without a battery starts in
+1970); ``down`` ends it by deleting the authority."""
 
 _OWN = ("localhost", "127.0.0.1", "::1")
 """Names by which processes of one host connect to each other."""

@@ -23,7 +23,14 @@ from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fleet.preflight import judge_fleet
 from hetero_tui.fleet.probing import Probed, state_after
 from hetero_tui.fleet.reaching import reaching
-from hetero_tui.fleet.survey import Surveyed, head_name, newest_epoch, refuse_other_security, running_head
+from hetero_tui.fleet.survey import (
+    Surveyed,
+    head_name,
+    newest_epoch,
+    refuse_other_security,
+    refuse_renamed,
+    running_head,
+)
 from hetero_tui.fleet.view import FleetView
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.planning.cluster import Candidate, ClusterPlan, PlannedNode, plan_cluster
@@ -89,9 +96,10 @@ async def _bring_up(
     running = running_head(surveyed) if holders is None else None
     if running is not None:
         refuse_other_security(running, inventory)
+        refuse_renamed(surveyed)
     fit, failed = _fit(inventory, fleet.probed, head_name(surveyed) if running is not None else None, emit)
     candidates = {name: Candidate(host, facts, transports[name].address) for name, (host, facts) in fit.items()}
-    head = _running_head_name(running, surveyed)
+    head = _running_head_name(running, surveyed, inventory)
     candidates, apart = await reaching(fleet, candidates, ledger, emit, is_running=running is not None, head=head)
     failed |= apart
     if not candidates and failed:
@@ -188,7 +196,9 @@ def _fit(
     return fit, failed
 
 
-def _running_head_name(running: protocol.NodeSpec | None, surveyed: Mapping[str, Surveyed]) -> str | None:
+def _running_head_name(
+    running: protocol.NodeSpec | None, surveyed: Mapping[str, Surveyed], inventory: Inventory
+) -> str | None:
     if running is None:
         return None
     name = head_name(surveyed)
@@ -200,6 +210,12 @@ def _running_head_name(running: protocol.NodeSpec | None, surveyed: Mapping[str,
                     step="plan cluster",
                     hint="`hetero-tui resume` goes on with its run; `down` and then `up` starts afresh, runs stay",
                 )
+        if all(host.name in surveyed and surveyed[host.name].error is None for host in inventory.hosts):
+            raise ClusterError(
+                f"a cluster runs, and none of the inventory's hosts is its head ({running.head_address})",
+                step="plan cluster",
+                hint="`hetero-tui add` that one again; or `down` and then `up` forms another, runs stay",
+            )
         raise ClusterError(
             f"a cluster runs, but its head ({running.head_address}) does not answer",
             step="plan cluster",

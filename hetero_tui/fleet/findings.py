@@ -84,13 +84,19 @@ def of_facts(host: Host, facts: HostFacts) -> tuple[Finding, ...]:
     elif has.startswith("cu13") and build.name == "cu126":
         what = f"torch is built for CUDA 13 ({has}), and {build.why}"
         found.append(Finding(host.name, BAD, what, "its first operation on the GPU would fail", bootstrap))
-    lacks = any(facts.packages.get(package) is None for package in NEEDED_PACKAGES)
-    room = _ROOM.get(build.name, _ROOM_OF_OTHERS)
-    if lacks and facts.disk.free_bytes is not None and facts.disk.free_bytes < room * 10**9:
-        what = f"{facts.disk.free_bytes / 1e9:.1f} GB free on {facts.disk.path}"
-        why = f"an environment with torch {build.name} takes about {room} GB while it is made"
-        found.append(Finding(host.name, WARNING, what, why, f"free {room} GB there before `hetero-tui bootstrap`"))
+    if any(facts.packages.get(package) is None for package in NEEDED_PACKAGES):
+        found += of_room(host.name, facts, build.name)
     return tuple(found)
+
+
+def of_room(host: str, facts: HostFacts, build: str) -> tuple[Finding, ...]:
+    """Whether an environment with that build of torch has room on a machine's disk."""
+    room = _ROOM.get(build, _ROOM_OF_OTHERS)
+    if facts.disk.free_bytes is None or facts.disk.free_bytes >= room * 10**9:
+        return ()
+    what = f"{facts.disk.free_bytes / 1e9:.1f} GB free on {facts.disk.path}"
+    why = f"an environment with torch {build} takes about {room} GB while it is made"
+    return (Finding(host, WARNING, what, why, f"free {room} GB there before `hetero-tui bootstrap`"),)
 
 
 def of_surroundings(host: str, facts: HostFacts, around: Surroundings) -> tuple[Finding, ...]:

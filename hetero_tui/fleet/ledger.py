@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +85,18 @@ class Ledger:
             except (ValueError, KeyError, TypeError, ValidationError):
                 continue
         return tuple(reversed(found.values()))
+
+    def of_others(self, hosts: Iterable[Host]) -> dict[str, tuple[str, ...]]:
+        """Clusters of other names that this laptop started on these machines and did not take down: its hosts there."""
+        places = {(host.connection, host.address, host.port) for host in hosts}
+        found: dict[str, tuple[str, ...]] = {}
+        for path in sorted(self.folder.parent.glob(f"*/{self.NAMES[0]}")):
+            name = path.parent.name
+            there = [entry.host for entry in Ledger(name, self.folder.parent).entries()]
+            names = tuple(host.name for host in there if (host.connection, host.address, host.port) in places)
+            if names and name != self.folder.name:
+                found[name] = names
+        return found
 
     def token(self) -> str | None:
         """The cluster's secret that this laptop knows, or None."""

@@ -44,9 +44,18 @@ class LiveFleet:
     """
 
     def __init__(
-        self, inventory: Inventory, emit: Emit, *, accept_new_host_keys: bool = False, ledger_folder: Path | None = None
+        self,
+        inventory: Inventory,
+        emit: Emit,
+        *,
+        accept_new_host_keys: bool = False,
+        ledger_folder: Path | None = None,
+        watches: bool = True,
     ) -> None:
-        """Create the fleet without connections; ``ledger_folder`` replaces the user's state folder (demo, tests)."""
+        """Create the fleet without connections; ``ledger_folder`` replaces the user's state folder (demo, tests).
+
+        ``watches``: the load of hosts that answer is followed; false for a command that asks once.
+        """
         self.inventory = inventory
         self.emit = emit
         self.ledger = Ledger(inventory.cluster, ledger_folder)
@@ -59,6 +68,7 @@ class LiveFleet:
         self.surveyed: dict[str, Surveyed] = {}
         self.report: UpReport | None = None
         self._accept_new_host_keys = accept_new_host_keys
+        self._watches = watches
         self._watchers: dict[str, asyncio.Task[None]] = {}
 
     # --- What was found ----------------------------------------------------------------------------------------------
@@ -175,6 +185,13 @@ class LiveFleet:
         asked = {name: link for name, link in self.transports.items() if hosts is None or name in hosts}
         return alone(self.inventory, asked, command, waiting)
 
+    def warn_of_others(self) -> None:
+        """Say which clusters of other names have these machines, too: one that was renamed looks as if it were down."""
+        for cluster, hosts in self.ledger.of_others(self.inventory.hosts).items():
+            text = f"{cluster}, another cluster of this computer, is not taken down on {', '.join(hosts)}"
+            text += f" -> `hetero-tui down` does it with `name: {cluster}` in the inventory"
+            self.emit(events.Notice(time=time.time(), level=events.Level.WARNING, text=text))
+
     # --- Starting and stopping ---------------------------------------------------------------------------------------
 
     async def check(self) -> CheckReport:
@@ -212,6 +229,8 @@ class LiveFleet:
         Raises:
             ClusterError: no cluster is possible.
         """
+        if only is None:
+            self.warn_of_others()
         view = FleetView(self.inventory, self.transports, self.probed, self.surveyed)
         self.report = await bring_up(view, self.ledger, self.emit, only=only)
         joined = {name: self.transports[name] for name in self.report.joined}
@@ -230,6 +249,7 @@ class LiveFleet:
         ``purge`` also removes environments; on hosts that are away, at their next contact.
         """
         await self.stop_watching()
+        self.warn_of_others()
         if purge:
             known = {entry.host.name: entry.host for entry in self.environments.entries()}
             for host in known.values():
@@ -269,7 +289,7 @@ class LiveFleet:
 
     def _watch(self, name: str) -> None:
         known = self._watchers.get(name)
-        if known is None or known.done():
+        if self._watches and (known is None or known.done()):
             host = self.inventory.host(name)
             pythons = agent.python_candidates(self.cluster, host) if host is not None else ()
             self._watchers[name] = asyncio.create_task(

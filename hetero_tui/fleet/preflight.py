@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -33,6 +34,27 @@ _LEAST = (
     ("seconds", 3600, 1, "s of processor time for each process (ulimit -t)"),
 )
 """The user's limits that Ray and a run need: field of :class:`~hetero_tui.facts.Limits`, least value, unit, words."""
+
+
+_WRITABLE = {
+    "the home folder": "`sudo mkdir -p {home} && sudo chown {user} {home}`",
+    "it is no folder": "`mv {path} {path}.old`",
+    "the file system is read-only": '`sudo mount -o remount,rw "$(findmnt -n -o TARGET -T {path})"`, if `dmesg` names'
+    " no error of its disk",
+    "it belongs to another user": "`sudo chown -R {user} {path}`",
+    "its mode": "`chmod u+rwx {path}`",
+    "the file system has room": "delete files there that are not needed: `df -i {path}` counts them",
+}
+"""What mends a folder in which nothing can be written, by how the probe's word on it begins."""
+
+_SHM = "/dev/shm"  # noqa: S108 - it is named, not used
+_CONTAINER = "; or start its container with it (`--shm-size=2g`)"
+_THERE = {
+    "/proc is not mounted": "`sudo mount -t proc proc /proc`",
+    f"{_SHM} is not there": f"`sudo mkdir -p {_SHM} && sudo mount -t tmpfs tmpfs {_SHM}`{_CONTAINER}",
+    f"nothing can be written in {_SHM}": f"`sudo mount -o remount,rw,mode=1777 {_SHM}`{_CONTAINER}",
+}
+"""What brings what a system lacks, by the probe's word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +99,7 @@ def _twins(fleet: Mapping[str, HostFacts], wanted: str | None, at_home: Collecti
         if machine in used:
             twins[name] = Problem(
                 f"is the same machine as {used[machine]}, which is used",
-                "take one of the two out of the inventory: two nodes of one cluster there would end each other",
+                f"`hetero-tui remove {name}`, or the other one: two nodes of one cluster there would end each other",
             )
         used.setdefault(machine, name)
     return twins
@@ -124,7 +146,7 @@ def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:
         problems.append(
             Problem(
                 f"has Ray {ray}, and this hetero-tui needs {NEEDED_RAY}",
-                f"run `pip install 'ray=={NEEDED_RAY}.*'` with {facts.python.executable}"
+                f"`{shlex.quote(facts.python.executable)} -m pip install 'ray=={NEEDED_RAY}.*'`"
                 if host.python is not None
                 else _environment_hint(host),
             )
@@ -140,7 +162,7 @@ def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:
         problems.append(
             Problem(
                 f"nothing can be written in {facts.disk.path}: {facts.disk.unwritable}",
-                "it has to be a folder with a plain name, on a disk with room, in which this user may make files",
+                _writable(facts),
             )
         )
     if facts.disk.free_bytes is not None and facts.disk.free_bytes < MIN_FREE_DISK:
@@ -154,8 +176,9 @@ def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:
     if available is not None and available < MIN_FREE_MEMORY:
         problems.append(Problem(f"only {available >> 20} MB of memory free", "end something else on this machine"))
     problems.extend(_limits(facts))
-    mend = "mount it there (`mount -a` as root), or start its container with it (`--shm-size=2g`)"
-    problems.extend(Problem(f"{lack}, which Ray and training need", mend) for lack in facts.lacks)
+    for lack in facts.lacks:
+        mend = _THERE.get(lack, "mount it there, as root")
+        problems.append(Problem(f"{lack}, which Ray and training need", mend))
     absent = [device for device in host.devices or () if not _has_device(facts, device)]
     if absent:
         problems.append(
@@ -165,6 +188,16 @@ def judge(host: Host, facts: HostFacts) -> tuple[Problem, ...]:
             )
         )
     return tuple(problems)
+
+
+def _writable(facts: HostFacts) -> str:
+    """What has this user write where the cluster's folder goes."""
+    words = {"path": facts.disk.path, "home": facts.home, "user": facts.user}
+    quoted = {name: shlex.quote(word) for name, word in words.items()}
+    for begins, mend in _WRITABLE.items():
+        if facts.disk.unwritable.startswith(begins):
+            return mend.format(**quoted)
+    return "it has to be a folder with a plain name, on a disk with room, in which this user may make files"
 
 
 def _limits(facts: HostFacts) -> Iterator[Problem]:

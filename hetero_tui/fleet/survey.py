@@ -135,6 +135,22 @@ def refuse_other_security(running: protocol.NodeSpec, inventory: Inventory) -> N
         )
 
 
+def refuse_renamed(found: Mapping[str, Surveyed]) -> None:
+    """A cluster that runs knows its hosts, and a run its devices, by the names that they had when they joined.
+
+    Raises:
+        ClusterError: a member has another name in the inventory now.
+    """
+    for name, entry in found.items():
+        spec = entry.node.spec if entry.node is not None else None
+        if entry.runs_ray and spec is not None and spec.host != name:
+            raise ClusterError(
+                f"{name} of the inventory is in the cluster that runs as {spec.host}",
+                step="plan cluster",
+                hint=f"name it {spec.host} again; or run `hetero-tui down`, then `hetero-tui up`",
+            )
+
+
 def is_taken_down(found: Mapping[str, Surveyed]) -> bool:
     """Whether the cluster was taken down: none of the hosts that answered has a node, running or ended."""
     return not any(entry.has_node for entry in found.values())

@@ -172,6 +172,8 @@ async def _tear_down(
         if not touched:
             return TeardownReport(unseen=(name,))  # the ledger says that nothing was ever done there
         detail = f"{error.cause}; it is cleaned by the next `hetero-tui down`"
+        if state_after(error) is HostState.REFUSED and error.hint:  # nor will the next one get in by itself
+            detail = f"{detail}, once it lets this computer in -> {error.hint}"
         return TeardownReport(leftovers=(Leftover(host=name, kind="host", detail=detail),))
     state = HostState.FAILED if report.leftovers else HostState.READY
     emit(events.HostChanged(time=time.time(), host=name, state=state, detail="left behind" if report.leftovers else ""))

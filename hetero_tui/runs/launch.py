@@ -11,7 +11,7 @@ from hetero_tui.errors import CommandFailed, RunError
 from hetero_tui.facts import HostFacts
 from hetero_tui.fleet import agent
 from hetero_tui.fleet.preflight import training_devices
-from hetero_tui.fleet.survey import Surveyed, head_name, refuse_other_security, running_head
+from hetero_tui.fleet.survey import Surveyed, head_name, refuse_other_security, refuse_renamed, running_head
 from hetero_tui.inventory import Inventory
 from hetero_tui.runs.order import Order
 from hetero_tui.runs.profile_names import profile_name
@@ -105,6 +105,7 @@ def specification(
     if head is None or spec is None:
         raise RunError("the cluster is down", step=STEP, hint="run `hetero-tui up` first")
     refuse_other_security(spec, inventory)
+    refuse_renamed(members)
     devices = plan_devices(inventory, facts, members)
     if spec.encrypted and settings.get("strategy") == "allreduce" and len({each.host for each in devices}) > 1:
         raise RunError(

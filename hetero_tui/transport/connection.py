@@ -7,6 +7,7 @@ hosts are dialled here, one by one, and not by asyncssh, so that their host keys
 from __future__ import annotations
 
 import asyncio
+import shlex
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -304,7 +305,7 @@ class _Gate(asyncssh.SSHClient):
                 f"{place.endpoint} shows another key than line {line.line} of {line.path}",
                 step=place.step,
                 hint="if the machine was really set up anew: "
-                f"ssh-keygen -f {line.path} -R '{self._target.entry}', then connect again",
+                f"`ssh-keygen -f {shlex.quote(str(line.path))} -R '{self._target.entry}'`, then connect again",
             )
         if self._verdict is Verdict.REVOKED and line is not None:
             return HostKeyChanged(

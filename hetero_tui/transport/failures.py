@@ -21,9 +21,8 @@ SSH_ERRORS = (OSError, asyncssh.Error, asyncssh.ChannelListenError, ValueError, 
 
 _ERRNO = re.compile(r"\[Errno (-?\d+)\]")
 _DOWN = "check that it is switched on and that the address is right"
-_NO_ROUTE = frozenset(
-    {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.EADDRNOTAVAIL, errno.EACCES}
-)
+_NO_ROUTE = frozenset({errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.EADDRNOTAVAIL, errno.EACCES})
+_NO_NETWORK = frozenset({errno.ENETUNREACH, errno.ENETDOWN})
 _BROKEN = frozenset({errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED, errno.ESHUTDOWN})
 
 
@@ -206,6 +205,9 @@ def _network(error: OSError, place: Place) -> HostError:
             f"{place.endpoint} refused the connection: nothing listens there",
             "start its SSH server (macOS: Remote Login), or set `port` in the inventory",
         )
+    if number in _NO_NETWORK:
+        cause = f"no network of this computer leads to {place.endpoint}"
+        return _unreachable(place, cause, "check that this computer is connected and that the address is right")
     if number in _NO_ROUTE:
         return _unreachable(place, f"no route to {place.endpoint}", _DOWN)
     if number in _BROKEN:

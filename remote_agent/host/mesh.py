@@ -140,6 +140,17 @@ def _free_port() -> int:
 def up(spec: MeshSpec) -> MeshReport:
     """Bring this machine's end up as ``spec`` says; what it has already is changed, and connections stay."""
     folder = processes.absolute_path(spec.folder)
+    try:
+        # A `down` after an `up` that was killed waits for what that had ordered, and takes it away.
+        with processes.locked(folder, deadlines.LOCK_SECONDS):
+            return _up(folder, spec)
+    except TimeoutError as error:
+        return MeshReport(cause=str(error), hint="another `up` or `down` works on this machine: wait until it is done")
+    except OSError as error:
+        return MeshReport(cause=str(error), hint="see that this user owns that place and that its disk has room")
+
+
+def _up(folder: Path, spec: MeshSpec) -> MeshReport:
     former = read_spec(folder)
     if not spec.private_key and (former is None or former.public_key != spec.public_key):
         return MeshReport(cause="this machine's private key is gone", hint="run `down`, then `up`")
@@ -152,8 +163,6 @@ def up(spec: MeshSpec) -> MeshReport:
         _configure(folder, spec)
     except MeshError as error:
         return MeshReport(cause=str(error), hint="look at `ip link`, `wg` and `dmesg` there; then run `up` again")
-    except OSError as error:
-        return MeshReport(cause=str(error), hint="see that this user owns that place and that its disk has room")
     return look(folder)
 
 

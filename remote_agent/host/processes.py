@@ -21,6 +21,7 @@ import contextlib
 import fcntl
 import os
 import re
+import resource
 import select
 import signal
 import subprocess
@@ -238,6 +239,8 @@ def _exec(folder: Path, name: str, log: str, ready: int, argv: Sequence[str]) ->
             raise OSError("the kernel does not show this process")
         record = ProcessRecord(name=name, pid=this.pid, started=this.started, log=log)
         write_private(record_path(folder, name), encode(record) + "\n")
+        # A core dump would hold the cluster's secret and the user's data; where it is kept, and for whom, varies.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         os.execvp(argv[0], list(argv))  # noqa: S606 - becoming the program is the point
     except OSError as error:
         forget(folder, name)

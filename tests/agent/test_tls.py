@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
 import ssl
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -170,3 +172,14 @@ def test_a_machine_finds_out_whether_the_head_and_it_accept_each_other(
 def test_connections_are_encrypted_where_rays_are() -> None:
     assert tls.enabled(tls.variables(Path("tls.pem")))
     assert not tls.enabled({})
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="this computer has no openssl")
+@pytest.mark.parametrize("clock", [5, 2_524_000_000])
+def test_a_certificate_holds_for_a_machine_whose_clock_has_just_begun_in_1970_and_for_one_in_2049(
+    tmp_path: Path, clock: int
+) -> None:
+    bundle = str(written(tmp_path / "tls.pem", OURS))
+    command = ["openssl", "verify", "-attime", str(clock), "-CAfile", bundle, bundle]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == f"{bundle}: OK\n", done.stderr

@@ -152,6 +152,28 @@ async def test_a_running_cluster_whose_head_fails_is_degraded_and_the_others_are
     assert fleet.host_states == [HostState.UP] * 3
 
 
+async def test_a_head_that_is_no_longer_in_the_inventory_is_not_said_to_be_silent(
+    tmp_path: Path, make_facts: Any
+) -> None:
+    fleet = Fleet(tmp_path, make_facts(), Machine(HEAD), running=("crosby",))
+    with pytest.raises(ClusterError, match=r"none of the inventory's hosts is its head \(10\.0\.0\.\d+\)"):
+        await fleet.up()
+    fleet.surveyed[HEAD] = Surveyed(HEAD, error=Unreachable(HEAD, "no route", step="connect"))
+    with pytest.raises(ClusterError, match="does not answer"):
+        await fleet.up()
+
+
+async def test_a_member_that_was_renamed_is_not_started_anew_under_its_new_name(
+    tmp_path: Path, make_facts: Any
+) -> None:
+    fleet = Fleet(tmp_path, make_facts(), Machine(HEAD), running=("mercer", "crosby"))
+    fleet.surveyed["crosby"] = Surveyed("crosby", node=running_node("former", "token"))
+    with pytest.raises(ClusterError, match="crosby of the inventory is in the cluster that runs as former") as refused:
+        await fleet.up()
+    assert refused.value.hint.startswith("name it former again")
+    assert [machine.given for machine in fleet.machines] == [{}] * 3
+
+
 async def test_a_running_head_that_cannot_be_asked_for_the_secret_leaves_the_cluster_as_it_was(
     tmp_path: Path, make_facts: Any
 ) -> None:

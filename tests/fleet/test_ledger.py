@@ -37,6 +37,16 @@ def test_a_cleaned_host_is_gone_and_the_file_with_the_last(tmp_path: Path) -> No
     assert not (tmp_path / "lab" / "ledger.jsonl").exists()
 
 
+def test_what_a_cluster_of_another_name_has_of_the_same_machines_is_known(tmp_path: Path) -> None:
+    for cluster, hosts in {"lab": [MERCER, NAS], "renamed": [MERCER], "apart": [NAS], "down": [MERCER]}.items():
+        for host in hosts:
+            Ledger(cluster, tmp_path).intend(host, "node")
+    Ledger("down", tmp_path).cleaned("mercer")
+    now = MERCER.model_copy(update={"name": "also-renamed"})
+    assert Ledger("renamed", tmp_path).of_others([now]) == {"lab": ("mercer",)}
+    assert Ledger("lab", tmp_path / "another").of_others([now]) == {}
+
+
 def test_a_line_torn_by_a_crash_loses_nothing_before_or_after_it(tmp_path: Path) -> None:
     ledger = Ledger("lab", tmp_path)
     ledger.intend(MERCER, "node")

@@ -182,15 +182,23 @@ def test_machines_that_share_a_home_are_told_and_one_is_used(make_facts: Any) ->
     assert [name for name, problems in judge_fleet(inventory, facts, "c").items() if problems] == ["a"]
 
 
-def test_a_home_that_cannot_be_written_is_named(make_facts: Any) -> None:
-    disk = {"path": "/home/me", "total_bytes": 9 << 30, "free_bytes": 8 << 30}
+def test_a_home_that_cannot_be_written_is_named_with_the_command_that_mends_it(make_facts: Any) -> None:
+    disk = {"path": "/home/o'brien", "total_bytes": 9 << 30, "free_bytes": 8 << 30}
     (problem,) = judge(HOST, make_facts(disk=disk | {"unwritable": "the file system is read-only"}))
-    assert problem.cause == "nothing can be written in /home/me: the file system is read-only"
+    assert problem.cause == "nothing can be written in /home/o'brien: the file system is read-only"
+    assert "`sudo mount -o remount,rw" in problem.hint
+    (problem,) = judge(HOST, make_facts(disk=disk | {"unwritable": "it is no folder"}))
+    assert problem.hint == """`mv '/home/o'"'"'brien' '/home/o'"'"'brien'.old`"""
+    (problem,) = judge(HOST, make_facts(disk=disk | {"unwritable": "the name of the home folder has a tab"}))
+    assert "a folder with a plain name" in problem.hint
 
 
-def test_what_its_system_lacks_is_named(make_facts: Any) -> None:
+def test_what_its_system_lacks_is_named_with_the_command_that_brings_it(make_facts: Any) -> None:
     (problem,) = judge(HOST, make_facts(lacks=["/proc is not mounted"]))
     assert problem.cause == "/proc is not mounted, which Ray and training need"
+    assert problem.hint == "`sudo mount -t proc proc /proc`"
+    (problem,) = judge(HOST, make_facts(lacks=["/dev/shm is not there"]))
+    assert "--shm-size" in problem.hint
 
 
 def test_intel_gpus_are_xpu_devices_and_beside_nvidias_the_build_decides(make_facts):

@@ -10,6 +10,7 @@ import pytest
 
 from hetero_tui import deadlines
 from hetero_tui.demo.machines import EmbeddedMachines
+from hetero_tui.errors import HostKeyChanged
 from hetero_tui.fleet import agent
 from hetero_tui.fleet.ledger import Ledger
 from hetero_tui.fleet.teardown import announcement, preview, tear_down
@@ -75,6 +76,22 @@ async def test_a_machine_that_runs_no_command_is_asked_once(tmp_path: Path, monk
     nothing = Ledger("home", tmp_path)
     report = await asyncio.wait_for(tear_down("home", {"nas": machine}, nothing, lambda _: None, (), nothing), 5)
     assert (machine.asked, report.unseen) == (1, ("nas",))
+
+
+class Reinstalled(LocalTransport):
+    """A machine that shows another key than before."""
+
+    async def connect(self) -> None:
+        raise HostKeyChanged("nas", "nas shows another key", step="connect", hint="if so: `ssh-keygen -R nas`")
+
+
+async def test_a_machine_that_was_set_up_anew_is_left_with_what_lets_the_next_teardown_in(tmp_path: Path):
+    ledger, host = Ledger("home", tmp_path), Host(name="nas", connection="local")
+    ledger.intend(host, "node")
+    report = await tear_down("home", {"nas": Reinstalled(host)}, ledger, lambda _: None, (), Ledger("home", tmp_path))
+    (left,) = report.leftovers
+    assert left.detail.startswith("nas shows another key; it is cleaned by the next `hetero-tui down`, once it lets")
+    assert left.detail.endswith("-> if so: `ssh-keygen -R nas`")
 
 
 def launch(folder: Path, name: str, program: str, *arguments: str) -> processes.ProcessRecord:

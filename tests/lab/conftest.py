@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -18,6 +19,13 @@ def skip(reason: str) -> None:
     if os.environ.get(REQUIRED) == "1":
         pytest.fail(f"{REQUIRED}=1, but {reason}")
     pytest.skip(reason)
+
+
+def needs_wireguard() -> None:
+    """Skip the test where the hosts can be in no WireGuard network."""
+    missing = [program for program in ("wg", "wireguard-go") if shutil.which(program) is None]
+    if missing:
+        skip(f"the lab's hosts need {' and '.join(missing)} (packages wireguard-tools, wireguard-go)")
 
 
 @pytest.fixture(scope="session")

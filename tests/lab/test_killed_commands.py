@@ -17,6 +17,7 @@ import pytest
 from benchmarks.kills import NAMES, kills
 from remote_agent import deadlines
 from remote_agent.host import layout
+from tests.lab.conftest import needs_wireguard
 from tests.lab.lab import Lab
 from tests.lab.machines import Host, HostProcess, HostSpec
 from tests.lab.product import HeteroTui
@@ -130,10 +131,15 @@ def assert_nothing_left(lab: Lab, document: dict[str, object]) -> None:
 
 
 @pytest.mark.timeout(1200, method="signal")
-def test_after_ten_kills_at_random_moments_the_next_command_completes_and_nothing_is_left(possible: None) -> None:
+@pytest.mark.parametrize(("network", "count"), [("direct", 10), ("wireguard", 6)])
+def test_after_kills_at_random_moments_the_next_command_completes_and_nothing_is_left(
+    possible: None, network: str, count: int
+) -> None:
     """Of ``bootstrap``, ``up`` and ``down --purge``; ``python -m benchmarks.kills`` does more of them."""
+    if network == "wireguard":
+        needs_wireguard()
     seed = time.time_ns()
     print(f"seed {seed}")
     with Lab([HostSpec(name=name, cpus=1) for name in NAMES], rate_mbit=1000) as fresh:
-        wrong = [kill for kill in kills(fresh, 10, seed) if kill.mistakes]
+        wrong = [kill for kill in kills(fresh, count, seed, network) if kill.mistakes]
     assert wrong == []

@@ -14,7 +14,7 @@ import pytest
 
 from hetero_tui.planning.mesh import PREFIX
 from remote_agent.protocol import MESH_INTERFACE
-from tests.lab.conftest import skip
+from tests.lab.conftest import needs_wireguard
 from tests.lab.following import ENDLESS, Following
 from tests.lab.lab import Lab
 from tests.lab.machines import Host, HostSpec
@@ -29,9 +29,7 @@ NAMES = ("mercer", "crosby", "nas")
 
 @pytest.fixture(scope="module")
 def lab(possible: None) -> Iterator[Lab]:
-    missing = [program for program in ("wg", "wireguard-go") if shutil.which(program) is None]
-    if missing:
-        skip(f"the lab's hosts need {' and '.join(missing)} (packages wireguard-tools, wireguard-go)")
+    needs_wireguard()
     with Lab([HostSpec(name=name, simulated_speed=0.3, cpus=1) for name in NAMES], rate_mbit=1000) as lab:
         (lab.laptop.home / "planted.py").write_text(JOB)
         yield lab

@@ -25,9 +25,9 @@ def test_the_cluster_is_found_at_its_address_of_either_kind(make_facts: Any, add
 
 def test_what_can_not_be_encrypted_is_refused_under_tls_unless_one_host_trains(make_facts: Any) -> None:
     hosts = tuple(Host(name=name, address=name) for name in ("mercer", "nas"))
-    spec = replace(node_spec("mercer", "head"), encrypted=True)
-    report = protocol.NodeReport(host="mercer", state=RayState.RUNNING, spec=spec)
-    members = {host.name: Surveyed(host.name, node=report) for host in hosts}
+    specs = [replace(node_spec(host.name, "head" if host is hosts[0] else "worker"), encrypted=True) for host in hosts]
+    reports = [protocol.NodeReport(host=spec.host, state=RayState.RUNNING, spec=spec) for spec in specs]
+    members = {report.host: Surveyed(report.host, node=report) for report in reports}
     facts = {host.name: make_facts() for host in hosts}
     inventory = Inventory(cluster="lab", hosts=hosts, security="tls")
     with pytest.raises(RunError, match="strategy=allreduce would send gradients in clear"):
@@ -37,3 +37,6 @@ def test_what_can_not_be_encrypted_is_refused_under_tls_unless_one_host_trains(m
     assert specification(inventory, alone, facts, "r", "digits", {"strategy": "allreduce"})
     with pytest.raises(ClusterError, match="the cluster runs with TLS"):
         specification(inventory.model_copy(update={"security": "token"}), members, facts, "r", "digits", {})
+    members["nas"] = Surveyed("nas", node=replace(reports[1], spec=replace(specs[1], host="former")))
+    with pytest.raises(ClusterError, match="nas of the inventory is in the cluster that runs as former"):
+        specification(inventory, members, facts, "r", "digits", {})

@@ -17,7 +17,7 @@ import pytest
 from hetero_tui import deadlines
 from hetero_tui.errors import AuthenticationFailed, BadAnswer, HostError, HostKeyChanged, HostKeyUnknown, Unreachable
 from hetero_tui.inventory import Host
-from hetero_tui.transport import ssh
+from hetero_tui.transport import failures, ssh
 from tests.processes import ends
 
 DEAD = Host(name="dead", address="127.0.0.1", user="nobody")
@@ -71,6 +71,18 @@ async def test_the_shown_key_can_be_accepted_and_is_then_known_to_openssh_too(se
     assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     name = f"[{server.host.address}]:{server.host.port}"
     subprocess.run(["ssh-keygen", "-F", name, "-f", file], check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [(errno.ENETUNREACH, "no network of this computer leads to"), (errno.EHOSTUNREACH, "no route to")],
+)
+def test_a_computer_without_a_network_is_told_from_a_host_that_is_off(number, says):
+    place = failures.Place(host="nas", step="connect", endpoint="10.0.0.2")
+    for error in (OSError(number, os.strerror(number)), OSError(f"Multiple exceptions: [Errno {number}] x")):
+        explained = failures.explain(error, place)
+        assert isinstance(explained, Unreachable)
+        assert explained.cause == f"{says} 10.0.0.2"
 
 
 async def test_accepting_new_host_keys_never_accepts_a_changed_one(server, connect, tmp_path):

@@ -21,6 +21,7 @@ from hetero_tui.errors import CommandFailed, HeteroTuiError, HostError, PythonMi
 from hetero_tui.events import Emit, HostState, Level
 from hetero_tui.facts import HostFacts
 from hetero_tui.fleet import agent
+from hetero_tui.fleet.findings import of_room
 from hetero_tui.fleet.install import on_host
 from hetero_tui.fleet.install.lock import Environment, choose_python
 from hetero_tui.fleet.install.pace import Pace
@@ -201,6 +202,8 @@ class _Bootstrap:
         self._say(name, f"torch {wanted.build.name}: {wanted.build.why}")
         if wanted.build.concern:
             self._say(name, wanted.build.concern, Level.WARNING)
+        for finding in of_room(name, facts, build.name):
+            self._say(name, f"{finding.what}; {finding.why}", Level.WARNING)
         await on_host.prepare(need.transport, cluster, wanted)
         wheels = await self._send_wheels(need, wanted) if self._sources.from_laptop else ""
         await self._tell(name, on_host.install(need.transport, cluster, wanted, self._sources, wheels))

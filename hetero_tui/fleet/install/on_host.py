@@ -96,6 +96,9 @@ stop 0
 )
 
 
+_FULL = re.compile(r"No space left|[Dd]isk")
+
+
 @dataclass(frozen=True, slots=True)
 class Ready:
     """The contents of ``env/ready``: the digest of the complete environment, and its packages."""
@@ -127,7 +130,7 @@ async def unpack_uv(transport: Transport, cluster: str, name: str, digest: str) 
     done = await transport.run(command, step=STEP, deadline=deadlines.COMMAND)
     if done.exit_status != 0:
         said = last_lines(done.stderr, 1) or f"exit status {done.exit_status}"
-        hint = "see that programs may be run from that user's home folder"
+        hint = _hint(said) if _FULL.search(said) else "see that programs may be run from that user's home folder"
         raise CommandFailed(transport.host, f"uv can't be run there: {said}", step=STEP, hint=hint)
 
 
@@ -261,7 +264,7 @@ def cause_in(lines: list[str]) -> str:
 def _hint(cause: str) -> str:
     if re.search(r"interpreter|Python download|managed Python|python-build-standalone", cause):
         return "install that Python there, or name a mirror of python-build-standalone: `bootstrap --python-mirror URL`"
-    if re.search(r"No space left|disk", cause):
+    if _FULL.search(cause):
         return "free some space there (an environment takes 1 to 8 GB), then run it again: it goes on where it was"
     if re.search(r"fetch|connect|request|resolve|dns|network|timed out", cause, re.IGNORECASE):
         return "is the host online? `bootstrap --from-laptop` sends it the packages; `--index URL` names another index"

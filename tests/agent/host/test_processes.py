@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -52,6 +53,21 @@ def test_no_start_up_file_of_the_users_reaches_what_is_started_with_bash(folder,
     processes.launch(folder, "job", ["bash", "-c", "echo up"], log)
     wait_until(lambda: log.read_text().endswith("up\n"), 30)
     assert log.read_text() == "up\n"
+
+
+def test_what_is_started_leaves_no_core_dump_which_would_hold_the_clusters_secret(folder, wait_until):
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    if before[1] == 0:
+        pytest.skip("this user may have no core dumps")
+    log = folder / "logs" / "job.log"
+    resource.setrlimit(resource.RLIMIT_CORE, (before[1], before[1]))
+    try:
+        processes.launch(folder, "job", ["sh", "-c", "ulimit -c; ulimit -Hc; echo up"], log)
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, before)
+    wait_until(lambda: log.read_text().endswith("up\n"), 30)
+    assert log.read_text().split()[0] == "0"
+    assert log.read_text().split()[1] != "0", "a job may still ask for one"
 
 
 def test_a_name_that_runs_is_not_started_twice(agent, folder):

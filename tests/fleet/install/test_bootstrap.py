@@ -17,7 +17,11 @@ from pathlib import Path
 import pytest
 
 from hetero_tui.demo.machines import EmbeddedMachines
+from hetero_tui.fleet import findings
 from hetero_tui.fleet.install.lock import pins
+from hetero_tui.fleet.install.sources import Sources
+from hetero_tui.inventory.file import load
+from hetero_tui.session import Session
 from remote_agent.host import process_table
 from tests.wheels import thin_wheels
 
@@ -109,6 +113,17 @@ async def test_a_killed_bootstrap_is_gone_on_with_and_the_machine_is_fit_then(fl
     fixed = await fleet.document("check", "--fix", *fleet.bootstrap()[1:])
     assert [finding["what"] for finding in fixed["findings"] if finding["level"] == "bad"] == []
     assert not (packages / "safetensors.py").exists()
+
+
+async def test_too_little_room_is_said_before_packages_are_sent(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(findings, "_ROOM", {"cpu": 10**6})
+    for wheel in fleet.wheels.glob("torch-*"):
+        wheel.unlink()  # nothing can be installed, so that it ends soon
+    async with Session(load(fleet.inventory), fleet.inventory, ledger_folder=fleet.laptop) as session:
+        report = await session.bootstrap(Sources(from_laptop=True, wheels=fleet.wheels))
+        said = [line.text for line in session.state.log]
+    assert len(report.failed) == 1
+    assert any("an environment with torch cpu takes about 1000000 GB while it is made" in text for text in said), said
 
 
 async def test_a_laptop_that_can_not_keep_packages_says_so_in_one_line(fleet: Fleet) -> None:

@@ -1,0 +1,61 @@
+"""``check`` names the command that mends a host, and that very command does: what a user copies is run as it stands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.lab.lab import Lab
+from tests.lab.machines import HostSpec
+from tests.lab.product import HeteroTui
+from tests.lab.test_unusual_hosts import KINDS, bash
+
+pytestmark = [pytest.mark.long, pytest.mark.lab, pytest.mark.timeout(240, method="signal")]
+
+HOME = "/tmp/nobodys"  # for itself on each host, unlike the table's /nonexistent
+MENDED = {name: KINDS[name] for name in ("taken", "readonly", "roshm", "noproc", "alias", "swapped", "hangs")} | {
+    "homeless": replace(KINDS["homeless"], files=bash(f"export HOME={HOME}"))
+}
+
+
+@pytest.fixture
+def lab(possible: None) -> Iterator[Lab]:
+    kinds = {"plain": KINDS["plain"], **MENDED}
+    specs = [HostSpec(name=name, files=kind.files or {}, arrange=kind.arrange) for name, kind in kinds.items()]
+    with Lab(specs) as lab:
+        yield lab
+
+
+def run_what_is_said(lab: Lab, product: HeteroTui, name: str, mend: str) -> None:
+    """On the machine that it is meant for; the lab's user is root already, and has no sudo."""
+    found = re.search(r"`([^`]+)`", mend)
+    assert found is not None, f"{name}: no command: {mend}"
+    command = found[1].replace("sudo ", "")
+    if command.startswith("hetero-tui "):
+        done = product.run(*command.split()[1:])
+    elif command.startswith("ssh-keygen "):
+        done = lab.laptop.run(["sh", "-c", command])
+    elif command.startswith("[ "):  # a line for the start-up file
+        file = lab.host(name).home / ".bashrc"
+        file.write_text(f"{command}\n{file.read_text()}")
+        return
+    else:
+        done = lab.host(name).exec(["sh", "-c", command])
+    assert done.returncode == 0, f"{name}: {command}: {done.stderr}"
+
+
+def test_the_command_that_check_names_mends_it(lab: Lab) -> None:
+    entries = {name: kind.entry for name, kind in MENDED.items() if kind.entry}
+    product = HeteroTui(lab.laptop, lab.inventory(entries, changed_key=["swapped"]))
+    check = product.document("check", exit_code=3)
+    mends: dict[str, Any] = {one["host"]: one["mend"] for one in check["findings"] if one["level"] == "bad"}
+    assert mends.keys() == MENDED.keys()
+    for name, mend in mends.items():
+        run_what_is_said(lab, product, name, mend)
+    hosts = product.document("probe", "--accept-new-host-keys")["hosts"]
+    assert {host["name"] for host in hosts} == {"plain", *MENDED} - {"alias"}
+    assert [host for host in hosts if host["error"] or host["problems"]] == []
