@@ -18,6 +18,13 @@ BRIDGE = "switch0"
 INTERFACE = "eth0"
 """A machine's one interface, as the machine itself calls it."""
 
+_BURST_S = 0.002
+"""What a shaped link may be ahead of its speed: with less, one of 1 Gbit/s is slower than that where the computer is
+busy; with more, a gradient of some hundred kilobytes passes in a part of the time that it takes over a real link."""
+
+_LEAST_BURST = 16_000
+"""Bytes: some packets."""
+
 _NAMESPACES = Path("/run/netns")
 
 
@@ -91,8 +98,13 @@ def connect(switch: str, namespace: str, *, port: str, address: str, rate_mbit: 
     if rate_mbit is not None:
         # A queue shapes what leaves an interface, so each direction has its own, at its own end.
         for place, interface in ((switch, port), (namespace, INTERFACE)):
-            shape = ["tbf", "rate", f"{rate_mbit:g}mbit", "burst", "256kb", "latency", "50ms"]
-            command(["tc", "-n", place, "qdisc", "replace", "dev", interface, "root", *shape])
+            command(["tc", "-n", place, "qdisc", "replace", "dev", interface, "root", *_shape(rate_mbit)])
+
+
+def _shape(rate_mbit: float) -> list[str]:
+    """A queue that lets through so much, and after a pause little more than that at once, as a link does."""
+    burst = max(_LEAST_BURST, int(rate_mbit * 1e6 / 8 * _BURST_S))
+    return ["tbf", "rate", f"{rate_mbit:g}mbit", "burst", f"{burst}b", "latency", "50ms"]
 
 
 def set_port(switch: str, port: str, *, up: bool) -> None:
