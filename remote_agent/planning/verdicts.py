@@ -7,9 +7,10 @@ import math
 from collections.abc import Iterator, Sequence
 
 from remote_agent.planning.choice import Choice, Limits
+from remote_agent.planning.codec_sizes import LOSSY
 from remote_agent.planning.simulator import predict
 from remote_agent.planning.sites import DoesNotFit
-from remote_agent.planning.survey import LOSSY, Survey
+from remote_agent.planning.survey import Survey
 from remote_agent.planning.ways import ALLREDUCE, COMPUTE, EXCHANGE, LOCAL, SYNC, Prediction, Way
 
 SHARE_OF_SUM = 0.95

@@ -147,8 +147,10 @@ def _ready(
                 fleet=fleet,
             )
             planned = run_plan.plan(config, profile, order)
-            if planned.whole is not None and (plans or planned.whole.hosts[0].up):
-                profiles.keep(request.profile, planned.whole)
+            known = planned.whole
+            # Where the model is cut, what its blocks take belongs to that, which only workers know.
+            if known is not None and (plans or known.hosts[0].up) and not spec_of(config.strategy).split:
+                profiles.keep(request.profile, known)
             yield _Ready(
                 request=request,
                 model=model,
@@ -232,8 +234,7 @@ def _opened(
             *ready.source.notes,
             *planned.reasons,
             *_about_away(request.away),
-            *request.notes,
-            *(f"{spec.host} ({spec.device}): left out: {why}" for spec, why in request.small),
+            *_about_room(request),
         ),
         shapes={name: flat.trained(model)[name].shape for name in path.names},
         stream=path.stream,
@@ -337,6 +338,11 @@ def _about_away(away: Sequence[DeviceSpec]) -> tuple[str, ...]:
     return (f"{hosts}: away now; takes part once it is back",) if hosts else ()
 
 
+def _about_room(request: Request) -> tuple[str, ...]:
+    """What the plan says of devices that have no room for the model, and of what follows from that."""
+    return (*request.notes, *(f"{spec.host} ({spec.device}): left out: {why}" for spec, why in request.small))
+
+
 def _fleet(
     request: Request,
     model: nn.Module,
@@ -358,6 +364,7 @@ def _fleet(
         there=siting.surroundings(request.config, numel, located, plans=plans),
         numel=numel,
         relative=relative,
+        notes=_about_room(request),
     )
 
 

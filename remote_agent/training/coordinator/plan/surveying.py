@@ -36,6 +36,7 @@ class Fleet:
         there: the computers, and their links.
         numel: trained numbers of the job's model.
         relative: time of the job's optimizer over AdamW's.
+        notes: what is to be said of them in a plan.
     """
 
     job: str
@@ -45,6 +46,7 @@ class Fleet:
     there: Surroundings
     numel: int
     relative: float = 1.0
+    notes: tuple[str, ...] = ()
 
 
 def survey_of(
@@ -86,6 +88,7 @@ def survey_of(
         call_s=max(found.calls_s, default=0.0),
         codec_s=codec_s,
         time=time.time(),
+        notes=fleet.notes,
     )
 
 
@@ -182,6 +185,22 @@ def chosen(config: TrainingConfig, survey: Survey) -> Chosen:
         reasons=verdicts.verdicts(survey, found, limits),
         left_out=verdicts.left_out(found),
     )
+
+
+def refuse_too_large(config: TrainingConfig, survey: Survey) -> None:
+    """See that ``auto`` finds a way, before a plan is told.
+
+    Raises:
+        TooLarge: the model fits into no set of hosts.
+    """
+    if predicted(dataclasses.replace(config, strategy="sync"), survey) is not None:
+        return
+    try:
+        chosen(config, survey)
+    except TooLarge:
+        raise
+    except TrainingError:  # the batch does not fit, as the plan will say
+        return
 
 
 def into(config: TrainingConfig, found: Choice) -> TrainingConfig:
