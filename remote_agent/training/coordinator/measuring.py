@@ -28,7 +28,7 @@ from remote_agent.training.coordinator.session import Session
 from remote_agent.training.coordinator.strategies import pipeline_plan
 from remote_agent.training.deadlines import SERVER_S
 from remote_agent.training.errors import JobError, TooLarge, TrainingError
-from remote_agent.training.shared import rpc
+from remote_agent.training.shared import rpc, without_compiler
 from remote_agent.training.user_code import inert
 
 
@@ -54,6 +54,7 @@ def _survey(folder: Path) -> Survey:
         spec = decode(RunSpec, (folder / "run.json").read_text())
     except (OSError, ProtocolError) as error:
         raise JobError(f"can't read run.json: {error}", hint="plan again") from error
+    without_compiler.install()
     os.environ["RAY_ADDRESS"] = spec.ray_address
     loaded = job.load(spec.job, folder)
     inert.from_now_on()
@@ -77,8 +78,10 @@ def _measured(request: Request, journal: Journal, crashes: Crashes) -> Survey:
         try:
             found = _tried(request, journal, crashes)
         except TooLarge as error:
-            request = restart.without_small(request, error) or restart.cut(request, error)
-            _tell(error.cause)
+            fewer = restart.without_small(request, error)
+            request = fewer or restart.cut(request, error)
+            where = f"{error.host}: " if error.host else ""  # of several hosts the cause names each
+            _tell(request.notes[-1] if fewer is None else f"left out: {where}{error.cause}")
         else:
             profiles.keep(request.profile, found)
             return found
@@ -88,13 +91,16 @@ def _tried(request: Request, journal: Journal, crashes: Crashes) -> Survey:
     config = request.config
     if config.strategy == AUTO:
         request = dataclasses.replace(request, config=dataclasses.replace(config, strategy="sync"))
-    with setup.session_of(request, journal, lambda: False, crashes, plans=True, tell=_tell) as (session, _):
-        if spec_of(session.config.strategy).split:
-            return _with_blocks(session)
-        found = trial.surveyed(session, _tell)
+    with setup.ready(request, journal, crashes, plans=True, tell=_tell) as known:
+        settled, found = known.planned.config, known.planned.whole
+        assert found is not None, "the fleet is known"
+        split = spec_of(settled.strategy).split
         if config.strategy == AUTO:
             surveying.refuse_too_large(config, found)
-        return found
+        if split or trial.to_try(settled, found) is not None:
+            with setup.opened(known, journal, lambda: False, crashes) as (session, _):
+                found = _with_blocks(session) if split else trial.surveyed(session, _tell)
+    return found
 
 
 def _with_blocks(session: Session) -> Survey:
@@ -109,4 +115,7 @@ def _with_blocks(session: Session) -> Survey:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # nothing is left to be done, and to unload torch takes a second or two

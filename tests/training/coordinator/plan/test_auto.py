@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from remote_agent import protocol
 from remote_agent.planning.pipeline import planned
@@ -87,6 +90,16 @@ def test_a_measurement_says_how_far_it_is_and_corrects_by_steps_what_it_keeps(cl
 
 BLOCKS = 16
 
+
+@pytest.mark.long
+def test_nothing_is_opened_for_a_plan_whose_steps_take_too_long_to_be_tried(cluster: Cluster, tmp_path: Path) -> None:
+    slow = JOB.replace("batch[0]), batch[1])", "batch[0]), batch[1]) + 0 * (time.sleep(0.03 * len(batch[0])) or 0)")
+    told, _ = _measured(cluster, tmp_path, f"import time\n{slow}", "ab", batch_size=60, strategy="auto")
+    assert [line.split()[0] for line in told] == ["starting", "2", "devices"]
+    events = (tmp_path / "plans/one/events.jsonl").read_text().splitlines()
+    assert {json.loads(line)["kind"] for line in events} == {"run_started", "worker_joined"}
+
+
 TOO_LARGE = """
 import os, re, resource
 from pathlib import Path
@@ -156,7 +169,8 @@ def test_a_model_that_is_too_large_is_refused_where_another_way_was_asked_for(la
 
 def test_a_plan_leaves_out_a_device_without_room_as_the_run_does(cluster: Cluster, tmp_path: Path) -> None:
     job = _with_free({"c": 2.6})
-    _, found = _measured(cluster, tmp_path, job, "ac", batch_size=16, strategy="auto")
+    told, found = _measured(cluster, tmp_path, job, "ac", batch_size=16, strategy="auto")
+    assert any(line.startswith("left out: c: the model does not fit on cpu") for line in told)
     assert found.names == ("a",)
     assert any(re.match(r"c \(cpu\): left out: the model does not fit on cpu: .* GB more", why) for why in found.notes)
 
@@ -166,7 +180,7 @@ def test_a_plan_of_a_model_that_fits_on_no_device_has_the_cut_that_the_run_would
 ) -> None:
     job = _with_free(dict.fromkeys("abc", 2.6))
     told, found = _measured(cluster, tmp_path, job, "abc", batch_size=16, strategy="auto")
-    assert any(line.startswith("the model does not fit on cpu") for line in told)
+    assert any(line.startswith("the model is cut by its layers, as it fits on no device") for line in told)
     assert any(why.startswith("the model is cut by its layers, as it fits on no device") for why in found.notes)
     plan = planned(found, TrainingConfig(strategy="pipeline", batch_size=16))
     assert len(plan.cut.stages) >= 2
