@@ -67,6 +67,8 @@ MODULES = {
             ("exchange", "exchange simulator"),
             ("fairness", "simulator"),
             ("likely_cuts", "likely_cuts"),
+            ("media", "media"),
+            ("pipeline", "pipeline"),
             ("self_check", "self_check"),
             ("sharding", "sharding"),
             ("shares", "shares"),
@@ -84,7 +86,7 @@ MODULES = {
     },
     **{
         name: (f"hetero_tui/planning/{name}.py", (f"tests/planning/test_{name}.py",))
-        for name in ("builds", "cluster", "failover", "reach", "what_if")
+        for name in ("builds", "cluster", "cut_report", "failover", "reach", "what_if")
     },
     **{
         name: (f"hetero_tui/planning/{name}.py", (f"tests/planning/test_{name}.py", "tests/planning/test_what_if.py"))

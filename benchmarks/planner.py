@@ -73,6 +73,7 @@ class Cell:
         compute_s: measured: of the device that computed longest.
         load: of this computer when the run ended, over one minute.
         ratios: of a plan: measured over predicted seconds of its terms, by the steps that it tried.
+        links: of a plan: MB/s that each host's link sent and received, and milliseconds there and back.
         chosen: of a plan: strategy and hosts; how long it took, and a second one.
     """
 
@@ -89,6 +90,7 @@ class Cell:
     compute_s: float = 0.0
     load: float = 0.0
     ratios: dict[str, float] = field(default_factory=dict)
+    links: dict[str, list[float]] = field(default_factory=dict)
     chosen: str = ""
     plan_s: tuple[float, ...] = ()
     error: str = ""
@@ -117,13 +119,22 @@ def measured(cell: Cell, fleet: Fleet, batch: int, seconds: float, way: str, hos
         planned = _planned(cell, HeteroTui(lab.laptop, lab.inventory()), batch)
         kept = lab.hosts[0].exec(["sh", "-c", "cat ~/.hetero-tui/*/profiles/*.json"]).stdout
         lab.hosts[0].exec(["sh", "-c", KEEP])
-        return dataclasses.replace(planned, ratios=json.loads(kept)["ratios"] if kept else {})
+        return dataclasses.replace(planned, **_surveyed(json.loads(kept))) if kept else planned
     product = HeteroTui(lab.laptop, lab.inventory(hosts=list(hosts) or None))
     strategy, *pairs = way.split(":")
     settings = {"strategy": strategy, "batch_size": batch, "num_iterations": 100_000}
     settings |= dict(pair.split("=") for pair in pairs)
     found = _train(product, JOBS[cell.model], settings, seconds)
     return dataclasses.replace(cell, hosts=len(hosts) or len(fleet.speeds), load=os.getloadavg()[0], **found)
+
+
+def _surveyed(kept: dict[str, Any]) -> dict[str, Any]:
+    """What the plan's survey says of the terms, and of the links, whose truth is known here."""
+    links = {
+        host["name"]: [round(host["up"] / 1e6, 3), round(host["down"] / 1e6, 3), round(1e3 * host["latency_s"], 2)]
+        for host in kept["hosts"]
+    }
+    return {"ratios": kept["ratios"], "links": links}
 
 
 def _planned(cell: Cell, product: HeteroTui, batch: int) -> Cell:
@@ -263,7 +274,13 @@ def line(cell: Cell) -> str:
     """While the sweep runs."""
     if cell.way == PLAN and not cell.error:
         ratios = {name: round(ratio, 2) for name, ratio in cell.ratios.items()}
-        return f"{cell.name}: {cell.chosen}, {cell.predicted_s:.3f} s a step, {ratios}; plans took {cell.plan_s} s"
+        links = ", ".join(
+            f"{host} {up:g} MB/s out, {down:g} in, {turn:g} ms" for host, (up, down, turn) in cell.links.items()
+        )
+        return (
+            f"{cell.name}: {cell.chosen}, {cell.predicted_s:.3f} s a step, {ratios}, {links};"
+            f" plans took {cell.plan_s} s"
+        )
     if cell.error:
         return f"{cell.name} failed: {cell.error}"
     terms = ", ".join(f"{name} {1e3 * seconds:.1f}" for name, seconds in cell.terms.items())

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from hetero_tui.runs.order import Order
     from hetero_tui.runs.racing import By
     from hetero_tui.session import Session
-    from remote_agent.planning.choice import Limits
     from remote_agent.planning.survey import Survey
+    from remote_agent.settings import TrainingConfig
 
 
 def plan(
@@ -56,11 +56,11 @@ def plan(
     )
     pairs = [*(settings or ()), *([f"allow={allow}"] if allow != "exact" else [])]
     order = commanding.checked(output, lambda: read_order(job, pairs, paths or ()))
-    limits = commanding.checked(output, lambda: _limits(order))
+    config = commanding.checked(output, lambda: _config(order, fleet=fleet is not None))
     changes = what_if or []
     if fleet is not None:
         described = commanding.checked(output, lambda: fleet_file.read(fleet))
-        code = commanding.checked(output, lambda: _print(output, described.survey, limits, changes, explain=explain))
+        code = commanding.checked(output, lambda: _print(output, described.survey, config, changes, explain=explain))
         if described.faults_per_host_day and not as_json and code == DONE:
             lost = described.lost(len(described.survey.hosts), 1.0)
             output.data(f"faults: {100 * lost:.2g}% of the time would be lost")
@@ -70,8 +70,8 @@ def plan(
         what_if_changes.check([host.name for host in session.inventory.hosts], changes)
         survey, measured = await session.survey_of(order, anew=measure)
         if race:
-            return await _race(session, output, order, survey, limits, "loss" if by == "loss" else "speed")
-        return _print(output, survey, limits, changes, explain=explain, measured=measured)
+            return await _race(session, output, order, survey, config, "loss" if by == "loss" else "speed")
+        return _print(output, survey, config, changes, explain=explain, measured=measured)
 
     commanding.in_session(context, output, accept, work)
 
@@ -91,13 +91,18 @@ def _check(allow: str, by: str, *, race: bool, measure: bool, what_if: bool, fle
         raise UsageError("; ".join(mistakes), step="plan")
 
 
-async def _race(session: Session, output: Output, order: Order, survey: Survey, limits: Limits, by: By) -> int:
+async def _race(session: Session, output: Output, order: Order, survey: Survey, config: TrainingConfig, by: By) -> int:
+    from hetero_tui.errors import UsageError
     from hetero_tui.runs import racing
     from remote_agent.planning.choice import choose
+    from remote_agent.planning.limits import limits_of
+    from remote_agent.planning.pipeline import is_cut
     from remote_agent.planning.sites import DoesNotFit
 
+    if is_cut(survey):
+        raise UsageError("there is only one way to train this model, which is cut by its layers", step="plan --race")
     try:
-        choice = choose(survey, limits)
+        choice = choose(survey, limits_of(config))
     except DoesNotFit as error:
         return _does_not_fit(output, error)
     found = await racing.race(session, order, choice, session.notice)
@@ -115,45 +120,57 @@ def _does_not_fit(output: Output, error: Exception) -> int:
     return FAILED
 
 
-def _limits(order: Order) -> Limits:
-    """What the settings leave open; a plan chooses the strategy unless one is named.
+def _config(order: Order, *, fleet: bool) -> TrainingConfig:
+    """The settings; a plan chooses the strategy unless one is named.
 
     Raises:
         UsageError: nothing is known of how long a step of the named one takes.
     """
     from hetero_tui.errors import UsageError
     from hetero_tui.runs.order import own_hints
-    from remote_agent.planning.limits import limits_of
-    from remote_agent.planning.ways import PREDICTED
+    from remote_agent.planning.ways import PIPELINE, PREDICTED
     from remote_agent.settings import TrainingConfig, names
+    from remote_agent.strategies import AUTO
 
     own = own_hints(order.job)
     given = {name: value for name, value in order.settings.items() if not order.job.is_open or name in {*own, *names()}}
-    limits = limits_of(TrainingConfig.from_settings({"strategy": "auto", **given}, own=own))
-    if limits.strategy and limits.strategy not in PREDICTED:
+    config = TrainingConfig.from_settings({"strategy": AUTO, **given}, own=own)
+    known = (*PREDICTED, *(() if fleet else (PIPELINE,)))
+    if config.strategy not in (AUTO, *known):
         raise UsageError(
-            f"--set strategy={limits.strategy}: no prediction for it; there are those of {', '.join(PREDICTED)}",
+            f"--set strategy={config.strategy}: no prediction for it; there are those of {', '.join(known)}",
             step="plan",
-            hint="a pipeline's plan is made, and shown, when its run begins" if limits.strategy == "pipeline" else "",
+            hint="a model's blocks are measured, which --fleet does not" if config.strategy == PIPELINE else "",
         )
-    return limits
+    return config
 
 
 def _print(
-    output: Output, survey: Survey, limits: Limits, changes: list[str], *, explain: bool, measured: bool = False
+    output: Output,
+    survey: Survey,
+    config: TrainingConfig,
+    changes: list[str],
+    *,
+    explain: bool,
+    measured: bool = False,
 ) -> int:
     from hetero_tui.planning import plan_report
     from hetero_tui.planning.what_if import changed
     from remote_agent.planning.choice import choose
+    from remote_agent.planning.limits import limits_of
+    from remote_agent.planning.pipeline import is_cut
     from remote_agent.planning.sites import DoesNotFit
     from remote_agent.planning.verdicts import verdicts
 
     survey = changed(survey, changes)
+    if is_cut(survey):
+        return _print_cut(output, survey, config, explain=explain, measured=measured)
+    limits = limits_of(config)
     try:
         found = choose(survey, limits)
     except DoesNotFit as error:
         return _does_not_fit(output, error)
-    told = verdicts(survey, found, limits)
+    told = (*survey.notes, *verdicts(survey, found, limits))
     if output.as_json:
         output.document(plan_report.document(survey, found, told, measured=measured))
         return DONE
@@ -164,5 +181,36 @@ def _print(
     more = plan_report.explained(found.best) if explain else []
     more += plan_report.measured_at(survey) if not measured else []
     for line in (*told, *(f"does not fit: {why}" for why in found.refused), *more, *plan_report.estimates(survey)):
+        output.data(line)
+    return DONE
+
+
+def _print_cut(output: Output, survey: Survey, config: TrainingConfig, *, explain: bool, measured: bool) -> int:
+    """The plan of a model that is cut by its layers."""
+    from hetero_tui.planning import cut_report, plan_report
+    from remote_agent.planning.cuts import DoesNotFit
+    from remote_agent.planning.pipeline import planned
+    from remote_agent.planning.ways import PIPELINE
+    from remote_agent.strategies import AUTO
+
+    if config.strategy not in (AUTO, PIPELINE):
+        return _does_not_fit(
+            output, DoesNotFit(f"strategy={config.strategy} needs all of it on each device; {'; '.join(survey.notes)}")
+        )
+    try:
+        plan = planned(survey, config)
+    except DoesNotFit as error:
+        return _does_not_fit(output, error)
+    if output.as_json:
+        output.document(cut_report.document(survey, plan, measured=measured))
+        return DONE
+    best = cut_report.prediction(survey, plan)
+    output.table(cut_report.HEADINGS, cut_report.rows(survey, plan))
+    output.data("")
+    output.table(plan_report.WAY_HEADINGS, plan_report.way_rows(cut_report.choice(best)))
+    output.data("")
+    more = plan_report.explained(best) if explain else []
+    more += plan_report.measured_at(survey) if not measured else []
+    for line in (*cut_report.verdicts(survey, plan, best), *more, *plan_report.estimates(survey)):
         output.data(line)
     return DONE

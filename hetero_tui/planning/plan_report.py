@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from remote_agent.planning.choice import Choice
-from remote_agent.planning.survey import Survey
+from remote_agent.planning.survey import Host, Survey
 from remote_agent.planning.verdicts import names, seconds
 from remote_agent.planning.ways import Prediction
 
@@ -22,7 +22,6 @@ def host_rows(survey: Survey, choice: Choice) -> list[list[str]]:
     """A row for each device."""
     best, rows = choice.best, []
     for host in survey.hosts[:MAX_ROWS]:
-        link = f"{host.up / 1e6:.1f}/{host.down / 1e6:.1f}" if host.up else "n/a"
         part = best.parts.get(host.name, 0.0)
         for device in host.devices:
             samples = best.shares.get(device.name, 0)
@@ -30,9 +29,14 @@ def host_rows(survey: Survey, choice: Choice) -> list[list[str]]:
             computes = seconds(best.busy_s[device.name]) if samples else "-"
             held = f"{100 * part:.0f}%" if part else "-"
             rows.append(
-                [host.name, device.product or device.name, share, computes, link, held, _helps(choice, host.name)]
+                [host.name, device.product or device.name, share, computes, link(host), held, _helps(choice, host.name)]
             )
     return rows
+
+
+def link(host: Host) -> str:
+    """Megabytes a second out and in."""
+    return f"{host.up / 1e6:.1f}/{host.down / 1e6:.1f}" if host.up else "n/a"
 
 
 def _helps(choice: Choice, host: str) -> str:

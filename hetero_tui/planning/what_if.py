@@ -10,6 +10,9 @@ from hetero_tui.errors import PlanError
 from hetero_tui.planning.catalogue import DEVICES, WIFI_BYTES, estimate, link_rate
 from remote_agent.planning.survey import Device, Host, Survey, Work
 
+USABLE = 0.9
+"""Part of an added device's memory that a stage of a cut model may take."""
+
 HINT = "for example add=rtx4070@1gbit, link=wifi, link=nas:100mbit or without=nas"
 
 
@@ -59,9 +62,14 @@ def _added(survey: Survey, value: str) -> Survey:
     count = sum(host.name.startswith(device) for host in survey.hosts)
     name = device if not count else f"{device}-{count + 1}"
     anchor = max(measured, key=lambda each: each.speed)
+    new = estimate(f"{name}/{device}", device, anchor)
+    if anchor.blocks is not None and new.memory is not None:
+        blocks = anchor.blocks.slower(anchor.speed / new.speed)
+        blocks = dataclasses.replace(blocks, host=name, room=USABLE * new.memory)
+        new = dataclasses.replace(new, blocks=blocks)
     host = Host(
         name=name,
-        devices=(estimate(f"{name}/{device}", device, anchor),),
+        devices=(new,),
         update_s=max(each.update_s for each in survey.hosts),
         computer=f"what if {name}",
     )

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from hetero_tui.facts import HostFacts
 from hetero_tui.runs.order import Order
 from remote_agent import protocol
+from remote_agent.strategies import SPECS
 
 OF_NO_MATTER = frozenset(
     {
@@ -21,7 +22,7 @@ OF_NO_MATTER = frozenset(
 )
 """Settings that change nothing of what is measured."""
 
-MEASURED = 2
+MEASURED = 3
 """What is measured: another number, and what an earlier version has kept is not found."""
 
 
@@ -31,6 +32,9 @@ def profile_name(order: Order, archive: bytes | None, spec: protocol.RunSpec, fa
     Of these their devices, versions, and whether they run on their batteries.
     """
     settings = {name: value for name, value in order.settings.items() if name not in OF_NO_MATTER}
+    strategy = order.settings.get("strategy")
+    if strategy in SPECS and SPECS[strategy].split:  # then it is the model's blocks that are measured
+        settings["strategy"] = strategy
     hosts = sorted({device.host for device in spec.devices})
     about = (
         MEASURED,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from remote_agent.planning.survey import BYTES_A_NUMBER
+from remote_agent.planning.codec_sizes import BYTES_A_NUMBER
 
 TRAINED_COPIES = 3.0
 """Numbers beside each trained weight: its gradient, and two that the optimizer remembers, as Adam does."""

@@ -15,9 +15,10 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from remote_agent.planning.codec_sizes import LOSSY
 from remote_agent.planning.simulator import predict
 from remote_agent.planning.sites import DoesNotFit, NoRoom
-from remote_agent.planning.survey import LOSSY, Survey
+from remote_agent.planning.survey import Survey
 from remote_agent.planning.ways import ALLREDUCE, ASYNC, EXACT, LOCAL, SSP, SYNC, Prediction, Way
 
 MARGIN = 0.03

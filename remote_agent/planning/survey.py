@@ -11,6 +11,8 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from remote_agent.planning.blocks import DeviceBlocks
+from remote_agent.planning.codec_sizes import BYTES_A_NUMBER
 from remote_agent.planning.device_profile import DeviceProfile
 
 MAX_AGE_DAYS = 14
@@ -33,6 +35,7 @@ class Device:
         simulated_speed: of a simulated device.
         product: what it is, in words.
         estimate: where the figures come from that were not measured here; empty: they were.
+        blocks: what each block of the model takes there, where it is to be cut between them; None: it is not.
     """
 
     name: str
@@ -44,6 +47,7 @@ class Device:
     simulated_speed: float | None = None
     estimate: str = ""
     product: str = ""
+    blocks: DeviceBlocks | None = None
 
     @property
     def profile(self) -> DeviceProfile:
@@ -110,6 +114,7 @@ class Work:
         unit: samples that stay together; 0: any.
         topk_fraction: of the codec ``topk``.
         encrypted: what goes from host to host has to be, which ``allreduce`` can't do.
+        micro_batch: samples that pass a cut model together; 0: it is not cut.
     """
 
     parameters: int
@@ -121,6 +126,7 @@ class Work:
     unit: int = 0
     topk_fraction: float = 0.01
     encrypted: bool = False
+    micro_batch: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +143,7 @@ class Survey:
         ratios: measured over predicted seconds of each term, by ``ways.ratio_name``, as steps of this job showed them.
         other_s: seconds of a step that no term accounts for, as steps of this job showed them.
         time: when it was measured, since the epoch; 0: it was not.
+        notes: what is to be said of the job on this fleet, such as which devices have no room for the model.
     """
 
     job: str
@@ -148,6 +155,7 @@ class Survey:
     ratios: dict[str, float] = field(default_factory=dict)
     other_s: float = 0.0
     time: float = 0.0
+    notes: tuple[str, ...] = ()
 
     def of(self, names: Collection[str]) -> Survey:
         """The same with these hosts only."""
@@ -179,13 +187,6 @@ class Survey:
     def names(self) -> tuple[str, ...]:
         """Of all hosts."""
         return tuple(host.name for host in self.hosts)
-
-
-BYTES_A_NUMBER = {"fp32": 4.0, "bf16": 2.0, "int8": 1 + 4 / 512}
-"""Of each codec that a plan may choose; ``topk`` and a job's own have to be asked for."""
-
-LOSSY = tuple(codec for codec in BYTES_A_NUMBER if codec != "fp32")
-"""Codecs that are measured, and tried where the user allows inexact ways and fixed none."""
 
 
 def wire_bytes(codec: str, numbers: int, topk_fraction: float = 0.01) -> int:

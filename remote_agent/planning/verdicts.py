@@ -7,9 +7,10 @@ import math
 from collections.abc import Iterator, Sequence
 
 from remote_agent.planning.choice import Choice, Limits
+from remote_agent.planning.codec_sizes import LOSSY
 from remote_agent.planning.simulator import predict
 from remote_agent.planning.sites import DoesNotFit
-from remote_agent.planning.survey import LOSSY, Survey
+from remote_agent.planning.survey import Survey
 from remote_agent.planning.ways import ALLREDUCE, COMPUTE, EXCHANGE, LOCAL, SYNC, Prediction, Way
 
 SHARE_OF_SUM = 0.95
@@ -37,7 +38,7 @@ def names(hosts: Sequence[str]) -> str:
 
 def verdicts(survey: Survey, choice: Choice, limits: Limits) -> tuple[str, ...]:
     """What the user should know, the most important first."""
-    return (*_use(survey, choice), *_hosts(choice, limits), *_limit(survey, choice))
+    return (*_use(survey, choice), *_hosts(choice, limits), *_limit(survey, choice), *_shared(survey))
 
 
 def left_out(choice: Choice) -> dict[str, str]:
@@ -133,6 +134,19 @@ def _limit(survey: Survey, choice: Choice) -> Iterator[str]:
     if best.way.strategy != LOCAL and steps is not None:
         words.append(f"{steps} local steps reach {100 * SHARE_OF_SUM:.0f}% of the summed speed (not exact)")
     yield "; ".join(words)
+
+
+def _shared(survey: Survey) -> Iterator[str]:
+    """What links were found to share, which fewer machines would have more of."""
+    media: dict[str, list[str]] = {}
+    for host in survey.hosts:
+        if host.medium in survey.media:
+            media.setdefault(host.medium, []).append(host.name)
+        elif host.both:
+            yield f"the link of {host.name} carries one direction at a time, {host.both / 1e6:.3g} MB/s"
+    for medium, hosts in media.items():
+        carries = f"{survey.media[medium] / 1e6:.3g} MB/s, sent and received"
+        yield f"{names(hosts)} share one medium of {carries}: the fewer use it, the more each has"
 
 
 def local_steps_for(survey: Survey, way: Way) -> int | None:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 SYNC, ALLREDUCE, SSP, ASYNC, LOCAL = "sync", "allreduce", "ssp", "async", "local_sgd"
 
+PIPELINE = "pipeline"
+"""The model cut by its layers, which is predicted by itself (:mod:`~remote_agent.planning.pipeline`)."""
+
 EXACT = (SYNC, ALLREDUCE)
 """Strategies with the weights of one process, in fp32."""
 
@@ -55,7 +58,7 @@ class Way:
     @property
     def exact(self) -> bool:
         """Whether the weights are those of one process on the same batches."""
-        return self.strategy in EXACT and self.codec == "fp32"
+        return self.strategy in (*EXACT, PIPELINE) and self.codec == "fp32"
 
     @property
     def title(self) -> str:

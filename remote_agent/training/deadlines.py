@@ -117,6 +117,9 @@ before, which the worker waits for, may be next in its queue."""
 LINK_S = 0.6
 """Of one transfer in the measurement of links."""
 
+LINK_ALONE_S = 0.3
+"""Of one while no other host sends."""
+
 TRIAL_S = 4.0
 """Of steps that are made before a plan is told."""
 

@@ -96,17 +96,25 @@ class Lab:
         folder: All that the lab keeps on this computer's disk.
     """
 
-    def __init__(self, specs: Sequence[HostSpec], *, rate_mbit: float | None = None, ipv6: bool = False) -> None:
+    def __init__(
+        self,
+        specs: Sequence[HostSpec],
+        *,
+        rate_mbit: float | None = None,
+        medium_mbit: float | None = None,
+        ipv6: bool = False,
+    ) -> None:
         """Plan the lab; nothing is made before the context is entered.
 
         Args:
             specs: The hosts.
             rate_mbit: Speed in Mbit/s of every link that names no other; None for as fast as the computer is.
+            medium_mbit: Speed in Mbit/s of one medium that all hosts send over, as on a Wi-Fi; None: there is none.
             ipv6: The machines have no other addresses than those of IPv6.
         """
         self.id = f"{_PREFIX}{os.getpid()}-{secrets.token_hex(2)}"
         self._specs = tuple(specs)
-        self._rate_mbit = rate_mbit
+        self._rate_mbit, self._medium_mbit = rate_mbit, medium_mbit
         self._network = NETWORK_V6 if ipv6 else NETWORK
         self._switch = f"{self.id}-{network.BRIDGE}"
         self._earlier_handler: Any = None
@@ -140,7 +148,7 @@ class Lab:
         os.kill(os.getpid(), signal.SIGTERM)
 
     def _build(self) -> None:
-        network.add_switch(self._switch)
+        network.add_switch(self._switch, medium_mbit=self._medium_mbit)
         keys = self.folder / "keys"
         keys.mkdir()
         self.laptop = Laptop(
@@ -158,6 +166,7 @@ class Lab:
                 address=f"{self._network}{_FIRST_HOST + number - 1}",
                 folder=self.folder / spec.name,
                 rate_mbit=self._rate_mbit,
+                shared=self._medium_mbit is not None,
             )
             for number, spec in enumerate(self._specs, start=1)
         )

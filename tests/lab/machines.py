@@ -72,9 +72,18 @@ class Machine:
     """What a host and the laptop have in common: a folder, a name space, a cable and an address."""
 
     def __init__(
-        self, *, name: str, run: str, number: int, address: str, rate_mbit: float | None, folder: Path
+        self,
+        *,
+        name: str,
+        run: str,
+        number: int,
+        address: str,
+        rate_mbit: float | None,
+        folder: Path,
+        shared: bool = False,
     ) -> None:
         self.name = name
+        self._shared = shared
         self.address = address
         self.rate_mbit = rate_mbit
         self.folder = folder
@@ -100,6 +109,7 @@ class Machine:
             port=self._port,
             address=f"{self.address}/{64 if ':' in self.address else 24}",
             rate_mbit=self.rate_mbit,
+            shared=self._shared,
         )
 
     def cut(self) -> None:
@@ -114,9 +124,21 @@ class Machine:
 class Host(Machine):
     """A machine with an SSH server; see :class:`HostSpec`."""
 
-    def __init__(self, spec: HostSpec, *, run: str, number: int, address: str, folder: Path, rate_mbit: float | None):
+    def __init__(
+        self,
+        spec: HostSpec,
+        *,
+        run: str,
+        number: int,
+        address: str,
+        folder: Path,
+        rate_mbit: float | None,
+        shared: bool = False,
+    ) -> None:
         rate = spec.rate_mbit if spec.rate_mbit is not None else rate_mbit
-        super().__init__(name=spec.name, run=run, number=number, address=address, rate_mbit=rate, folder=folder)
+        super().__init__(
+            name=spec.name, run=run, number=number, address=address, rate_mbit=rate, folder=folder, shared=shared
+        )
         self.spec = spec
         for name, text in spec.files.items():
             (self.home / name).parent.mkdir(parents=True, exist_ok=True)

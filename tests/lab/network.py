@@ -18,6 +18,15 @@ BRIDGE = "switch0"
 INTERFACE = "eth0"
 """A machine's one interface, as the machine itself calls it."""
 
+_MEDIUM = "medium0"
+
+_BURST_S = 0.002
+"""What a shaped link may be ahead of its speed: with less, one of 1 Gbit/s is slower than that where the computer is
+busy; with more, a gradient of some hundred kilobytes passes in a part of the time that it takes over a real link."""
+
+_LEAST_BURST = 16_000
+"""Bytes: some packets."""
+
 _NAMESPACES = Path("/run/netns")
 
 
@@ -62,14 +71,25 @@ def processes_in(namespace: str) -> tuple[int, ...]:
     return tuple(int(pid) for pid in command(["ip", "netns", "pids", namespace]).split())
 
 
-def add_switch(namespace: str) -> None:
-    """Make the name space that holds the bridge; every cable of the lab ends there."""
+def add_switch(namespace: str, *, medium_mbit: float | None = None) -> None:
+    """Make the name space that holds the bridge; every cable of the lab ends there.
+
+    Args:
+        namespace: of the switch.
+        medium_mbit: speed in Mbit/s of what cables share that are connected so; None: there is no such thing.
+    """
     add_namespace(namespace)
     command(["ip", "-n", namespace, "link", "add", "name", BRIDGE, "type", "bridge"])
     command(["ip", "-n", namespace, "link", "set", BRIDGE, "up"])
+    if medium_mbit is not None:
+        command(["ip", "-n", namespace, "link", "add", "name", _MEDIUM, "type", "ifb"])
+        command(["ip", "-n", namespace, "link", "set", _MEDIUM, "up"])
+        command(["tc", "-n", namespace, "qdisc", "replace", "dev", _MEDIUM, "root", *_shape(medium_mbit)])
 
 
-def connect(switch: str, namespace: str, *, port: str, address: str, rate_mbit: float | None) -> None:
+def connect(
+    switch: str, namespace: str, *, port: str, address: str, rate_mbit: float | None, shared: bool = False
+) -> None:
     """Lay a cable from the switch's ``port`` to a machine's name space.
 
     Args:
@@ -78,6 +98,7 @@ def connect(switch: str, namespace: str, *, port: str, address: str, rate_mbit: 
         port: Name of the switch's end.
         address: The machine's address with its prefix length, of IPv4 or IPv6.
         rate_mbit: Speed of the link in Mbit/s, in each direction; None for as fast as the computer is.
+        shared: What the machine sends passes the switch's medium, one packet after the other with all others'.
     """
     command(["ip", "-n", switch, "link", "add", "name", port, "type", "veth", "peer", INTERFACE, "netns", namespace])
     command(["ip", "-n", switch, "link", "set", port, "master", BRIDGE, "up"])
@@ -91,8 +112,18 @@ def connect(switch: str, namespace: str, *, port: str, address: str, rate_mbit: 
     if rate_mbit is not None:
         # A queue shapes what leaves an interface, so each direction has its own, at its own end.
         for place, interface in ((switch, port), (namespace, INTERFACE)):
-            shape = ["tbf", "rate", f"{rate_mbit:g}mbit", "burst", "256kb", "latency", "50ms"]
-            command(["tc", "-n", place, "qdisc", "replace", "dev", interface, "root", *shape])
+            command(["tc", "-n", place, "qdisc", "replace", "dev", interface, "root", *_shape(rate_mbit)])
+    if shared:
+        command(["tc", "-n", switch, "qdisc", "add", "dev", port, "ingress"])
+        every = ["protocol", "all", "u32", "match", "u32", "0", "0"]
+        onto = ["action", "mirred", "egress", "redirect", "dev", _MEDIUM]
+        command(["tc", "-n", switch, "filter", "add", "dev", port, "parent", "ffff:", *every, *onto])
+
+
+def _shape(rate_mbit: float) -> list[str]:
+    """A queue that lets through so much, and after a pause little more than that at once, as a link does."""
+    burst = max(_LEAST_BURST, int(rate_mbit * 1e6 / 8 * _BURST_S))
+    return ["tbf", "rate", f"{rate_mbit:g}mbit", "burst", f"{burst}b", "latency", "50ms"]
 
 
 def set_port(switch: str, port: str, *, up: bool) -> None:

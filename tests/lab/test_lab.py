@@ -23,6 +23,26 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(120, method="signal")]
 
 MEGABYTE = 1_000_000
 
+GRADIENT = 400_000
+"""Bytes of a small model's gradient."""
+
+_RECEIVE = f"""
+import socket, time
+with socket.create_server(("", 8001)) as server:
+    print(flush=True)
+    connection, _ = server.accept()
+    connection.recv(1)
+    began = time.monotonic()
+    connection.recv({GRADIENT} - 1, socket.MSG_WAITALL)
+    print(time.monotonic() - began)
+"""
+
+_SEND = f"""
+import socket, sys
+with socket.create_connection((sys.argv[1], 8001)) as connection:
+    connection.sendall(bytes({GRADIENT}))
+"""
+
 
 @pytest.fixture(scope="module")
 def lab(possible: None) -> Iterator[Lab]:
@@ -192,3 +212,15 @@ def test_a_lab_is_taken_down_when_a_test_raises(possible: None) -> None:
         fail_in_the_lab()
     assert network.namespaces(lab.id) == ()
     assert not lab.folder.exists()
+
+
+def test_a_link_is_as_slow_after_a_pause(lab: Lab) -> None:
+    """A link that saves up would show a step's gradients faster than any real one."""
+    crosby = lab.host("crosby")
+    receive = ["ip", "netns", "exec", crosby.namespace, sys.executable, "-c", _RECEIVE]
+    with subprocess.Popen(receive, stdout=subprocess.PIPE, text=True) as receiving:
+        assert receiving.stdout is not None
+        receiving.stdout.readline()
+        assert lab.laptop.run([sys.executable, "-c", _SEND, crosby.address]).returncode == 0
+        seconds = float(receiving.stdout.readline())
+    assert 8 * GRADIENT / seconds / 1e6 < 110

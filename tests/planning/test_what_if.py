@@ -105,6 +105,15 @@ def test_a_change_that_can_not_be_made_is_refused_before_anything_is_measured(tm
     check(["mercer"], ["add=rtx4070", "link=mercer:wifi"])
 
 
+def test_a_fleet_file_says_nothing_of_a_models_blocks(tmp_path: Path) -> None:
+    path = tmp_path / "lab.yaml"
+    path.write_text(FLEET)
+    done = CliRunner().invoke(application, ["plan", "text", "--fleet", str(path), "--set", "strategy=pipeline"])
+    assert done.exit_code == 2
+    assert "--set strategy=pipeline: no prediction for it" in done.output
+    assert "a model's blocks are measured, which --fleet does not" in done.output
+
+
 def test_estimates_name_all_devices_that_they_are_of(tmp_path: Path) -> None:
     path = tmp_path / "lab.yaml"
     path.write_text(FLEET)

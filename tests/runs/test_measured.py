@@ -80,6 +80,14 @@ def test_another_version_or_a_battery_asks_for_another_measurement(make_facts) -
     assert len({name(usual), name(make_facts(power="battery")), name(newer)}) == 3
 
 
+def test_a_model_that_is_to_be_cut_is_measured_by_itself(make_facts) -> None:
+    def name(*pairs: str) -> str:
+        return profile_name(read_order("digits", pairs, ()), None, SPEC, {"laptop": make_facts()})
+
+    assert name() == name("strategy=sync") == name("strategy=allreduce", "in_flight=3")
+    assert name() != name("strategy=pipeline") == name("strategy=pipeline", "in_flight=3")
+
+
 async def test_a_measurement_says_how_far_it_is_and_what_went_wrong(head: Transport, tmp_path: Path) -> None:
     told: list[str] = []
 

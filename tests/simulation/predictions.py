@@ -186,8 +186,10 @@ def _measured_as_they_are(slowness: Mapping[str, float]) -> Iterator[None]:
             calls_s=(2 * MEAN_S,) * len(slow),
         )
 
-    def surveyed(of: dict[str, Host], hosts: Sequence[str], actors: Sequence[Any]) -> tuple[LinkRates, ...]:
-        del actors
+    def surveyed(
+        of: dict[str, Host], hosts: Sequence[str], actors: Sequence[Any], *, alone: bool = False
+    ) -> tuple[LinkRates, ...]:
+        del actors, alone
         of_link: Callable[[str], LinkRates] = lambda name: LinkRates(  # noqa: E731
             up=of[name].rate, down=of[name].rate, memory=1 << 34, reachable=True, latency_s=2 * MEAN_S
         )

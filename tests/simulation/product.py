@@ -270,9 +270,11 @@ def measured(candidates: Sequence[Any], *_: Any) -> Measurements:
     return Measurements((PROFILE,) * len(candidates), Usage(), Findings(), 1.0, PROFILE)
 
 
-def surveyed(of: dict[str, Host], hosts: Sequence[str], actors: Sequence[Any]) -> tuple[LinkRates, ...]:
-    """As ``survey`` has it."""
-    del actors
+def surveyed(
+    of: dict[str, Host], hosts: Sequence[str], actors: Sequence[Any], *, alone: bool = False
+) -> tuple[LinkRates, ...]:
+    """As ``survey`` has it; nothing is shared."""
+    del actors, alone
     rates = [of[name].rate or 1e8 for name in hosts]
     return tuple(LinkRates(up=rate, down=rate, memory=1 << 34, reachable=True) for rate in rates)
 

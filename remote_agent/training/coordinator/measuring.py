@@ -16,14 +16,19 @@ from pathlib import Path
 from remote_agent import protocol
 from remote_agent.planning.survey import Survey
 from remote_agent.protocol import ProtocolError, RunSpec, decode
-from remote_agent.strategies import AUTO
+from remote_agent.strategies import AUTO, spec_of
 from remote_agent.training import job
 from remote_agent.training.coordinator import cluster, setup, trial
 from remote_agent.training.coordinator.journal import Journal
-from remote_agent.training.coordinator.plan import profiles
+from remote_agent.training.coordinator.plan import profiles, surveying
 from remote_agent.training.coordinator.processes.crashes import Crashes
+from remote_agent.training.coordinator.recovery import restart
 from remote_agent.training.coordinator.request import Request
-from remote_agent.training.errors import JobError, TrainingError
+from remote_agent.training.coordinator.session import Session
+from remote_agent.training.coordinator.strategies import pipeline_plan
+from remote_agent.training.deadlines import SERVER_S
+from remote_agent.training.errors import JobError, TooLarge, TrainingError
+from remote_agent.training.shared import rpc, without_compiler
 from remote_agent.training.user_code import inert
 
 
@@ -49,6 +54,7 @@ def _survey(folder: Path) -> Survey:
         spec = decode(RunSpec, (folder / "run.json").read_text())
     except (OSError, ProtocolError) as error:
         raise JobError(f"can't read run.json: {error}", hint="plan again") from error
+    without_compiler.install()
     os.environ["RAY_ADDRESS"] = spec.ray_address
     loaded = job.load(spec.job, folder)
     inert.from_now_on()
@@ -63,13 +69,53 @@ def _survey(folder: Path) -> Survey:
 
 
 def _measured(request: Request, journal: Journal, crashes: Crashes) -> Survey:
-    if request.config.strategy == AUTO:
-        request = dataclasses.replace(request, config=dataclasses.replace(request.config, strategy="sync"))
-    with setup.session_of(request, journal, lambda: False, crashes, plans=True, tell=_tell) as (session, _):
-        found = trial.surveyed(session, _tell)
-        profiles.keep(request.profile, found)
-        return found
+    """What a plan needs to know; of a model that is too large for a device, or for each, as a run goes on then.
+
+    Raises:
+        TrainingError: it can't be found out, or the model does not fit.
+    """
+    while True:
+        try:
+            found = _tried(request, journal, crashes)
+        except TooLarge as error:
+            fewer = restart.without_small(request, error)
+            request = fewer or restart.cut(request, error)
+            where = f"{error.host}: " if error.host else ""  # of several hosts the cause names each
+            _tell(request.notes[-1] if fewer is None else f"left out: {where}{error.cause}")
+        else:
+            profiles.keep(request.profile, found)
+            return found
+
+
+def _tried(request: Request, journal: Journal, crashes: Crashes) -> Survey:
+    config = request.config
+    if config.strategy == AUTO:
+        request = dataclasses.replace(request, config=dataclasses.replace(config, strategy="sync"))
+    with setup.ready(request, journal, crashes, plans=True, tell=_tell) as known:
+        settled, found = known.planned.config, known.planned.whole
+        assert found is not None, "the fleet is known"
+        split = spec_of(settled.strategy).split
+        if config.strategy == AUTO:
+            surveying.refuse_too_large(config, found)
+        if split or trial.to_try(settled, found) is not None:
+            with setup.opened(known, journal, lambda: False, crashes) as (session, _):
+                found = _with_blocks(session) if split else trial.surveyed(session, _tell)
+    return found
+
+
+def _with_blocks(session: Session) -> Survey:
+    foreseen, members = session.foreseen, list(session.members)
+    assert foreseen is not None, "the fleet is known"
+    try:
+        costs = rpc.get_all([member.call("costs") for member in members], SERVER_S)
+    except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+        cause = f"a worker was lost after it was measured: {rpc.describe(error)}"
+        raise TrainingError(cause, hint="look at the hosts, then plan again") from error
+    return pipeline_plan.with_blocks(foreseen.survey, session.config, members, costs)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # nothing is left to be done, and to unload torch takes a second or two

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from remote_agent import protocol
-from remote_agent.planning import self_check
+from remote_agent.planning import media, self_check
 from remote_agent.planning.self_check import Seen, SelfCheck
 from remote_agent.planning.simulator import predict
 from remote_agent.planning.sites import DoesNotFit
@@ -151,7 +151,8 @@ class PlanCheck:
             else dataclasses.replace(host, up=rate.up, down=rate.down, reachable=rate.reachable)
             for host in now.hosts
         )
-        return dataclasses.replace(now, hosts=hosts)
+        at_once = {name: found[first].at_once for name, first in first_of.items() if first in found}
+        return media.measured_again(dataclasses.replace(now, hosts=hosts), at_once)
 
     # --- What is now -------------------------------------------------------------------------------------------------
 

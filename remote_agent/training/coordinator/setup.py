@@ -56,7 +56,7 @@ from remote_agent.training.worker.device.costs import relative_to_adamw
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Ready:
+class Ready:
     """A run that is measured and planned, with open actors."""
 
     request: Request
@@ -81,15 +81,25 @@ def _silent(_: str) -> None:
 
 
 @contextlib.contextmanager
-def _ready(
+def ready(
     request: Request,
     journal: Journal,
     crashes: Crashes,
     *,
-    again: bool,
-    plans: bool,
-    tell: Callable[[str], None],
-) -> Iterator[_Ready]:
+    again: bool = False,
+    plans: bool = False,
+    tell: Callable[[str], None] = _silent,
+) -> Iterator[Ready]:
+    """Check, place, measure and plan. The actors end with the ``with`` block.
+
+    Args:
+        request: the run.
+        journal: gets the events.
+        crashes: the record of workers that die.
+        again: the journal already says that the run starts or resumes.
+        plans: measure the links even if they are known.
+        tell: called with the progress.
+    """
     began = time.monotonic()
     hosts = ", ".join(dict.fromkeys(device.host for device in request.devices))
     tell(f"starting workers on {hosts}")
@@ -147,9 +157,11 @@ def _ready(
                 fleet=fleet,
             )
             planned = run_plan.plan(config, profile, order)
-            if planned.whole is not None and (plans or planned.whole.hosts[0].up):
-                profiles.keep(request.profile, planned.whole)
-            yield _Ready(
+            known = planned.whole
+            # Where the model is cut, what its blocks take belongs to that, which only workers know.
+            if known is not None and (plans or known.hosts[0].up) and not spec_of(config.strategy).split:
+                profiles.keep(request.profile, known)
+            yield Ready(
                 request=request,
                 model=model,
                 order=order,
@@ -176,41 +188,38 @@ def session_of(
     crashes: Crashes,
     *,
     again: bool = False,
-    plans: bool = False,
-    tell: Callable[[str], None] = _silent,
 ) -> Iterator[tuple[Session, nn.Module]]:
-    """Prepare a run for its first step: check, place, measure, plan. The actors end with the ``with`` block.
+    """Prepare a run for its first step; see :func:`ready` and :func:`opened`."""
+    with ready(request, journal, crashes, again=again) as known, opened(known, journal, stopping, crashes) as session:
+        yield session
+
+
+@contextlib.contextmanager
+def opened(
+    known: Ready, journal: Journal, stopping: Callable[[], bool], crashes: Crashes
+) -> Iterator[tuple[Session, nn.Module]]:
+    """Open what was planned.
 
     Args:
-        request: the run.
+        known: the run.
         journal: gets the events.
         stopping: returns True once the user wants the run to end early.
         crashes: the record of workers that die.
-        again: the journal already says that the run starts or resumes.
-        plans: measure the links even if they are known.
-        tell: called with the progress.
 
     Yields:
         The session for a strategy, and the coordinator's own copy of the model (on the CPU, with the first weights).
     """
-    with _ready(request, journal, crashes, again=again, plans=plans, tell=tell) as ready:
-        yield from _opened(ready, journal, stopping, crashes)
-
-
-def _opened(
-    ready: _Ready, journal: Journal, stopping: Callable[[], bool], crashes: Crashes
-) -> Iterator[tuple[Session, nn.Module]]:
-    request, planned, measured = ready.request, ready.planned, ready.measured
-    model, config, servers, optimizer = ready.model, planned.config, ready.servers, ready.optimizer
-    candidates, there = ready.candidates, ready.there
+    request, planned, measured = known.request, known.planned, known.measured
+    model, config, servers, optimizer = known.model, planned.config, known.servers, known.optimizer
+    candidates, there = known.candidates, known.there
     if planned.hosts is not None:
-        candidates, measured, there = _only(planned.hosts, candidates, measured, there, ready.workers)
+        candidates, measured, there = _only(planned.hosts, candidates, measured, there, known.workers)
     members = _members(candidates, measured, config, watched=planned.watched)
-    if ready.resumed is not None:
-        snapshots.restore(servers, members, ready.resumed)
+    if known.resumed is not None:
+        snapshots.restore(servers, members, known.resumed)
     path = transfer.open_transport(config, model, optimizer, measured.usage, servers, members, there)
     joining = Joining(
-        ready.workers,
+        known.workers,
         path.entry,
         buffers=sorted(measured.usage.buffers),
         reference=measured.reference,
@@ -220,8 +229,8 @@ def _opened(
         config=config,
         membership=MembershipRecord(members, [Rejoining.new(spec) for spec in request.away]),
         servers=path.servers,
-        order=ready.order,
-        source=ready.source,
+        order=known.order,
+        source=known.source,
         crashes=crashes,
         payload_bytes=path.payload_bytes,
         buffer_names=tuple(sorted(measured.usage.buffers)),
@@ -229,31 +238,30 @@ def _opened(
         stopping=stopping,
         reasons=(
             *path.reasons,
-            *ready.source.notes,
+            *known.source.notes,
             *planned.reasons,
             *_about_away(request.away),
-            *request.notes,
-            *(f"{spec.host} ({spec.device}): left out: {why}" for spec, why in request.small),
+            *_about_room(request),
         ),
         shapes={name: flat.trained(model)[name].shape for name in path.names},
         stream=path.stream,
         first_loss=measured.loss,
-        first_state=ready.resumed.state if ready.resumed is not None else TrainingState(),
+        first_state=known.resumed.state if known.resumed is not None else TrainingState(),
         pool=servers,
         joining=joining,
         control=Control(request.folder / CONTROL_FILE, request.commands),
-        validation=ready.validated_on,
-        evaluations=EvaluationRecord(ready.found.watched if ready.found is not None else ()),
+        validation=known.validated_on,
+        evaluations=EvaluationRecord(known.found.watched if known.found is not None else ()),
         plateau=optimizer.plateau,
         rates=rates_of(request.job.factory, model, config),
-        foreseen=_foreseen(request, planned, time.monotonic() - ready.began),
+        foreseen=_foreseen(request, planned, time.monotonic() - known.began),
         first_weights=flat.kept(model),
     )
     if not spec_of(config.strategy).split:  # a pipeline's plan is its cut, which is decided at the first step
         computing = {member.host for member in members}
         small = {spec.host: why for spec, why in request.small if spec.host not in computing}
         plan_made.tell(session, journal, request.host, planned.survey, {**planned.left_out, **small})
-    if ready.found is None and (text := findings.differs(request.config, config, measured.findings)):
+    if known.found is None and (text := findings.differs(request.config, config, measured.findings)):
         journal.write(protocol.Notice, step=0, host=request.host, text=text)
     with joining:
         yield session, model
@@ -337,6 +345,11 @@ def _about_away(away: Sequence[DeviceSpec]) -> tuple[str, ...]:
     return (f"{hosts}: away now; takes part once it is back",) if hosts else ()
 
 
+def _about_room(request: Request) -> tuple[str, ...]:
+    """What the plan says of devices that have no room for the model, and of what follows from that."""
+    return (*request.notes, *(f"{spec.host} ({spec.device}): left out: {why}" for spec, why in request.small))
+
+
 def _fleet(
     request: Request,
     model: nn.Module,
@@ -358,6 +371,7 @@ def _fleet(
         there=siting.surroundings(request.config, numel, located, plans=plans),
         numel=numel,
         relative=relative,
+        notes=_about_room(request),
     )
 
 

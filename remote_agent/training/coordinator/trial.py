@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from remote_agent.planning import self_check
 from remote_agent.planning.self_check import FIRST_STEPS, Seen, SelfCheck
-from remote_agent.planning.simulator import predict
-from remote_agent.planning.sites import DoesNotFit
 from remote_agent.planning.survey import Survey
-from remote_agent.planning.ways import EXACT
+from remote_agent.planning.ways import EXACT, Prediction
 from remote_agent.strategies import spec_of
+from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.plan import surveying
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.deadlines import TRIAL_S
@@ -29,11 +30,38 @@ LOG = logging.getLogger(__name__)
 STEPS = 20
 """Most steps that are made."""
 
+CERTAIN = 0.03
+"""Once the median step is known so well (its standard error, as a part of it), no more are made."""
+
+CERTAIN_STEPS = 6
+"""Of fewer their spread says nothing."""
+
 LEAST_STEPS = 3
 """With fewer steps the result is not used. If steps take so long, the correction is small anyway."""
 
 SKIPPED = 2
 """First steps that are not used, since a gradient is streamed only from the second slice on."""
+
+
+def to_try(config: TrainingConfig, survey: Survey) -> Prediction | None:
+    """The step that is to be tried, as it is predicted; None: it takes too long, does not fit, or is no batch."""
+    if config.strategy not in EXACT:
+        return None
+    found = surveying.predicted(config, survey)
+    return None if found is None or (SKIPPED + LEAST_STEPS) * found.seconds > TRIAL_S else found
+
+
+def is_certain(seconds: Sequence[float]) -> bool:
+    """Whether so many more steps would not change the median of these much.
+
+    The standard error of a normal distribution's median, with its deviation from the median absolute one: a step that
+    met something else counts as one.
+    """
+    if len(seconds) < CERTAIN_STEPS:
+        return False
+    median = statistics.median(seconds)
+    deviation = 1.4826 * statistics.median(abs(each - median) for each in seconds)
+    return 1.2533 * deviation / math.sqrt(len(seconds)) <= CERTAIN * median
 
 
 def surveyed(session: Session, tell: Callable[[str], None]) -> Survey:
@@ -46,12 +74,10 @@ def surveyed(session: Session, tell: Callable[[str], None]) -> Survey:
     foreseen = session.foreseen
     assert foreseen is not None, "the fleet is known"
     survey, way = foreseen.survey, surveying.way_of(session.config, foreseen.survey)
-    try:
-        check = SelfCheck(predicted=predict(survey, way), passed=FIRST_STEPS - SKIPPED)
-    except DoesNotFit:
+    predicted = to_try(session.config, survey)
+    if predicted is None:
         return survey
-    if way.strategy not in EXACT or (SKIPPED + LEAST_STEPS) * check.predicted.seconds > TRIAL_S:
-        return survey
+    check = SelfCheck(predicted=predicted, passed=FIRST_STEPS - SKIPPED)
     tell(f"trying steps of {way.strategy} with all of them")
     deadline = time.monotonic() + TRIAL_S
     session = dataclasses.replace(session, stopping=lambda: time.monotonic() > deadline)
@@ -60,7 +86,7 @@ def surveyed(session: Session, tell: Callable[[str], None]) -> Survey:
             if report.samples == check.predicted.samples and report.workers:  # an epoch's last one may be shorter
                 computing = max(worker.compute_s for worker in report.workers)
                 check = check.after(Seen(seconds=report.seconds, compute_s=computing))
-            if len(check.seen) >= STEPS:
+            if len(check.seen) >= STEPS or is_certain([step.seconds for step in check.seen]):
                 break
     except TrainingError as error:  # such as machines that only one of the ways can't use together
         LOG.info("no steps were tried: %s", error)

@@ -2,6 +2,7 @@
 
 In each round every host sends to another and receives from a third, all at once, as in a step. Round ``r`` pairs each
 host with the one ``r`` places on, so that a slow partner hides a fast link in one round at most; a host's best counts.
+For a plan each also sends while no other does: what links share shows in the difference (``planning.media``).
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from typing import TypeVar
 import psutil
 import ray
 
-from remote_agent.training.deadlines import LINK_ANSWER_S, LINK_CONNECT_S, LINK_NONCE_S, LINK_S
+from remote_agent.training.deadlines import LINK_ALONE_S, LINK_ANSWER_S, LINK_CONNECT_S, LINK_NONCE_S, LINK_S
 from remote_agent.training.errors import LostAtStart, PlacementError
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.rpc import Actor, Ref
 
 MAX_ROUNDS = 3
+
+MAX_ALONE = 8
+"""Of more hosts none sends alone, one after the other: it would take too long."""
 
 CONNECTIONS = 3
 """Connections that a latency is taken from."""
@@ -50,6 +54,8 @@ class LinkRates:
         memory: bytes that are free there.
         reachable: every other host could connect to it.
         latency_s: until it was connected with the furthest of the others: a message there and back.
+        at_once: bytes/s that it sent to the next host, and received from the one before, in the first round.
+        alone: bytes/s that it sent to the next one while no other host did; 0: it was not measured.
     """
 
     up: float
@@ -57,6 +63,8 @@ class LinkRates:
     memory: int
     reachable: bool
     latency_s: float = 0.0
+    at_once: tuple[float, float] = (0.0, 0.0)
+    alone: float = 0.0
 
 
 class LinkEnd:
@@ -89,6 +97,15 @@ class LinkEnd:
         finally:
             sending.join(seconds + 2 * LINK_CONNECT_S)
 
+    def link_send(self, to: Address, nonce: bytes, seconds: float) -> None:
+        """Send to one host, which receives for ``seconds``."""
+        _send(to, nonce, seconds)
+
+    def link_receive(self, nonce: bytes, seconds: float) -> float:
+        """Receive for ``seconds``. Returns bytes/s; 0: nothing came."""
+        assert self._listener is not None, "link_open was called"
+        return _receive(self._listener, nonce, seconds)
+
     def link_close(self) -> None:
         if self._listener is not None:
             self._listener.close()
@@ -100,12 +117,13 @@ def survey_seconds(hosts: int) -> float:
     return (1 + min(MAX_ROUNDS, max(0, hosts - 1))) * LINK_S
 
 
-def survey(hosts: Sequence[str], actors: Sequence[Actor]) -> tuple[LinkRates, ...]:
+def survey(hosts: Sequence[str], actors: Sequence[Actor], *, alone: bool = False) -> tuple[LinkRates, ...]:
     """Measure the links between hosts, within :data:`LINK_ANSWER_S` a question.
 
     Args:
         hosts: their names, two or more.
         actors: one :class:`LinkEnd` on each.
+        alone: what each host sends alone, too, if there are no more than :data:`MAX_ALONE`.
 
     Raises:
         PlacementError: an actor was lost.
@@ -118,6 +136,7 @@ def survey(hosts: Sequence[str], actors: Sequence[Actor]) -> tuple[LinkRates, ..
     seen = _ask(hosts, [actor.call("link_reaches", addresses) for actor in actors])
     count, nonce = len(hosts), secrets.token_bytes(_NONCE_BYTES)
     up, down = [0.0] * count, [0.0] * count
+    rounds: list[list[float]] = []
     for distance in range(1, min(MAX_ROUNDS, count - 1) + 1):
         partners = [(position + distance) % count for position in range(count)]
         calls = [
@@ -125,9 +144,18 @@ def survey(hosts: Sequence[str], actors: Sequence[Actor]) -> tuple[LinkRates, ..
             for actor, to in zip(actors, partners, strict=True)
         ]
         received = _ask(hosts, calls)
+        rounds.append(received)
         for sender, receiver in enumerate(partners):
             up[sender] = max(up[sender], received[receiver])
             down[receiver] = max(down[receiver], received[receiver])
+    by_itself = [0.0] * count
+    for position in range(count if alone and count <= MAX_ALONE else 0):
+        to = (position + 1) % count
+        if seen[position][to] is None:
+            continue
+        calls = [actors[to].call("link_receive", nonce, LINK_ALONE_S)]
+        actors[position].call("link_send", addresses[to], nonce, LINK_ALONE_S)
+        (by_itself[position],) = _ask(hosts[to : to + 1], calls)
     for actor in actors:
         actor.call("link_close")
     return tuple(
@@ -137,6 +165,8 @@ def survey(hosts: Sequence[str], actors: Sequence[Actor]) -> tuple[LinkRates, ..
             memory=memory,
             reachable=all(others[position] is not None for others in seen),
             latency_s=max((each for each in seen[position] if each is not None), default=0.0),
+            at_once=(rounds[0][(position + 1) % count], rounds[0][position]),
+            alone=by_itself[position],
         )
         for position, (_, memory) in enumerate(opened)
     )

@@ -45,6 +45,14 @@ def test_every_host_sends_and_receives_at_once(ends: list[tuple[LinkEnd, Address
     assert min(transfer(ends, [second, third, first])) > 1e6
 
 
+def test_one_host_sends_while_no_other_does(ends: list[tuple[LinkEnd, Address]]) -> None:
+    (sender, _), (receiver, address), _ = ends
+    with ThreadPoolExecutor(2) as pool:
+        sending = pool.submit(sender.link_send, address, NONCE, SECONDS)
+        assert pool.submit(receiver.link_receive, NONCE, SECONDS).result() > 1e6
+        sending.result()
+
+
 def test_a_stranger_who_connects_is_not_measured(ends: list[tuple[LinkEnd, Address]]) -> None:
     (_, first), (_, second), _ = ends
     with socket.create_connection(first) as stranger, socket.create_connection(first):

@@ -136,7 +136,7 @@ def surroundings(config: TrainingConfig, numel: int, actors: Sequence[Located], 
     rates: Sequence[LinkRates | None] = [None] * len(places)
     is_small = config.shards == 1 or (not config.shards and numel <= sharding.CHUNK_NUMBERS)
     if len(places) > 1 and (plans or not is_small):
-        rates = survey([place.host for place in places], [place.actor for place in places])
+        rates = survey([place.host for place in places], [place.actor for place in places], alone=plans)
     computers = tuple(
         Computer(hosts=tuple(dict.fromkeys((place.host, *place.workers))), workers=place.workers, rates=rate)
         for place, rate in zip(places, rates, strict=True)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from remote_agent import tls
-from remote_agent.planning import choice, verdicts
+from remote_agent.planning import choice, media, verdicts
 from remote_agent.planning.choice import Choice
 from remote_agent.planning.limits import limits_of
 from remote_agent.planning.simulator import predict
@@ -36,6 +36,7 @@ class Fleet:
         there: the computers, and their links.
         numel: trained numbers of the job's model.
         relative: time of the job's optimizer over AdamW's.
+        notes: what is to be said of them in a plan.
     """
 
     job: str
@@ -45,6 +46,7 @@ class Fleet:
     there: Surroundings
     numel: int
     relative: float = 1.0
+    notes: tuple[str, ...] = ()
 
 
 def survey_of(
@@ -60,10 +62,12 @@ def survey_of(
         least: samples of a slice that is not empty.
     """
     hosts: list[Host] = []
+    shared = _shared(fleet.there.computers)
     for number, computer in enumerate(fleet.there.computers):
         for name in computer.hosts:
             mine = [position for position, spec in enumerate(fleet.specs) if spec.host == name]
-            hosts.append(_host(fleet, found, name, mine, computer, f"computer {number}"))
+            host = _host(fleet, found, name, mine, computer, f"computer {number}")
+            hosts.append(media.on(host, shared.both[number], shared.medium))
     slowest = max(range(len(found.profiles)), key=lambda position: 1 / found.profiles[position].speed)
     work = Work(
         parameters=fleet.numel,
@@ -83,10 +87,19 @@ def survey_of(
         job=fleet.job,
         work=work,
         hosts=tuple(hosts),
+        media={media.SHARED: shared.medium} if shared.medium else {},
         call_s=max(found.calls_s, default=0.0),
         codec_s=codec_s,
         time=time.time(),
+        notes=fleet.notes,
     )
+
+
+def _shared(computers: Sequence[Computer]) -> media.Found:
+    """What the computers' links share."""
+    rates = [computer.rates for computer in computers]
+    at_once = [each.at_once if each is not None else (0.0, 0.0) for each in rates]
+    return media.found(at_once, [each.alone if each is not None else 0.0 for each in rates])
 
 
 def _ready(curve: Sequence[float], simulated: float | None) -> tuple[float, ...]:
@@ -134,12 +147,28 @@ def with_known(survey: Survey, before: Survey) -> Survey:
     hosts = tuple(
         host if host.up or (old := known.get(host.name)) is None else _linked_as(host, old) for host in survey.hosts
     )
-    when = before.time if hosts != survey.hosts else survey.time  # the links are as old as they are
-    return dataclasses.replace(survey, hosts=hosts, ratios=before.ratios, other_s=before.other_s, time=when)
+    is_old = hosts != survey.hosts
+    when = before.time if is_old else survey.time  # the links are as old as they are
+    return dataclasses.replace(
+        survey,
+        hosts=hosts,
+        media=before.media if is_old else survey.media,
+        ratios=before.ratios,
+        other_s=before.other_s,
+        time=when,
+    )
 
 
 def _linked_as(host: Host, old: Host) -> Host:
-    return dataclasses.replace(host, up=old.up, down=old.down, latency_s=old.latency_s, reachable=old.reachable)
+    return dataclasses.replace(
+        host,
+        up=old.up,
+        down=old.down,
+        both=old.both,
+        medium=old.medium,
+        latency_s=old.latency_s,
+        reachable=old.reachable,
+    )
 
 
 # --- From settings to what the planner may choose, and back -----------------------------------------------------------
@@ -182,6 +211,22 @@ def chosen(config: TrainingConfig, survey: Survey) -> Chosen:
         reasons=verdicts.verdicts(survey, found, limits),
         left_out=verdicts.left_out(found),
     )
+
+
+def refuse_too_large(config: TrainingConfig, survey: Survey) -> None:
+    """See that ``auto`` finds a way, before a plan is told.
+
+    Raises:
+        TooLarge: the model fits into no set of hosts.
+    """
+    if predicted(dataclasses.replace(config, strategy="sync"), survey) is not None:
+        return
+    try:
+        chosen(config, survey)
+    except TooLarge:
+        raise
+    except TrainingError:  # the batch does not fit, as the plan will say
+        return
 
 
 def into(config: TrainingConfig, found: Choice) -> TrainingConfig:

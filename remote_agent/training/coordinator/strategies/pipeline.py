@@ -35,6 +35,7 @@ from remote_agent.protocol import PlanMade, WorkerSlow
 from remote_agent.training import job
 from remote_agent.training.checkpoint.optimizer_state import Snapshot, TrainingState
 from remote_agent.training.coordinator.members import WorkerHandle
+from remote_agent.training.coordinator.plan import profiles
 from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery import policy
 from remote_agent.training.coordinator.recovery.announcing import tell_lost
@@ -137,7 +138,10 @@ class Pipeline(Strategy):
         began, session, members = time.monotonic(), self._session, list(self._session.members)
         self._step, self._stages = session.order.done, members  # each of them may be lost before the stages are open
         costs: list[DeviceBlocks] = self._all(members, SERVER_S, "costs")
-        self._links = links = Links.of(session.foreseen.survey if session.foreseen is not None else None)
+        foreseen = session.foreseen
+        self._links = links = Links.of(foreseen.survey if foreseen is not None else None)
+        if foreseen is not None and foreseen.survey.hosts[0].up:
+            profiles.keep(foreseen.place, pipeline_plan.with_blocks(foreseen.survey, session.config, members, costs))
         try:
             plan = pipeline_plan.decided(session.config, members, costs, links)
         except DoesNotFit as error:

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from remote_agent.planning import cuts
 from remote_agent.planning.cuts import Cut, Links
 from remote_agent.planning.device_profile import DeviceProfile
+from remote_agent.planning.pipeline import codecs_of
 from remote_agent.planning.self_check import pays
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.plan.balance import LARGE_CHANGE, SLOW_BELOW, SpeedTrack
-from remote_agent.training.coordinator.strategies.pipeline_plan import PipelinePlan, codecs_of
+from remote_agent.training.coordinator.strategies.pipeline_plan import PipelinePlan
 
 FAR = -math.log(1 - LARGE_CHANGE)
 """Logarithm of a change that another cut is looked for after."""

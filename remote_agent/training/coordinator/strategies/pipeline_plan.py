@@ -9,11 +9,11 @@ from typing import Any
 
 from torch import Tensor
 
-from remote_agent.planning import cuts
-from remote_agent.planning.blocks import DeviceBlocks, need
-from remote_agent.planning.cuts import Cut, Links
-from remote_agent.planning.survey import LOSSY
-from remote_agent.planning.ways import COMPUTE, EXCHANGE
+from remote_agent.planning import pipeline
+from remote_agent.planning.blocks import DeviceBlocks
+from remote_agent.planning.cuts import Links, StageCut
+from remote_agent.planning.pipeline import CutPlan
+from remote_agent.planning.survey import Device, Survey
 from remote_agent.protocol import Stage
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.members import WorkerHandle
@@ -25,19 +25,13 @@ from remote_agent.training.worker.device.simulation import HEADROOM
 
 
 @dataclass(frozen=True, kw_only=True)
-class PipelinePlan:
-    """What was decided.
+class PipelinePlan(CutPlan):
+    """What was decided, by the members' numbers.
 
     Attributes:
-        cut: the stages; they name devices by their numbers.
-        micro_batches: of a step.
-        devices: what each takes.
         pace: what a simulated device's pace refers to.
     """
 
-    cut: Cut
-    micro_batches: int
-    devices: tuple[DeviceBlocks, ...]
     pace: DeviceBlocks
 
     def role(self, stage: int, addresses: Sequence[tuple[str, int]], secret: bytes) -> StageRole:
@@ -82,21 +76,17 @@ class PipelinePlan:
             "shares": tuple(member.share(size) for member, size in shares.items()),
             "iterations": config.num_iterations,
             "predicted_step_s": cut.seconds,
-            "terms": self._terms(),
+            "terms": self.terms,
             "reasons": (*reasons, *others),
             "stages": tuple(self._told(stage, member.name) for stage, member in zip(cut.stages, holding, strict=True)),
             "micro_batches": self.micro_batches,
             "in_flight": cut.in_flight,
         }
 
-    def _terms(self) -> dict[str, float]:
-        """All stages' computing, and what of links, the optimizer and calls is not hidden behind it."""
-        compute = cuts.least_seconds([stage.seconds for stage in self.cut.stages], self.micro_batches)
-        return {COMPUTE: compute, EXCHANGE: self.cut.seconds - compute}
-
-    def _told(self, stage: cuts.StageCut, worker: str) -> Stage:
-        memory = need(self.devices[stage.device], stage.first, stage.last, stage.in_flight)
-        return Stage(worker=worker, first=stage.first, last=stage.last, seconds=stage.seconds, memory=int(memory))
+    def _told(self, stage: StageCut, worker: str) -> Stage:
+        return Stage(
+            worker=worker, first=stage.first, last=stage.last, seconds=stage.seconds, memory=self.memory(stage)
+        )
 
 
 def decided(
@@ -113,16 +103,38 @@ def decided(
     Raises:
         DoesNotFit: the model, into the devices' memory.
     """
-    micro_batches = -(-config.batch_size // micro_batch(config))
+    devices = paced(members, costs)
+    found = pipeline.decided(devices, -(-config.batch_size // micro_batch(config)), links, config)
     pace = next((cost for cost, each in zip(costs, members, strict=True) if each.simulated_speed is not None), costs[0])
+    return PipelinePlan(cut=found.cut, micro_batches=found.micro_batches, devices=devices, pace=pace)
+
+
+def paced(members: Sequence[WorkerHandle], costs: Sequence[DeviceBlocks]) -> tuple[DeviceBlocks, ...]:
+    """What each device takes in training: a simulated one as much longer as it is to be slower."""
+    pace = next((cost for cost, each in zip(costs, members, strict=True) if each.simulated_speed is not None), None)
     devices = []
     for member, own in zip(members, costs, strict=True):
         blocks = own.blocks
-        if member.simulated_speed is not None:
+        if member.simulated_speed is not None and pace is not None:
             blocks = pace.slower(HEADROOM / member.simulated_speed).blocks
         devices.append(dataclasses.replace(own, blocks=blocks, host=member.host))
-    found = cuts.cut(devices, micro_batches, links, codecs=codecs_of(config), in_flight=config.in_flight)
-    return PipelinePlan(cut=found, micro_batches=micro_batches, devices=tuple(devices), pace=pace)
+    return tuple(devices)
+
+
+def with_blocks(
+    survey: Survey, config: TrainingConfig, members: Sequence[WorkerHandle], costs: Sequence[DeviceBlocks]
+) -> Survey:
+    """The survey, for a plan of the same job: with what each device measured of the model's blocks."""
+    found = dict(zip([member.name for member in members], paced(members, costs), strict=True))
+
+    def device(each: Device) -> Device:
+        return dataclasses.replace(each, blocks=found.get(each.name))
+
+    hosts = tuple(
+        dataclasses.replace(host, devices=tuple(device(each) for each in host.devices)) for host in survey.hosts
+    )
+    work = dataclasses.replace(survey.work, micro_batch=micro_batch(config))
+    return dataclasses.replace(survey, hosts=hosts, work=work)
 
 
 def differing(weights: Mapping[str, Tensor], there: Sequence[Mapping[str, str]]) -> list[StageWeights]:
@@ -152,9 +164,3 @@ def differing(weights: Mapping[str, Tensor], there: Sequence[Mapping[str, str]])
         }
         for stage in there
     ]
-
-
-def codecs_of(config: TrainingConfig) -> tuple[str, ...]:
-    """What activations and gradients may be written by: as it was set, or what pays where inexact ways are allowed."""
-    is_open = config.codec == "fp32" and config.allow == "inexact"
-    return ("fp32", *LOSSY) if is_open else (config.codec,)

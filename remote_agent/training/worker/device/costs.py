@@ -13,8 +13,8 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from remote_agent.planning.codec_sizes import LOSSY
 from remote_agent.planning.sharding import CHUNK_NUMBERS
-from remote_agent.planning.survey import LOSSY
 from remote_agent.training.shared.device_costs import DeviceCosts
 from remote_agent.training.wire import codecs
 from remote_agent.training.worker.device import device as devices

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from remote_agent import protocol
+from remote_agent.planning.pipeline import planned
 from remote_agent.planning.survey import Survey
 from remote_agent.planning.ways import COMPUTE, EXCHANGE
+from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.plan import profiles
 from tests.training.conftest import RUN_S
 from tests.training.loopback import Cluster
@@ -48,10 +53,11 @@ def test_a_run_is_planned_from_what_was_measured_and_says_why_and_what_it_foresa
     assert plan["predicted_step_s"] > 0
 
 
-def test_a_measurement_says_how_far_it_is_and_corrects_by_steps_what_it_keeps(cluster: Cluster, tmp_path: Path) -> None:
+def _measured(cluster: Cluster, tmp_path: Path, job: str, hosts: str, **config: object) -> tuple[list[str], Survey]:
+    """What is told while a job is measured, and what that comes to, which is kept as well."""
     folder = tmp_path / "plans" / "one"
     folder.mkdir(parents=True)
-    (folder / "job.py").write_text(JOB)
+    (folder / "job.py").write_text(job)
     spec = protocol.RunSpec(
         run="one",
         job="job.py:Job",
@@ -59,21 +65,39 @@ def test_a_measurement_says_how_far_it_is_and_corrects_by_steps_what_it_keeps(cl
         host="a",
         ray_address=cluster.address,
         node_address="127.0.0.2",
-        devices=tuple(protocol.DeviceSpec(host=host, device="cpu", name="test") for host in "ab"),
+        devices=tuple(protocol.DeviceSpec(host=host, device="cpu", name="test") for host in hosts),
         server_host="a",
-        config={"batch_size": 20, "strategy": "auto"},
+        config=config,
         profile="kept",
     )
     (folder / "run.json").write_text(protocol.encode(spec))
     words = [sys.executable, "-m", "remote_agent.training.coordinator.measuring", str(folder)]
-    done = subprocess.run(words, env=cluster.environment, capture_output=True, text=True, timeout=RUN_S, check=True)
+    done = subprocess.run(words, env=cluster.environment, capture_output=True, text=True, timeout=RUN_S, check=False)
+    assert done.returncode == 0, done.stderr
     *told, last = [line for line in done.stdout.splitlines() if line.startswith(("{", protocol.MEASURING))]
-    assert [line.removeprefix(protocol.MEASURING).split()[0] for line in told] == ["starting", "2", "devices", "trying"]
     found = protocol.decode(Survey, last)
+    assert profiles.read(profiles.place(folder, "kept")) == found
+    return [line.removeprefix(protocol.MEASURING) for line in told], found
+
+
+def test_a_measurement_says_how_far_it_is_and_corrects_by_steps_what_it_keeps(cluster: Cluster, tmp_path: Path) -> None:
+    told, found = _measured(cluster, tmp_path, JOB, "ab", batch_size=20, strategy="auto")
+    assert [line.split()[0] for line in told] == ["starting", "2", "devices", "trying"]
     assert found.names == ("a", "b")
     assert all(device.speed > 0 for host in found.hosts for device in host.devices)
     assert {COMPUTE, EXCHANGE} & set(found.ratios), "of steps that were made"
-    assert profiles.read(profiles.place(folder, "kept")) == found
+
+
+BLOCKS = 16
+
+
+@pytest.mark.long
+def test_nothing_is_opened_for_a_plan_whose_steps_take_too_long_to_be_tried(cluster: Cluster, tmp_path: Path) -> None:
+    slow = JOB.replace("batch[0]), batch[1])", "batch[0]), batch[1]) + 0 * (time.sleep(0.03 * len(batch[0])) or 0)")
+    told, _ = _measured(cluster, tmp_path, f"import time\n{slow}", "ab", batch_size=60, strategy="auto")
+    assert [line.split()[0] for line in told] == ["starting", "2", "devices"]
+    events = (tmp_path / "plans/one/events.jsonl").read_text().splitlines()
+    assert {json.loads(line)["kind"] for line in events} == {"run_started", "worker_joined"}
 
 
 TOO_LARGE = """
@@ -141,3 +165,25 @@ def test_a_model_that_is_too_large_is_refused_where_another_way_was_asked_for(la
     code, error = run.finish()
     assert code == 1
     assert re.search(r"b: the model does not fit on cpu: .*strategy=pipeline cuts a model", error)
+
+
+def test_a_plan_leaves_out_a_device_without_room_as_the_run_does(cluster: Cluster, tmp_path: Path) -> None:
+    job = _with_free({"c": 2.6})
+    told, found = _measured(cluster, tmp_path, job, "ac", batch_size=16, strategy="auto")
+    assert any(line.startswith("left out: c: the model does not fit on cpu") for line in told)
+    assert found.names == ("a",)
+    assert any(re.match(r"c \(cpu\): left out: the model does not fit on cpu: .* GB more", why) for why in found.notes)
+
+
+def test_a_plan_of_a_model_that_fits_on_no_device_has_the_cut_that_the_run_would_make(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    job = _with_free(dict.fromkeys("abc", 2.6))
+    told, found = _measured(cluster, tmp_path, job, "abc", batch_size=16, strategy="auto")
+    assert any(line.startswith("the model is cut by its layers, as it fits on no device") for line in told)
+    assert any(why.startswith("the model is cut by its layers, as it fits on no device") for why in found.notes)
+    plan = planned(found, TrainingConfig(strategy="pipeline", batch_size=16))
+    assert len(plan.cut.stages) >= 2
+    assert plan.cut.bounds[-1] == BLOCKS
+    assert plan.cut.seconds > 0
+    assert plan.micro_batches == 8

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from remote_agent.planning.device_profile import DeviceProfile
+from remote_agent.planning.media import SHARED
+from remote_agent.planning.simulator import predict
+from remote_agent.planning.ways import EXCHANGE, Way
 from remote_agent.protocol import DeviceSpec
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.plan import run_plan
@@ -85,11 +88,9 @@ def test_a_batch_that_does_not_fit_is_refused() -> None:
 # --- The planner's choice ---------------------------------------------------------------------------------------------
 
 
-def with_links(rate: float, numel: int, **more: Any) -> Profile:
-    computers = tuple(
-        Computer(hosts=(name,), workers={name: 1}, rates=LinkRates(up=rate, down=rate, memory=1 << 40, reachable=True))
-        for name in "ab"
-    )
+def with_links(rate: float, numel: int, alone: float = 0.0, **more: Any) -> Profile:
+    rates = LinkRates(up=rate, down=rate, memory=1 << 40, reachable=True, at_once=(rate, rate), alone=alone)
+    computers = tuple(Computer(hosts=(name,), workers={name: 1}, rates=rates) for name in "ab")
     fleet = Fleet(
         job="text",
         names=("a/cpu", "b/cpu"),
@@ -167,3 +168,18 @@ def test_links_that_were_not_measured_now_are_those_of_an_earlier_run() -> None:
     assert anew is not None
     assert [host.up for host in anew.hosts] == [2e5, 2e5]
     assert anew.time > 5.0
+
+
+def test_hosts_that_send_more_alone_share_a_medium_which_a_step_does_not_fill_all_the_time() -> None:
+    apart = planned(with_links(1e6, 100_000, alone=1e6)).whole
+    shared = planned(with_links(1e6, 100_000, alone=2e6)).whole
+    assert apart is not None
+    assert shared is not None
+    assert apart.media == {}
+    assert shared.media == {SHARED: 4e6}
+    assert {(host.both, host.medium) for host in shared.hosts} == {(4e6, SHARED)}
+    ways = [predict(of, Way(strategy="sync", hosts=("a", "b"))).term(EXCHANGE) for of in (apart, shared)]
+    assert ways[1] == pytest.approx(ways[0] / 2, rel=0.01), "one worker pushes at a time, or pulls"
+    kept = planned(dataclasses.replace(with_links(0.0, 100_000), before=shared)).whole
+    assert kept is not None
+    assert (kept.media, [host.medium for host in kept.hosts]) == (shared.media, [SHARED, SHARED])

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from remote_agent.training.config import TrainingConfig
-from remote_agent.training.coordinator.strategies.pipeline_plan import codecs_of, differing
+from remote_agent.training.coordinator.strategies.pipeline_plan import differing
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared import flat
 
@@ -39,9 +38,3 @@ def test_what_differs_is_sent_to_those_who_use_it() -> None:
 def test_another_model_is_refused_by_name(own: dict[str, Tensor]) -> None:
     with pytest.raises(JobError, match=r"another model .*: (other|second|first) is in one of them only"):
         differing(WEIGHTS, [_there(**own)])
-
-
-def test_codecs_that_lose_something_are_taken_where_that_is_allowed() -> None:
-    assert codecs_of(TrainingConfig(strategy="pipeline")) == ("fp32",)
-    assert codecs_of(TrainingConfig(strategy="pipeline", codec="int8", allow="inexact")) == ("int8",)
-    assert codecs_of(TrainingConfig(strategy="pipeline", allow="inexact")) == ("fp32", "bf16", "int8")
