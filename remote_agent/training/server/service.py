@@ -1,6 +1,6 @@
-"""A shard's place on the network: two threads for each worker, one that receives gradients and one that sends weights.
+"""Serves a shard on the network, with two threads for each worker: one receives gradients, one sends weights.
 
-What is said on a connection depends on the kind of shard; see :class:`Service`'s methods that have no body.
+The messages depend on the kind of shard; see the abstract methods of :class:`Service`.
 """
 
 from __future__ import annotations
@@ -88,11 +88,11 @@ class Service(abc.ABC, Generic[Held]):
 
     @abc.abstractmethod
     def _signature(self) -> bytes:
-        """What a worker's HELLO begins with if it has this shard's cut, codecs and kind."""
+        """The beginning of a worker's HELLO if it has this shard's layout, codecs and kind."""
 
     @abc.abstractmethod
     def _joined(self, header: Header, held: bytes, outbox: Outbox) -> None:
-        """A worker has said HELLO, with ``held`` after the signature, and is welcomed."""
+        """Handle a worker that sent HELLO, with ``held`` after the signature, and got WELCOME."""
 
     @abc.abstractmethod
     def _contribute(self, header: Header, payload: Tensor, scratch: Tensor, outbox: Outbox) -> None:
@@ -100,15 +100,15 @@ class Service(abc.ABC, Generic[Held]):
 
     @abc.abstractmethod
     def _answer(self, header: Header, payload: bytes, outbox: Outbox) -> None:
-        """Any other frame; raises MalformedFrame."""
+        """Answer any other frame; raises MalformedFrame."""
 
     @abc.abstractmethod
     def _send(self, connection: Connection, outbox: Outbox) -> None:
-        """Send what the outbox gives, until it is closed; raises ConnectionBroken."""
+        """Send the items of the outbox until it is closed; raises ConnectionBroken."""
 
     @abc.abstractmethod
     def _left(self, outbox: Outbox) -> None:
-        """A worker that had joined has left."""
+        """Handle a worker that left."""
 
     # --- Connections -------------------------------------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ class Service(abc.ABC, Generic[Held]):
             sending.join(CLOSE_S)
 
     def _sending(self, connection: Connection, outbox: Outbox) -> None:
-        """Send; a worker for which too much is waiting loses its connection."""
+        """Send the items of the outbox; a worker with too many waiting items loses its connection."""
         # A broken connection is seen by the receiving thread too, which reports it.
         with contextlib.suppress(ConnectionBroken):
             self._send(connection, outbox)
@@ -213,7 +213,7 @@ class Service(abc.ABC, Generic[Held]):
             connection.close()
 
     def _fail(self, error: ExchangeError) -> None:
-        """The shard's state is not to be trusted any more: end all connections; later ones get the reason."""
+        """End all connections, since the shard's state is invalid; later connections get the reason."""
         self.failure = error
         with self._lock:
             for connection in self._connections:

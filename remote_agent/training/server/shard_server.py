@@ -1,4 +1,4 @@
-"""A synchronous shard on the network."""
+"""Serves a synchronous shard on the network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shard's end of a shared-memory channel: a thread for each worker, and one copy of the weights for all of them."""
+"""Serves a shard through shared memory, with a thread for each worker, and one copy of the weights for all."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _NO_SCRATCH = torch.empty(0, dtype=torch.float32)  # only decoding a lossy codec
 class SharedWeights:
     """The weights of the last two steps, in memory that all workers on this computer share; a shard's listener.
 
-    A shard trains on its own copy: what a worker's code does to the shared one is overwritten and has no effect.
+    A shard trains on its own copy, so changes of the shared one by a worker's code are overwritten without effect.
 
     Args:
         weights: the first weights, float32, shape ``(layout.numel,)``.
-        step: how many steps are in them.
+        step: number of steps in them.
 
     Raises:
         OSError: there is not enough memory.
@@ -54,12 +54,12 @@ class SharedWeights:
         self._sides[step % 2].copy_(weights)
 
     def keep(self, number: int, step: int, weights: Tensor) -> Tensor:
-        """Write a chunk's weights after ``step`` where the workers read them; what a shard's ``keep`` is to be."""
+        """Write a chunk's weights after ``step`` to the workers' memory; use it as a shard's ``keep``."""
         chunk = self._layout.chunks[number]
         return self._sides[step % 2][chunk.begin : chunk.end].copy_(weights)
 
     def put(self, item: Item) -> None:
-        """A shard has published a chunk, which is :meth:`kept <keep>`; the last of a step tells all workers."""
+        """Count a published chunk, which :meth:`keep` has written; after a step's last one, notify all workers."""
         if not isinstance(item, Frame) or item.header.kind is not FrameKind.WEIGHTS:
             return
         with self._lock:
@@ -75,19 +75,19 @@ class SharedWeights:
                     messages.send(reader, Message(Kind.WHOLE, item.header.step))
 
     def add(self, reader: socket.socket) -> None:
-        """From now on ``reader`` gets a message of each whole step; the first has the newest one's number."""
+        """Send ``reader`` a message for each complete step from now on; the first has the newest step's number."""
         with self._lock:
             messages.send(reader, Message(Kind.WELCOME, self._step), self.descriptors)
             self._readers.append(reader)
 
     def remove(self, reader: socket.socket) -> None:
-        """Nothing more to ``reader``."""
+        """Send ``reader`` nothing more."""
         with self._lock:
             if reader in self._readers:
                 self._readers.remove(reader)
 
     def close(self) -> None:
-        """Let the memory go; workers that have it keep it."""
+        """Release the memory; workers that have mapped it keep it."""
         messages.close(list(self.descriptors))
         self.descriptors = ()
 
@@ -184,7 +184,7 @@ class SharedMemoryServer:
         return gradient
 
     def _converse(self, sock: socket.socket, own: Tensor) -> None:
-        """Count the worker's slices as they are there."""
+        """Count the worker's slices as they become ready."""
         while True:
             message, descriptors = messages.receive(sock)
             gradient = own
@@ -221,7 +221,7 @@ class SharedMemoryServer:
             self.shard.contribute(header, payload[4 * chunk.begin : 4 * chunk.end], _NO_SCRATCH)
 
     def _fail(self, error: ExchangeError) -> None:
-        """The shard's state is not to be trusted any more: tell all workers why, and end."""
+        """Send all workers the reason, and end, since the shard's state is invalid."""
         self.failure = error
         for sock in list(self._threads):
             _tell(sock, error)

@@ -8,8 +8,8 @@ import bisect
 class SliceLog:
     """A set of slice numbers (from 1), kept as ranges.
 
-    Slices are numbered in the order in which they are issued, and only a few are under way at any time. So there are at
-    most as many gaps in what was counted as there are slices under way, and one range more than gaps.
+    Slices are numbered in the order in which they are issued, and only a few are in progress at any time. So there are
+    at most as many gaps as slices in progress, and one range more than gaps.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A shard that does not wait, on the network: each gradient is answered with fresh weights, to its sender alone.
+"""Serves a shard of ``ssp`` or ``async`` on the network: each gradient is answered with new weights for its sender.
 
 The frames are those of the synchronous exchange, with these meanings:
 
@@ -34,10 +34,10 @@ class StaleServer(Service[StaleShard]):
         return self.shard.codecs.signature(self.shard.layout) + MARK
 
     def _joined(self, header: Header, held: bytes, outbox: Outbox) -> None:
-        """Nothing is sent that was not asked for."""
+        """Do nothing, since a worker gets only answers."""
 
     def _left(self, outbox: Outbox) -> None:
-        """Nothing else knows of the outbox."""
+        """Do nothing, since nothing else uses the outbox."""
 
     def _contribute(self, header: Header, payload: Tensor, scratch: Tensor, outbox: Outbox) -> None:
         self.shard.contribute(header, payload, scratch)

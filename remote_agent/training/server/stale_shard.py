@@ -1,9 +1,9 @@
-"""A shard that does not wait: each slice's gradient is applied by itself as it arrives. No network here.
+"""Holds a shard of ``ssp`` or ``async``, which applies each slice's gradient when it arrives. It has no network code.
 
-Workers push gradients that were computed with weights of different ages, and each gets the fresh weights in return; see
+Workers push gradients that were computed with weights of different ages, and each gets the new weights in return; see
 Recht et al., "Hogwild!" (NIPS 2011); Dean et al., "Large scale distributed deep networks" (NIPS 2012); Ho et al., "More
-effective distributed ML via a stale synchronous parallel parameter server" (NIPS 2013). What bounds the age is decided
-where slices are issued; a shard takes whatever comes, and counts each (slice, chunk) once, whichever worker sends it.
+effective distributed ML via a stale synchronous parallel parameter server" (NIPS 2013). The coordinator bounds the age
+when it issues slices; a shard accepts every slice, and counts each (slice, chunk) once, whichever worker sends it.
 
 A slice of ``n`` samples makes the optimizer's step along its own mean gradient, with the learning rate multiplied by
 ``n / batch``. So the slices of a batch together move the weights as far as one synchronous step does:
@@ -16,7 +16,7 @@ A slice of ``n`` samples makes the optimizer's step along its own mean gradient,
   length, so that a batch of k slices would move the weights k times as far.)
 - Rprop has step sizes of its own, which the learning rate does not reach: k slices are k steps.
 
-Memory: the weights, what the optimizer remembers, and one chunk for each connection; none of it grows with the time.
+Memory: the weights, the optimizer's state, and one chunk for each connection; none of it grows with time.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _MAX = 2**32 - 1  # in the header's field
 
 @dataclass
 class _Entry:
-    """One chunk: its weights, and what is in them.
+    """One chunk: its weights, and the number of ``samples`` counted in them.
 
-    ``samples`` were counted in all; ``lock`` is held while any of it changes.
+    ``lock`` is held while any of it changes.
     """
 
     weights: Tensor
@@ -58,10 +58,10 @@ class StaleShard(HeldChunks):
 
     Args:
         weights: the whole flat buffer after ``step`` (float32, shape ``(layout.numel,)``); own chunks are copied.
-        update: what is done with a mean gradient; its chunks are bound here.
-        codecs: the run's. That of weights carries them whole, not what has changed.
-        batch: samples of a whole step, for the learning rate and its schedule.
-        step: how many whole steps are in the weights.
+        update: applies a mean gradient; its chunks are bound here.
+        codecs: the run's. The codec of weights encodes them whole, not their changes.
+        batch: number of samples of a whole step, for the learning rate and its schedule.
+        step: number of whole steps in the weights.
     """
 
     def __init__(
@@ -127,25 +127,25 @@ class StaleShard(HeldChunks):
         return True
 
     def counted(self, slice_number: int) -> list[bool]:
-        """For each chunk of the shard, whether the slice is in."""
+        """For each chunk of the shard, whether the slice is counted."""
         return [slice_number in self._entries[chunk].log for chunk in self.chunks]
 
     def samples(self) -> list[int]:
-        """For each chunk of the shard, how many samples are in its weights."""
+        """For each chunk of the shard, the number of samples in its weights."""
         return [self._entries[chunk].samples for chunk in self.chunks]
 
     def weights(self, chunk: int) -> Tensor:
-        """A copy of the chunk's weights as they are now."""
+        """A copy of the chunk's current weights."""
         return self._copy(chunk, torch.empty_like(self._entries[chunk].weights))[0]
 
     # --- Weights out -------------------------------------------------------------------------------------------------
 
     def answer(self, slice_number: int, chunk: int, buffer: Tensor) -> Frame:
-        """The chunk as it is now, for the worker that sent slice ``slice_number``.
+        """The frame of the current chunk, for the worker that sent slice ``slice_number``.
 
         Args:
-            slice_number: echoed in the header's ``step``; its ``slice`` tells up to which one all slices are in.
-            chunk: which chunk.
+            slice_number: copied to the header's ``step``; its ``slice`` is the number up to which all slices are in.
+            chunk: the chunk's number.
             buffer: float32, at least the chunk's length; the frame's payload may lie in it.
         """
         codec = self.codecs.weights
@@ -162,7 +162,7 @@ class StaleShard(HeldChunks):
         return Frame(header, payload.numpy().data)
 
     def whole(self, asked: int, chunk: int, buffer: Tensor) -> Frame:
-        """The chunk as it is now in fp32, for request ``asked``; else as :meth:`answer`."""
+        """The frame of the current chunk in fp32, for request ``asked``; otherwise as :meth:`answer`."""
         weights, watermark = self._copy(chunk, buffer)
         payload = weights.view(torch.uint8)
         header = Header(Kind.WHOLE, step=asked, slice=min(watermark, _MAX), chunk=chunk, length=len(payload))

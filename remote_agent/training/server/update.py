@@ -17,29 +17,29 @@ from remote_agent.training.shared.average import EMA, WeightAverage
 from remote_agent.training.wire.layout import Layout
 
 MakeOptimizer = Callable[[int, nn.Parameter], torch.optim.Optimizer]
-"""From a parameter group's number and one chunk of it to an optimizer over that chunk."""
+"""A function that makes an optimizer over a chunk, from the parameter group's number and the chunk."""
 
 OptionsOf = Callable[[int, int], Mapping[str, Any]]
-"""From a parameter group's number and a step to the options that a schedule has set by then."""
+"""A function that returns the options that a schedule sets, from the parameter group's number and the step."""
 
 
 class Update(Protocol):
     """Changes weights. A shard calls it for one chunk from one thread at a time, for several chunks at once."""
 
     def bind(self, chunk: int, weights: Tensor) -> None:
-        """``weights`` (float32, flat) is where the chunk lies from now on; before the first step."""
+        """Use ``weights`` (float32, flat) as the chunk's memory; call it before the first step."""
 
     def apply(self, chunk: int, step: int, gradient: Tensor, weight: float = 1.0) -> None:
         """Change the chunk's weights in place by its mean ``gradient`` (float32, flat; may be overwritten).
 
-        ``weight`` is the part of a whole step that this one is: what the learning rate is multiplied by.
+        ``weight`` is this step's part of a whole step, by which the learning rate is multiplied.
         """
 
     def state(self, chunk: int) -> Mapping[str, Tensor]:
-        """All that :meth:`apply` remembers about the chunk, by name."""
+        """The state of :meth:`apply` for the chunk, by name."""
 
     def load_state(self, chunk: int, state: Mapping[str, Tensor]) -> None:
-        """Remember what :meth:`state` gave elsewhere."""
+        """Load a state that :meth:`state` returned elsewhere."""
 
 
 class OptimizerUpdate:

@@ -1,4 +1,4 @@
-"""The coordinator that a worker takes tasks from, and its tasks: the successor of a killed one asks for both."""
+"""Records a worker's coordinator and its tasks, for which the new coordinator asks after a takeover."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from remote_agent.training.shared.messages import StreamedAnswer, StreamedTask, 
 from remote_agent.training.worker.streamed import Streaming
 
 MAX_TASKS = 8
-"""Of which a worker tells a new coordinator: it is two steps ahead at most, and may do others' slices too."""
+"""Number of tasks that a worker reports to a new coordinator: those of two steps, and slices of lost workers."""
 
 
 class Assignments:
-    """The streamed steps and repairs of one worker. Several threads call it: an account is given while a step is on.
+    """The streamed steps and repairs of one worker. Several threads use it: a status is asked for during a step.
 
-    The process that gives the worker its first step is its coordinator, until another one asks for its status. What the
-    earlier one has issued, and is not under way by then, is not done any more: so it is known who does what.
+    The process that gives the worker its first step is its coordinator, until another one asks for the status. Tasks of
+    the earlier coordinator that have not started by then are dropped, so that the new one knows what every worker does.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Assignments:
         self._repaired: deque[tuple[StreamedTask, StreamedAnswer]] = deque(maxlen=MAX_TASKS)
 
     def begin(self, task: StreamedTask) -> bool:
-        """Whether ``task`` is to be done: it is not, where it comes from a coordinator that was replaced."""
+        """Start ``task``; False: it comes from a coordinator that was replaced, and is dropped."""
         with self._lock:
             if self._coordinator is None:
                 self._coordinator = task.coordinator
@@ -37,18 +37,18 @@ class Assignments:
             return True
 
     def end(self, task: StreamedTask, answer: StreamedAnswer) -> None:
-        """The step that was begun is done, with ``answer``."""
+        """Record that the started step is done, with ``answer``."""
         with self._lock:
             self._done.append((task, answer))
             self._under_way = None
 
     def repaired(self, task: StreamedTask, answer: StreamedAnswer) -> None:
-        """Another worker's slice was done, with ``answer``."""
+        """Record that another worker's slice is done, with ``answer``."""
         with self._lock:
             self._repaired.append((task, answer))
 
     def account(self, coordinator: str, steps: Streaming | None) -> WorkerStatus | None:
-        """Take tasks from ``coordinator`` alone from now on; None: there are no streamed ``steps``."""
+        """Accept tasks only from ``coordinator`` from now on; None: there are no streamed ``steps``."""
         with self._lock:
             self._coordinator = coordinator
             if steps is None:
@@ -64,12 +64,12 @@ class Assignments:
             )
 
     def outcome(self, step: int) -> StreamedAnswer:
-        """What came of the worker's part in ``step``, which it has ended, and not long ago."""
+        """The result of the worker's part in ``step``, which ended not long ago."""
         with self._lock:
             return next(answer for task, answer in reversed(self._done) if task.step == step)
 
     def forget(self) -> None:
-        """The run goes back: what was done does not count any more."""
+        """Forget all results, since the run returns to an earlier step."""
         with self._lock:
             self._done.clear()
             self._repaired.clear()

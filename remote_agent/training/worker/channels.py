@@ -1,6 +1,6 @@
 """Connects a worker to the shards for gradients and weights: over the network, or through shared memory.
 
-Both ways are one interface, :class:`Channel`, so that a worker does not care where the shards are.
+Both have the interface :class:`Channel`, so a worker does not need to know where the shards are.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from remote_agent.training.worker.gradients import Offer
 
 
 class Channel(Protocol):
-    """A worker's way to all shards. One thread begins and finishes steps; another may contribute spares meanwhile.
+    """A worker's connection to all shards. One thread begins and finishes steps; another may contribute spares.
 
     Attributes:
-        kind: in words.
-        step: the newest step whose weights are here as a whole; -1: they have to be fetched first.
-        gradient: float32, shape ``(numel,)``, on the worker's device: where a gradient SUM is put to be contributed.
-        weights: float32, shape ``(numel,)`` each: those of step t are in ``weights[t % 2]`` until step t + 1 is whole.
+        kind: its kind, in words.
+        step: the newest step whose weights are complete here; -1: they have to be fetched first.
+        gradient: float32, shape ``(numel,)``, on the worker's device: the buffer for the gradient SUM to contribute.
+        weights: float32, shape ``(numel,)`` each: those of step t are in ``weights[t % 2]`` until step t + 1 is
+            complete.
     """
 
     kind: str
@@ -40,65 +41,65 @@ class Channel(Protocol):
 
     @property
     def offering(self) -> Callable[[int, float | None], Offer] | None:
-        """From a slice's number and weight to the object that takes parts of :attr:`gradient` as they are final.
+        """Makes, from a slice's number and weight, the object that takes final parts of :attr:`gradient`.
 
-        None: slices go whole, by :meth:`contribute`. A slice that is offered is not contributed as well.
+        None: slices are sent whole, by :meth:`contribute`. An offered slice must not be contributed too.
         """
 
     def begin(self, step: int, slices: int, samples: int) -> None:
-        """Open ``step``, the one after :attr:`step`, with this many slices and samples over all workers."""
+        """Open ``step``, the one after :attr:`step`, with the slices and samples of all workers."""
 
     def contribute(self, index: int, weight: float | None = None) -> None:
-        """Slice ``index`` is in :attr:`gradient`, which stays as it is until the step is whole.
+        """Contribute slice ``index`` from :attr:`gradient`, which must not change until the step is complete.
 
-        ``weight`` is what its samples weigh in the step's mean; None: as much as those of every other slice.
+        ``weight`` is the weight of its samples in the step's mean; None: the same for every slice.
         """
 
     def spare(self) -> Tensor:
-        """Memory like :attr:`gradient` for a slice that another worker should have done."""
+        """Memory like :attr:`gradient` for a slice that another worker has lost."""
 
     def contribute_spare(self, index: int, gradient: Tensor, weight: float | None = None) -> None:
-        """Slice ``index`` is in ``gradient``, which :meth:`spare` gave."""
+        """Contribute slice ``index`` from ``gradient``, which :meth:`spare` returned."""
 
     def ready(self) -> bool:
         """Whether :meth:`finish` would not have to wait."""
 
     def finish(self, deadline: float) -> Timings:
-        """Wait, at most ``deadline`` seconds, until all weights of the step are here.
+        """Wait, up to ``deadline`` seconds, until all weights of the step are here.
 
-        What it returns counts ``push_s`` from the moment when all of this worker's own gradient was there.
+        In the returned timings, ``push_s`` starts when this worker's whole gradient was ready.
 
         Raises:
             TrainingError: a shard is gone, or has failed.
         """
 
     def abandon(self) -> None:
-        """Free a thread that waits in :meth:`finish`, from any thread: the run goes on with other shards."""
+        """Wake a thread that waits in :meth:`finish`, from any thread; the run continues with other shards."""
 
     def fetch(self) -> Tensor | None:
-        """Get the whole weights of the newest step, after some were missed; None: they are in :attr:`weights` already.
+        """Get the whole weights of the newest step, after some were missed; None: :attr:`weights` already has them.
 
-        Until :meth:`fetched` is called with them the weights that are here stay as they are.
+        Until :meth:`fetched` is called with them, the present weights do not change.
 
         Raises:
             TrainingError: a shard is gone, or has failed.
         """
 
     def fetched(self, newest: Tensor) -> None:
-        """Put what :meth:`fetch` gave where it belongs."""
+        """Store the weights that :meth:`fetch` returned."""
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connection."""
 
 
 class NetworkChannel:
     """A :class:`Channel` over TCP.
 
     Args:
-        shards: their endpoints, in the layout's order.
-        secret: what both ends must know.
-        weights: the first weights, those of ``step``, the same to the bit as the shards'; on the worker's device.
-        step: how many steps are in them; None: these are not the run's, which have to be :meth:`fetched <fetch>`.
+        shards: the endpoints, in the layout's order.
+        secret: the secret of both ends.
+        weights: the first weights, those of ``step``, bitwise the same as the shards'; on the worker's device.
+        step: number of steps in them; None: they are not the run's weights, which have to be :meth:`fetched <fetch>`.
     """
 
     kind = "network"
@@ -188,10 +189,10 @@ def open_channel(
     codecs: Codecs = EXACT,
     step: int | None = 0,
 ) -> Channel:
-    """The shortest way to the shards: shared memory when there is one shard and it is here, else the network.
+    """Connect to the shards: through shared memory if there is one shard and it is here, else over the network.
 
-    ``codecs`` are for the network alone: through memory numbers go as they are. ``step`` steps are in
-    ``weights``; None: those are not the run's, which have to be fetched.
+    ``codecs`` are for the network only; shared memory uses none. ``step`` is the number of steps in ``weights``; None:
+    they are not the run's weights, which have to be fetched.
 
     Raises:
         TrainingError: the shard is here, and refuses this worker.

@@ -1,4 +1,4 @@
-"""A device measures batches of the validation data, and leaves model and random generators as they were."""
+"""Evaluates batches of the validation data on a device, without changing the model or the random generators."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ METRICS = "metrics"
 
 
 class BatchMeter:
-    """Measures batches with one model on one device.
+    """Evaluates batches with one model on one device.
 
-    A batch for which the memory is full is computed in halves. Its randomness is seeded by the run and its number: the
-    same figures whichever worker computes it, and however often.
+    A batch that does not fit into memory is computed in halves. Its random numbers are seeded by the run and the
+    batch's number, so every worker gets the same metrics.
 
     Args:
-        dtype: what forward is autocast to; None: nothing.
+        dtype: dtype of autocast in forward; None: no autocast.
 
     Attributes:
         changing: names of the model's buffers and frozen parameters that the job's code changes.
@@ -45,7 +45,7 @@ class BatchMeter:
         self._model, self._metrics, self._device, self._seed, self._dtype = model, metrics, device, seed, dtype
 
     def __call__(self, data: Any, batches: Sequence[tuple[int, Indices]]) -> dict[int, Figures]:
-        """The figures of ``batches``, by their numbers.
+        """The metrics of ``batches``, by their numbers.
 
         Raises:
             JobError: the job's metrics, model or data raised.

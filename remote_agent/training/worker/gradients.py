@@ -1,4 +1,4 @@
-"""Puts each parameter's gradient where it is sent from the moment that backward has it, and says so."""
+"""Copies each parameter's gradient to the send buffer as soon as backward has computed it, and reports it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from remote_agent.training.errors import UsageChanged
 
 Offer = Callable[[int, int], None]
-"""Told that numbers ``begin`` to ``end`` of the flat buffer are final."""
+"""A function that is called when the numbers ``begin`` to ``end`` of the flat buffer are final."""
 
 BY_TURNS_HINT = "a model that uses its parameters by turns trains with strategy=allreduce"
 
@@ -19,18 +19,18 @@ BY_TURNS_HINT = "a model that uses its parameters by turns trains with strategy=
 class Gradients:
     """Copies gradients into a flat buffer during backward, while they are in the cache.
 
-    A slice may take several backward passes; the gradients of the last one are final, each as it comes: see
+    A slice may take several backward passes. In the last one, each gradient is final as soon as it is computed; see
     :meth:`last`.
 
     Args:
         parameters: in the order of the buffer.
-        watched: parameters that are not in the buffer, by name: they must not get a gradient.
+        watched: parameters that are not in the buffer, by name, and must not get a gradient.
 
     Attributes:
-        once: in the newest last backward that was only watched each parameter got its gradient in one part, so that it
-            can be offered as soon as it is there.
-        moments: when that was, for each parameter (``time.perf_counter()``).
-        begins: where each parameter lies in the buffer.
+        once: in the newest last backward that was only watched, each parameter got its gradient in one part, so it can
+            be offered as soon as it is computed.
+        moments: the time of that for each parameter (``time.perf_counter()``).
+        begins: the position of each parameter in the buffer.
     """
 
     def __init__(self, parameters: dict[str, nn.Parameter], watched: dict[str, nn.Parameter]) -> None:
@@ -52,7 +52,7 @@ class Gradients:
         ]
 
     def close(self) -> None:
-        """Gradients of the parameters do not come here any more."""
+        """Stop receiving gradients of the parameters."""
         for hook in self._hooks:
             hook.remove()
 
@@ -62,27 +62,27 @@ class Gradients:
         return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
     def begin(self, views: Sequence[Tensor]) -> None:
-        """The next gradients go to ``views``; further ones of the same parameter are added."""
+        """Write the next gradients to ``views``, and add further ones of the same parameter."""
         self._views = views
         self.again()
 
     def again(self) -> None:
-        """What came since :meth:`begin` is void: it comes once more."""
+        """Discard all gradients since :meth:`begin`, since they are computed again."""
         self._written = [False] * len(self._names)
         self._is_last, self._offer = False, None
         for parameter in self._watched.values():
             parameter.grad = None
 
     def last(self, offer: Offer | None) -> None:
-        """The backward that comes now is the slice's last. Tell ``offer`` of each gradient; None: only watch it."""
+        """Announce the slice's last backward. Call ``offer`` for each gradient; None: only watch it."""
         self._is_last, self._offer = True, offer
         self._passed = [0] * len(self._names)
 
     def check(self) -> None:
-        """After backward: each parameter has a gradient exactly when it had one in the measurement.
+        """After backward, check that the same parameters have a gradient as in the measurement.
 
         Raises:
-            UsageChanged: it does not, and the buffer would be wrong.
+            UsageChanged: they do not, and the buffer would be wrong.
         """
         for name, written in zip(self._names, self._written, strict=True):
             if not written:
@@ -111,7 +111,7 @@ class Gradients:
         return accumulated
 
     def _pass(self, position: int) -> None:
-        """A gradient of the last backward is in its place."""
+        """Report a gradient of the last backward."""
         self._passed[position] += 1
         if self._offer is None:
             self.moments[position] = time.perf_counter()

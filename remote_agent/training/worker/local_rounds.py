@@ -1,4 +1,4 @@
-"""The worker's part in local SGD: rounds of its own steps between two exchanges, and the step that ends a round.
+"""Makes a worker's part of local SGD: rounds of local steps between two exchanges.
 
 In a round a worker starts from the common weights ``w``, makes ``H_i`` steps with the job's own optimizer on its own
 samples, and ends at ``w_i``. It contributes ``n_i (w - w_i)``, with ``n_i`` the samples that it used. The shards divide
@@ -7,13 +7,13 @@ the sum by all samples: the mean ``w - w_i`` is the *outer gradient*, and the ou
 
 The inner optimizer's state (moments) stays on the worker from round to round, and is not exchanged.
 
-A *delayed* round hides its exchange behind the next one's computation. Its call returns when the contribution is on its
-way; the worker assumes that the new common weights will be its own, ``w_i``, and goes on from there. After each local
-step of the next round it looks whether the common weights ``w'`` have come, and waits for them after the last one. Once
-they are here it adds what it was wrong by, ``w' - w_i``, to its weights, and keeps the way that it has gone meanwhile.
-So what it contributes next is again the way from the common weights to its own, and each local step is counted once.
-See Zhou et al., "DaSGD" (arXiv:2006.00441, 2020); Douillard et al., "Streaming DiLoCo with overlapping communication"
-(arXiv:2501.18512, 2025).
+A *delayed* round hides its exchange behind the next round's computation. Its call returns when the contribution is
+being sent; the worker assumes that the new common weights will be its own, ``w_i``, and continues from there. After
+each local step of the next round it checks whether the common weights ``w'`` have arrived; after the last one it waits
+for them. Then it adds its error, ``w' - w_i``, to its weights, and keeps the steps since. So its next contribution is
+again the difference between the common weights and its own, and each local step is counted once. See Zhou et al.,
+"DaSGD" (arXiv:2006.00441, 2020); Douillard et al., "Streaming DiLoCo with overlapping communication" (arXiv:2501.18512,
+2025).
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from remote_agent.training.worker.streamed import Compute, Streaming, streamed
 
 
 class LocalRounds(Streaming):
-    """Streamed rounds in the place of steps: what is contributed of a slice is the way that its local steps went.
+    """Makes streamed rounds instead of steps; the contribution of a slice is the change by its local steps.
 
     Args beside those of :class:`Streaming`, whose model's parameters become views of this worker's own weights:
         optimizer: the job's, over ``model``.
-        schedule: of its options, by round.
-        clip_norm: the most that the norm of a local step's gradient may be; 0: any.
+        schedule: the optimizer's options, by round.
+        clip_norm: largest norm of a local step's gradient; 0: no limit.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class LocalRounds(Streaming):
 
     @torch.no_grad()
     def _correct(self) -> None:
-        """The delayed round's common weights are here: add what this worker was wrong by."""
+        """Correct this worker's weights when the delayed round's common weights have arrived."""
         assert self._assumed is not None, "a delayed round was open"
         self._weights.add_(self._channel.weights[self._channel.step % 2]).sub_(self._assumed)
         self._assumed = None
@@ -121,9 +121,9 @@ class LocalRounds(Streaming):
         self._moved = [self._moved[0] + timings.bytes_out, self._moved[1] + timings.bytes_in]
 
     def _gradient_of(self, task: StreamedTask, views: Sequence[Tensor]) -> SliceLoss:
-        """Make the round's local steps, leave ``n (w - w_i)`` in ``views``, and say what they came to.
+        """Make the round's local steps, leave ``n (w - w_i)`` in ``views``, and return their loss and weight.
 
-        A round that another worker has lost leaves this worker's weights and optimizer as they were.
+        A lost round of another worker does not change this worker's weights and optimizer.
         """
         assert task.own is not None, "the task has a slice"
         mine = views is self._own
@@ -180,6 +180,6 @@ class LocalRounds(Streaming):
             view.mul_(samples)
 
     def _flip(self) -> None:
-        """The worker's own weights are the newest common ones."""
+        """Set the worker's own weights to the newest common ones."""
         self._assumed = None
         self._weights.copy_(self._channel.weights[self._channel.step % 2])
