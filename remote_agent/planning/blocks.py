@@ -89,7 +89,7 @@ def need(costs: DeviceBlocks, first: int, last: int, in_flight: int) -> float:
 
 
 def wire_bytes(block: BlockCost, codec: str) -> float:
-    """Bytes of what a block is given, on the wire."""
+    """Bytes of what a block is given, on the wire; a codec of a job's own counts as fp32."""
     if codec == "fp32" or not block.numbers:
         return float(block.boundary)
-    return min(float(block.boundary), BYTES_A_NUMBER[codec] * block.numbers)
+    return min(float(block.boundary), BYTES_A_NUMBER.get(codec, 4.0) * block.numbers)
