@@ -7,13 +7,14 @@ behind, 130 interrupted. Without a command the terminal app opens.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from hetero_tui import __version__, cli_hosts, cli_ray, cli_runs, cli_sweep, cli_web, commanding, plan_command
 from hetero_tui.cli_hosts import FromLaptop, Index, PythonMirror, TorchIndex, Wheels
 from hetero_tui.cli_options import AcceptKeys, Job, Json, LogTo, Plain, Settings, With, with_log
+from hetero_tui.commanding import Call
 from hetero_tui.errors import UsageError
 from hetero_tui.events import HostState
 from hetero_tui.launcher import (
@@ -27,10 +28,6 @@ from hetero_tui.launcher import (
     run_to_end,
 )
 from hetero_tui.narration import Narrator, Output
-
-if TYPE_CHECKING:  # asyncssh takes a while to import: `--help` does without
-    from hetero_tui.session import Session
-
 
 application = typer.Typer(
     name="hetero-tui",
@@ -127,15 +124,14 @@ def demo(
     raise typer.Exit(run_to_end(whole, output.complain, interrupted="interrupted; the demo is taken down"))
 
 
-@application.command()
-def probe(context: typer.Context, as_json: Json = False, plain: Plain = False, accept: AcceptKeys = False) -> None:
+@commanding.command(application)
+async def probe(call: Call, output: Output) -> int:
     """Say what every machine is, what it has, and what it lacks."""
-
-    async def work(session: Session, output: Output) -> int:
+    async with call.session(narrate=False) as session:
         from hetero_tui import reports
 
         await commanding.probe(session, output)
-        if as_json:
+        if output.as_json:
             output.document(reports.probe_document(session.inventory, session.probed, session.state.head))
         else:
             rows = reports.probe_rows(session.inventory, session.probed, session.state.head)
@@ -146,12 +142,11 @@ def probe(context: typer.Context, as_json: Json = False, plain: Plain = False, a
             output.error(error)
         return commanding.exit_code(done=[entry for entry in session.probed if entry.facts is not None], failed=failed)
 
-    commanding.in_session(context, Output(as_json, plain), accept, work, narrate=False)
 
-
-@application.command()
-def up(
-    context: typer.Context,
+@commanding.command(application)
+async def up(
+    call: Call,
+    output: Output,
     bootstrap: Annotated[
         bool, typer.Option("--bootstrap", help="First give machines that lack one an environment, as `bootstrap` does.")
     ] = False,
@@ -160,23 +155,17 @@ def up(
     index: Index = "",
     torch_index: TorchIndex = "",
     python_mirror: PythonMirror = "",
-    as_json: Json = False,
-    plain: Plain = False,
-    accept: AcceptKeys = False,
-) -> None:
+) -> int:
     """Start one Ray cluster over all machines that are fit. What runs already is left alone."""
-    output = Output(as_json, plain)
-    where = (from_laptop, wheels, index, torch_index, python_mirror)
-    sources = commanding.checked(output, lambda: cli_hosts.sources(*where)) if bootstrap else None
-
-    async def work(session: Session, output: Output) -> int:
+    sources = cli_hosts.sources(from_laptop, wheels, index, torch_index, python_mirror) if bootstrap else None
+    async with call.session() as session:
         from hetero_tui import reports
 
         await session.up(sources)
         report = session.up_report
         assert report is not None
         state = session.state
-        if as_json:
+        if output.as_json:
             output.document(reports.up_document(state, report))
         else:
             output.data(f"cluster {state.cluster} is {state.cluster_state}, head {state.head}")
@@ -184,22 +173,19 @@ def up(
             output.error(error)
         return commanding.exit_code(done=list(report.joined), failed=list(report.failed))
 
-    commanding.in_session(context, output, accept, work)
+
+commanding.command(application)(plan_command.plan)
 
 
-application.command()(plan_command.plan)
-
-
-@application.command()
-def status(context: typer.Context, as_json: Json = False, plain: Plain = False, accept: AcceptKeys = False) -> None:
+@commanding.command(application)
+async def status(call: Call, output: Output) -> int:
     """Say what of ours is running, and where."""
-
-    async def work(session: Session, output: Output) -> int:
+    async with call.session(narrate=False) as session:
         from hetero_tui import reports
 
         runs = await session.status(judge=True)
         document = reports.status_document(session.state, runs)
-        if as_json:
+        if output.as_json:
             output.document(document)
         else:
             cluster = document["cluster"]
@@ -221,21 +207,16 @@ def status(context: typer.Context, as_json: Json = False, plain: Plain = False, 
             output.complain(f"hetero-tui: {said}")
         return commanding.exit_code(done=[*session.surveyed.keys() - failed], failed=[*failed])
 
-    commanding.in_session(context, Output(as_json, plain), accept, work, narrate=False)
 
-
-@application.command()
-def down(
-    context: typer.Context,
+@commanding.command(application)
+async def down(
+    call: Call,
+    output: Output,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     purge: Annotated[bool, typer.Option("--purge", help="Remove the environments that `bootstrap` made, too.")] = False,
-    as_json: Json = False,
-    plain: Plain = False,
-    accept: AcceptKeys = False,
-) -> None:
+) -> int:
     """Stop all of ours on every machine; prove nothing is left."""
-
-    async def work(session: Session, output: Output) -> int:
+    async with call.session() as session:
         from hetero_tui import reports
 
         if not yes and not commanding.asks(
@@ -244,7 +225,7 @@ def down(
         ):
             raise UsageError("nothing was done", step="down", hint="a script has to pass --yes")
         report = await session.down(purge)
-        if as_json:
+        if output.as_json:
             output.document(reports.teardown_document(report))
         else:
             for removed in report.removed:
@@ -253,5 +234,3 @@ def down(
             f"; not looked at, as they did not answer, but not in use from this computer: {', '.join(report.unseen)}"
         )
         return commanding.report_leftovers(output, report, f"nothing is left{unseen if report.unseen else ''}")
-
-    commanding.in_session(context, Output(as_json, plain), accept, work)

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hetero_tui import commanding
-from hetero_tui.cli_options import AcceptKeys, Json, Plain
 from hetero_tui.cli_options import Host as HostName
+from hetero_tui.commanding import Call
 from hetero_tui.errors import UsageError
-from hetero_tui.launcher import DONE, run_to_end
+from hetero_tui.launcher import DONE
 from hetero_tui.narration import Output
 
 if TYPE_CHECKING:  # asyncssh takes a while to import: `--help` does without
     from hetero_tui.fleet.install.sources import Sources
     from hetero_tui.outcomes import BootstrapReport
-    from hetero_tui.session import Session
 
 
 commands = typer.Typer()
@@ -53,9 +52,10 @@ PythonMirror = Annotated[
 ]
 
 
-@commands.command()
-def bootstrap(
-    context: typer.Context,
+@commanding.command(commands)
+async def bootstrap(
+    call: Call,
+    output: Output,
     extras: Annotated[
         list[str] | None,
         typer.Option("--with", metavar="PACKAGE", help="A package that jobs need besides; repeatable, and kept."),
@@ -65,21 +65,14 @@ def bootstrap(
     index: Index = "",
     torch_index: TorchIndex = "",
     python_mirror: PythonMirror = "",
-    as_json: Json = False,
-    plain: Plain = False,
-    accept: AcceptKeys = False,
-) -> None:
+) -> int:
     """Install Ray and torch on every machine that lacks them. Each gets its own environment, for its accelerator."""
     from hetero_tui.fleet.install.lock import mistakes_in
 
-    output = Output(as_json, plain)
-    wanted = commanding.checked(
-        output, lambda: sources(from_laptop, wheels, index, torch_index, python_mirror, mistakes_in(extras or ()))
-    )
-
-    async def work(session: Session, output: Output) -> int:
+    wanted = sources(from_laptop, wheels, index, torch_index, python_mirror, mistakes_in(extras or ()))
+    async with call.session() as session:
         report = await session.bootstrap(wanted, extras or ())
-        if as_json:
+        if output.as_json:
             output.document(_bootstrap_document(report))
         elif report.installed:
             output.table(["HOST", "ENVIRONMENT"], [[entry.host, entry.detail] for entry in report.installed])
@@ -87,12 +80,11 @@ def bootstrap(
             output.error(error)
         return commanding.exit_code(done=report.installed, failed=list(report.failed))
 
-    commanding.in_session(context, output, accept, work)
 
-
-@commands.command()
-def check(
-    context: typer.Context,
+@commanding.command(commands)
+async def check(
+    call: Call,
+    output: Output,
     fix: Annotated[
         bool, typer.Option("--fix", help="Make hetero-tui's own environments anew that do not work; nothing else.")
     ] = False,
@@ -101,18 +93,12 @@ def check(
     index: Index = "",
     torch_index: TorchIndex = "",
     python_mirror: PythonMirror = "",
-    as_json: Json = False,
-    plain: Plain = False,
-    accept: AcceptKeys = False,
-) -> None:
+) -> int:
     """Find what keeps machines from training well, and its mend. On each and between them; nothing is changed."""
-    output = Output(as_json, plain)
-    where = (from_laptop, wheels, index, torch_index, python_mirror)
-    wanted = commanding.checked(output, lambda: sources(*where)) if fix else None
-
-    async def work(session: Session, output: Output) -> int:
+    wanted = sources(from_laptop, wheels, index, torch_index, python_mirror) if fix else None
+    async with call.session(narrate=fix) as session:
         report = await session.check(wanted)
-        if as_json:
+        if output.as_json:
             output.document(asdict(report))
         else:
             for finding in report.findings:
@@ -134,8 +120,6 @@ def check(
         fit = [host for host in report.hosts if host.name not in report.bad]
         return commanding.exit_code(done=fit, failed=report.bad)
 
-    commanding.in_session(context, output, accept, work, narrate=fix)
-
 
 def _megabits(rate: float | None) -> str:
     return "n/a" if rate is None else f"{rate * 8 / 1e6:.0f} Mbit/s"
@@ -145,9 +129,10 @@ def _milliseconds(seconds: float | None) -> str:
     return "n/a" if seconds is None else f"{seconds * 1000:.1f} ms"
 
 
-@commands.command()
-def add(
-    context: typer.Context,
+@commanding.command(commands)
+async def add(
+    call: Call,
+    output: Output,
     target: Annotated[str, typer.Argument(metavar="[USER@]HOST[:PORT]", help="Or a Host of ~/.ssh/config.")] = "",
     name: Annotated[
         str, typer.Option("--name", help="Its name in the inventory; made of its address if not given.")
@@ -163,64 +148,46 @@ def add(
         ),
     ] = False,
     unchecked: Annotated[bool, typer.Option("--unchecked", help="Write it even if it does not answer now.")] = False,
-    as_json: Json = False,
-    plain: Plain = False,
-    accept: AcceptKeys = False,
-) -> None:
+) -> int:
     """Look at a machine, and write it into the inventory. Comments there are kept."""
-    output = Output(as_json, plain)
-    path: Path = context.obj
+    from hetero_tui.inventory.adding import parse_target
+    from hetero_tui.machines import Machines
 
-    async def whole() -> int:
-        from hetero_tui.inventory.adding import parse_target
-        from hetero_tui.machines import Machines
-
-        if bool(target) == from_ssh_config:
-            raise UsageError(
-                "name a machine, or pass --from-ssh-config", step="add", hint="hetero-tui add me@mercer.local"
-            )
-        machines = Machines(path, accept_new_host_keys=accept)
-        added: list[str] = []
-        failed: list[str] = []
-        for each in machines.known_to_ssh() if from_ssh_config else [target]:
-            fields = {**parse_target(each), **({"identity_file": identity_file} if identity_file else {})}
-            fields |= {"proxy_jump": jump} if jump else {}
-            chosen = name if name and target else machines.free_name(str(fields["address"]))
-            if from_ssh_config and commanding.on_a_terminal(output) and not commanding.asks(f"Add {each} as {chosen}?"):
-                continue
-            error = await commanding.write_host(machines, chosen, fields, output, unchecked=unchecked)
-            (added if error is None else failed).append(chosen)
-        if as_json:
-            output.document({"added": added, "failed": failed, "inventory": str(path)})
-        return commanding.exit_code(done=added or ([] if failed else ["nothing to add"]), failed=failed)
-
-    raise typer.Exit(run_to_end(whole, output.complain))
+    if bool(target) == from_ssh_config:
+        raise UsageError("name a machine, or pass --from-ssh-config", step="add", hint="hetero-tui add me@mercer.local")
+    machines = Machines(call.path, accept_new_host_keys=call.accept)
+    added: list[str] = []
+    failed: list[str] = []
+    for each in machines.known_to_ssh() if from_ssh_config else [target]:
+        fields = {**parse_target(each), **({"identity_file": identity_file} if identity_file else {})}
+        fields |= {"proxy_jump": jump} if jump else {}
+        chosen = name if name and target else machines.free_name(str(fields["address"]))
+        if from_ssh_config and commanding.on_a_terminal(output) and not commanding.asks(f"Add {each} as {chosen}?"):
+            continue
+        error = await commanding.write_host(machines, chosen, fields, output, unchecked=unchecked)
+        (added if error is None else failed).append(chosen)
+    if output.as_json:
+        output.document({"added": added, "failed": failed, "inventory": str(call.path)})
+    return commanding.exit_code(done=added or ([] if failed else ["nothing to add"]), failed=failed)
 
 
-@commands.command()
-def remove(
-    context: typer.Context,
+@commanding.command(commands, options=("as_json", "plain"))
+async def remove(
+    call: Call,
+    output: Output,
     host: HostName,
-    as_json: Json = False,
-    plain: Plain = False,
-) -> None:
+) -> int:
     """Take a machine out of the inventory. Comments and all else stay; nothing is done on the machine."""
-    output = Output(as_json, plain)
-    path: Path = context.obj
+    from hetero_tui.machines import Machines
 
-    async def whole() -> int:
-        from hetero_tui.machines import Machines
-
-        taken = Machines(path).remove(host)
-        if as_json:
-            output.document({"removed": host, "inventory": str(path), "carries": bool(taken.commands)})
-        else:
-            output.data(f"{host} is no longer in {path}")
-        for command in taken.commands:
-            output.say(f"something of ours may still be there: `{command}` takes it away, now as before")
-        return DONE
-
-    raise typer.Exit(run_to_end(whole, output.complain))
+    taken = Machines(call.path).remove(host)
+    if output.as_json:
+        output.document({"removed": host, "inventory": str(call.path), "carries": bool(taken.commands)})
+    else:
+        output.data(f"{host} is no longer in {call.path}")
+    for command in taken.commands:
+        output.say(f"something of ours may still be there: `{command}` takes it away, now as before")
+    return DONE
 
 
 def sources(

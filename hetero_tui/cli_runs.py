@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from hetero_tui import cli_hosts, commanding
 from hetero_tui.cli_hosts import FromLaptop, Index, PythonMirror, TorchIndex, Wheels
-from hetero_tui.cli_options import AcceptKeys, Host, JobOrNone, Json, LogTo, Plain, Run, Settings, With, hosts, with_log
+from hetero_tui.cli_options import Host, JobOrNone, Json, LogTo, Plain, Run, Settings, With, hosts, with_log
+from hetero_tui.commanding import Call
 from hetero_tui.launcher import DONE, USAGE
 from hetero_tui.narration import Output
 from remote_agent import protocol
-
-if TYPE_CHECKING:  # asyncssh takes a while to import: `--help` does without
-    from hetero_tui.session import Session
 
 commands = typer.Typer()
 
@@ -24,9 +21,10 @@ FORMS = ("csv", "json", *protocol.WEIGHTS)
 """What ``export`` writes."""
 
 
-@commands.command()
-def train(
-    context: typer.Context,
+@commanding.command(commands)
+async def train(
+    call: Call,
+    output: Output,
     job: JobOrNone = None,
     settings: Settings = None,
     paths: With = None,
@@ -44,25 +42,20 @@ def train(
     index: Index = "",
     torch_index: TorchIndex = "",
     python_mirror: PythonMirror = "",
-    as_json: Json = False,
-    plain: Plain = False,
-    accept: AcceptKeys = False,
-) -> None:
+) -> int:
     """Start a run and follow it. It lives on the head host: closing this does not end it."""
     from hetero_tui.runs.order import HINT, read_order
     from hetero_tui.runs.sweep import order_from
 
-    output = Output(as_json, plain)
-    where = (from_laptop, wheels, index, torch_index, python_mirror)
-    sources = commanding.checked(output, lambda: cli_hosts.sources(*where)) if bootstrap else None
+    sources = cli_hosts.sources(from_laptop, wheels, index, torch_index, python_mirror) if bootstrap else None
     pairs = with_log(settings, log_to)
     if job is None and sweep is None:
         output.complain(f"hetero-tui: train: which job? -> {HINT}, or --from SWEEP")
-        raise typer.Exit(USAGE)
+        return USAGE
     # With a sweep the job's settings are not known yet.
-    known = None if sweep else commanding.checked(output, lambda: read_order(job or "", pairs, paths or ()))
+    known = None if sweep else read_order(job or "", pairs, paths or ())
 
-    async def work(session: Session, output: Output) -> int:
+    async with call.session(record=True) as session:
         order = known or order_from(await session.sweep_result(sweep or ""), job, pairs, paths or ())
         if known is None:
             output.say(" ".join([order.job.reference, *(f"{name}={value}" for name, value in order.settings.items())]))
@@ -71,137 +64,80 @@ def train(
         output.say(f"{run} is on its way; see it again with `hetero-tui attach {run}`")
         return await commanding.follow(session, output, run)
 
-    commanding.in_session(context, output, accept, work, record=True)
 
-
-@commands.command()
-def attach(
-    context: typer.Context,
-    run: Run = None,
-    as_json: Json = False,
-    plain: Plain = False,
-    accept: AcceptKeys = False,
-) -> None:
+@commanding.command(commands)
+async def attach(call: Call, output: Output, run: Run = None) -> int:
     """Follow a run from its first event. Of a script: its output from its first line."""
-
-    async def work(session: Session, output: Output) -> int:
+    async with call.session(record=True) as session:
         _, found = await session.find(run)
         if found.script:
             return await commanding.follow_script(session, output, found.id)
         return await commanding.follow(session, output, run)
 
-    commanding.in_session(context, Output(as_json, plain), accept, work, record=True)
 
-
-@commands.command()
-def logs(
-    context: typer.Context,
+@commanding.command(commands)
+async def logs(
+    call: Call,
+    output: Output,
     run: Run = None,
     host: Annotated[str, typer.Option("--host", help="Only this host's lines.", autocompletion=hosts)] = "",
     worker: Annotated[
         str, typer.Option("--worker", help="Only this worker's lines (nas/cpu), or another process's (coordinator).")
     ] = "",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
-    as_json: Json = False,
-    plain: Plain = False,
-    accept: AcceptKeys = False,
-) -> None:
+) -> int:
     """Print what a run's processes logged, on all hosts. The job's prints, what was decided and why, Ray's errors."""
-
-    async def work(session: Session, output: Output) -> int:
+    async with call.session(narrate=False) as session:
         return await commanding.logs(session, output, run, host, worker, follow=follow)
 
-    commanding.in_session(context, Output(as_json, plain), accept, work, narrate=False)
 
-
-@commands.command()
-def stop(
-    context: typer.Context,
-    run: Run = None,
-    as_json: Json = False,
-    plain: Plain = False,
-    accept: AcceptKeys = False,
-) -> None:
+@commanding.command(commands)
+async def stop(call: Call, output: Output, run: Run = None) -> int:
     """End a run after its current step, with a checkpoint."""
-
-    async def work(session: Session, output: Output) -> int:
+    async with call.session(narrate=False) as session:
         await session.stop_run(run)
         runs = await session.status()
         wanted = [summary for _, summary in runs if run is None or summary.id == run]
-        if as_json:
+        if output.as_json:
             output.document({"run": wanted[-1].id, "state": wanted[-1].state, "step": wanted[-1].step})
         else:
             output.data(f"{wanted[-1].id} is {wanted[-1].state} at step {wanted[-1].step:,}")
         return DONE
 
-    commanding.in_session(context, Output(as_json, plain), accept, work, narrate=False)
 
-
-@commands.command()
-def resume(
-    context: typer.Context,
-    run: Run = None,
-    as_json: Json = False,
-    plain: Plain = False,
-    accept: AcceptKeys = False,
-) -> None:
+@commanding.command(commands)
+async def resume(call: Call, output: Output, run: Run = None) -> int:
     """Let a run go on from its newest checkpoint, and follow it. It failed, was stopped or was lost."""
-
-    async def work(session: Session, output: Output) -> int:
+    async with call.session(record=True) as session:
         resumed = await session.resume_run(run)
         output.say(f"{resumed} goes on; see it again with `hetero-tui attach {resumed}`")
         return await commanding.follow(session, output, resumed)
 
-    commanding.in_session(context, Output(as_json, plain), accept, work, record=True)
 
-
-@commands.command()
-def drain(
-    context: typer.Context,
-    host: Host,
-    as_json: Json = False,
-    plain: Plain = False,
-    accept: AcceptKeys = False,
-) -> None:
+@commanding.command(commands)
+async def drain(call: Call, output: Output, host: Host) -> int:
     """Have a host leave the run after its step. Nothing is lost: the others do its part."""
-    _change(
-        context,
-        Output(as_json, plain),
-        accept,
-        host,
-        lambda session: session.drain(host),
-        "{run} is told to go on without {host}",
-    )
+    async with call.session(narrate=False) as session:
+        run = await session.drain(host)
+        return _told(output, run, host, f"{run} is told to go on without {host}")
 
 
-@commands.command()
-def undrain(
-    context: typer.Context,
-    host: Host,
-    as_json: Json = False,
-    plain: Plain = False,
-    accept: AcceptKeys = False,
-) -> None:
+@commanding.command(commands)
+async def undrain(call: Call, output: Output, host: Host) -> int:
     """Have a drained host take part in the run again. One that is to be tried after a pause is tried at once."""
-    _change(
-        context,
-        Output(as_json, plain),
-        accept,
-        host,
-        lambda session: session.bring_back(host),
-        "{host} takes part in {run} again as soon as its worker is started",
-    )
+    async with call.session(narrate=False) as session:
+        run = await session.bring_back(host)
+        return _told(output, run, host, f"{host} takes part in {run} again as soon as its worker is started")
 
 
-@commands.command()
-def runs(context: typer.Context, as_json: Json = False, plain: Plain = False, accept: AcceptKeys = False) -> None:
+@commanding.command(commands)
+async def runs(call: Call, output: Output) -> int:
     """List the runs on all hosts, oldest first."""
-
-    async def work(session: Session, output: Output) -> int:
+    async with call.session(narrate=False) as session:
         from hetero_tui import reports
 
         found = await session.status()
-        if as_json:
+        if output.as_json:
             output.document(reports.runs_document(found))
         else:
             output.table(["RUN", "JOB", "STATE", "STEP", "LOSS", "A STEP TAKES", "STARTED"], reports.run_rows(found))
@@ -212,33 +148,27 @@ def runs(context: typer.Context, as_json: Json = False, plain: Plain = False, ac
             done=[entry for entry in session.surveyed.values() if entry.error is None], failed=failed
         )
 
-    commanding.in_session(context, Output(as_json, plain), accept, work, narrate=False)
 
-
-@commands.command()
-def report(
-    context: typer.Context,
+@commanding.command(commands)
+async def report(
+    call: Call,
+    output: Output,
     run: Run = None,
     path: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it; RUN.html if not given.")
     ] = None,
-    as_json: Json = False,
-    plain: Plain = False,
-    accept: AcceptKeys = False,
-) -> None:
+) -> int:
     """Write a run's plots and faults to one HTML file. It needs nothing else."""
-
-    async def work(session: Session, output: Output) -> int:
+    async with call.session(narrate=False) as session:
         from hetero_tui.reporting.page import page
 
         return await commanding.write_out(session, output, run, path, ".html", page)
 
-    commanding.in_session(context, Output(as_json, plain), accept, work, narrate=False)
 
-
-@commands.command()
-def export(
-    context: typer.Context,
+@commanding.command(commands)
+async def export(
+    call: Call,
+    output: Output,
     run: Run = None,
     form: Annotated[
         str,
@@ -254,20 +184,16 @@ def export(
         Path | None,
         typer.Option("--output", "-o", metavar="PATH", help="Where to; else stdout, and for weights the run's name."),
     ] = None,
-    as_json: Json = False,
-    plain: Plain = False,
-    accept: AcceptKeys = False,
-) -> None:
+) -> int:
     """Write a run's figures or its weights for other programs."""
-    output = Output(as_json, plain)
     if form not in FORMS:
         output.complain(f"hetero-tui: export: no format {form!r} -> --format {', '.join(FORMS[:-1])} or {FORMS[-1]}")
-        raise typer.Exit(USAGE)
+        return USAGE
 
-    async def work(session: Session, output: Output) -> int:
+    async with call.session(narrate=False) as session:
         if form in protocol.WEIGHTS:
             name, place, step = await session.export(run, form, path)
-            if as_json:
+            if output.as_json:
                 output.document({"run": name, "file": str(place.resolve()), "step": step})
             else:
                 output.data(f"{name}: {place} (step {step:,})")
@@ -277,29 +203,21 @@ def export(
         written = table.as_csv if form == "csv" else table.as_json
         return await commanding.write_out(session, output, run, path, None, written)
 
-    commanding.in_session(context, output, accept, work, narrate=False)
 
-
-@commands.command()
-def serve(
-    context: typer.Context,
+@commanding.command(commands, interrupted="interrupted; the model is served no more")
+async def serve(
+    call: Call,
+    output: Output,
     run: Run = None,
     host: Annotated[str, typer.Option("--host", help="Where; its head if not given.", autocompletion=hosts)] = "",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="On this computer; 0: any that is free.")] = 0,
     device: Annotated[
         str, typer.Option("--device", metavar="cpu|cuda:0|mps", help="The host's best if not given.")
     ] = "",
-    as_json: Json = False,
-    plain: Plain = False,
-    accept: AcceptKeys = False,
-) -> None:
+) -> int:
     """Serve a run's model over HTTP until Ctrl-C. It answers this computer alone, by its newest checkpoint."""
-
-    async def work(session: Session, output: Output) -> int:
+    async with call.session(narrate=False) as session:
         return await commanding.serve(session, output, run, host, port, device)
-
-    ended = "interrupted; the model is served no more"
-    commanding.in_session(context, Output(as_json, plain), accept, work, narrate=False, interrupted=ended)
 
 
 @commands.command()
@@ -312,39 +230,23 @@ def replay(
     raise typer.Exit(commanding.replay(Output(as_json, plain), path))
 
 
-@commands.command()
-def metrics(
-    context: typer.Context,
+@commanding.command(commands, options=("plain", "accept"))
+async def metrics(
+    call: Call,
+    output: Output,
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, help="On this computer; 0: any that is free.")
     ] = 9464,
-    plain: Plain = False,
-    accept: AcceptKeys = False,
-) -> None:
+) -> int:
     """Serve metrics for Prometheus until Ctrl-C, on loopback."""
-
-    async def work(session: Session, output: Output) -> int:
+    async with call.session(narrate=False, watch=True) as session:
         return await commanding.metrics(session, output, port)
 
-    commanding.in_session(context, Output(plain=plain), accept, work, narrate=False, watch=True)
 
-
-def _change(
-    context: typer.Context,
-    output: Output,
-    accept: bool,
-    host: str,
-    ask: Callable[[Session], Coroutine[Any, Any, str]],
-    said: str,
-) -> None:
-    """``ask`` that the run under way changes its hosts, and tell which run it was."""
-
-    async def work(session: Session, output: Output) -> int:
-        run = await ask(session)
-        if output.as_json:
-            output.document({"run": run, "host": host})
-        else:
-            output.data(said.format(host=host, run=run))
-        return DONE
-
-    commanding.in_session(context, output, accept, work, narrate=False)
+def _told(output: Output, run: str, host: str, words: str) -> int:
+    """The run under way changes its hosts."""
+    if output.as_json:
+        output.document({"run": run, "host": host})
+    else:
+        output.data(words)
+    return DONE

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import inspect
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import typer
 
+from hetero_tui.cli_options import AcceptKeys, Json, Plain
 from hetero_tui.errors import HeteroTuiError, HostError, HostKeyUnknown, UsageError
 from hetero_tui.launcher import DONE, FAILED, LEFT_BEHIND, PARTLY, RUNS_GO_ON, run_to_end
 from hetero_tui.narration import Narrator, Output, StepPrinter, saying, waiting_for
@@ -24,6 +28,7 @@ if TYPE_CHECKING:  # asyncssh takes a while to import: `--help` does without
 
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 async def probe(session: Session, output: Output) -> None:
@@ -235,39 +240,84 @@ def checked(output: Output, read: Callable[[], T]) -> T:
         raise typer.Exit(error.exit_code) from None
 
 
-def in_session(
-    context: typer.Context,
-    output: Output,
-    accept: bool,
-    work: Callable[[Session, Output], Coroutine[Any, Any, int]],
-    *,
-    narrate: bool = True,
-    record: bool = False,
-    watch: bool = False,
-    interrupted: str = RUNS_GO_ON,
-) -> None:
-    """Read the inventory, open a session (and ``record`` it), do the work, close, and end with its exit code.
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """What all commands are called with: the inventory's ``path``, and whether keys of new hosts are accepted."""
 
-    The hosts' use is followed meanwhile where it is recorded, or with ``watch``.
-    ``interrupted`` is what a signal's end is told with.
-    """
+    path: Path
+    output: Output
+    accept: bool
 
-    async def whole() -> int:
+    @contextlib.asynccontextmanager
+    async def session(
+        self, *, narrate: bool = True, record: bool = False, watch: bool = False
+    ) -> AsyncIterator[Session]:
+        """Read the inventory and open a session; it tells what it does (``narrate``), and is written down (``record``).
+
+        The hosts' use is followed meanwhile where it is recorded, or with ``watch``.
+
+        Raises:
+            HeteroTuiError: the inventory has mistakes.
+        """
         from hetero_tui.inventory.file import load
         from hetero_tui.session import Session
 
-        path: Path = context.obj
-        watches = record or watch
-        session = Session(load(path), path, accept_new_host_keys=accept, log_errors=False, watches=watches)
+        inventory, watches = load(self.path), record or watch
+        session = Session(inventory, self.path, accept_new_host_keys=self.accept, log_errors=False, watches=watches)
         async with session:
             if narrate:
-                session.subscribe(Narrator(output))
+                session.subscribe(Narrator(self.output))
             if record:
                 session.record()
-            async with saying(output, lambda: waiting_for(session.state) if narrate else ""):
-                return await work(session, output)
+            async with saying(self.output, lambda: waiting_for(session.state) if narrate else ""):
+                yield session
 
-    raise typer.Exit(run_to_end(whole, output.complain, interrupted=interrupted))
+
+def _shared(context: typer.Context, as_json: Json = False, plain: Plain = False, accept: AcceptKeys = False) -> None:
+    """The parameters that commands share."""
+
+
+def command(
+    commands: typer.Typer,
+    *,
+    options: Collection[str] = ("as_json", "plain", "accept"),
+    interrupted: str = RUNS_GO_ON,
+    **settings: Any,
+) -> Callable[[Callable[Concatenate[Call, Output, P], Coroutine[Any, Any, int]]], Callable[..., None]]:
+    """Make a command of a function, which returns its exit code; an error becomes one line, with its own exit code.
+
+    The function is called with a :class:`Call` and where it prints; what follows are the command's own parameters.
+
+    Args:
+        commands: gets the command, under the function's name.
+        options: those of :func:`_shared` that it has beside its own.
+        interrupted: what a signal's end is told with.
+        settings: Typer's.
+    """
+
+    def made(work: Callable[Concatenate[Call, Output, P], Coroutine[Any, Any, int]]) -> Callable[..., None]:
+        def called(
+            context: typer.Context,
+            as_json: bool = False,
+            plain: bool = "plain" not in options,  # it prints another program's words
+            accept: bool = False,
+            **own: Any,
+        ) -> None:
+            output = Output(as_json, plain)
+            call = Call(path=context.obj, output=output, accept=accept)
+            done: Callable[..., Coroutine[Any, Any, int]] = work
+            raise typer.Exit(run_to_end(lambda: done(call, output, **own), output.complain, interrupted=interrupted))
+
+        shared = inspect.signature(_shared, eval_str=True).parameters
+        own = list(inspect.signature(work, eval_str=True).parameters.values())[2:]
+        parameters = [shared["context"], *own, *(shared[name] for name in options)]
+        signature = inspect.Signature([each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters])
+        called.__signature__ = signature  # type: ignore[attr-defined]  # typing knows no such thing
+        called.__annotations__ = {each.name: each.annotation for each in parameters}
+        called.__name__, called.__doc__ = work.__name__, work.__doc__
+        return commands.command(**settings)(called)
+
+    return made
 
 
 def replay(output: Output, path: Path | None) -> int:

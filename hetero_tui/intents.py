@@ -148,60 +148,13 @@ class Intents(Protocol):
 class Refusing(ABC):
     """What of :class:`Intents` needs the live session, for what stands in its place: all of it is refused."""
 
-    async def probe(self) -> None:
-        self._refuse()
-
-    async def up(self) -> None:
-        self._refuse()
-
-    async def install(self, extras: Sequence[str], *, from_laptop: bool) -> BootstrapReport:
-        self._refuse()
-
-    async def look_for_problems(self, *, mends: bool) -> CheckReport:
-        self._refuse()
-
-    def mistakes_in(self, job: str, settings: Mapping[str, str], paths: Sequence[str] = ()) -> tuple[str, ...]:
-        self._refuse()
-
-    async def train(self, job: str, settings: Mapping[str, str], paths: Sequence[str] = ()) -> str:
-        self._refuse()
-
-    async def stop_run(self) -> None:
-        self._refuse()
-
-    async def resume(self, run: str | None = None) -> str:
-        self._refuse()
-
-    async def drain(self, host: str) -> object:
-        self._refuse()
-
-    async def bring_back(self, host: str) -> object:
-        self._refuse()
-
-    async def list_runs(self) -> None:
-        self._refuse()
-
-    async def read_run(self, run: str) -> RunView:
-        self._refuse()
-
-    def logs(self, run: str | None, host: str) -> AsyncGenerator[LoggedLine]:
-        self._refuse()
-
-    def shell_command(self, host: str) -> tuple[str, ...]:
-        self._refuse()
-
-    async def save(self, name: str, text: str) -> str:
-        self._refuse()
-
-    def accept_host_key(self, host: str) -> None:
-        self._refuse()
-
-    def teardown_preview(self) -> TeardownPreview:
-        self._refuse()
-
-    async def down(self) -> TeardownReport:
-        self._refuse()
-
     @abstractmethod
     def _refuse(self) -> NoReturn:
         """Raise a UsageError that says why."""
+
+    def _refused(self, *_: object, **__: object) -> NoReturn:
+        self._refuse()
+
+    probe = up = down = install = look_for_problems = mistakes_in = _refused
+    train = stop_run = resume = drain = bring_back = list_runs = read_run = logs = _refused
+    shell_command = save = accept_host_key = teardown_preview = _refused

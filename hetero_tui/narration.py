@@ -172,7 +172,6 @@ class StepPrinter:
         self._demo = demo
         self._iterations = 0
         self._printed = float("-inf")
-        self._since = 0
         self._samples = 0
         self._began: float | None = None
         self._recent: deque[tuple[float, int]] = deque(maxlen=_RECENT_STEPS)

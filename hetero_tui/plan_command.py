@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hetero_tui import commanding
-from hetero_tui.cli_options import AcceptKeys, Job, Json, Plain, Settings, With
+from hetero_tui.cli_options import Job, Settings, With
+from hetero_tui.commanding import Call
 from hetero_tui.launcher import DONE, FAILED
 from hetero_tui.narration import Output
 
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from remote_agent.settings import TrainingConfig
 
 
-def plan(
-    context: typer.Context,
+async def plan(
+    call: Call,
+    output: Output,
     job: Job,
     settings: Settings = None,
     paths: With = None,
@@ -41,39 +42,30 @@ def plan(
         bool, typer.Option("--race", help="Train the two best ways for 20 s each, and compare what they did.")
     ] = False,
     by: Annotated[str, typer.Option("--by", help="What a race is won by: speed, or loss (fall a second).")] = "speed",
-    as_json: Json = False,
-    plain: Plain = False,
-    accept: AcceptKeys = False,
-) -> None:
+) -> int:
     """Say what a step will take and which machines help. Nothing is trained."""
     from hetero_tui.planning import fleet_file
     from hetero_tui.planning import what_if as what_if_changes
     from hetero_tui.runs.order import read_order
 
-    output = Output(as_json, plain)
-    commanding.checked(
-        output, lambda: _check(allow, by, race=race, measure=measure, what_if=bool(what_if), fleet=fleet is not None)
-    )
+    _check(allow, by, race=race, measure=measure, what_if=bool(what_if), fleet=fleet is not None)
     pairs = [*(settings or ()), *([f"allow={allow}"] if allow != "exact" else [])]
-    order = commanding.checked(output, lambda: read_order(job, pairs, paths or ()))
-    config = commanding.checked(output, lambda: _config(order, fleet=fleet is not None))
+    order = read_order(job, pairs, paths or ())
+    config = _config(order, fleet=fleet is not None)
     changes = what_if or []
     if fleet is not None:
-        described = commanding.checked(output, lambda: fleet_file.read(fleet))
-        code = commanding.checked(output, lambda: _print(output, described.survey, config, changes, explain=explain))
-        if described.faults_per_host_day and not as_json and code == DONE:
+        described = fleet_file.read(fleet)
+        code = _print(output, described.survey, config, changes, explain=explain)
+        if described.faults_per_host_day and not output.as_json and code == DONE:
             lost = described.lost(len(described.survey.hosts), 1.0)
             output.data(f"faults: {100 * lost:.2g}% of the time would be lost")
-        raise typer.Exit(code)
-
-    async def work(session: Session, output: Output) -> int:
+        return code
+    async with call.session() as session:
         what_if_changes.check([host.name for host in session.inventory.hosts], changes)
         survey, measured = await session.survey_of(order, anew=measure)
         if race:
             return await _race(session, output, order, survey, config, "loss" if by == "loss" else "speed")
         return _print(output, survey, config, changes, explain=explain, measured=measured)
-
-    commanding.in_session(context, output, accept, work)
 
 
 def _check(allow: str, by: str, *, race: bool, measure: bool, what_if: bool, fleet: bool) -> None:

@@ -42,14 +42,12 @@ class Code:
     """What goes with a job.
 
     Attributes:
-        root: the job's folder.
-        files: where each one lies there (with ``/``), and here; the job's own file is the first.
+        files: where each one lies in the job's folder (with ``/``), and here; the job's own file is the first.
         sizes: their bytes, in the same order.
         left: files beside the job that are not among them.
         notices: what is not wrong, and may not be meant.
     """
 
-    root: Path
     files: Mapping[str, Path]
     sizes: tuple[int, ...]
     left: tuple[str, ...]
@@ -120,7 +118,7 @@ def collect(file: Path, paths: Sequence[str] = ()) -> Code:
     if mistakes:
         raise OrderError(tuple(mistakes), hint=hint)
     left = tuple(_left(root, files))
-    return Code(root=root, files=files, sizes=tuple(sizes), left=left, notices=tuple(_notices(imports, root, files)))
+    return Code(files=files, sizes=tuple(sizes), left=left, notices=tuple(_notices(imports, root, files)))
 
 
 class _Refused(Exception):

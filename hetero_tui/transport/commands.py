@@ -23,7 +23,6 @@ OUTPUT_LIMIT = 8 * 1024 * 1024
 LINE_LIMIT = 4 * 1024 * 1024
 """Bytes of the longest line that ``stream`` accepts."""
 
-_CHUNK = 64 * 1024
 _TAIL = 16 * 1024
 
 # stdin is counted before the file gets its name: when a connection breaks, cat sees an ordinary end of input.

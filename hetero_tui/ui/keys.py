@@ -15,221 +15,6 @@ VIEWS = {FLEET: "Fleet", RUN: "Run", PLAN: "Plan", FAULTS: "Faults", RUNS: "Runs
 
 EVERYWHERE = frozenset(VIEWS)
 
-
-@dataclass(frozen=True, kw_only=True)
-class Key:
-    """A key and what it does.
-
-    Attributes:
-        key: as it is printed.
-        code: as Textual names it.
-        action: that it carries out, and its name in the settings file.
-        word: for the line at the bottom.
-        help: a sentence.
-        changes: whether it changes something on the machines, which ``--readonly`` refuses.
-        views: where it works.
-    """
-
-    key: str
-    code: str
-    action: str
-    word: str
-    help: str
-    changes: bool = False
-    views: frozenset[int] = EVERYWHERE
-
-
-def _in(*views: int) -> frozenset[int]:
-    return frozenset(views)
-
-
-KEYS = (
-    Key(key="?", code="question_mark", action="help", word="help", help="What the keys and signs mean"),
-    Key(key="p", code="p", action="probe", word="probe", help="Look at every machine again"),
-    Key(key="u", code="u", action="up", word="up", help="Start the cluster on every fit machine", changes=True),
-    Key(key="t", code="t", action="train", word="train", help="Train a model on all of them", changes=True),
-    Key(
-        key="s",
-        code="s",
-        action="stop",
-        word="stop",
-        help="Stop the run after its step, with a checkpoint; asks first",
-        changes=True,
-    ),
-    Key(key="r", code="r", action="resume", word="resume", help="Let a run that ended too early go on", changes=True),
-    Key(key="/", code="slash", action="filter", word="filter", help="Show only the lines that match a text"),
-    Key(key="o", code="o", action="sort", word="sort", help="Sort by the next column"),
-    Key(key="y", code="y", action="copy", word="copy", help="Copy the marked line, or the lines that are shown"),
-    Key(key=":", code="colon", action="command_palette", word="commands", help="Views, machines, runs, commands"),
-    Key(
-        key="D",
-        code="D",
-        action="teardown",
-        word="teardown",
-        help="Stop everything everywhere; asks first",
-        changes=True,
-    ),
-    Key(
-        key="enter",
-        code="enter",
-        action="open",
-        word="open",
-        help="All that is known of the marked machine; or look at the marked run",
-        views=_in(FLEET, RUNS),
-    ),
-    Key(
-        key="k",
-        code="k",
-        action="key",
-        word="accept key",
-        help="Look at the host key that a new machine offers",
-        changes=True,
-        views=_in(FLEET),
-    ),
-    Key(
-        key="b",
-        code="b",
-        action="bring_back",
-        word="bring back",
-        help="Bring the marked machine back into the run now, drained or lost",
-        changes=True,
-        views=_in(FLEET, FAULTS),
-    ),
-    Key(
-        key="d",
-        code="d",
-        action="drain",
-        word="drain",
-        help="Have the marked machine leave the run after its step, with nothing lost",
-        changes=True,
-        views=_in(FLEET),
-    ),
-    Key(
-        key="!",
-        code="exclamation_mark",
-        action="shell",
-        word="shell",
-        help="A shell on the marked machine",
-        changes=True,
-        views=_in(FLEET),
-    ),
-    Key(
-        key="c",
-        code="c",
-        action="check",
-        word="check",
-        help="Look for all that may keep the machines from training well, and how to mend it",
-        views=_in(FLEET),
-    ),
-    Key(
-        key="i",
-        code="i",
-        action="install",
-        word="install",
-        help="Install what is missing on the machines; asks first",
-        changes=True,
-        views=_in(FLEET),
-    ),
-    Key(
-        key="a",
-        code="a",
-        action="add",
-        word="add",
-        help="Add a machine, or those of ~/.ssh/config, to the inventory",
-        changes=True,
-        views=_in(FLEET),
-    ),
-    Key(
-        key="e",
-        code="e",
-        action="edit",
-        word="edit",
-        help="Change the marked machine in the inventory, or open that in your editor",
-        changes=True,
-        views=_in(FLEET),
-    ),
-    Key(
-        key="R",
-        code="R",
-        action="remove",
-        word="remove",
-        help="Take the marked machine out of the inventory; asks first",
-        changes=True,
-        views=_in(FLEET),
-    ),
-    Key(
-        key="l",
-        code="l",
-        action="logs",
-        word="logs",
-        help="The logs of the marked machine or run",
-        views=_in(FLEET, FAULTS, RUNS),
-    ),
-    Key(
-        key="g",
-        code="g",
-        action="scale",
-        word="log scale",
-        help="The loss on a logarithmic scale, or not",
-        views=_in(RUN),
-    ),
-    Key(key="m", code="m", action="smooth", word="smooth", help="The loss smoothed, or not", views=_in(RUN)),
-    Key(
-        key="z",
-        code="z",
-        action="zoom",
-        word="zoom",
-        help="All steps, the last tenth of them, the last hundred",
-        views=_in(RUN),
-    ),
-    Key(key="space", code="space", action="mark", word="mark", help="Mark a run to compare it", views=_in(RUNS)),
-    Key(key="c", code="c", action="compare", word="compare", help="Compare the marked runs", views=_in(RUNS)),
-    Key(
-        key="f",
-        code="f",
-        action="follow",
-        word="pause",
-        help="Stop following the log, or follow it again",
-        views=_in(LOGS),
-    ),
-    Key(
-        key="n",
-        code="n",
-        action="source",
-        word="next log",
-        help="The next process: coordinator, workers, Ray, all",
-        views=_in(LOGS),
-    ),
-    Key(
-        key="w", code="w", action="save", word="save", help="Write the lines that are shown to a file", views=_in(LOGS)
-    ),
-)
-
-QUIT = Key(
-    key="q",
-    code="q",
-    action="detach",
-    word="detach",
-    help="Leave; what runs on the machines goes on (ctrl+q, ctrl+c too)",
-)
-QUIT_FOR_GOOD = Key(
-    key="q", code="q", action="detach", word="quit", help="Leave; the demo's machines go away (ctrl+q, ctrl+c too)"
-)
-CHAOS = Key(key="x", code="x", action="chaos", word="chaos", help="The demo's own: break a machine every few seconds")
-
-ADD = Key(key="a", code="a", action="add", word="add", help="Add a machine in a form, or those of ~/.ssh/config")
-EDIT = Key(key="e", code="e", action="edit", word="edit", help="Open the inventory in your editor ($EDITOR)")
-DEMO = Key(key="d", code="d", action="demo", word="demo", help="See it work on this computer, with nothing to set up")
-
-RESUMABLE = (RunState.LOST, RunState.FAILED, RunState.STOPPED)
-"""Where a run stands that can go on from its newest checkpoint."""
-
-
-def is_resumable(run: RunView) -> bool:
-    """Whether a run that has ended can go on: before its first checkpoint there is nothing to go on from."""
-    return run.state in RESUMABLE and bool(run.checkpoint)
-
-
 _NAMES = {
     "exclamation_mark": "!",
     "question_mark": "?",
@@ -240,7 +25,158 @@ _NAMES = {
     "full_stop": ".",
     "minus": "-",
     "plus": "+",
+    "greater_than_sign": ">",
+    "less_than_sign": "<",
+    "left_square_bracket": "[",
+    "right_square_bracket": "]",
 }
+"""How keys are printed whose names are others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """A key and what it does.
+
+    Attributes:
+        code: as Textual names it.
+        action: that it carries out, and its name in the settings file.
+        help: a sentence.
+        said: for the line at the bottom; empty: the action's name.
+        changes: whether it changes something on the machines, which ``--readonly`` refuses.
+        views: where it works.
+    """
+
+    code: str
+    action: str
+    help: str
+    said: str = ""
+    changes: bool = False
+    views: frozenset[int] = EVERYWHERE
+
+    @property
+    def key(self) -> str:
+        """As it is printed."""
+        return _NAMES.get(self.code, self.code)
+
+    @property
+    def word(self) -> str:
+        """For the line at the bottom."""
+        return self.said or self.action.replace("_", " ")
+
+
+def _in(*views: int) -> frozenset[int]:
+    return frozenset(views)
+
+
+KEYS = (
+    Key(code="question_mark", action="help", help="What the keys and signs mean"),
+    Key(code="p", action="probe", help="Look at every machine again"),
+    Key(code="u", action="up", help="Start the cluster on every fit machine", changes=True),
+    Key(code="t", action="train", help="Train a model on all of them", changes=True),
+    Key(code="s", action="stop", help="Stop the run after its step, with a checkpoint; asks first", changes=True),
+    Key(code="r", action="resume", help="Let a run that ended too early go on", changes=True),
+    Key(code="slash", action="filter", help="Show only the lines that match a text"),
+    Key(code="o", action="sort", help="Sort by the next column"),
+    Key(code="y", action="copy", help="Copy the marked line, or the lines that are shown"),
+    Key(code="colon", action="command_palette", said="commands", help="Views, machines, runs, commands"),
+    Key(code="D", action="teardown", help="Stop everything everywhere; asks first", changes=True),
+    Key(
+        code="enter",
+        action="open",
+        help="All that is known of the marked machine; or look at the marked run",
+        views=_in(FLEET, RUNS),
+    ),
+    Key(
+        code="k",
+        action="key",
+        said="accept key",
+        help="Look at the host key that a new machine offers",
+        changes=True,
+        views=_in(FLEET),
+    ),
+    Key(
+        code="b",
+        action="bring_back",
+        help="Bring the marked machine back into the run now, drained or lost",
+        changes=True,
+        views=_in(FLEET, FAULTS),
+    ),
+    Key(
+        code="d",
+        action="drain",
+        help="Have the marked machine leave the run after its step, with nothing lost",
+        changes=True,
+        views=_in(FLEET),
+    ),
+    Key(code="exclamation_mark", action="shell", help="A shell on the marked machine", changes=True, views=_in(FLEET)),
+    Key(
+        code="c",
+        action="check",
+        help="Look for all that may keep the machines from training well, and how to mend it",
+        views=_in(FLEET),
+    ),
+    Key(
+        code="i",
+        action="install",
+        help="Install what is missing on the machines; asks first",
+        changes=True,
+        views=_in(FLEET),
+    ),
+    Key(
+        code="a",
+        action="add",
+        help="Add a machine, or those of ~/.ssh/config, to the inventory",
+        changes=True,
+        views=_in(FLEET),
+    ),
+    Key(
+        code="e",
+        action="edit",
+        help="Change the marked machine in the inventory, or open that in your editor",
+        changes=True,
+        views=_in(FLEET),
+    ),
+    Key(
+        code="R",
+        action="remove",
+        help="Take the marked machine out of the inventory; asks first",
+        changes=True,
+        views=_in(FLEET),
+    ),
+    Key(code="l", action="logs", help="The logs of the marked machine or run", views=_in(FLEET, FAULTS, RUNS)),
+    Key(code="g", action="scale", said="log scale", help="The loss on a logarithmic scale, or not", views=_in(RUN)),
+    Key(code="m", action="smooth", help="The loss smoothed, or not", views=_in(RUN)),
+    Key(code="z", action="zoom", help="All steps, the last tenth of them, the last hundred", views=_in(RUN)),
+    Key(code="space", action="mark", help="Mark a run to compare it", views=_in(RUNS)),
+    Key(code="c", action="compare", help="Compare the marked runs", views=_in(RUNS)),
+    Key(code="f", action="follow", said="pause", help="Stop following the log, or follow it again", views=_in(LOGS)),
+    Key(
+        code="n",
+        action="source",
+        said="next log",
+        help="The next process: coordinator, workers, Ray, all",
+        views=_in(LOGS),
+    ),
+    Key(code="w", action="save", help="Write the lines that are shown to a file", views=_in(LOGS)),
+)
+
+QUIT = Key(code="q", action="detach", help="Leave; what runs on the machines goes on (ctrl+q, ctrl+c too)")
+QUIT_FOR_GOOD = Key(
+    code="q", action="detach", said="quit", help="Leave; the demo's machines go away (ctrl+q, ctrl+c too)"
+)
+CHAOS = Key(code="x", action="chaos", help="The demo's own: break a machine every few seconds")
+
+ADD = Key(code="a", action="add", help="Add a machine in a form, or those of ~/.ssh/config")
+EDIT = Key(code="e", action="edit", help="Open the inventory in your editor ($EDITOR)")
+DEMO = Key(code="d", action="demo", help="See it work on this computer, with nothing to set up")
+
+RESUMABLE = (RunState.LOST, RunState.FAILED, RunState.STOPPED)
+"""Where a run stands that can go on from its newest checkpoint."""
+
+
+def is_resumable(run: RunView) -> bool:
+    """Whether a run that has ended can go on: before its first checkpoint there is nothing to go on from."""
+    return run.state in RESUMABLE and bool(run.checkpoint)
 
 
 ASKING = frozenset(
@@ -251,12 +187,7 @@ ASKING = frozenset(
 
 def remapped(keys: Sequence[Key], codes: Mapping[str, str]) -> tuple[Key, ...]:
     """The keys with the codes that the settings file gives for some actions."""
-    return tuple(
-        replace(key, code=codes[key.action], key=_NAMES.get(codes[key.action], codes[key.action]))
-        if key.action in codes
-        else key
-        for key in keys
-    )
+    return tuple(replace(key, code=codes[key.action]) if key.action in codes else key for key in keys)
 
 
 def clashes(keys: Sequence[Key]) -> list[str]:

@@ -12,13 +12,13 @@ from hetero_tui.ui.keys import Key
 from hetero_tui.ui.preferences import Preferences
 
 REPLAY_KEYS = (
-    Key(key="space", code="space", action="pause", word="pause", help="Let the time stand still, or pass again"),
-    Key(key=">", code="greater_than_sign", action="faster", word="faster", help="Let the time pass twice as fast"),
-    Key(key="<", code="less_than_sign", action="slower", word="slower", help="Let the time pass half as fast"),
-    Key(key="]", code="right_square_bracket", action="forward", word="forward", help="A twentieth further"),
-    Key(key="[", code="left_square_bracket", action="rewind", word="back", help="A twentieth back"),
+    Key(code="space", action="pause", help="Let the time stand still, or pass again"),
+    Key(code="greater_than_sign", action="faster", help="Let the time pass twice as fast"),
+    Key(code="less_than_sign", action="slower", help="Let the time pass half as fast"),
+    Key(code="right_square_bracket", action="forward", help="A twentieth further"),
+    Key(code="left_square_bracket", action="rewind", said="back", help="A twentieth back"),
 )
-QUIT_REPLAY = Key(key="q", code="q", action="detach", word="quit", help="Leave")
+QUIT_REPLAY = Key(code="q", action="detach", said="quit", help="Leave")
 SKIP = 0.05
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Protocol, runtime_checkable
 
@@ -56,10 +56,6 @@ class View:
     def log(self) -> tuple[LogLine, ...]:
         """The event log in the order of time with the notes in their places, newest first."""
         return tuple(sorted((*self.state.log, *self.notes), key=lambda line: line.time))[::-1]
-
-    def with_state(self, state: State) -> View:
-        """The same with another state."""
-        return replace(self, state=state)
 
 
 @runtime_checkable

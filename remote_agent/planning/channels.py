@@ -120,10 +120,6 @@ class Network:
         found = [channel for ends in (*self.out.values(), *self.into.values()) for channel in ends]
         return tuple(dict.fromkeys(found))
 
-    def busiest(self) -> Channel:
-        """The channel that was at work for longest."""
-        return max(self.all, key=lambda channel: channel.busy)
-
 
 def _ends(host: Host) -> tuple[Channel, Channel]:
     if host.both:

@@ -19,7 +19,7 @@ from remote_agent.planning.codec_sizes import LOSSY
 from remote_agent.planning.simulator import predict
 from remote_agent.planning.sites import DoesNotFit, NoRoom
 from remote_agent.planning.survey import Survey
-from remote_agent.planning.ways import ALLREDUCE, ASYNC, EXACT, LOCAL, SSP, SYNC, Prediction, Way
+from remote_agent.planning.ways import ALLREDUCE, ASYNC, LOCAL, SSP, SYNC, Prediction, Way
 
 MARGIN = 0.03
 """Part of a step's time below which a predicted difference is none."""
@@ -266,8 +266,3 @@ def _gains(search: _Search, survey: Survey, best: Prediction) -> dict[str, float
         else:
             gains[host.name] = -math.inf
     return gains
-
-
-def of_strategies(choice: Choice, names: Sequence[str] = EXACT) -> tuple[Prediction, ...]:
-    """The ways of these strategies, the fastest first."""
-    return tuple(each for each in choice.ways if each.way.strategy in names)

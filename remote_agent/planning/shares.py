@@ -121,12 +121,6 @@ def step_seconds(shares: Sequence[int], profiles: Sequence[DeviceProfile]) -> fl
     return max(profile.seconds(share) for share, profile in zip(shares, profiles, strict=True))
 
 
-def spread(shares: Sequence[int], profiles: Sequence[DeviceProfile]) -> float:
-    """How unevenly the devices that take part end: (slowest - fastest) / slowest, 0 for one device."""
-    times = [profile.seconds(share) for share, profile in zip(shares, profiles, strict=True) if share]
-    return (max(times) - min(times)) / max(times) if times else 0.0
-
-
 def fit(points: Sequence[tuple[int, float]], max_batch: int | None = None) -> DeviceProfile:
     """The profile that fits measured ``(samples, seconds)`` points best (least squares of ``t = o + b / s``).
 

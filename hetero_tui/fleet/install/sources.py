@@ -30,8 +30,6 @@ TORCH_INDEX = "https://download.pytorch.org/whl"
 VARIABLES = ("HETERO_TUI_INDEX", "HETERO_TUI_TORCH_INDEX", "HETERO_TUI_PYTHON_MIRROR")
 """Environment variables of the laptop that replace options."""
 
-_CHUNK = 1024 * 1024
-
 
 @dataclass(frozen=True, slots=True)
 class Sources:

@@ -14,10 +14,8 @@ from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.screens.dialog import Dialog
 from hetero_tui.ui.view import View
 
-_MOVE = Key(key="↑ ↓", code="", action="", word="", help="Choose a line; after tab, scroll the events")
-_VIEWS = Key(
-    key=f"1 - {max(VIEWS)}", code="", action="", word="", help=f"The views: {', '.join(VIEWS.values())}; esc goes back"
-)
+_MOVE = Key(code="↑ ↓", action="", help="Choose a line; after tab, scroll the events")
+_VIEWS = Key(code=f"1 - {max(VIEWS)}", action="", help=f"The views: {', '.join(VIEWS.values())}; esc goes back")
 _INDENT = 8
 
 

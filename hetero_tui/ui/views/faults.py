@@ -25,7 +25,6 @@ _COLUMNS = (
     Col(title="STALL", width=7, right=True, rank=1),
     Col(title="BACK", width=16),
 )
-_MENDED = ("late",)
 
 
 class FaultsPane(Pane):
@@ -38,12 +37,6 @@ class FaultsPane(Pane):
     def table(self) -> Table:
         """The table of faults."""
         return self.query_one("#faults", Table)
-
-    @property
-    def marked_fault(self) -> int | None:
-        """The number of the fault under the cursor."""
-        marked = self.table.rows.marked
-        return int(marked) if marked is not None else None
 
     def draw(self, view: View, width: int, height: int) -> None:
         """The newest fault first."""

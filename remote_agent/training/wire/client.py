@@ -43,10 +43,9 @@ class ExchangeClient(ShardLinks[NewWeights]):
         addresses: Sequence[tuple[str, int]],
         token: bytes,
         codecs: Codecs,
-        residual: Tensor | None = None,
         step: int | None = None,
     ) -> None:
-        super().__init__(layout, addresses, token, codecs, residual)
+        super().__init__(layout, addresses, token, codecs)
         self.step = step
         self._now: Exchanging[NewWeights] | None = None
         self._fetching: Fetching | None = None
@@ -160,27 +159,15 @@ class ExchangeClient(ShardLinks[NewWeights]):
         with self._changed:
             return () if self._now is None else self._now.contributed
 
-    def has(self, step: int, chunk: int) -> bool:
+    def awaited(self) -> NewWeights | None:
         now = self._now
-        return now is None or now.incoming.step != step or now.incoming.has[chunk]
-
-    def memory(self, header: Header) -> memoryview | None:
-        now = self._now
-        if header.kind is not Kind.WEIGHTS or now is None or now.incoming.step != header.step:
-            return None
-        return now.incoming.memory(header)
-
-    def arrived(self, header: Header) -> None:
-        now = self._now
-        if now is not None and now.incoming.step == header.step:
-            now.incoming.arrived(header)
-            self._wake_if_whole(now)
+        return None if now is None else now.incoming
 
     def take(self, shard: int, header: Header, payload: Tensor) -> None:
-        now = self._now
-        if now is not None and now.incoming.step == header.step:
-            now.incoming.decode(header, payload)  # without the lock: each link has chunks of its own
-            self._wake_if_whole(now)
+        incoming = self.awaited()
+        if incoming is not None and incoming.step == header.step:
+            incoming.decode(header, payload)  # without the lock: each link has chunks of its own
+            self.wake_if_whole(incoming)
             return
         with self._changed:
             if self._fetching is not None:
@@ -198,16 +185,11 @@ class ExchangeClient(ShardLinks[NewWeights]):
         newest = self.step if self._now is None else self._now.incoming.step
         if self._now is not None and header.step == newest:
             self._now.incoming.decode(header, payload)
-            self._wake_if_whole(self._now)
+            self.wake_if_whole(self._now.incoming)
         elif newest < header.step <= self.step + MAX_EARLY:
             self._early.append((header, payload))
         elif header.step > newest:
             self.fell_behind()
-
-    def _wake_if_whole(self, now: Exchanging[NewWeights]) -> None:
-        if now.incoming.whole:
-            with self._changed:
-                self._changed.notify_all()
 
     def take_newest(self, shard: int, step: int) -> None:
         with self._changed:

@@ -27,21 +27,13 @@ class ShardLinks(Worker, Generic[Awaited]):
     Args:
         addresses: (host, port) of each shard, in the layout's order.
         token: the cluster's secret.
-        residual: an earlier residual of error feedback: float32, shape ``(layout.numel,)``, on the gradients' device.
 
     Attributes:
         residual: the error of the gradient codec so far; None: there is none yet, or the codec needs no feedback.
     """
 
-    def __init__(
-        self,
-        layout: Layout,
-        addresses: Sequence[tuple[str, int]],
-        token: bytes,
-        codecs: Codecs,
-        residual: Tensor | None = None,
-    ) -> None:
-        self.residual = residual
+    def __init__(self, layout: Layout, addresses: Sequence[tuple[str, int]], token: bytes, codecs: Codecs) -> None:
+        self.residual: Tensor | None = None
         self.layout, self._codecs = layout, codecs
         self._changed = threading.Condition(threading.RLock())
         self._failure: ExchangeError | None = None
@@ -107,6 +99,29 @@ class ShardLinks(Worker, Generic[Awaited]):
         return max((link.last_sent for link in self._links), default=0.0)
 
     # --- For the links -----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def awaited(self) -> Awaited | None:
+        """The weights that come in now."""
+
+    def has(self, step: int, chunk: int) -> bool:
+        incoming = self.awaited()
+        return incoming is None or incoming.step != step or incoming.has[chunk]
+
+    def memory(self, header: Header) -> memoryview | None:
+        incoming = self.awaited()
+        return None if incoming is None else incoming.memory(header)
+
+    def arrived(self, header: Header) -> None:
+        incoming = self.awaited()
+        if incoming is not None and incoming.awaits(header):
+            incoming.arrived(header)
+            self.wake_if_whole(incoming)
+
+    def wake_if_whole(self, incoming: Awaited) -> None:
+        if incoming.whole:
+            with self._changed:
+                self._changed.notify_all()
 
     def payload_size(self, header: Header) -> int:
         if header.chunk >= len(self.layout.chunks):

@@ -34,7 +34,7 @@ class FreshWeights(IncomingWeights):
         self.watermark: int | None = None
 
     def awaits(self, header: Header) -> bool:
-        return header.kind is self.kind and header.step == self.step and super().awaits(header)
+        return header.kind is self.kind and super().awaits(header)
 
     def arrived(self, header: Header) -> None:
         with self._lock:
@@ -146,30 +146,14 @@ class StaleClient(ShardLinks[FreshWeights]):
         with self._changed:
             return () if self._now is None else self._now.contributed
 
-    def has(self, step: int, chunk: int) -> bool:
-        incoming = self._incoming
-        return incoming is None or incoming.step != step or incoming.has[chunk]
-
-    def memory(self, header: Header) -> memoryview | None:
-        incoming = self._incoming
-        return None if incoming is None else incoming.memory(header)
-
-    def arrived(self, header: Header) -> None:
-        incoming = self._incoming
-        if incoming is not None and incoming.awaits(header):
-            incoming.arrived(header)
-            self._wake_if_whole(incoming)
+    def awaited(self) -> FreshWeights | None:
+        return self._incoming
 
     def take(self, shard: int, header: Header, payload: Tensor) -> None:
         incoming = self._incoming
         if incoming is not None:
             incoming.decode(header, payload)  # without the lock: each link has chunks of its own
-            self._wake_if_whole(incoming)
-
-    def _wake_if_whole(self, incoming: FreshWeights) -> None:
-        if incoming.whole:
-            with self._changed:
-                self._changed.notify_all()
+            self.wake_if_whole(incoming)
 
     def take_newest(self, shard: int, step: int) -> None:
         """Ignore a FETCHED frame; the WHOLE frames before it are enough."""

@@ -126,7 +126,7 @@ class IncomingWeights:
 
     def awaits(self, header: Header) -> bool:
         """Whether the frame is still missing here."""
-        return not self.has[header.chunk]
+        return header.step == self.step and not self.has[header.chunk]
 
     def memory(self, header: Header) -> memoryview | None:
         """The memory into which the payload can be received; None: it has to be decoded, or is not awaited."""

@@ -2,15 +2,12 @@
 
 torch's own store (``TCPStore``) takes reads and writes of anyone who can connect to it. Here each side first proves
 that it knows the secret, as on all connections of the exchange (:mod:`remote_agent.training.wire.handshake`); the
-workers have it from the coordinator's calls, which Ray keeps from others. Then, in big-endian numbers::
+workers have it from the coordinator's calls, which Ray keeps from others. Then some members of a group, or all, swap
+what they have to say, in big-endian numbers::
 
-    member                                                    coordinator
-      JOIN, group, rank, size          ───────────────────▸
-                                 ◂───  verdict, once all have joined or the group was given up
-      PUT, group, key, value           ───────────────────▸
-                                 ◂───  nothing
-      GET, group, key                  ───────────────────▸
-                                 ◂───  value, once there is one
+    member                                                             coordinator
+      group, what about, rank, a bit for each member that swaps, words  ──▸
+                 ◂──  the words of each, once all have come; or that they will not
 """
 
 from __future__ import annotations
@@ -20,25 +17,21 @@ import secrets
 import socket
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Self
 
 from remote_agent.training.deadlines import GROUP_S
 from remote_agent.training.shared.messages import GroupMembership
-from remote_agent.training.wire import handshake
+from remote_agent.training.wire import frames, handshake
 from remote_agent.training.wire.connection import Connection
 from remote_agent.training.wire.deadlines import ACCEPT_PAUSE_S
 from remote_agent.training.wire.errors import ConnectionBroken, ExchangeError, MalformedFrame
 
-COMPLETE, GIVEN_UP = b"complete", b"given up"
-"""The verdict on a group: all members have come, or one was lost before."""
-
 _BACKLOG = 128
-_MOST = 1 << 20  # bytes of a key or a value
-_JOIN, _PUT, _GET = range(3)
-_REQUEST = struct.Struct("!BQII")  # what, group, bytes of the key, bytes of the value
-_ANSWER = struct.Struct("!?I")  # whether there is one, bytes of the value
-_MEMBER = struct.Struct("!II")  # rank, size
+_MOST = 1 << 20  # bytes of a member's words
+_REQUEST = struct.Struct("!QBIII")  # group, what about, rank, workers in the group, bytes of bits and words
+_ANSWER = struct.Struct("!?I")  # whether all have come, bytes of one's words
+_PRESENCE, _ADDRESSES = range(2)  # what it is about
 _KEPT_GROUPS = 2  # a late member of the group before may still ask
 
 
@@ -58,9 +51,8 @@ class MeetingPlace:
         self._address, self._port = address, int(self._listener.getsockname()[1])
         self._secret, self._number = secrets.token_bytes(32), 0
         self._changed = threading.Condition()
-        self._present: dict[int, set[int]] = {}
-        self._values: dict[tuple[int, bytes], bytes] = {}
-        self._verdicts: dict[int, bytes] = {}
+        self._words: dict[tuple[int, int, bytes], dict[int, bytes]] = {}
+        self._given_up = 0
         self._strangers = handshake.Strangers()
         threading.Thread(target=self._accept, name="meeting-place", daemon=True).start()
 
@@ -68,10 +60,7 @@ class MeetingPlace:
         """A new group of a member on each of these hosts: what each of them must know."""
         with self._changed:
             self._number += 1
-            oldest = self._number - _KEPT_GROUPS
-            self._present = {number: there for number, there in self._present.items() if number > oldest}
-            self._values = {key: value for key, value in self._values.items() if key[0] > oldest}
-            self._verdicts = {number: word for number, word in self._verdicts.items() if number > oldest}
+            self._words = {key: words for key, words in self._words.items() if key[0] > self._number - _KEPT_GROUPS}
         return tuple(
             GroupMembership(
                 number=self._number,
@@ -85,9 +74,9 @@ class MeetingPlace:
         )
 
     def give_up(self, membership: GroupMembership) -> None:
-        """Threads that still wait for the group's other members stop waiting."""
+        """Threads that still wait for the other members of this group, or of one before it, stop waiting."""
         with self._changed:
-            self._verdicts.setdefault(membership.number, GIVEN_UP)
+            self._given_up = max(self._given_up, membership.number)
             self._changed.notify_all()
 
     def _accept(self) -> None:
@@ -115,38 +104,23 @@ class MeetingPlace:
                 logging.getLogger(__name__).info("meeting place: %s", error)
 
     def _answer(self, connection: Connection) -> None:
-        request = bytearray(_REQUEST.size)
-        connection.receive_into(request)
-        what, number, key_bytes, value_bytes = _REQUEST.unpack(request)
-        if max(key_bytes, value_bytes) > _MOST:
-            raise MalformedFrame(f"{connection.peer} sent a request that is too long")
-        key, value = bytearray(key_bytes), bytearray(value_bytes)
-        connection.receive_into(key)
-        connection.receive_into(value)
-        found: bytes | None = b""
-        if what == _JOIN:
-            self._join(number, *_MEMBER.unpack(key))
-            found = self._await(lambda: self._verdicts.get(number))
-        elif what == _PUT:
-            with self._changed:
-                self._values[number, bytes(key)] = bytes(value)
-                self._changed.notify_all()
-        else:
-            found = self._await(lambda: self._values.get((number, bytes(key))))
-        connection.send(_ANSWER.pack(found is not None, len(found or b"")), found or b"")
-
-    def _join(self, number: int, rank: int, size: int) -> None:
+        number, about, rank, size, length = _REQUEST.unpack(_received(connection, _REQUEST.size))
+        if not 0 < size <= 8 * length <= 8 * _MOST:
+            raise MalformedFrame(f"{connection.peer} sent a request that is too long, or none")
+        said = _received(connection, length)
+        bits, own = said[: -(-size // 8)], said[-(-size // 8) :]
+        ranks = [each for each, swaps in enumerate(frames.unpack_bits(bits, size)) if swaps]
         with self._changed:
-            there = self._present.setdefault(number, set())
-            there.add(rank)
-            if len(there) == size:
-                self._verdicts.setdefault(number, COMPLETE)
-                self._changed.notify_all()
-
-    def _await(self, look: Callable[[], bytes | None]) -> bytes | None:
-        with self._changed:
-            self._changed.wait_for(lambda: look() is not None, GROUP_S)
-            return look()
+            words = self._words.setdefault((number, about, bits), {})
+            words[rank] = own
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: len(words) == len(ranks) or number <= self._given_up, GROUP_S)
+            found = [words.get(each) for each in ranks]
+        if None in found:
+            connection.send(_ANSWER.pack(False, 0))
+            return
+        for each in found:
+            connection.send(_ANSWER.pack(True, len(each or b"")), each or b"")
 
 
 class Member:
@@ -170,30 +144,32 @@ class Member:
     def __exit__(self, *_: object) -> None:
         self._connection.__exit__(None, None, None)
 
-    def join(self) -> bytes:
-        """The verdict on the group, once there is one.
+    def join(self) -> None:
+        """Wait until all members of the group are there.
 
         Raises:
-            ExchangeError: there was none within :data:`GROUP_S`, or the coordinator is gone.
+            ExchangeError: not all of them came within :data:`GROUP_S`, or the coordinator is gone.
         """
-        return self._ask(_JOIN, _MEMBER.pack(self._membership.rank, len(self._membership.hosts)))
+        self._swap(_PRESENCE, b"", range(len(self._membership.hosts)))
 
-    def swap(self, own: bytes, ranks: tuple[int, ...]) -> list[bytes]:
-        """What the members with these ranks have to say to each other, in their order; ``own`` is what this one has.
+    def swap(self, own: bytes, ranks: Sequence[int]) -> list[bytes]:
+        """The addresses of the members with these ranks, by rank; ``own`` is this one's. Raises as :meth:`join`."""
+        return self._swap(_ADDRESSES, own, ranks)
 
-        Raises:
-            ExchangeError: as :meth:`join`.
-        """
-        self._ask(_PUT, f"{self._membership.rank} of {ranks}".encode(), own)
-        return [self._ask(_GET, f"{rank} of {ranks}".encode()) for rank in ranks]
+    def _swap(self, about: int, own: bytes, ranks: Sequence[int]) -> list[bytes]:
+        membership, size = self._membership, len(self._membership.hosts)
+        said = frames.pack_bits(each in ranks for each in range(size)) + own
+        self._connection.send(_REQUEST.pack(membership.number, about, membership.rank, size, len(said)), said)
+        return [self._next() for _ in ranks]
 
-    def _ask(self, what: int, key: bytes, value: bytes = b"") -> bytes:
-        self._connection.send(_REQUEST.pack(what, self._membership.number, len(key), len(value)), key + value)
-        answer = bytearray(_ANSWER.size)
-        self._connection.receive_into(answer)
-        is_there, length = _ANSWER.unpack(answer)
-        found = bytearray(length)
-        self._connection.receive_into(found)
+    def _next(self) -> bytes:
+        is_there, length = _ANSWER.unpack(_received(self._connection, _ANSWER.size))
         if not is_there:
-            raise ConnectionBroken(f"nothing came from the other workers within {GROUP_S:g} s")
-        return bytes(found)
+            raise ConnectionBroken("a worker was lost, or did not come, while the group was formed")
+        return _received(self._connection, length)
+
+
+def _received(connection: Connection, size: int) -> bytes:
+    buffer = bytearray(size)
+    connection.receive_into(buffer)
+    return bytes(buffer)

@@ -39,7 +39,7 @@ from remote_agent import tls
 from remote_agent.training.deadlines import GROUP_S, REDUCE_S
 from remote_agent.training.shared.messages import GroupMembership
 from remote_agent.training.wire.errors import ExchangeError
-from remote_agent.training.worker.meeting_place import COMPLETE, Member
+from remote_agent.training.worker.meeting_place import Member
 
 PIECE = 1 << 20
 """Elements that are summed at a time; two pieces are under way at once, so that the wire never rests."""
@@ -83,8 +83,7 @@ class ProcessGroup:
         try:
             with Member(membership) as member:
                 # All are alive a moment before gloo, whose waiting can't be ended, connects them.
-                if member.join() != COMPLETE:
-                    raise GroupBroken("a worker was lost while the group was formed")
+                member.join()
                 for ranks in levels(membership):
                     takes_part = membership.rank in ranks and len(ranks) > 1
                     self._groups.append(_connected(member, membership, ranks, address) if takes_part else None)

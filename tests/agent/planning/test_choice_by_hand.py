@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from remote_agent.planning import choice
-from remote_agent.planning.choice import Choice, Limits, choose, of_strategies
+from remote_agent.planning.choice import Choice, Limits, choose
 from remote_agent.planning.sites import DoesNotFit, NoRoom
 from remote_agent.planning.survey import Host, Survey
 from remote_agent.planning.ways import Prediction, Term, Way
@@ -181,13 +181,6 @@ def test_gains_are_found_for_up_to_64_hosts(choosing: Choosing) -> None:
         return len(choosing(fleet, lambda way: 1 / len(way.hosts))[0].gains)
 
     assert (gains(64), gains(65)) == (64, 0)
-
-
-def test_of_strategies_keeps_the_order_by_speed(choosing: Choosing) -> None:
-    order = {"async": 1.0, "allreduce": 2.0, "sync": 3.0}
-    found, _ = choosing(fleet_of("a"), lambda way: order.get(way.strategy, 9.0), Limits(inexact=True, codec="fp32"))
-    assert [each.way.strategy for each in of_strategies(found)] == ["allreduce", "sync"]
-    assert [each.way.strategy for each in of_strategies(found, ("async",))] == ["async"]
 
 
 # --- Which sets of hosts are looked at -------------------------------------------------------------------------------

@@ -114,8 +114,9 @@ def test_the_busiest_channel_is_the_one_that_was_at_work_for_longest() -> None:
     network.send(agenda, "b", "a", 4000, 0.0, lambda _: None)
     network.send(agenda, "a", "b", 1000, 0.0, lambda _: None)
     agenda.run()
-    assert network.busiest().name in ("the link of b (out)", "the link of a (in)")
-    assert network.busiest().busy == pytest.approx(CHUNK_S)
+    busiest = max(network.all, key=lambda channel: channel.busy)
+    assert busiest.name in ("the link of b (out)", "the link of a (in)")
+    assert busiest.busy == pytest.approx(CHUNK_S)
 
 
 def test_a_link_that_nobody_measured_holds_nothing_up() -> None:

@@ -13,7 +13,6 @@ from remote_agent.planning.shares import (
     least_slice,
     scaled,
     split,
-    spread,
     step_seconds,
     without_crumbs,
 )
@@ -193,10 +192,6 @@ def test_a_single_sample_is_filled_up_only_from_slices_that_can_spare_one() -> N
     assert without_crumbs([2, 2, 1], (2, 2, 9), 2) == (2, 2, 1)
 
 
-def test_spread_is_the_slowest_less_the_fastest_over_the_slowest() -> None:
-    assert spread((10, 5, 0), [DeviceProfile(10), DeviceProfile(10), DeviceProfile(1)]) == pytest.approx(0.5)
-
-
 def test_a_slice_that_is_too_small_goes_to_the_largest_that_has_room() -> None:
     assert without_crumbs([1, 5, 9], [99, 99, 99], 2) == (0, 5, 10)
     assert without_crumbs([9, 1, 5], [9, 99, 99], 2) == (9, 0, 6)
@@ -218,14 +213,6 @@ def test_a_batch_is_scaled_to_any_smaller_one_and_to_no_other() -> None:
     for batch in (-1, 4):
         with pytest.raises(ValueError, match=f"a batch of {batch} samples is not a part of one of 3"):
             scaled((1, 2), batch)
-
-
-@pytest.mark.parametrize(("shares", "uneven"), [((20, 10), 0.5), ((40, 10), 0.75), ((0, 7), 0.0), ((0, 0), 0.0)])
-def test_how_unevenly_devices_end_is_a_part_of_the_step_whatever_its_length(
-    shares: tuple[int, ...], uneven: float
-) -> None:
-    assert spread(shares, [DeviceProfile(10)] * 2) == pytest.approx(uneven)
-    assert spread(shares, [DeviceProfile(0.01)] * 2) == pytest.approx(uneven)
 
 
 def test_a_single_sample_is_a_measurement() -> None:
