@@ -16,6 +16,7 @@ from hetero_tui.narration import Output
 from remote_agent import protocol
 
 if TYPE_CHECKING:  # asyncssh takes a while to import: `--help` does without
+    from hetero_tui.runs.membership import Asked
     from hetero_tui.session import Session
 
 commands = typer.Typer()
@@ -170,7 +171,6 @@ def drain(
         accept,
         host,
         lambda session: session.drain(host),
-        "{run} is told to go on without {host}",
     )
 
 
@@ -189,7 +189,6 @@ def undrain(
         accept,
         host,
         lambda session: session.bring_back(host),
-        "{host} takes part in {run} again as soon as its worker is started",
     )
 
 
@@ -334,17 +333,16 @@ def _change(
     output: Output,
     accept: bool,
     host: str,
-    ask: Callable[[Session], Coroutine[Any, Any, str]],
-    said: str,
+    ask: Callable[[Session], Coroutine[Any, Any, Asked]],
 ) -> None:
     """``ask`` that the run under way changes its hosts, and tell which run it was."""
 
     async def work(session: Session, output: Output) -> int:
-        run = await ask(session)
+        asked = await ask(session)
         if output.as_json:
-            output.document({"run": run, "host": host})
+            output.document({"run": asked.run, "host": host, "said": asked.said})
         else:
-            output.data(said.format(host=host, run=run))
+            output.data(asked.said)
         return DONE
 
     commanding.in_session(context, output, accept, work, narrate=False)

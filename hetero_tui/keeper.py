@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 from hetero_tui import events
 from hetero_tui.errors import HeteroTuiError, UsageError
-from hetero_tui.events import HostState, Level
+from hetero_tui.events import Level
 from hetero_tui.fold import apply
 from hetero_tui.state import State
 from remote_agent.states import RunState
@@ -84,20 +84,6 @@ class Keeper:
         with self._working(word, first=True):
             async with self._operation:
                 yield
-
-    @contextmanager
-    def _returning(self, name: str) -> Iterator[None]:
-        """Show a host that is out of the run as coming back, unless the request fails."""
-        host = self._state.host(name)
-        if host is None or host.state not in (HostState.DRAINED, HostState.PAUSED):
-            yield
-            return
-        self.emit(events.HostChanged(time=time.time(), host=name, state=HostState.RETURNING))
-        try:
-            yield
-        except BaseException:
-            self.emit(events.HostChanged(time=time.time(), host=name, state=host.state, detail=host.detail))
-            raise
 
     def _refuse_beside_live_run(self, step: str) -> None:
         live = self._state.run

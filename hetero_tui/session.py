@@ -267,21 +267,21 @@ class Session(Scripting):
                 self.emit(events.RunChanged(time=time.time(), run=summary.id, job=summary.job, state=RunState.STOPPING))
             await stop_run(self.inventory.cluster, self._fleet.transports[host], summary.id)
 
-    async def drain(self, host: str) -> str:
-        """Take ``host`` out of the current run after its step, without loss; returns the run's name.
+    async def drain(self, host: str) -> membership.Asked:
+        """Take ``host`` out of the current run after its step, without loss.
 
         Raises UsageError if the inventory has no such host, RunError if no run is in progress.
         """
         self._refuse_unknown(host, step="drain")
         with self._working("draining"):
-            run = await membership.drain(self.inventory.cluster, self._fleet.transports, host)
-            self.notice(Level.INFO, f"{run} is told to go on without {host}")
-            return run
+            asked = await membership.drain(self.inventory.cluster, self._fleet.transports, host)
+            self.notice(Level.INFO, asked.said)
+            return asked
 
-    async def bring_back(self, host: str) -> str:
+    async def bring_back(self, host: str) -> membership.Asked:
         """Let ``host`` take part again at once: it was drained, is paused after failures, or left the cluster.
 
-        Returns the run's name; raises as :meth:`drain` does.
+        Raises as :meth:`drain` does.
         """
         self._refuse_unknown(host, step="bring back")
         with self._working("bringing back"):
@@ -290,11 +290,13 @@ class Session(Scripting):
                 await fleet.look_at(host)
             if host not in fleet.members and head_name(fleet.surveyed) is not None:
                 await self._take_in(host)  # this also adds it to the run
-                return (await find_run(self.inventory.cluster, fleet.answering, None))[1].id
-            with self._returning(host):
-                run = await membership.undrain(self.inventory, fleet.transports, fleet.facts, fleet.surveyed, host)
-            self.notice(Level.INFO, f"{host} takes part in {run} again as soon as its worker is started")
-            return run
+                run = (await find_run(self.inventory.cluster, fleet.answering, None))[1].id
+                return membership.Asked(
+                    run, f"{host} is in the cluster again, and takes part in {run} as soon as it is started"
+                )
+            asked = await membership.undrain(self.inventory, fleet.transports, fleet.facts, fleet.surveyed, host)
+            self.notice(Level.INFO, asked.said)
+            return asked
 
     async def status(self, *, judge: bool = False) -> tuple[tuple[str, protocol.RunSummary], ...]:
         """Survey all hosts, ``judge`` those without a node, and return the runs, oldest first."""

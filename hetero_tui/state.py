@@ -81,6 +81,7 @@ class WorkerView:
     fraction: float
     simulated_speed: float | None = None
     alive: bool = True
+    is_coming: bool = False  # its process is being started, or it has no share yet
     slow_factor: float | None = None
     drained: bool = False
     retry_at: float | None = None

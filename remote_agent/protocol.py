@@ -188,6 +188,19 @@ class RunCommand:
     devices: tuple[DeviceSpec, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What a run's command will come to, as far as its last step tells; of ``drain``.
+
+    Attributes:
+        stays: every host that trains was told to leave, this one too: it goes on until another one takes part.
+        is_out: it has no part in the run just now.
+    """
+
+    stays: bool = False
+    is_out: bool = False
+
+
 # --- What a host answers ---------------------------------------------------------------------------------------------
 
 
@@ -574,6 +587,16 @@ class WorkerJoined(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class WorkerStarting(Event):
+    """The process of a worker that is lost, was drained or is new is being started; it takes part once it is ready."""
+
+    kind: ClassVar[str] = "worker_starting"
+    worker: str
+    host: str
+    device: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkerLost(Event):
     """A worker is gone (or silent past its deadline); its slice is issued again."""
 
@@ -804,6 +827,7 @@ EVENTS: tuple[type[Event], ...] = (
     RunStarted,
     PlanMade,
     WorkerJoined,
+    WorkerStarting,
     WorkerLost,
     WorkerSlow,
     SliceReissued,

@@ -12,10 +12,9 @@ import pytest
 
 from hetero_tui import deadlines, events
 from hetero_tui.errors import ClusterError, RunError
-from hetero_tui.events import ClusterState, HostState
+from hetero_tui.events import ClusterState
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.inventory import Host, Inventory
-from hetero_tui.runs import membership
 from hetero_tui.session import Session
 from remote_agent import protocol
 from remote_agent.states import RayState, RunState
@@ -73,36 +72,6 @@ async def test_a_teardown_shows_what_it_will_stop_at_once_and_takes_that_back_if
         with pytest.raises(ClusterError):
             await down
         assert (session.busy, session.state.cluster_state) == ("", ClusterState.DOWN)
-
-
-@pytest.mark.parametrize("refused", [False, True])
-async def test_a_host_is_shown_to_come_back_from_the_moment_it_is_asked_for(
-    session: Session, monkeypatch: pytest.MonkeyPatch, refused: bool
-) -> None:
-    def state() -> HostState:
-        (host,) = session.state.hosts
-        return host.state
-
-    async def undrain(*_: object) -> str:
-        assert state() is HostState.RETURNING
-        if refused:
-            raise RunError("no run is under way", step="undrain")
-        return "text-1"
-
-    async def look_at(_: str) -> None:
-        """All is known."""
-
-    monkeypatch.setattr(membership, "undrain", undrain)
-    monkeypatch.setattr(session._fleet, "look_at", look_at)
-    async with session:
-        session.emit(events.HostChanged(time=1.0, host="laptop", state=HostState.DRAINED))
-        if refused:
-            with pytest.raises(RunError):
-                await session.bring_back("laptop")
-            assert state() is HostState.DRAINED
-        else:
-            assert await session.bring_back("laptop") == "text-1"
-            assert state() is HostState.RETURNING
 
 
 async def test_a_host_that_is_back_after_a_down_from_elsewhere_starts_no_cluster(session: Session) -> None:

@@ -36,7 +36,6 @@ _TRANSIENT = (
     HostState.INSTALLING,
     HostState.STARTING,
     HostState.RESTARTING,
-    HostState.RETURNING,
     HostState.STOPPING,
     HostState.CONNECTING,
 )
@@ -118,15 +117,13 @@ def _all_words(host: HostView, now: float) -> tuple[str, ...]:
     if host.offered_key is not None:
         return ("new key: press k",)
     left = None if host.next_try is None else host.next_try - now
-    wait = "" if left is None else fmt.duration(max(1.0, left))
+    wait = "" if left is None or left <= 0 else fmt.duration(max(1.0, left))
     match host.state:
         case HostState.UNREACHABLE:
             since = "" if host.last_seen is None else f" {fmt.duration(now - host.last_seen)}"
             shorter = (f"{word}{since}, try in {wait}", f"{word}, try in {wait}", f"{word}, try {wait}", word)
             return (f"{word}{since}, next try in {wait}", *shorter) if wait else (f"{word}{since}", word)
         case HostState.PAUSED:
-            if left is not None and left <= 0:  # its worker is being started
-                return f"{word}, tried now", word
             next_try = (f"{word}, next try in {wait} (b: now)", f"{word}, try {wait} (b)") if wait else ()
             return (*next_try, f"{word} (b)")
         case HostState.DRAINED:

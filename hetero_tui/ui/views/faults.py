@@ -112,6 +112,8 @@ def _back(fault: Fault, view: View) -> Text:
         return Text(f"after {fmt.seconds(fault.back - fault.time)}", style=palette.foreground)
     if view.run is not None and view.run.state.final:
         return Text("slow to the end" if fault.word == "slow" else "never", style=palette.muted)
+    if view.run is not None and any(each.worker == fault.worker and each.is_coming for each in view.run.workers):
+        return Text("coming back", style=palette.warning)
     if fault.retry_s is not None and fault.time + fault.retry_s > view.now:
         return Text(f"next try in {fmt.duration(fault.time + fault.retry_s - view.now)}", style=palette.warning)
     return Text("still slow" if fault.word == "slow" else "not yet", style=palette.warning)
