@@ -13,14 +13,15 @@ from hetero_tui.state import RunView, State
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui import look
 from hetero_tui.ui.draw.bars import use_bar
-from hetero_tui.ui.draw.phases import catching_up_words
+from hetero_tui.ui.draw.phases import catching_up_words, how_it_starts
 from hetero_tui.ui.keys import FAULTS, VIEWS
 from hetero_tui.ui.palette import Palette
 from remote_agent.states import RunState
 
 _GAP = 2
 _VERDICT = 16
-_NOTE, _NOTE_RANK = 8, 6
+_NOTE, _NOTE_RANK = 8, 3
+_NAME, _NAME_RANK = 10, 4
 _LEFT = 12
 _SPEED, _SHORT_SPEED = 15, 8
 _AGE = 19
@@ -48,12 +49,20 @@ _QUESTIONS = ("asking", "looking for the run", "reading events", "reading the sw
 
 @dataclass(frozen=True, kw_only=True)
 class _Place:
-    """A figure with the width that it keeps; of those that do not fit, the one of the highest ``rank`` goes first."""
+    """A figure with the width that it keeps; of those that do not fit, the one of the highest ``rank`` goes first.
+
+    ``least``: the cells that it has where there is not room for all; 0: its whole width.
+    """
 
     rank: int
     width: int
     text: Text
     right: bool = False
+    least: int = 0
+
+    @property
+    def needed(self) -> int:
+        return self.least or self.width
 
 
 def header_line(state: State, busy: str, now: float, zone: tzinfo | None, width: int, palette: Palette) -> Text:
@@ -63,9 +72,11 @@ def header_line(state: State, busy: str, now: float, zone: tzinfo | None, width:
         return Text(" " * width)
     places = [*_fleet_places(state, busy, palette), *_run_places(state, now, palette, is_wide=width >= _WIDE)]
     room = width - 2 - _GAP - clock.cell_len
-    while len(places) > 1 and sum(place.width + _GAP for place in places) - _GAP > room:
+    while len(places) > 1 and sum(place.needed + _GAP for place in places) - _GAP > room:
         places.remove(max(places, key=lambda place: place.rank))
-    spare = room - sum(place.width + _GAP for place in places) + _GAP
+    spare = room - sum(place.needed + _GAP for place in places) + _GAP
+    places = [replace(place, width=min(place.width, place.needed + spare)) for place in places]
+    spare = max(0, room - sum(place.width + _GAP for place in places) + _GAP)
     places = [_grown(place, _absent(state), spare) if place.rank == _NOTE_RANK else place for place in places]
     line = Text(" ")
     for place in places:
@@ -137,13 +148,18 @@ def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) ->
         return [_Place(rank=1, width=len(words), text=Text(words, style=colour))]
     if run.is_starting:
         phase = run.phases[-1]
-        doing = "stopping" if run.state is RunState.STOPPING else "starting"
+        doing = "stopping" if run.state is RunState.STOPPING else how_it_starts(run)
         words = f"{look.RUN[RunState.STARTING].glyph} {run.run} {doing}: {phase.name} {fmt.spent(now - phase.began)}"
         return [_Place(rank=1, width=max(40, len(words)), text=Text(words, style=colour))]
     word = run.run if run.state is not RunState.STOPPING else f"{run.run} stopping"
     total = f"{run.iterations:,}" if run.iterations else "?"
     places = [
-        _Place(rank=3, width=len(word) + 2, text=Text(f"{shown.glyph} {word}", style=colour)),
+        _Place(
+            rank=_NAME_RANK,
+            width=len(word) + 2,
+            least=min(_NAME, len(word) + 2),
+            text=Text(f"{shown.glyph} {word}", style=colour),
+        ),
         _Place(rank=1, width=2 * len(total) + 6, text=Text(f"step {run.step:,}/{total}", style=palette.foreground)),
     ]
     if run.iterations:

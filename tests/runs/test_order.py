@@ -161,6 +161,85 @@ def test_settings_in_the_file_and_on_the_command_line_are_refused_together(file:
     assert "--set num_iterations=many: expected a whole number" in str(error.value)
 
 
+MADE = """
+from dataclasses import dataclass
+from elsewhere import build
+
+
+@dataclass(frozen=True)
+class Mine:
+    depth: int = 4
+
+
+class Job:
+    settings = Mine()
+    create_model = create_data = print
+
+
+def make(size=3):
+    job = Job()
+    return job
+
+
+def twice():
+    return make(2)
+
+
+def changed():
+    job = Job()
+    job.settings = build()
+    return job
+
+
+def given(Job):
+    return Job()
+
+
+def one_of(size):
+    if size:
+        return Job()
+    return build()
+
+
+job = make()
+again = twice()
+other = changed()
+passed = given(build)
+some = one_of(1)
+outside = build()
+"""
+
+
+@pytest.mark.parametrize("name", ["job", "again"])
+def test_the_settings_of_a_job_that_a_helper_function_makes_are_known(file: Path, name: str) -> None:
+    file.write_text(MADE)
+    assert read_order(f"{file}:{name}", ["depth=2", "seed=1"]).job.is_open is False
+    with pytest.raises(OrderError) as error:
+        read_order(f"{file}:{name}", ["depht=2"])
+    assert "--set depht: no such setting; did you mean 'depth'?" in error.value.mistakes[0]
+
+
+def test_a_helper_function_that_makes_the_only_job_makes_it_the_one_that_is_meant(file: Path) -> None:
+    file.write_text(MADE.partition("again =")[0])
+    assert parse_job(str(file)).name == "job"
+
+
+@pytest.mark.parametrize("name", ["other", "passed", "some", "outside"])
+def test_settings_that_only_running_the_file_would_tell_are_left_to_the_host(file: Path, name: str) -> None:
+    file.write_text(MADE)
+    assert read_order(f"{file}:{name}", ["width=2", "depth=2", "size=3"]).job.is_open is True
+
+
+@pytest.mark.parametrize("name", ["other", "outside"])
+def test_a_misspelt_setting_that_no_file_of_the_job_mentions_is_refused_all_the_same(file: Path, name: str) -> None:
+    file.write_text(MADE)
+    with pytest.raises(OrderError) as error:
+        read_order(f"{file}:{name}", ["num_iteration=2"])
+    assert "did you mean 'num_iterations'?" in error.value.mistakes[0]
+    file.write_text(MADE + "num_iteration = 3\n")
+    assert read_order(f"{file}:{name}", ["num_iteration=2"]).job.is_open is True
+
+
 def test_settings_are_split_at_the_first_equals_sign_and_all_wrong_ones_named() -> None:
     assert parse_settings(["a=1", "b=x=y", "oops", "c=", "=3"]) == ({"a": "1", "b": "x=y", "c": ""}, ["oops", "=3"])
     with pytest.raises(OrderError) as error:

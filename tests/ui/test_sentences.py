@@ -54,6 +54,7 @@ def test_each_group_of_hosts_that_do_not_train_is_named_where_there_is_room(scen
     assert "◐ training 1/3    1 paused, 1 away, 1 drained  " in status(scenarios, "faulty", 200)
     assert "◐ training 1/3    1 paused, 1 away  " in status(scenarios, "faulty", 100)
     assert "◐ training 1/3    1 paused  " in status(scenarios, "faulty", 90)
+    assert "◐ training 1/3    1 paused  ● text-7f3" in status(scenarios, "faulty", 80)
     state = scenarios.training()
     for word in (HostState.RESTARTING, HostState.BENCHED, HostState.RETURNING):
         hosts = tuple(replace(host, state=word) if host.name == "nas" else host for host in state.hosts)

@@ -90,9 +90,15 @@ def _cells(fault: Fault, view: View) -> list[Text]:
         Text(fault.host, style=f"bold {palette.foreground}"),
         Text(f"{glyph} {what}{tries}", style=palette.accent if fault.back is not None else palette.warning),
         Text(fault.done or "-", style=palette.foreground),
-        Text("none" if fault.stall_s is None else fmt.seconds(fault.stall_s), style=palette.foreground),
+        Text(_stall(fault), style=palette.foreground),
         _back(fault, view),
     ]
+
+
+def _stall(fault: Fault) -> str:
+    if fault.stall_s is not None:
+        return fmt.seconds(fault.stall_s)
+    return "none" if fault.stall_with is None else f"with {fault.stall_with}"
 
 
 def _whole(fault: Fault, view: View, width: int) -> list[Text]:
