@@ -44,6 +44,8 @@ from remote_agent.states import RunState
 class Session(Scripting):
     """A session with one fleet. Use it as an async context manager, or call :meth:`close`."""
 
+    _looks_elsewhere = False  # what another terminal starts is followed as well
+
     def __init__(
         self,
         inventory: Inventory,
@@ -80,6 +82,7 @@ class Session(Scripting):
         self._run_host: str | None = None
         self._recorder: Recorder | None = None
         self._elsewhere = Elsewhere(lambda: self._look_elsewhere(), lambda: bool(self.busy))
+        self._elsewhere.is_wanted = self._looks_elsewhere
         self.tap(self._elsewhere)
 
     async def __aenter__(self) -> Session:
@@ -119,7 +122,6 @@ class Session(Scripting):
         async with self._exclusively("probing"):
             await self._fleet.look()
             await self._attach_to_live_run()
-        self._elsewhere.is_wanted = True
 
     async def up(self, sources: Sources | None = None) -> None:
         """Start the cluster on every fit host; running nodes are not touched, and a run gets the new hosts.

@@ -78,8 +78,8 @@ def _sum(sizes: list[int | None]) -> int | None:
 
 
 def share_of(host: HostView, run: RunView | None) -> float | None:
-    """The fraction of each step that this host's living workers handle; None where it has none in a live run."""
-    if run is None or run.state.final:
+    """The fraction of each step that this host's living workers handle; None where no step of a run is made."""
+    if run is None or run.state.final or run.is_starting:
         return None
     fractions = [worker.fraction for worker in run.workers if worker.host == host.name and worker.alive]
     return sum(fractions) if fractions else None
