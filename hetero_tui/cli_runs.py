@@ -142,18 +142,26 @@ def stop(
 def resume(
     context: typer.Context,
     run: Run = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Go on with another learning_rate, num_iterations, ..."),
+    ] = None,
     as_json: Json = False,
     plain: Plain = False,
     accept: AcceptKeys = False,
 ) -> None:
     """Let a run go on from its newest checkpoint, and follow it. It failed, was stopped or was lost."""
+    from hetero_tui.runs.order import read_changes
+
+    output = Output(as_json, plain)
+    changes = commanding.checked(output, lambda: read_changes(settings or ()))
 
     async def work(session: Session, output: Output) -> int:
-        resumed = await session.resume_run(run)
+        resumed = await session.resume_run(run, changes)
         output.say(f"{resumed} goes on; see it again with `hetero-tui attach {resumed}`")
         return await commanding.follow(session, output, resumed)
 
-    commanding.in_session(context, Output(as_json, plain), accept, work, record=True)
+    commanding.in_session(context, output, accept, work, record=True)
 
 
 @commands.command()

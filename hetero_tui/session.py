@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import types
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
@@ -186,14 +187,14 @@ class Session(Scripting):
         async with self._exclusively("planning"), self._fleet.alone("plan"):
             return await measured.survey_of(self.inventory, self._fleet, order, self.notice, anew=anew)
 
-    async def resume_run(self, run: str | None = None) -> str:
-        """Resume a run (None: the newest) from its newest checkpoint, and return its name.
+    async def resume_run(self, run: str | None = None, settings: Mapping[str, str] = types.MappingProxyType({})) -> str:
+        """Resume a run (None: the newest) from its newest checkpoint, with these new ``settings``; return its name.
 
         A cluster that is down is brought up first. Raises RunError if the run can't be resumed.
         """
         async with self._exclusively("resuming"), self._fleet.alone("resume"):
             self._refuse_beside_live_run("resume run")
-            return await self._recovery.by_hand(run)
+            return await self._recovery.by_hand(run, settings)
 
     async def resume(self, run: str | None = None) -> str:
         """Resume a run (None: the one on the screen, or else the newest), follow it, and return its name."""

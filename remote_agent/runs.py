@@ -23,6 +23,7 @@ from pathlib import Path
 
 from remote_agent import plain_file, protocol, reopening, tail
 from remote_agent.host.processes import absolute_path, find_named
+from remote_agent.settings import GOALS
 from remote_agent.states import ControlCommand, RunState
 
 CURVE_POINTS = 24
@@ -136,7 +137,8 @@ def reopen(folder: Path, run: str, now: protocol.RunSpec, seen: Iterable[str] = 
         folder: the cluster's.
         run: which.
         now: the devices, the server's host and the addresses that it is to use; ``ended`` says why the head was left,
-            ``awaited`` which hosts are away: the run keeps the devices that it had there.
+            ``awaited`` which hosts are away: the run keeps the devices that it had there. ``config``: settings that
+            are others from here on.
         seen: lines of its events that a reader has seen, the oldest first; some may be here as well.
 
     Raises:
@@ -155,7 +157,7 @@ def reopen(folder: Path, run: str, now: protocol.RunSpec, seen: Iterable[str] = 
     except (OSError, protocol.ProtocolError) as error:
         raise NotResumable(f"the events of {run} can't be completed: {error}") from error
     summary = summarize(folder, known, events)
-    if summary.state is RunState.FINISHED:
+    if summary.state is RunState.FINISHED and not set(GOALS) & set(now.config):
         raise NotResumable(f"{run} is finished")
     if summary.checkpoint is None:
         kind = "script" if known.search is None else "sweep"
@@ -176,6 +178,7 @@ def reopen(folder: Path, run: str, now: protocol.RunSpec, seen: Iterable[str] = 
         devices=(*now.devices, *_away(known, now, place / protocol.CONTROL_FILE)),
         server_host=now.server_host,
         resume=str(place),
+        config={**known.config, **now.config},
         ended=found.ended or known.ended,
         epoch=now.epoch,
         commands=tail.size_of(place / protocol.CONTROL_FILE),

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hetero_tui.errors import OrderError
+from hetero_tui.errors import ChangesError, OrderError
 from hetero_tui.events import Level
 from hetero_tui.fleet.install.lock import mistakes_in
 from hetero_tui.runs.code import Code, collect
@@ -125,6 +125,24 @@ def read_order(job: str, pairs: Sequence[str] | Mapping[str, str] = (), paths: S
     if mistakes:
         raise OrderError(tuple(mistakes), hint="; ".join(filter(None, hints)))
     return Order(found, wanted, code)
+
+
+def read_changes(pairs: Sequence[str]) -> Mapping[str, str]:
+    """Settings with which a run goes on, from ``key=value`` each.
+
+    Raises:
+        ChangesError: with every mistake at once; settings that a run keeps are among them.
+    """
+    wanted, wrong = parse_settings(pairs)
+    mistakes = [f"--set {pair!r} is not key=value" for pair in wrong]
+    kept = [name for name in wanted if name in fields.names() and name not in fields.WHEN_RESUMED]
+    mistakes += [f"--set {name}: a run keeps it from its start; for another value start a new run" for name in kept]
+    free = {name: value for name, value in wanted.items() if name not in kept}
+    mistakes += [f"--set {mistake}" for mistake in fields.check(free)]
+    if mistakes:
+        hint = f"a run may go on with another value of {', '.join(fields.WHEN_RESUMED)}"
+        raise ChangesError(tuple(mistakes), hint=hint)
+    return wanted
 
 
 def _misspelt(wanted: Mapping[str, str], code: Code) -> Iterator[str]:

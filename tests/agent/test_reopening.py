@@ -103,6 +103,16 @@ def test_a_stopped_run_can_go_on(tmp_path: Path) -> None:
     assert numbers(place) == [1, 2]
 
 
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_run_goes_on_with_the_settings_that_change(tmp_path: Path, stopped: bool) -> None:
+    place = run_folder(tmp_path, finished(stopped=stopped))
+    before = protocol.decode(RunSpec, (place / "run.json").read_text()).config
+    change = {"num_iterations": "900", "learning_rate": "0.5"}
+    runs.reopen(tmp_path, "digits-1", replace(specification("new"), config=change))
+    assert protocol.decode(RunSpec, (place / "run.json").read_text()).config == {**before, **change}
+    assert numbers(place) == [1, 2]
+
+
 def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
     place = run_folder(tmp_path, finished(stopped=False))
     before = (place / "events.jsonl").read_bytes(), (place / "run.json").read_bytes()

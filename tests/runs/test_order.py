@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hetero_tui.errors import OrderError
-from hetero_tui.runs.order import parse_job, parse_settings, read_order
+from hetero_tui.runs.order import parse_job, parse_settings, read_changes, read_order
 from hetero_tui.runs.outline import outline
 
 JOB = """
@@ -238,6 +238,26 @@ def test_a_misspelt_setting_that_no_file_of_the_job_mentions_is_refused_all_the_
     assert "did you mean 'num_iterations'?" in error.value.mistakes[0]
     file.write_text(MADE + "num_iteration = 3\n")
     assert read_order(f"{file}:{name}", ["num_iteration=2"]).job.is_open is True
+
+
+def test_a_run_goes_on_with_other_settings_where_that_contradicts_nothing() -> None:
+    assert read_changes(["learning_rate=1e-4", "num_iterations=500"]) == {
+        "learning_rate": "1e-4",
+        "num_iterations": "500",
+    }
+    with pytest.raises(OrderError) as error:
+        read_changes(["seed=1", "batch_size=8", "learning_rate=no", "oops", "learnin_rate=1"])
+    assert len(error.value.mistakes) == 5
+    assert "--set seed: a run keeps it from its start; for another value start a new run" in str(error.value)
+    assert "did you mean 'learning_rate'?" in str(error.value)
+    assert "resume run: " in str(read_changes_refusal(["seed=1"]))
+    assert "num_iterations, epochs, learning_rate" in str(error.value)
+
+
+def read_changes_refusal(pairs: list[str]) -> OrderError:
+    with pytest.raises(OrderError) as error:
+        read_changes(pairs)
+    return error.value
 
 
 def test_settings_are_split_at_the_first_equals_sign_and_all_wrong_ones_named() -> None:
