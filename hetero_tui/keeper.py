@@ -14,6 +14,9 @@ from hetero_tui.fold import apply
 from hetero_tui.state import State
 from remote_agent.states import RunState
 
+ASKING = "asking"
+"""The word of an operation that only asks the hosts how they stand."""
+
 Tap = Callable[[events.Event, State, State], None]
 
 
@@ -80,8 +83,11 @@ class Keeper:
 
     @asynccontextmanager
     async def _exclusively(self, word: str) -> AsyncIterator[None]:
-        """Run one operation at a time; its name is shown at once, also while it waits for another one."""
-        with self._working(word, first=True):
+        """Run one operation at a time; its name is shown at once, also while it waits for another one.
+
+        A question, which the screen asks by itself, does not hide the operation that it waits for.
+        """
+        with self._working(word, first=word != ASKING):
             async with self._operation:
                 yield
 

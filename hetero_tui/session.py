@@ -24,6 +24,7 @@ from hetero_tui.fleet.survey import Surveyed, head_name
 from hetero_tui.fleet.teardown import announcement, preview
 from hetero_tui.intents import TeardownPreview, TeardownReport
 from hetero_tui.inventory import Inventory
+from hetero_tui.keeper import ASKING
 from hetero_tui.recording.recorder import Recorder
 from hetero_tui.runs import measured, membership
 from hetero_tui.runs.attending import attend
@@ -303,7 +304,7 @@ class Session(Scripting):
 
     async def status(self, *, judge: bool = False) -> tuple[tuple[str, protocol.RunSummary], ...]:
         """Survey all hosts, ``judge`` those without a node, and return the runs, oldest first."""
-        async with self._exclusively("asking"):
+        async with self._exclusively(ASKING):
             await self._fleet.survey()
             if judge:
                 await self._fleet.judge_idle()
@@ -342,7 +343,7 @@ class Session(Scripting):
         self._run_host = host
 
     async def _look_elsewhere(self) -> None:
-        async with self._exclusively("asking"):
+        async with self._exclusively(ASKING):
             await self._fleet.survey()
             await self._attach_to_live_run()
 

@@ -49,6 +49,17 @@ async def test_an_operation_that_ends_before_a_stop_that_goes_on_leaves_the_sess
         assert session.busy == ""
 
 
+async def test_a_question_that_waits_does_not_hide_what_is_under_way(session: Session) -> None:
+    """The app lists the runs when one ends, also while it takes the cluster down."""
+    async with session:
+        async with session._exclusively("stopping"):
+            asked = asyncio.create_task(session.status())
+            await asyncio.sleep(0)
+            assert session.busy == "stopping"
+        await asked
+        assert session.busy == ""
+
+
 async def test_a_teardown_shows_what_it_will_stop_at_once_and_takes_that_back_if_another_command_keeps_it_from_it(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,10 +140,7 @@ async def test_a_run_that_another_terminal_starts_is_followed_once_its_host_says
         session.emit(events.ClusterChanged(time=1.0, state=ClusterState.UP, head="laptop"))
         monkeypatch.setattr(session, "_look_elsewhere", attach)
         assert await sampled("text-1") == 0, "a command that did not ask for it"
-        await session.probe()
-        await session._fleet.stop_watching()
-        session.emit(events.ClusterChanged(time=1.0, state=ClusterState.UP, head="laptop"))
-        attached.clear()
+        session._elsewhere.is_wanted = True
         assert await sampled("") == 0
         with session._working("starting"):
             assert await sampled("text-1") == 0
@@ -145,4 +153,6 @@ async def test_a_run_that_another_terminal_starts_is_followed_once_its_host_says
         session._elsewhere._ended -= deadlines.RUN_RESUMED
         assert await sampled("text-1") == 3, "it was resumed elsewhere"
         session.emit(events.ClusterChanged(time=1.0, state=ClusterState.DOWN))
+        assert await sampled("") == 3, "its other hosts are about to end"
+        session._elsewhere._down -= deadlines.CLUSTER_ENDED
         assert await sampled("") == 4, "a cluster was started elsewhere"

@@ -77,6 +77,13 @@ def test_the_foot_of_the_faults_has_the_hosts_words_of_the_fleet(scenarios, word
     assert "(b" not in state_words(nas, scenarios.NOW)
 
 
+def test_the_foot_of_the_faults_says_that_they_cost_nothing(scenarios) -> None:
+    run = scenarios.faulty().run
+    run = replace(run, faults=tuple(replace(fault, stall_s=None) for fault in run.faults))
+    view = View(state=scenarios.faulty(), busy="", now=scenarios.NOW, zone=UTC, palette=DARK, inventory_path="")
+    assert " faults · no stall" in faults_foot(run, view, 120, DARK)[0].plain
+
+
 @pytest.mark.parametrize("question", ["asking", "reading events", "looking for the run"])
 def test_a_question_does_not_hide_that_a_run_trains(question, scenarios) -> None:
     assert status(scenarios, "training", 120, busy=question) == status(scenarios, "training", 120)

@@ -206,6 +206,20 @@ def test_a_device_without_samples_has_no_predicted_time(scenarios) -> None:
     assert words[6] == "-"
 
 
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [({"alive": False, "drained": True}, "drained"), ({"alive": False}, "lost"), ({"is_coming": True}, "starting")],
+)
+def test_the_plan_says_of_a_device_that_takes_no_part_why(scenarios, changes, word) -> None:
+    run = scenarios.training().run
+    share = run.plan.shares[0]
+    workers = tuple(
+        replace(each, samples=0, **changes) if each.worker == share.worker else each for each in run.workers
+    )
+    words = [cell.plain for cell in plan_cells(replace(run, workers=workers), run.plan, share, DARK)]
+    assert words[7] == word
+
+
 async def test_faults_are_rows_with_what_was_done_and_a_host_can_be_brought_back(scenarios, open_app) -> None:
     app = open_app(scenarios.faulty())
     async with app.run_test(size=(200, 60)) as pilot:

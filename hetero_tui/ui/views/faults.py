@@ -118,8 +118,11 @@ def _back(fault: Fault, view: View) -> Text:
         return Text(f"after {fmt.seconds(fault.back - fault.time)}", style=palette.foreground)
     if view.run is not None and view.run.state.final:
         return Text("slow to the end" if fault.word == "slow" else "never", style=palette.muted)
-    if view.run is not None and any(each.worker == fault.worker and each.is_coming for each in view.run.workers):
+    worker = next((each for each in view.run.workers if each.worker == fault.worker), None) if view.run else None
+    if worker is not None and worker.is_coming:
         return Text("coming back", style=palette.warning)
+    if worker is not None and worker.drained:
+        return Text("drained", style=palette.muted)
     if fault.retry_s is not None and fault.time + fault.retry_s > view.now:
         return Text(f"next try in {fmt.duration(fault.time + fault.retry_s - view.now)}", style=palette.warning)
     return Text("still slow" if fault.word == "slow" else "not yet", style=palette.warning)
@@ -135,7 +138,8 @@ def foot(run: RunView | None, view: View, width: int, palette: Palette) -> list[
         return [Text("No fault so far.", style=palette.accent)]
     stalled, passed = run.stalled_seconds, run.seconds
     part = f" ({stalled / passed:.1%})" if passed else ""
-    said = f"{fmt.plural(run.faults[-1].number, 'fault')} · {fmt.seconds(stalled)} stalled{part}"
+    cost = f"{fmt.seconds(stalled)} stalled{part}" if stalled else "no stall"
+    said = f"{fmt.plural(run.faults[-1].number, 'fault')} · {cost}"
     line = Text(said, style=palette.foreground)
     if run.state.final:
         return [line]
