@@ -149,8 +149,9 @@ def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) ->
     if run.is_starting:
         phase = run.phases[-1]
         doing = "stopping" if run.state is RunState.STOPPING else how_it_starts(run)
-        words = f"{look.RUN[RunState.STARTING].glyph} {run.run} {doing}: {phase.name} {fmt.spent(now - phase.began)}"
-        return [_Place(rank=1, width=max(40, len(words)), text=Text(words, style=colour))]
+        short = f"{look.RUN[RunState.STARTING].glyph} {run.run} {doing}"
+        words = f"{short}: {phase.name} {fmt.spent(now - phase.began)}"
+        return [_Place(rank=1, width=max(40, len(words)), least=len(short) + 1, text=Text(words, style=colour))]
     word = run.run if run.state is not RunState.STOPPING else f"{run.run} stopping"
     total = f"{run.iterations:,}" if run.iterations else "?"
     places = [

@@ -116,6 +116,11 @@ def test_a_run_that_ended_has_neither_speed_nor_time_left(scenarios) -> None:
     assert {"train", "resume"} <= {*words}
 
 
+def test_on_a_narrow_screen_a_run_that_starts_is_said_to(scenarios) -> None:
+    state = scenarios.starting()
+    assert f"{state.run.run} starting" in header_line(state, "", scenarios.NOW, UTC, 60, DARK).plain
+
+
 def test_a_run_that_is_stopped_while_it_starts_is_not_said_to_start(scenarios) -> None:
     stopping = apply(
         scenarios.starting(), RunChanged(time=scenarios.NOW, run="text-7f3", job="text", state=RunState.STOPPING)

@@ -73,6 +73,36 @@ def buffers(model: nn.Module, names: Sequence[str]) -> dict[str, Tensor]:
     return {name: everything[name] for name in names}
 
 
+class Anchored:
+    """Keeps a model's buffers the tensors that they are, whatever its code does with their names.
+
+    Code that assigns (``self.mean = 0.9 * self.mean + ...``) puts a new tensor in a buffer's place, while what is
+    gathered, averaged and kept is the one that was there. A buffer of another shape or kind than before is no state
+    that is carried on, but made anew where it is needed (a mask): it is left alone.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._places = [
+            (module._buffers, name, tensor)  # noqa: SLF001 - the one way to a buffer as it is, not as a copy
+            for module in model.modules()
+            for name, tensor in module._buffers.items()  # noqa: SLF001
+            if tensor is not None
+        ]
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Bring new values into the tensors that were there, and these to their places."""
+        for buffers, name, tensor in self._places:
+            now = buffers.get(name)
+            if now is not None and now is not tensor and _kind(now) == _kind(tensor):
+                tensor.copy_(now)
+                buffers[name] = tensor
+
+
+def _kind(tensor: Tensor) -> tuple[object, ...]:
+    return tensor.shape, tensor.dtype, tensor.device
+
+
 def kept(model: nn.Module) -> dict[str, Tensor]:
     """What of a model is kept in a checkpoint, as it lies there."""
     return {name: value.detach() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
