@@ -245,7 +245,7 @@ def _staged(workers: tuple[WorkerView, ...], plan: protocol.PlanMade) -> tuple[W
 
 def _cut(plan: protocol.PlanMade) -> str:
     hosts = {share.worker: share.host for share in plan.shares}
-    parts = [f"{hosts.get(stage.worker, stage.worker)} {stage.first + 1}-{stage.last}" for stage in plan.stages]
+    parts = [f"{hosts.get(stage.worker, stage.worker)} {stage.span}" for stage in plan.stages]
     return f"blocks of the model, by measured speed: {', '.join(parts)}"
 
 

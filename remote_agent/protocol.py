@@ -551,6 +551,11 @@ class Stage:
     seconds: float
     memory: int
 
+    @property
+    def span(self) -> str:
+        """Its blocks, counted from 1: ``1-3``, or ``4``."""
+        return f"{self.first + 1}-{self.last}" if self.last > self.first + 1 else f"{self.last}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlanMade(Event):

@@ -197,11 +197,16 @@ def step_age(state: State, now: float) -> float | None:
     run = state.run
     if run is None or not run.recent or run.state.final:
         return None
+    return age_of(run.recent[-1].time, state, now)
+
+
+def age_of(time: float, state: State, now: float) -> float:
+    """Seconds since a time by the head's clock."""
     head = state.host(state.head) if state.head is not None else None
     skew = 0.0
     if head is not None and head.sample is not None and head.sampled is not None:
         skew = head.sampled - head.sample.time
-    return max(0.0, now - run.recent[-1].time - skew)
+    return max(0.0, now - time - skew)
 
 
 def _age_style(run: RunView, age: float | None, palette: Palette) -> str:

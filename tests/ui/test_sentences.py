@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hetero_tui.events import HostState, Level, RunChanged
 from hetero_tui.fold import apply
-from hetero_tui.state import LogLine
+from hetero_tui.state import WORKERS, LogLine, Phase
 from hetero_tui.ui.cells import state_words
 from hetero_tui.ui.details import details_lines, wrapped
 from hetero_tui.ui.header import header_line
@@ -24,6 +24,7 @@ from hetero_tui.ui.screens.train import settings_lines
 from hetero_tui.ui.sentences import evaluation_words, farewell, keys_line, log_lines, outcome_line
 from hetero_tui.ui.train_form import foot
 from hetero_tui.ui.view import View
+from hetero_tui.ui.views.faults import _cells as fault_cells
 from hetero_tui.ui.views.faults import foot as faults_foot
 from remote_agent import protocol
 from remote_agent.protocol import RunSummary
@@ -75,6 +76,26 @@ def test_the_foot_of_the_faults_has_the_hosts_words_of_the_fleet(scenarios, word
     assert text.endswith(f" · {said}")
     nas = next(host for host in hosts if host.name == "nas")
     assert "(b" not in state_words(nas, scenarios.NOW)
+
+
+def test_while_a_run_recovers_its_fault_has_a_stall_that_grows_and_no_host_is_said_to_be_paused(scenarios) -> None:
+    state = scenarios.faulty()
+    last = replace(state.run.recent[-1], time=scenarios.NOW - 9.0)
+    fault = replace(state.run.faults[0], time=scenarios.NOW - 8.0, stall_s=None, stall_with=None, back=None)
+    run = replace(
+        state.run,
+        faults=(fault,),
+        recent=(),
+        superseded=last,
+        phases=(Phase(name=WORKERS, began=scenarios.NOW - 7.0),),
+    )
+    hosts = tuple(replace(host, sample=None) for host in state.hosts)
+    state = replace(state, run=run, hosts=hosts)
+    view = View(state=state, busy="", now=scenarios.NOW, zone=UTC, palette=DARK, inventory_path="")
+    assert fault_cells(fault, view)[5].plain == "9.0 s…"
+    text = "\n".join(line.plain for line in faults_foot(run, view, 120, DARK))
+    assert "paused" not in text
+    assert text.endswith("the run is recovering")
 
 
 def test_the_foot_of_the_faults_says_that_they_cost_nothing(scenarios) -> None:

@@ -6,11 +6,13 @@ from rich.text import Text
 from textual.app import ComposeResult
 
 from hetero_tui.events import HostState
+from hetero_tui.faults import furthest
 from hetero_tui.state import Fault, RunView
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui.details import wrapped
-from hetero_tui.ui.draw.phases import catching_up_words
+from hetero_tui.ui.draw.phases import catching_up_words, how_it_starts
 from hetero_tui.ui.draw.tables import Col, fitting, table_line, titles_line
+from hetero_tui.ui.header import age_of
 from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.view import View
 from hetero_tui.ui.views.pane import INSIDE, NO_HOSTS, Pane
@@ -90,14 +92,18 @@ def _cells(fault: Fault, view: View) -> list[Text]:
         Text(fault.host, style=f"bold {palette.foreground}"),
         Text(f"{glyph} {what}{tries}", style=palette.accent if fault.back is not None else palette.warning),
         Text(fault.done or "-", style=palette.foreground),
-        Text(_stall(fault), style=palette.foreground),
+        Text(_stall(fault, view), style=palette.foreground),
         _back(fault, view),
     ]
 
 
-def _stall(fault: Fault) -> str:
+def _stall(fault: Fault, view: View) -> str:
+    """What it cost; as long as no new step has been made since, the time up to now."""
     if fault.stall_s is not None:
         return fmt.seconds(fault.stall_s)
+    last = furthest(view.run) if view.run is not None and not view.run.state.final else None
+    if last is not None and last.time <= fault.time and fault.stall_with is None:
+        return f"{fmt.seconds(age_of(last.time, view.state, view.now))}…"
     return "none" if fault.stall_with is None else f"with {fault.stall_with}"
 
 
@@ -152,6 +158,8 @@ def foot(run: RunView | None, view: View, width: int, palette: Palette) -> list[
 
 def _missing(run: RunView, view: View) -> str:
     """Which hosts the run does without, and until when."""
+    if run.is_starting:
+        return f"the run is {how_it_starts(run)}"
     gone = {name: view.state.host(name) for name in run.paused_hosts}
     others = {
         word: sum(host is not None and host.state is word for host in gone.values())

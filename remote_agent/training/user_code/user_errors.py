@@ -104,7 +104,7 @@ def _frames(calls: Iterable[tuple[FrameType, int]]) -> list[Frame]:
 
 
 def _own_lines_of(frames: list[Frame]) -> list[str]:
-    """The user's own calls among ``frames``; else the layer of a library's that was computed, as far as there is one."""
+    """The user's own calls among ``frames``; else the layer of a library's that was computed, if there is one."""
     if any(is_users_own(frame.file) for frame in frames):
         return lines_of(frames)
     layers = [frame.words for frame in frames if frame.name == "forward" and frame.words != "forward"]
