@@ -19,9 +19,9 @@ from hetero_tui.ui.palette import Palette
 from remote_agent.states import RunState
 
 _GAP = 2
-_VERDICT = 16
+_VERDICT, _SHORT_VERDICT = 16, 14
 _NOTE, _NOTE_RANK = 8, 3
-_NAME, _NAME_RANK = 10, 4
+_NAME_RANK = 4
 _LEFT = 12
 _SPEED, _SHORT_SPEED = 15, 8
 _AGE = 19
@@ -51,18 +51,19 @@ _QUESTIONS = ("asking", "looking for the run", "reading events", "reading the sw
 class _Place:
     """A figure with the width that it keeps; of those that do not fit, the one of the highest ``rank`` goes first.
 
-    ``least``: the cells that it has where there is not room for all; 0: its whole width.
+    ``least``: the cells that it has where there is not room for all, with ``short`` for a text that does not fit.
     """
 
     rank: int
     width: int
     text: Text
     right: bool = False
-    least: int = 0
+    least: int | None = None
+    short: str = ""
 
     @property
     def needed(self) -> int:
-        return self.least or self.width
+        return self.width if self.least is None else self.least
 
 
 def header_line(state: State, busy: str, now: float, zone: tzinfo | None, width: int, palette: Palette) -> Text:
@@ -75,12 +76,15 @@ def header_line(state: State, busy: str, now: float, zone: tzinfo | None, width:
     while len(places) > 1 and sum(place.needed + _GAP for place in places) - _GAP > room:
         places.remove(max(places, key=lambda place: place.rank))
     spare = room - sum(place.needed + _GAP for place in places) + _GAP
-    places = [replace(place, width=min(place.width, place.needed + spare)) for place in places]
-    spare = max(0, room - sum(place.width + _GAP for place in places) + _GAP)
+    for number, place in enumerate(places):
+        width_now = min(place.width, place.needed + max(0, spare))
+        spare -= width_now - place.needed
+        places[number] = replace(place, width=width_now)
     places = [_grown(place, _absent(state), spare) if place.rank == _NOTE_RANK else place for place in places]
     line = Text(" ")
     for place in places:
-        text = place.text.copy()
+        fits = not place.short or place.text.cell_len <= place.width
+        text = place.text.copy() if fits else Text(place.short, style=place.text.style)
         text.truncate(place.width, overflow="ellipsis")
         space = " " * (place.width - text.cell_len)
         line.append_text(Text(space).append_text(text) if place.right else text.append(space))
@@ -110,13 +114,14 @@ def verdict(state: State, busy: str, palette: Palette) -> Text:
 
 
 def _fleet_places(state: State, busy: str, palette: Palette) -> list[_Place]:
-    name = state.cluster or "hetero-tui"
+    name, does = state.cluster or "hetero-tui", verdict(state, busy, palette)
     places = [
         _Place(rank=8, width=min(16, len(name)), text=Text(name, style=f"bold {palette.accent}")),
-        _Place(rank=0, width=_VERDICT, text=verdict(state, busy, palette)),
+        _Place(rank=0, width=_VERDICT, least=min(_VERDICT, max(_SHORT_VERDICT, does.cell_len)), text=does),
     ]
     said = next(iter(_absent(state)), "")
-    return [*places, _Place(rank=_NOTE_RANK, width=max(_NOTE, len(said)), text=Text(said, style=palette.warning))]
+    note = Text(said, style=palette.warning)
+    return [*places, _Place(rank=_NOTE_RANK, width=max(_NOTE, len(said)), least=len(said), text=note)]
 
 
 def _absent(state: State) -> list[str]:
@@ -151,14 +156,14 @@ def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) ->
         doing = "stopping" if run.state is RunState.STOPPING else how_it_starts(run)
         short = f"{look.RUN[RunState.STARTING].glyph} {run.run} {doing}"
         words = f"{short}: {phase.name} {fmt.spent(now - phase.began)}"
-        return [_Place(rank=1, width=max(40, len(words)), least=len(short) + 1, text=Text(words, style=colour))]
+        text = Text(words, style=colour)
+        return [_Place(rank=1, width=max(40, len(words)), least=len(short), text=text, short=short)]
     word = run.run if run.state is not RunState.STOPPING else f"{run.run} stopping"
     total = f"{run.iterations:,}" if run.iterations else "?"
     places = [
         _Place(
             rank=_NAME_RANK,
             width=len(word) + 2,
-            least=min(_NAME, len(word) + 2),
             text=Text(f"{shown.glyph} {word}", style=colour),
         ),
         _Place(rank=1, width=2 * len(total) + 6, text=Text(f"step {run.step:,}/{total}", style=palette.foreground)),

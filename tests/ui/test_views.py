@@ -208,7 +208,12 @@ def test_a_device_without_samples_has_no_predicted_time(scenarios) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "word"),
-    [({"alive": False, "drained": True}, "drained"), ({"alive": False}, "lost"), ({"is_coming": True}, "starting")],
+    [
+        ({"alive": False, "drained": True}, "drained"),
+        ({"alive": False}, "lost"),
+        ({"is_coming": True}, "starting"),
+        ({}, "benched"),
+    ],
 )
 def test_the_plan_says_of_a_device_that_takes_no_part_why(scenarios, changes, word) -> None:
     run = scenarios.training().run

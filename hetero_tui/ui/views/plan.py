@@ -136,7 +136,7 @@ def _gone(worker: WorkerView) -> str:
         return "starting"
     if not worker.alive:
         return "drained" if worker.drained else "lost"
-    return ""
+    return "" if worker.samples else "benched"
 
 
 def helps(plan: protocol.PlanMade, host: str) -> str:
