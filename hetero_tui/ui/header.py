@@ -100,14 +100,14 @@ def verdict(state: State, busy: str, palette: Palette) -> Text:
         return Text(f"◌ {busy}", style=palette.foreground)
     if not state.hosts:
         return Text("")
+    if state.is_silent:  # a run may go on all the same: nobody can say
+        return Text("✕ none answers", style=palette.bad)
     if run is not None and not run.state.final and not run.is_starting and run.behind is None:
         training, able = state.hosts_training, state.hosts_able
         glyph, colour = ("●", palette.accent) if training == able and training else ("◐", palette.warning)
         return Text(f"{glyph} training {training}/{able}", style=colour)
     if all(host.state in (HostState.UNKNOWN, HostState.CONNECTING) for host in state.hosts):
         return Text("· not looked yet", style=palette.muted)
-    if state.is_silent:
-        return Text("✕ none answers", style=palette.bad)
     shown = look.CLUSTER[state.cluster_state]
     count = "" if state.cluster_state is ClusterState.DOWN else f" {state.hosts_up}/{len(state.hosts)}"
     return Text(f"{shown.glyph} {state.cluster_state}{count}", style=shown.colour(palette))
@@ -172,8 +172,12 @@ def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) ->
         done = run.step / run.iterations
         bar = use_bar(done, _BAR, palette).append(f"{fmt.percent(done):>5}", style=palette.foreground)
         places.append(_Place(rank=9, width=_BAR + 5, text=bar))
+    age = step_age(state, now)
+    style = _age_style(run, age, palette)
     left = "" if run.remaining_seconds is None else f"{fmt.duration(run.remaining_seconds)} left"
-    places.append(_Place(rank=2, width=_LEFT, text=Text(left, style=palette.foreground), right=True))
+    if age is not None and style == palette.warning:  # how long it will take is not known while it does not go on
+        left = f"no step {fmt.duration(age)}"
+    places.append(_Place(rank=2, width=max(_LEFT, len(left)), text=Text(left, style=style), right=True))
     speed = "" if run.samples_per_second is None else fmt.throughput(run.samples_per_second)
     if not is_wide:
         speed = speed.replace(" samples", "")
@@ -182,8 +186,6 @@ def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) ->
             rank=5, width=_SPEED if is_wide else _SHORT_SPEED, text=Text(speed, style=palette.foreground), right=True
         )
     )
-    age = step_age(state, now)
-    style = _age_style(run, age, palette)
     said = "" if age is None else f"last step {fmt.seconds(age)} ago"
     said = said if len(said) <= _AGE else said.removeprefix("last ")
     places.append(_Place(rank=7, width=_AGE, text=Text(said, style=style)))

@@ -137,6 +137,19 @@ def test_a_run_that_ended_has_neither_speed_nor_time_left(scenarios) -> None:
     assert {"train", "resume"} <= {*words}
 
 
+@pytest.mark.parametrize(("later", "left"), [(0.0, "17 min left"), (30.0, "no step 30 s"), (600.0, "no step 10 min")])
+def test_no_time_is_left_that_a_run_which_makes_no_steps_would_take(scenarios, later, left) -> None:
+    said = header_line(scenarios.training(), "", scenarios.NOW + later, UTC, 80, DARK).plain
+    assert left in said
+    assert ("left" in said) == (later == 0.0)
+
+
+def test_a_fleet_of_which_no_host_answers_is_not_said_to_train(scenarios) -> None:
+    state = scenarios.training()
+    hosts = tuple(replace(host, state=HostState.UNREACHABLE) for host in state.hosts)
+    assert "✕ none answers" in header_line(replace(state, hosts=hosts), "", scenarios.NOW, UTC, 80, DARK).plain
+
+
 def test_on_a_narrow_screen_a_run_that_starts_is_said_to(scenarios) -> None:
     state = scenarios.starting()
     assert f"{state.run.run} starting" in header_line(state, "", scenarios.NOW, UTC, 60, DARK).plain
