@@ -17,6 +17,7 @@ from hetero_tui.fold import apply
 from hetero_tui.state import WORKERS, LogLine, Phase
 from hetero_tui.ui.cells import state_words
 from hetero_tui.ui.details import details_lines, wrapped
+from hetero_tui.ui.guards import drain_refusal
 from hetero_tui.ui.header import header_line
 from hetero_tui.ui.keys import FAULTS, FLEET, QUIT, shown_keys
 from hetero_tui.ui.palette import DARK
@@ -325,3 +326,12 @@ def test_of_a_settings_help_only_whole_clauses_are_shown(scenarios) -> None:
         assert not [line for line in lines if "…" in line]
         row = next(line for line in lines if line.startswith("batch_size"))
         assert row.rstrip().endswith("samples of one step, over all devices together") is shown
+
+
+def test_a_host_that_is_paused_can_be_drained_and_one_that_is_drained_can_not(scenarios) -> None:
+    state = scenarios.faulty()
+    assert state.host("nas").state is HostState.PAUSED
+    assert drain_refusal(state, "nas") is None
+    assert drain_refusal(state, "pi") == f"pi does not take part in {state.run.run}."
+    assert drain_refusal(state, "crosby") == "crosby is drained already."
+    assert drain_refusal(state, "mercer") == "mercer is the last machine that trains. Press s to stop the run."
