@@ -122,6 +122,10 @@ def digest(tensor: Tensor) -> tuple[tuple[int, ...], float, float]:
     return tuple(tensor.shape), float(numbers.sum()), float((numbers * numbers).sum())
 
 
+def _differs(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
+    return one[0] == other[0] and one != other
+
+
 class Bystanders:
     """What is neither trained nor travels with the weights: a change of it would stay in one process.
 
@@ -130,12 +134,16 @@ class Bystanders:
     """
 
     def __init__(self, model: nn.Module, travels: Sequence[str]) -> None:
-        self._tensors = {name: tensor for name, tensor in state(model).items() if name not in travels}
-        self._digests = {name: digest(tensor) for name, tensor in self._tensors.items()}
+        self._model = model
+        self._digests = {name: digest(tensor) for name, tensor in state(model).items() if name not in travels}
 
     def changed(self) -> str:
-        """The name of one that is not what it was; empty: all are."""
-        return next((name for name, tensor in self._tensors.items() if digest(tensor) != self._digests[name]), "")
+        """The name of one that is not what it was, in place or by assignment; empty: all are.
+
+        One of another shape is made anew where it is needed (a mask), and no state.
+        """
+        now = {name: digest(tensor) for name, tensor in state(self._model).items() if name in self._digests}
+        return next((name for name, seen in now.items() if _differs(seen, self._digests[name])), "")
 
 
 class FlatTensors:
