@@ -158,11 +158,12 @@ def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) ->
         words = f"{short}: {phase.name} {fmt.spent(now - phase.began)}"
         text = Text(words, style=colour)
         return [_Place(rank=1, width=max(40, len(words)), least=len(short), text=text, short=short)]
-    word = run.run if run.state is not RunState.STOPPING else f"{run.run} stopping"
+    is_stopping = run.state is RunState.STOPPING
+    word = f"{run.run} stopping" if is_stopping else run.run
     total = f"{run.iterations:,}" if run.iterations else "?"
     places = [
         _Place(
-            rank=_NAME_RANK,
+            rank=1 if is_stopping else _NAME_RANK,
             width=len(word) + 2,
             text=Text(f"{shown.glyph} {word}", style=colour),
         ),
@@ -174,7 +175,7 @@ def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) ->
         places.append(_Place(rank=9, width=_BAR + 5, text=bar))
     age = step_age(state, now)
     style = _age_style(run, age, palette)
-    left = "" if run.remaining_seconds is None else f"{fmt.duration(run.remaining_seconds)} left"
+    left = "" if run.remaining_seconds is None or is_stopping else f"{fmt.duration(run.remaining_seconds)} left"
     if age is not None and style == palette.warning:  # how long it will take is not known while it does not go on
         left = f"no step {fmt.duration(age)}"
     places.append(_Place(rank=2, width=max(_LEFT, len(left)), text=Text(left, style=style), right=True))

@@ -145,6 +145,14 @@ def test_no_time_is_left_that_a_run_which_makes_no_steps_would_take(scenarios, l
     assert ("left" in said) == (later == 0.0)
 
 
+def test_a_run_that_stops_is_said_to_and_has_no_time_left(scenarios) -> None:
+    state = scenarios.faulty()
+    state = replace(state, run=replace(state.run, state=RunState.STOPPING))
+    said = header_line(state, "", scenarios.NOW, UTC, 80, DARK).plain
+    assert "text-7f3 stopping" in said
+    assert "left" not in said
+
+
 def test_a_fleet_of_which_no_host_answers_is_not_said_to_train(scenarios) -> None:
     state = scenarios.training()
     hosts = tuple(replace(host, state=HostState.UNREACHABLE) for host in state.hosts)
