@@ -130,7 +130,9 @@ def _back(fault: Fault, view: View) -> Text:
     if worker is not None and worker.drained:
         return Text("drained", style=palette.muted)
     if fault.retry_s is not None and fault.time + fault.retry_s > view.now:
-        return Text(f"next try in {fmt.duration(fault.time + fault.retry_s - view.now)}", style=palette.warning)
+        return Text(
+            f"next try in {fmt.duration(max(1.0, fault.time + fault.retry_s - view.now))}", style=palette.warning
+        )
     return Text("still slow" if fault.word == "slow" else "not yet", style=palette.warning)
 
 
@@ -169,7 +171,7 @@ def _missing(run: RunView, view: View) -> str:
     now = view.now
     if paused:
         tries = [worker.retry_at for worker in run.workers if worker.retry_at is not None and worker.retry_at > now]
-        when = f", next try in {fmt.duration(min(tries) - now)}" if tries else ""
+        when = f", next try in {fmt.duration(max(1.0, min(tries) - now))}" if tries else ""
         return f"{fmt.plural(paused, 'host')} paused{when} (b brings it back now)"
     ends = {HostState.UNREACHABLE: ", tried again by itself"}
     said = [f"{fmt.plural(count, 'host')} {word}{ends.get(word, '')}" for word, count in others.items() if count]
