@@ -294,10 +294,7 @@ class Session(Scripting):
                 await fleet.look_at(host)
             if host not in fleet.members and head_name(fleet.surveyed) is not None:
                 await self._take_in(host)  # this also adds it to the run
-                run = (await find_run(self.inventory.cluster, fleet.answering, None))[1].id
-                return membership.Asked(
-                    run, f"{host} is in the cluster again, and takes part in {run} as soon as it is started"
-                )
+                return membership.soon((await find_run(self.inventory.cluster, fleet.answering, None))[1].id, host)
             asked = await membership.undrain(self.inventory, fleet.transports, fleet.facts, fleet.surveyed, host)
             self.notice(Level.INFO, asked.said)
             return asked

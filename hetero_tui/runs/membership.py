@@ -27,6 +27,11 @@ class Asked:
     said: str
 
 
+def soon(run: str, host: str) -> Asked:
+    """The answer where ``host`` is to take part again."""
+    return Asked(run, f"{host} takes part in {run} again as soon as its worker is started")
+
+
 async def drain(cluster: str, transports: Mapping[str, Transport], host: str) -> Asked:
     """Have ``host`` leave the run that is under way, after its step and with nothing lost.
 
@@ -73,7 +78,7 @@ async def undrain(
     await _tell(
         inventory.cluster, transports[head], run.id, protocol.RunCommand(command=ControlCommand.ADD, devices=devices)
     )
-    return Asked(run.id, f"{host} takes part in {run.id} again as soon as its worker is started")
+    return soon(run.id, host)
 
 
 async def offer(
