@@ -27,6 +27,7 @@ class AppSession(Session):
     """One fleet with the screens on it."""
 
     _asking: asyncio.Task[None] | None = None
+    _looks_elsewhere = True
 
     async def probe(self) -> None:
         """Probe all hosts; then try those again that did not answer, and say which runs there are."""

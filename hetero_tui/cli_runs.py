@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,9 @@ from hetero_tui.commanding import Call
 from hetero_tui.launcher import DONE, USAGE
 from hetero_tui.narration import Output
 from remote_agent import protocol
+
+if TYPE_CHECKING:
+    from hetero_tui.runs.membership import Asked
 
 commands = typer.Typer()
 
@@ -106,10 +109,21 @@ async def stop(call: Call, output: Output, run: Run = None) -> int:
 
 
 @commanding.command(commands)
-async def resume(call: Call, output: Output, run: Run = None) -> int:
+async def resume(
+    call: Call,
+    output: Output,
+    run: Run = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Go on with another learning_rate, num_iterations, ..."),
+    ] = None,
+) -> int:
     """Let a run go on from its newest checkpoint, and follow it. It failed, was stopped or was lost."""
+    from hetero_tui.runs.order import read_changes
+
+    changes = read_changes(settings or ())
     async with call.session(record=True) as session:
-        resumed = await session.resume_run(run)
+        resumed = await session.resume_run(run, changes)
         output.say(f"{resumed} goes on; see it again with `hetero-tui attach {resumed}`")
         return await commanding.follow(session, output, resumed)
 
@@ -118,16 +132,14 @@ async def resume(call: Call, output: Output, run: Run = None) -> int:
 async def drain(call: Call, output: Output, host: Host) -> int:
     """Have a host leave the run after its step. Nothing is lost: the others do its part."""
     async with call.session(narrate=False) as session:
-        run = await session.drain(host)
-        return _told(output, run, host, f"{run} is told to go on without {host}")
+        return _told(output, host, await session.drain(host))
 
 
 @commanding.command(commands)
 async def undrain(call: Call, output: Output, host: Host) -> int:
     """Have a drained host take part in the run again. One that is to be tried after a pause is tried at once."""
     async with call.session(narrate=False) as session:
-        run = await session.bring_back(host)
-        return _told(output, run, host, f"{host} takes part in {run} again as soon as its worker is started")
+        return _told(output, host, await session.bring_back(host))
 
 
 @commanding.command(commands)
@@ -243,10 +255,10 @@ async def metrics(
         return await commanding.metrics(session, output, port)
 
 
-def _told(output: Output, run: str, host: str, words: str) -> int:
+def _told(output: Output, host: str, asked: Asked) -> int:
     """The run under way changes its hosts."""
     if output.as_json:
-        output.document({"run": run, "host": host})
+        output.document({"run": asked.run, "host": host, "said": asked.said})
     else:
-        output.data(words)
+        output.data(asked.said)
     return DONE

@@ -81,6 +81,12 @@ class OrderError(UsageError):
         return "\n".join([f"{len(self.mistakes)} mistakes:", *(f"  {mistake}" for mistake in self.mistakes), *advice])
 
 
+class ChangesError(OrderError):
+    """Settings with which a run can't go on; as :class:`OrderError`."""
+
+    _step = "resume run"
+
+
 class PlanError(OrderError):
     """A what-if or a fleet file can't be used; as :class:`OrderError`."""
 

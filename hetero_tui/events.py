@@ -34,7 +34,7 @@ class HostState(StrEnum):
     BENCHED = "benched"  # its devices are too slow just now to make a step shorter
     PAUSED = "paused"  # its worker was lost, and is started again after a pause
     DRAINED = "drained"  # it left the run because a user asked for it
-    RETURNING = "coming back"  # a user asked for it, and its worker is being started
+    RETURNING = "coming back"  # its worker is being started
     STOPPING = "stopping"
     UNREACHABLE = "unreachable"
     REFUSED = "refused"  # login or host key

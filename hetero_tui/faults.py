@@ -119,17 +119,24 @@ def _reissued(faults: Faults, event: protocol.SliceReissued) -> Faults:
 
 
 def _stalled(run: RunView, event: protocol.Step) -> Faults:
-    """What a fault since the last new step cost: the time to the next one, less the usual; one row has it."""
+    """What a fault since the last new step cost: the time to the next one, less the usual.
+
+    One row has it, so that the sum is right; those of others in that time name this row.
+    """
     last = furthest(run)
     if last is None or event.step <= last.step:
         return run.faults
     hit = [fault for fault in run.faults if fault.time >= last.time]
-    is_told = any(fault.stall_s is not None for fault in hit if fault.word in (SHARD, HEAD))
-    cost = _cost(run, last, event) if hit and not is_told else None
-    if cost is None:
-        return run.faults
-    first = next((fault for fault in hit if fault.word != SLOW), hit[0])
-    return _with(run.faults, replace(first, stall_s=max(first.stall_s or 0.0, cost)))
+    told = next((fault for fault in hit if fault.stall_s is not None and fault.word in (SHARD, HEAD)), None)
+    if told is None:
+        cost = _cost(run, last, event) if hit else None
+        if cost is None:
+            return run.faults
+        told = next((fault for fault in hit if fault.word != SLOW), hit[0])
+        told = replace(told, stall_s=max(told.stall_s or 0.0, cost))
+    others = {fault.number for fault in hit if fault.stall_s is None and fault.word != SLOW} - {told.number}
+    rows = _with(run.faults, told)
+    return tuple(replace(row, stall_with=told.number) if row.number in others else row for row in rows)
 
 
 def _stalled_before(run: RunView, event: protocol.WorkerLost) -> float | None:

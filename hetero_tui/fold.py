@@ -36,9 +36,6 @@ _ANSWERED = (HostState.IDLE, HostState.READY, HostState.UNFIT, HostState.UP, Hos
 _AS_RAY_SAYS = (*IN_CLUSTER, HostState.UNREACHABLE, HostState.RESTARTING)
 """Host states that end when a sample shows no Ray."""
 
-_UNTIL_IT_TRAINS = (HostState.DRAINED, HostState.PAUSED, HostState.BENCHED)
-"""Host states that stay, while a host comes back, until its worker has a share."""
-
 _AWAY = (HostState.UNREACHABLE, HostState.RESTARTING, HostState.FAILED)
 """Host states from which a host can come back."""
 
@@ -238,28 +235,12 @@ def _mark_training_hosts(state: State) -> State:
     hosts: list[HostView] = []
     for host in state.hosts:
         now, detail = _part_in(run, host.name) if host.state in IN_CLUSTER else (host.state, host.detail)
-        if host.state is HostState.RETURNING and now in _UNTIL_IT_TRAINS:
-            now, detail = host.state, ""
         if now is host.state and not detail:
             detail = host.detail  # details about its node, such as a supervisor that has ended
         next_try = _next_try(run, host.name) if now is HostState.PAUSED else host.next_try
         same = (now, detail, next_try) == (host.state, host.detail, host.next_try)
         hosts.append(host if same else replace(host, state=now, detail=detail, next_try=next_try))
     return replace(state, hosts=tuple(hosts))
-
-
-def _return_settled(state: State, event: protocol.Event) -> State:
-    """End the state "coming back" of a host whose worker was lost again, or has a share."""
-    run = state.run
-    settled: set[str] = set()
-    if isinstance(event, protocol.WorkerLost):
-        settled = {event.host}
-    elif run is not None and isinstance(event, protocol.Rebalanced | protocol.PlanMade):
-        settled = {worker.host for worker in run.workers if worker.alive}
-    for host in state.hosts:
-        if host.state is HostState.RETURNING and host.name in settled:
-            state = _update_host(state, host.name, state=HostState.UP)
-    return state
 
 
 def _part_in(run: RunView | None, host: str) -> tuple[HostState, str]:
@@ -271,6 +252,8 @@ def _part_in(run: RunView | None, host: str) -> tuple[HostState, str]:
     if any(worker.samples > 0 for worker in living):
         factor = next((worker.slow_factor for worker in living if worker.slow_factor is not None), None)
         return (HostState.TRAINING, "") if factor is None else (HostState.SLOW, f"×{factor:.1f}")
+    if any(worker.is_coming for worker in workers):
+        return HostState.RETURNING, ""
     if living and run.stages:
         return HostState.BENCHED, "holds no blocks of the model: a step is shorter without it"
     if living:
@@ -343,7 +326,7 @@ def _run_progressed(state: State, wrapped: events.RunProgressed) -> State:
     caught_up = run.behind is not None and (is_last or event.seq >= run.behind.seq)
     run = replace(run, last_seq=event.seq, behind=None if caught_up else run.behind)
     run, level, text = fold_run(run, event)
-    state = _return_settled(replace(state, run=run), event)
+    state = replace(state, run=run)
     if caught_up or not isinstance(event, protocol.Step) or len(run.recent) == 1:
         state = _mark_training_hosts(state)
     told = state.told[1] if state.told[0] == wrapped.run else 0

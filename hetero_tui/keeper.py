@@ -9,10 +9,13 @@ from contextlib import asynccontextmanager, contextmanager
 
 from hetero_tui import events
 from hetero_tui.errors import HeteroTuiError, UsageError
-from hetero_tui.events import HostState, Level
+from hetero_tui.events import Level
 from hetero_tui.fold import apply
 from hetero_tui.state import State
 from remote_agent.states import RunState
+
+ASKING = "asking"
+"""The word of an operation that only asks the hosts how they stand."""
 
 Tap = Callable[[events.Event, State, State], None]
 
@@ -80,24 +83,13 @@ class Keeper:
 
     @asynccontextmanager
     async def _exclusively(self, word: str) -> AsyncIterator[None]:
-        """Run one operation at a time; its name is shown at once, also while it waits for another one."""
-        with self._working(word, first=True):
+        """Run one operation at a time; its name is shown at once, also while it waits for another one.
+
+        A question, which the screen asks by itself, does not hide the operation that it waits for.
+        """
+        with self._working(word, first=word != ASKING):
             async with self._operation:
                 yield
-
-    @contextmanager
-    def _returning(self, name: str) -> Iterator[None]:
-        """Show a host that is out of the run as coming back, unless the request fails."""
-        host = self._state.host(name)
-        if host is None or host.state not in (HostState.DRAINED, HostState.PAUSED):
-            yield
-            return
-        self.emit(events.HostChanged(time=time.time(), host=name, state=HostState.RETURNING))
-        try:
-            yield
-        except BaseException:
-            self.emit(events.HostChanged(time=time.time(), host=name, state=host.state, detail=host.detail))
-            raise
 
     def _refuse_beside_live_run(self, step: str) -> None:
         live = self._state.run

@@ -105,6 +105,8 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
         case protocol.WorkerJoined():
             workers = _change_worker(run, event.worker, alive=True, drained=False, retry_at=None)
             return replace(run, workers=workers), Level.GOOD, _joined(event)
+        case protocol.WorkerStarting():
+            return _starting(run, event)
         case protocol.WorkerLost():
             return _without(run, event)
         case protocol.WorkerSlow() if event.factor >= 1:
@@ -215,7 +217,10 @@ def _workers(run: RunView, shares: Iterable[protocol.Share]) -> tuple[WorkerView
     """The workers with their new shares; each keeps its place, so that rows on the screen do not jump."""
     shares = tuple(shares)
     total = sum(share.samples for share in shares) or 1
-    workers = {worker.worker: replace(worker, samples=0, fraction=0.0) for worker in run.workers}
+    workers = {
+        worker.worker: replace(worker, samples=0, fraction=0.0, is_coming=worker.is_coming and not worker.alive)
+        for worker in run.workers
+    }
     for share in shares:
         known = workers.get(share.worker)
         workers[share.worker] = WorkerView(
@@ -240,7 +245,7 @@ def _staged(workers: tuple[WorkerView, ...], plan: protocol.PlanMade) -> tuple[W
 
 def _cut(plan: protocol.PlanMade) -> str:
     hosts = {share.worker: share.host for share in plan.shares}
-    parts = [f"{hosts.get(stage.worker, stage.worker)} {stage.first + 1}-{stage.last}" for stage in plan.stages]
+    parts = [f"{hosts.get(stage.worker, stage.worker)} {stage.span}" for stage in plan.stages]
     return f"blocks of the model, by measured speed: {', '.join(parts)}"
 
 
@@ -266,6 +271,21 @@ def _joined(event: protocol.WorkerJoined) -> str:
     return f"{event.host} takes part: {device}"
 
 
+def _starting(run: RunView, event: protocol.WorkerStarting) -> tuple[RunView, Level, str]:
+    """The run with a worker that is being started; the log says so of one that a user asked for."""
+    known = next((worker for worker in run.workers if worker.worker == event.worker), None)
+    if known is None:
+        known = WorkerView(
+            worker=event.worker, host=event.host, device=event.device, samples=0, fraction=0.0, alive=False
+        )
+        run = replace(run, workers=(*run.workers, known))
+        is_asked_for = True
+    else:
+        is_asked_for = known.drained
+    run = replace(run, workers=_change_worker(run, event.worker, is_coming=True, drained=False, retry_at=None))
+    return run, Level.INFO, f"{event.host}: its worker is being started" if is_asked_for else ""
+
+
 def _without(run: RunView, event: protocol.WorkerLost) -> tuple[RunView, Level, str]:
     """The run after a worker left it, on request, or was lost."""
     drained = event.cause == faults.DRAINED
@@ -278,6 +298,7 @@ def _without(run: RunView, event: protocol.WorkerLost) -> tuple[RunView, Level, 
         fraction=0.0,
         slow_factor=None,
         drained=drained,
+        is_coming=False,
         retry_at=None if pause is None else event.time + pause,
     )
     was_away = any(worker.worker == event.worker and not worker.alive for worker in run.workers)

@@ -9,6 +9,7 @@ from pathlib import Path
 from hetero_tui.errors import UsageError
 from hetero_tui.fleet.survey import head_name
 from hetero_tui.installing import Installing
+from hetero_tui.keeper import ASKING
 from hetero_tui.runs.history import history
 from hetero_tui.runs.listing import find_run, with_silent
 from hetero_tui.runs.script import rays_output, refuse_ours
@@ -80,7 +81,7 @@ class Scripting(Installing):
             HostError: Ray reports a failure, or the head can't be asked.
         """
         refuse_ours(words)
-        async with self._exclusively("asking"):
+        async with self._exclusively(ASKING):
             await self._fleet.survey()
         head = head_name(self._fleet.surveyed)
         if head is None:

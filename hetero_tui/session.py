@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import types
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
@@ -23,6 +24,7 @@ from hetero_tui.fleet.survey import Surveyed, head_name
 from hetero_tui.fleet.teardown import announcement, preview
 from hetero_tui.intents import TeardownPreview, TeardownReport
 from hetero_tui.inventory import Inventory
+from hetero_tui.keeper import ASKING
 from hetero_tui.recording.recorder import Recorder
 from hetero_tui.runs import measured, membership
 from hetero_tui.runs.attending import attend
@@ -43,6 +45,8 @@ from remote_agent.states import RunState
 
 class Session(Scripting):
     """A session with one fleet. Use it as an async context manager, or call :meth:`close`."""
+
+    _looks_elsewhere = False  # what another terminal starts is followed as well
 
     def __init__(
         self,
@@ -80,6 +84,7 @@ class Session(Scripting):
         self._run_host: str | None = None
         self._recorder: Recorder | None = None
         self._elsewhere = Elsewhere(lambda: self._look_elsewhere(), lambda: bool(self.busy))
+        self._elsewhere.is_wanted = self._looks_elsewhere
         self.tap(self._elsewhere)
 
     async def __aenter__(self) -> Session:
@@ -119,7 +124,6 @@ class Session(Scripting):
         async with self._exclusively("probing"):
             await self._fleet.look()
             await self._attach_to_live_run()
-        self._elsewhere.is_wanted = True
 
     async def up(self, sources: Sources | None = None) -> None:
         """Start the cluster on every fit host; running nodes are not touched, and a run gets the new hosts.
@@ -184,14 +188,14 @@ class Session(Scripting):
         async with self._exclusively("planning"), self._fleet.alone("plan"):
             return await measured.survey_of(self.inventory, self._fleet, order, self.notice, anew=anew)
 
-    async def resume_run(self, run: str | None = None) -> str:
-        """Resume a run (None: the newest) from its newest checkpoint, and return its name.
+    async def resume_run(self, run: str | None = None, settings: Mapping[str, str] = types.MappingProxyType({})) -> str:
+        """Resume a run (None: the newest) from its newest checkpoint, with these new ``settings``; return its name.
 
         A cluster that is down is brought up first. Raises RunError if the run can't be resumed.
         """
         async with self._exclusively("resuming"), self._fleet.alone("resume"):
             self._refuse_beside_live_run("resume run")
-            return await self._recovery.by_hand(run)
+            return await self._recovery.by_hand(run, settings)
 
     async def resume(self, run: str | None = None) -> str:
         """Resume a run (None: the one on the screen, or else the newest), follow it, and return its name."""
@@ -267,21 +271,21 @@ class Session(Scripting):
                 self.emit(events.RunChanged(time=time.time(), run=summary.id, job=summary.job, state=RunState.STOPPING))
             await stop_run(self.inventory.cluster, self._fleet.transports[host], summary.id)
 
-    async def drain(self, host: str) -> str:
-        """Take ``host`` out of the current run after its step, without loss; returns the run's name.
+    async def drain(self, host: str) -> membership.Asked:
+        """Take ``host`` out of the current run after its step, without loss.
 
         Raises UsageError if the inventory has no such host, RunError if no run is in progress.
         """
         self._refuse_unknown(host, step="drain")
         with self._working("draining"):
-            run = await membership.drain(self.inventory.cluster, self._fleet.transports, host)
-            self.notice(Level.INFO, f"{run} is told to go on without {host}")
-            return run
+            asked = await membership.drain(self.inventory.cluster, self._fleet.transports, host)
+            self.notice(Level.INFO, asked.said)
+            return asked
 
-    async def bring_back(self, host: str) -> str:
+    async def bring_back(self, host: str) -> membership.Asked:
         """Let ``host`` take part again at once: it was drained, is paused after failures, or left the cluster.
 
-        Returns the run's name; raises as :meth:`drain` does.
+        Raises as :meth:`drain` does.
         """
         self._refuse_unknown(host, step="bring back")
         with self._working("bringing back"):
@@ -290,15 +294,14 @@ class Session(Scripting):
                 await fleet.look_at(host)
             if host not in fleet.members and head_name(fleet.surveyed) is not None:
                 await self._take_in(host)  # this also adds it to the run
-                return (await find_run(self.inventory.cluster, fleet.answering, None))[1].id
-            with self._returning(host):
-                run = await membership.undrain(self.inventory, fleet.transports, fleet.facts, fleet.surveyed, host)
-            self.notice(Level.INFO, f"{host} takes part in {run} again as soon as its worker is started")
-            return run
+                return membership.soon((await find_run(self.inventory.cluster, fleet.answering, None))[1].id, host)
+            asked = await membership.undrain(self.inventory, fleet.transports, fleet.facts, fleet.surveyed, host)
+            self.notice(Level.INFO, asked.said)
+            return asked
 
     async def status(self, *, judge: bool = False) -> tuple[tuple[str, protocol.RunSummary], ...]:
         """Survey all hosts, ``judge`` those without a node, and return the runs, oldest first."""
-        async with self._exclusively("asking"):
+        async with self._exclusively(ASKING):
             await self._fleet.survey()
             if judge:
                 await self._fleet.judge_idle()
@@ -337,7 +340,7 @@ class Session(Scripting):
         self._run_host = host
 
     async def _look_elsewhere(self) -> None:
-        async with self._exclusively("asking"):
+        async with self._exclusively(ASKING):
             await self._fleet.survey()
             await self._attach_to_live_run()
 

@@ -81,6 +81,7 @@ class WorkerView:
     fraction: float
     simulated_speed: float | None = None
     alive: bool = True
+    is_coming: bool = False  # its process is being started, or it has no share yet
     slow_factor: float | None = None
     drained: bool = False
     retry_at: float | None = None
@@ -100,6 +101,7 @@ class Fault:
         what: description in a few words.
         done: the reaction.
         stall_s: seconds for which the run stalled; None: it did not, or the time is unknown.
+        stall_with: the number of the fault in whose stall this one took part: both were between the same two steps.
         retry_s: seconds after ``time`` at which a lost worker is restarted; None: at once, or unknown.
         back: when the fault was over; None: it is not yet.
         tries: number of recovery attempts.
@@ -114,6 +116,7 @@ class Fault:
     what: str
     done: str = ""
     stall_s: float | None = None
+    stall_with: int | None = None
     retry_s: float | None = None
     back: float | None = None
     tries: int = 0

@@ -188,6 +188,19 @@ class RunCommand:
     devices: tuple[DeviceSpec, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What a run's command will come to, as far as its last step tells; of ``drain``.
+
+    Attributes:
+        stays: every host that trains was told to leave, this one too: it goes on until another one takes part.
+        is_out: it has no part in the run just now.
+    """
+
+    stays: bool = False
+    is_out: bool = False
+
+
 # --- What a host answers ---------------------------------------------------------------------------------------------
 
 
@@ -538,6 +551,11 @@ class Stage:
     seconds: float
     memory: int
 
+    @property
+    def span(self) -> str:
+        """Its blocks, counted from 1: ``1-3``, or ``4``."""
+        return f"{self.first + 1}-{self.last}" if self.last > self.first + 1 else f"{self.last}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlanMade(Event):
@@ -571,6 +589,16 @@ class WorkerJoined(Event):
     host: str
     device: str
     name: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerStarting(Event):
+    """The process of a worker that is lost, was drained or is new is being started; it takes part once it is ready."""
+
+    kind: ClassVar[str] = "worker_starting"
+    worker: str
+    host: str
+    device: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -804,6 +832,7 @@ EVENTS: tuple[type[Event], ...] = (
     RunStarted,
     PlanMade,
     WorkerJoined,
+    WorkerStarting,
     WorkerLost,
     WorkerSlow,
     SliceReissued,

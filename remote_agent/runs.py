@@ -16,12 +16,14 @@ import argparse
 import dataclasses
 import statistics
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
 from remote_agent import plain_file, protocol, reopening, tail
 from remote_agent.host.processes import absolute_path, find_named
+from remote_agent.settings import GOALS
 from remote_agent.states import ControlCommand, RunState
 
 CURVE_POINTS = 24
@@ -135,7 +137,8 @@ def reopen(folder: Path, run: str, now: protocol.RunSpec, seen: Iterable[str] = 
         folder: the cluster's.
         run: which.
         now: the devices, the server's host and the addresses that it is to use; ``ended`` says why the head was left,
-            ``awaited`` which hosts are away: the run keeps the devices that it had there.
+            ``awaited`` which hosts are away: the run keeps the devices that it had there. ``config``: settings that
+            are others from here on.
         seen: lines of its events that a reader has seen, the oldest first; some may be here as well.
 
     Raises:
@@ -154,7 +157,7 @@ def reopen(folder: Path, run: str, now: protocol.RunSpec, seen: Iterable[str] = 
     except (OSError, protocol.ProtocolError) as error:
         raise NotResumable(f"the events of {run} can't be completed: {error}") from error
     summary = summarize(folder, known, events)
-    if summary.state is RunState.FINISHED:
+    if summary.state is RunState.FINISHED and not set(GOALS) & set(now.config):
         raise NotResumable(f"{run} is finished")
     if summary.checkpoint is None:
         kind = "script" if known.search is None else "sweep"
@@ -175,6 +178,7 @@ def reopen(folder: Path, run: str, now: protocol.RunSpec, seen: Iterable[str] = 
         devices=(*now.devices, *_away(known, now, place / protocol.CONTROL_FILE)),
         server_host=now.server_host,
         resume=str(place),
+        config={**known.config, **now.config},
         ended=found.ended or known.ended,
         epoch=now.epoch,
         commands=tail.size_of(place / protocol.CONTROL_FILE),
@@ -187,11 +191,7 @@ def reopen(folder: Path, run: str, now: protocol.RunSpec, seen: Iterable[str] = 
 def _away(known: protocol.RunSpec, now: protocol.RunSpec, control: Path) -> tuple[protocol.DeviceSpec, ...]:
     """The devices of hosts that are away: the run had them, or was given them later, and they were not drained."""
     devices = list(known.devices)
-    for line in control.read_text(encoding="utf-8", errors="replace").splitlines() if control.is_file() else ():
-        try:
-            command = protocol.decode(protocol.RunCommand, line)
-        except protocol.ProtocolError:
-            continue
+    for command in _commands(control):
         if command.command is ControlCommand.DRAIN:
             devices = [spec for spec in devices if spec.host != command.host]
         else:
@@ -200,11 +200,18 @@ def _away(known: protocol.RunSpec, now: protocol.RunSpec, control: Path) -> tupl
     return tuple(spec for spec in devices if spec.host in now.awaited and spec.host not in here)
 
 
+def _commands(control: Path) -> Iterator[protocol.RunCommand]:
+    """What the user has wanted of a run, in its order."""
+    for line in control.read_text(encoding="utf-8", errors="replace").splitlines() if control.is_file() else ():
+        with suppress(protocol.ProtocolError):
+            yield protocol.decode(protocol.RunCommand, line)
+
+
 class NotRunning(Exception):
     """The run is not under way, so it takes no commands; the text says how it stands."""
 
 
-def tell(folder: Path, run: str, command: protocol.RunCommand) -> None:
+def tell(folder: Path, run: str, command: protocol.RunCommand) -> protocol.Told:
     """Hand a command to the coordinator of a run, which takes it up between two steps.
 
     Args:
@@ -212,14 +219,35 @@ def tell(folder: Path, run: str, command: protocol.RunCommand) -> None:
         run: which.
         command: what is wanted of it.
 
+    Returns:
+        What that comes to.
+
     Raises:
         NotRunning: it does not exist, or it is over.
         OSError: it can't be written.
     """
     if find_named(folder, protocol.run_process_name(run)) is None:
         raise NotRunning(f"{run} is not under way on this machine")
-    with (folder / "runs" / run / protocol.CONTROL_FILE).open("a", encoding="utf-8") as file:
+    place = folder / "runs" / run
+    control = place / protocol.CONTROL_FILE
+    with control.open("a", encoding="utf-8") as file:
         file.write(protocol.encode(command) + "\n")
+    _, last = _first_and_last(place / "events.jsonl")
+    training = {worker.host for event in last if isinstance(event, protocol.Step) for worker in event.workers}
+    if command.command is not ControlCommand.DRAIN or not training:
+        return protocol.Told()
+    return protocol.Told(stays=training <= _drained(control), is_out=command.host not in training)
+
+
+def _drained(control: Path) -> set[str]:
+    """The hosts that were told to leave, and not to come back."""
+    hosts: set[str] = set()
+    for command in _commands(control):
+        if command.command is ControlCommand.DRAIN:
+            hosts.add(command.host)
+        else:
+            hosts -= {spec.host for spec in command.devices}
+    return hosts
 
 
 def _first_and_last(path: Path) -> tuple[protocol.Event | None, list[protocol.Event]]:
@@ -257,10 +285,11 @@ def main() -> int:
     options = parser.parse_args()
     if options.tell is not None:
         try:
-            tell(options.folder, options.tell, protocol.decode(protocol.RunCommand, sys.stdin.readline()))
+            told = tell(options.folder, options.tell, protocol.decode(protocol.RunCommand, sys.stdin.readline()))
         except (NotRunning, OSError) as error:
             print(error, file=sys.stderr)
             return 1
+        print(protocol.encode(told))
         return 0
     if options.reopen is None:
         print(protocol.encode(list_runs(options.folder)))

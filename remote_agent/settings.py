@@ -51,6 +51,17 @@ OF_ORDERS: Mapping[str, Any] = types.MappingProxyType({"strategy": AUTO})
 CODECS = dict.fromkeys(("fp32", "bf16", "int8", "topk"))
 """Values of ``codec``, in their order; see :mod:`remote_agent.training.wire.codecs`, which may have more of them."""
 
+GOALS = ("num_iterations", "epochs")
+"""Settings that say how long a run is."""
+
+WHEN_RESUMED = (
+    *GOALS,
+    *("learning_rate", "schedule", "warmup_steps", "clip_norm"),
+    *("checkpoint_every", "checkpoint_seconds", "keep_checkpoints"),
+    *("evaluate_every", "keep_best", "early_stopping", "log_to"),
+)
+"""Settings that may differ when a run goes on. The others are of its model, its order of the samples or its state."""
+
 Count = Annotated[int, Range(least=1)]
 Whole = Annotated[int, Range(least=0)]
 Positive = Annotated[float, Range(above=0)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from hetero_tui.app_session import AppSession
 from hetero_tui.errors import HostError, RunError, Unreachable
 from hetero_tui.inventory import Host, Inventory
 from hetero_tui.transport import shell_command
+from remote_agent import protocol
+from remote_agent.states import RayState
 
 FLEET = Inventory(
     cluster="lab",
@@ -55,3 +58,21 @@ async def test_that_a_machine_is_unreachable_is_not_told_again_by_its_logs(
         session.emit(events.HostLost(time=1.0, host="nas", cause="no answer"))
         assert [line async for line in session.logs(None, "")] == []
         assert [line.text.split(":")[0] for line in session.state.log] == ["nas is unreachable", "mercer"]
+
+
+async def test_a_run_that_another_terminal_starts_is_seen_whatever_was_done_here_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The demo's app brings its machines up without a probe of its own."""
+    looked = asyncio.Event()
+
+    async def look() -> None:
+        looked.set()
+
+    sample = protocol.HostSample(
+        time=1.0, cpu_use=0.1, memory_used=1, memory_total=2, ray=RayState.RUNNING, run="text-1"
+    )
+    async with AppSession(FLEET, tmp_path / "inventory.yaml", ledger_folder=tmp_path / "ledger") as session:
+        monkeypatch.setattr(session, "_look_elsewhere", look)
+        session.emit(events.HostSampled(time=1.0, host="mercer", sample=sample, round_trip_s=None))
+        await asyncio.wait_for(looked.wait(), 5)

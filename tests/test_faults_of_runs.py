@@ -182,7 +182,10 @@ def test_a_gap_is_the_cost_of_no_fault_that_was_before_it_or_has_its_own() -> No
     before, told = fault(time=9.5), fault(time=10.5, stall_s=0.1, word=faults.SHARD)
     assert after(run(before, recent=recent), made(6, 20.0)) == (before,)
     assert after(run(told, recent=recent), made(6, 20.0)) == (told,)
-    assert after(run(told, fault(2, time=10.6), recent=recent), made(6, 20.0)) == (told, fault(2, time=10.6))
+    assert after(run(told, fault(2, time=10.6), recent=recent), made(6, 20.0)) == (
+        told,
+        fault(2, time=10.6, stall_with=1),
+    )
     assert after(run(fault(time=10.5)), made(6, 20.0)) == (fault(time=10.5),), "no step before"
     at_once = run(fault(time=10.0), recent=recent)
     assert after(at_once, made(6, 20.0))[0].stall_s == pytest.approx(9.0)
@@ -194,6 +197,7 @@ def test_of_a_gap_and_what_was_known_before_it_the_longest_is_the_cost() -> None
     slow_, first, more = fault(1, word=faults.SLOW, time=10.1), fault(2, time=10.2), fault(3, time=10.3)
     rows = after(run(slow_, first, more, recent=recent), made(6, 14.0))
     assert [row.stall_s for row in rows] == [None, 3.0, None]
+    assert [row.stall_with for row in rows] == [None, None, 2], "several faults in one gap share its seconds"
     rows = after(run(replace(first, stall_s=5.0), recent=recent), made(6, 14.0))
     assert rows[0].stall_s == 5.0
 

@@ -121,7 +121,7 @@ def returning() -> State:
     )  # fmt: skip
     state = run_of(started(), plan(), step(1, 3), lost, start=both_up())
     assert [host.state for host in state.hosts] == [HostState.TRAINING, HostState.DRAINED]
-    return apply(state, events.HostChanged(time=103.0, host="nas", state=HostState.RETURNING))
+    return run_of(protocol.WorkerStarting(seq=5, time=103.0, worker="nas/cpu", host="nas", device="cpu"), start=state)
 
 
 def state_of_nas(state: State) -> HostState:
@@ -131,17 +131,40 @@ def state_of_nas(state: State) -> HostState:
 
 
 def test_a_host_that_is_brought_back_comes_back_until_it_trains() -> None:
-    joined = protocol.WorkerJoined(seq=6, time=105.0, worker="nas/cpu", host="nas", device="cpu")
+    """The run itself says that its worker is started, so that it is shown wherever the run is followed."""
+    joined = protocol.WorkerJoined(seq=7, time=105.0, worker="nas/cpu", host="nas", device="cpu")
     shares = (share("mercer", 48), share("nas", 16))
-    with_it = protocol.Rebalanced(seq=7, time=106.0, step=3, shares=shares, reason="nas is back")
-    state = run_of(step(2, 5), joined, start=returning())
+    with_it = protocol.Rebalanced(seq=8, time=106.0, step=3, shares=shares, reason="nas is back")
+    state = returning()
+    assert state_of_nas(state) is HostState.RETURNING
+    assert state.log[-1].text == "nas: its worker is being started"
+    state = run_of(step(2, 6), joined, start=state)
     assert state_of_nas(state) is HostState.RETURNING
     assert state_of_nas(run_of(with_it, start=state)) is HostState.TRAINING
+    alone = protocol.Rebalanced(seq=8, time=106.0, step=3, shares=(share("mercer", 64),))
+    assert state_of_nas(run_of(alone, start=state)) is HostState.BENCHED
+
+
+def test_a_host_that_is_new_in_a_run_comes_until_it_trains() -> None:
+    starting = protocol.WorkerStarting(seq=4, time=103.0, worker="nas/cpu", host="nas", device="cpu")
+    alone = replace(plan(), shares=(share("mercer", 64),))
+    state = run_of(started(), alone, step(1, 3), starting, start=both_up())
+    assert state_of_nas(state) is HostState.RETURNING
+
+
+def test_a_paused_host_that_is_drained_is_drained() -> None:
+    lost, drained = (
+        protocol.WorkerLost(
+            seq=seq, time=104.0, worker="nas/cpu", host="nas", device="cpu", step=3, cause=cause
+        )
+        for seq, cause in ((6, "killed (tried again in 16 s)"), (7, "drained"))
+    )  # fmt: skip
+    assert state_of_nas(run_of(lost, drained, start=returning())) is HostState.DRAINED
 
 
 def test_a_host_that_could_not_be_brought_back_is_paused_again() -> None:
     lost = protocol.WorkerLost(
-        seq=5, time=104.0, worker="nas/cpu", host="nas", device="cpu", step=3, cause="killed (tried again in 16 s)"
+        seq=6, time=104.0, worker="nas/cpu", host="nas", device="cpu", step=3, cause="killed (tried again in 16 s)"
     )  # fmt: skip
     assert state_of_nas(run_of(lost, start=returning())) is HostState.PAUSED
 
@@ -183,7 +206,7 @@ def test_a_model_that_is_cut_is_shared_by_blocks_and_who_holds_none_is_not_calle
     state = run_of(started(), cut, step(1, 3), start=both_up())
     assert state.run is not None
     assert [worker.fraction for worker in state.run.workers] == [0.25, 0.75]
-    assert any(line.text == "blocks of the model, by measured speed: nas 1-3, mercer 4-4" for line in state.log)
+    assert any(line.text == "blocks of the model, by measured speed: nas 1-3, mercer 4" for line in state.log)
     alone = replace(cut, shares=(share("mercer", 64), share("nas", 0)), stages=(replace(stages[1], first=0, last=4),))
     host = run_of(started(), alone, step(1, 3), start=both_up()).host("nas")
     assert host is not None

@@ -175,7 +175,7 @@ def test_stages_share_a_model_by_its_blocks() -> None:
     made = plan(shares=shares, stages=(stage("b/cpu", 0, 1), stage("a/cpu", 1, 4)), micro_batches=4)
     run = after(made)
     assert [worker.fraction for worker in run.workers] == [0.75, 0.25, 0.0]
-    assert line(made)[1] == "blocks of the model, by measured speed: b 1-1, a 2-4"
+    assert line(made)[1] == "blocks of the model, by measured speed: b 1, a 2-4"
     assert run.stages == made.stages
 
 

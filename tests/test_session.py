@@ -12,10 +12,9 @@ import pytest
 
 from hetero_tui import deadlines, events
 from hetero_tui.errors import ClusterError, RunError
-from hetero_tui.events import ClusterState, HostState
+from hetero_tui.events import ClusterState
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.inventory import Host, Inventory
-from hetero_tui.runs import membership
 from hetero_tui.session import Session
 from remote_agent import protocol
 from remote_agent.states import RayState, RunState
@@ -50,6 +49,17 @@ async def test_an_operation_that_ends_before_a_stop_that_goes_on_leaves_the_sess
         assert session.busy == ""
 
 
+async def test_a_question_that_waits_does_not_hide_what_is_under_way(session: Session) -> None:
+    """The app lists the runs when one ends, also while it takes the cluster down."""
+    async with session:
+        async with session._exclusively("stopping"):
+            asked = asyncio.create_task(session.status())
+            await asyncio.sleep(0)
+            assert session.busy == "stopping"
+        await asked
+        assert session.busy == ""
+
+
 async def test_a_teardown_shows_what_it_will_stop_at_once_and_takes_that_back_if_another_command_keeps_it_from_it(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,36 +83,6 @@ async def test_a_teardown_shows_what_it_will_stop_at_once_and_takes_that_back_if
         with pytest.raises(ClusterError):
             await down
         assert (session.busy, session.state.cluster_state) == ("", ClusterState.DOWN)
-
-
-@pytest.mark.parametrize("refused", [False, True])
-async def test_a_host_is_shown_to_come_back_from_the_moment_it_is_asked_for(
-    session: Session, monkeypatch: pytest.MonkeyPatch, refused: bool
-) -> None:
-    def state() -> HostState:
-        (host,) = session.state.hosts
-        return host.state
-
-    async def undrain(*_: object) -> str:
-        assert state() is HostState.RETURNING
-        if refused:
-            raise RunError("no run is under way", step="undrain")
-        return "text-1"
-
-    async def look_at(_: str) -> None:
-        """All is known."""
-
-    monkeypatch.setattr(membership, "undrain", undrain)
-    monkeypatch.setattr(session._fleet, "look_at", look_at)
-    async with session:
-        session.emit(events.HostChanged(time=1.0, host="laptop", state=HostState.DRAINED))
-        if refused:
-            with pytest.raises(RunError):
-                await session.bring_back("laptop")
-            assert state() is HostState.DRAINED
-        else:
-            assert await session.bring_back("laptop") == "text-1"
-            assert state() is HostState.RETURNING
 
 
 async def test_a_host_that_is_back_after_a_down_from_elsewhere_starts_no_cluster(session: Session) -> None:
@@ -160,10 +140,7 @@ async def test_a_run_that_another_terminal_starts_is_followed_once_its_host_says
         session.emit(events.ClusterChanged(time=1.0, state=ClusterState.UP, head="laptop"))
         monkeypatch.setattr(session, "_look_elsewhere", attach)
         assert await sampled("text-1") == 0, "a command that did not ask for it"
-        await session.probe()
-        await session._fleet.stop_watching()
-        session.emit(events.ClusterChanged(time=1.0, state=ClusterState.UP, head="laptop"))
-        attached.clear()
+        session._elsewhere.is_wanted = True
         assert await sampled("") == 0
         with session._working("starting"):
             assert await sampled("text-1") == 0
@@ -176,4 +153,6 @@ async def test_a_run_that_another_terminal_starts_is_followed_once_its_host_says
         session._elsewhere._ended -= deadlines.RUN_RESUMED
         assert await sampled("text-1") == 3, "it was resumed elsewhere"
         session.emit(events.ClusterChanged(time=1.0, state=ClusterState.DOWN))
+        assert await sampled("") == 3, "its other hosts are about to end"
+        session._elsewhere._down -= deadlines.CLUSTER_ENDED
         assert await sampled("") == 4, "a cluster was started elsewhere"

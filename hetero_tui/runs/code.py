@@ -10,6 +10,7 @@ import difflib
 import io
 import json
 import os
+import re
 import stat
 import zipfile
 from collections import deque
@@ -59,6 +60,21 @@ class Code:
         names = list(self.files)[1:]
         shown = ", ".join(names[:LARGEST]) + (f" and {len(names) - LARGEST:,} more" if len(names) > LARGEST else "")
         return f"{shown} ({_size(sum(self.sizes[1:]))})" if names else ""
+
+    def mentions(self, name: str) -> bool:
+        """Whether a name stands anywhere in the Python files among them.
+
+        Raises:
+            OrderError: one can't be read.
+        """
+        word = re.compile(rf"\b{re.escape(name)}\b".encode())
+        for path in self.files.values():
+            try:
+                if path.suffix == ".py" and word.search(path.read_bytes()):
+                    return True
+            except OSError as error:
+                raise OrderError((f"can't read {path}: {error.strerror}",)) from error
+        return False
 
     def archive(self) -> bytes:
         """All of them, as :data:`~remote_agent.protocol.JOB_ARCHIVE`.

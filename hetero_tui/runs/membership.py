@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from hetero_tui.errors import CommandFailed, HostError, RunError
 from hetero_tui.facts import HostFacts
@@ -18,16 +19,34 @@ from remote_agent import protocol
 from remote_agent.states import ControlCommand
 
 
-async def drain(cluster: str, transports: Mapping[str, Transport], host: str) -> str:
-    """Have ``host`` leave the run that is under way, after its step and with nothing lost; the run's name.
+@dataclass(frozen=True)
+class Asked:
+    """What a run was asked for: the run's name, and in a sentence what comes of it."""
+
+    run: str
+    said: str
+
+
+def soon(run: str, host: str) -> Asked:
+    """The answer where ``host`` is to take part again."""
+    return Asked(run, f"{host} takes part in {run} again as soon as its worker is started")
+
+
+async def drain(cluster: str, transports: Mapping[str, Transport], host: str) -> Asked:
+    """Have ``host`` leave the run that is under way, after its step and with nothing lost.
 
     Raises:
         RunError: no run is under way.
         HostError: its head failed at it.
     """
     head, run = await _under_way(cluster, transports, "drain")
-    await _tell(cluster, transports[head], run.id, protocol.RunCommand(command=ControlCommand.DRAIN, host=host))
-    return run.id
+    told = await _tell(cluster, transports[head], run.id, protocol.RunCommand(command=ControlCommand.DRAIN, host=host))
+    if told.is_out:
+        return Asked(run.id, f"{host} has no part in {run.id} now, and gets none until it is undrained")
+    if told.stays:
+        others = f"every host that trains was told to leave, and {run.id} needs one"
+        return Asked(run.id, f"{others}: {host} leaves when another one takes part; `hetero-tui stop` ends the run")
+    return Asked(run.id, f"{run.id} is told to go on without {host}")
 
 
 async def _under_way(cluster: str, transports: Mapping[str, Transport], step: str) -> tuple[str, protocol.RunSummary]:
@@ -45,11 +64,8 @@ async def undrain(
     facts: Mapping[str, HostFacts],
     members: Mapping[str, Surveyed],
     host: str,
-) -> str:
+) -> Asked:
     """Have ``host`` take part again in the run that is under way: after a drain, or at once instead of after a pause.
-
-    Returns:
-        The run's name.
 
     Raises:
         RunError: no run is under way, or the host has no device that trains, or is not in the cluster.
@@ -62,7 +78,7 @@ async def undrain(
     await _tell(
         inventory.cluster, transports[head], run.id, protocol.RunCommand(command=ControlCommand.ADD, devices=devices)
     )
-    return run.id
+    return soon(run.id, host)
 
 
 async def offer(
@@ -102,7 +118,7 @@ async def offer_new(fleet: LiveFleet, before: frozenset[str]) -> str:
     return f"{', '.join(sorted(new))}: to take part in {run}" if run is not None else ""
 
 
-async def _tell(cluster: str, transport: Transport, run: str, command: protocol.RunCommand) -> None:
+async def _tell(cluster: str, transport: Transport, run: str, command: protocol.RunCommand) -> protocol.Told:
     done = await agent.call(
         transport,
         cluster,
@@ -114,3 +130,4 @@ async def _tell(cluster: str, transport: Transport, run: str, command: protocol.
     if done is None or done.exit_status != 0:
         detail = "no agent there" if done is None else last_lines(done.stderr, 1)
         raise CommandFailed(transport.host, detail, step=command.command, hint="`hetero-tui runs` lists the runs")
+    return agent.answer(protocol.Told, transport.host, done, step=command.command)

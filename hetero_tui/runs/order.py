@@ -10,12 +10,12 @@ import asyncio
 import difflib
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hetero_tui.errors import OrderError
+from hetero_tui.errors import ChangesError, OrderError
 from hetero_tui.events import Level
 from hetero_tui.fleet.install.lock import mistakes_in
 from hetero_tui.runs.code import Code, collect
@@ -30,6 +30,9 @@ READY_JOBS = tuple(_READY_FILES)
 """The jobs that come with the agent."""
 
 HINT = f"a JOB is one of {', '.join(READY_JOBS)}, or path/to/file.py:Name"
+
+_ALIKE = 0.85
+"""How alike two names are of which one is a misspelling of the other."""
 
 FOR_SCRIPTS = ("num_gpu_workers", "num_cpu_workers")
 """Settings that a run on the fleet has no use for: its devices are the inventory's."""
@@ -112,6 +115,8 @@ def read_order(job: str, pairs: Sequence[str] | Mapping[str, str] = (), paths: S
         mistakes += [f"--set {pair!r} is not key=value" for pair in wrong]
         hints.append("for example --set num_iterations=50")
     mistakes += [f"--set {mistake}" for mistake in fields.check(wanted, own=own_hints(found), is_open=found.is_open)]
+    if found.is_open and code is not None:
+        mistakes += [f"--set {mistake}" for mistake in _misspelt(wanted, code)]
     mistakes += [
         f"--set {name}={wanted[name]}: is for scripts; on the fleet `devices:` in the inventory says what trains"
         for name in FOR_SCRIPTS
@@ -120,6 +125,39 @@ def read_order(job: str, pairs: Sequence[str] | Mapping[str, str] = (), paths: S
     if mistakes:
         raise OrderError(tuple(mistakes), hint="; ".join(filter(None, hints)))
     return Order(found, wanted, code)
+
+
+def read_changes(pairs: Sequence[str]) -> Mapping[str, str]:
+    """Settings with which a run goes on, from ``key=value`` each.
+
+    Raises:
+        ChangesError: with every mistake at once; settings that a run keeps are among them.
+    """
+    wanted, wrong = parse_settings(pairs)
+    mistakes = [f"--set {pair!r} is not key=value" for pair in wrong]
+    kept = [name for name in wanted if name in fields.names() and name not in fields.WHEN_RESUMED]
+    mistakes += [f"--set {name}: a run keeps it from its start; for another value start a new run" for name in kept]
+    free = {name: value for name, value in wanted.items() if name not in kept}
+    mistakes += [f"--set {mistake}" for mistake in fields.check(free)]
+    if mistakes:
+        hint = f"a run may go on with another value of {', '.join(fields.WHEN_RESUMED)}"
+        raise ChangesError(tuple(mistakes), hint=hint)
+    return wanted
+
+
+def _misspelt(wanted: Mapping[str, str], code: Code) -> Iterator[str]:
+    """Of settings for a job of which only its host knows all: those that are none for sure.
+
+    They are near the name of one of ours, and nothing that is sent with the job mentions them.
+
+    Raises:
+        OrderError: a file of the job's can't be read.
+    """
+    known = fields.names()
+    for name in wanted:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=_ALIKE)
+        if name not in known and near and not code.mentions(name):
+            yield f"{name}: no such setting, and nothing in the job's files has that name; did you mean {near[0]!r}?"
 
 
 def parse_settings(pairs: Sequence[str]) -> tuple[Mapping[str, str], list[str]]:

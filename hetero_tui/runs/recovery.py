@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
+from types import MappingProxyType
 
 from hetero_tui import deadlines, events
 from hetero_tui.errors import CommandFailed, HeteroTuiError, RunError, TakenDown
@@ -48,10 +49,10 @@ class FleetRecovery:
         self._returning: dict[str, asyncio.Task[None]] = {}
         self._looked_after: frozenset[str] = frozenset()
 
-    async def by_hand(self, run: str | None) -> str:
+    async def by_hand(self, run: str | None, settings: Mapping[str, str]) -> str:
         """Let a run (None: the newest) go on from its newest checkpoint; a cluster that is down is brought up first.
 
-        Runs within an operation of the caller's. Returns its name.
+        Runs within an operation of the caller's; ``settings`` are those that change. Returns its name.
 
         Raises:
             RunError: it can't go on.
@@ -61,12 +62,12 @@ class FleetRecovery:
         await fleet.look()
         if head_name(fleet.surveyed) is None:
             _, summary = await find_run(fleet.cluster, fleet.answering, run)
-            refuse_if_done(summary)
+            refuse_if_done(summary, settings)
             if running_head(fleet.surveyed) is not None:
                 await refuse_if_head_lives(fleet.cluster, fleet.answering)
             run = summary.id
             await self._form_anew(run, fleet.answering)
-        host, summary = await self._resume(run)
+        host, summary = await self._resume(run, settings=settings)
         if summary.host != host and summary.host not in fleet.members:
             self._take_back(summary.host)
         return summary.id
@@ -140,12 +141,23 @@ class FleetRecovery:
             raise TakenDown(f"{run} ended without a last word, and the cluster is down", step="follow", hint=hint)
 
     async def _resume(
-        self, run: str | None, cause: str = "", seen: Seen | None = None
+        self,
+        run: str | None,
+        cause: str = "",
+        seen: Seen | None = None,
+        settings: Mapping[str, str] = MappingProxyType({}),
     ) -> tuple[str, protocol.RunSummary]:
         """The host where the run goes on from its newest checkpoint, and how it stood before."""
         fleet = self._fleet
         host, summary = await resume(
-            fleet.inventory, fleet.answering, fleet.surveyed, fleet.facts, run, cause=cause, seen=seen
+            fleet.inventory,
+            fleet.answering,
+            fleet.surveyed,
+            fleet.facts,
+            run,
+            settings=settings,
+            cause=cause,
+            seen=seen,
         )
         self._moved(host)
         fleet.emit(events.RunChanged(time=time.time(), run=summary.id, job=summary.job, state=RunState.STARTING))

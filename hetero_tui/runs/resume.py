@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from hetero_tui import deadlines
 from hetero_tui.errors import CommandFailed, RunError
@@ -18,19 +19,25 @@ from hetero_tui.runs.seen import Seen
 from hetero_tui.text import last_lines
 from hetero_tui.transport import Transport
 from remote_agent import protocol
+from remote_agent.settings import GOALS
 from remote_agent.states import RunState
 
 STEP = "resume run"
 
 
-def refuse_if_done(summary: protocol.RunSummary) -> None:
-    """Nothing has to be started for a run that is finished.
+def refuse_if_done(summary: protocol.RunSummary, settings: Mapping[str, str]) -> None:
+    """Nothing has to be started for a run that has made all its steps, and is not to make more with these settings.
 
     Raises:
-        RunError: it is.
+        RunError: it has.
     """
-    if summary.state is RunState.FINISHED:
-        raise RunError(f"{summary.id} is finished: there is nothing left to do", step=STEP)
+    wanted = settings.get("num_iterations")
+    if wanted is not None and int(wanted) <= summary.step:
+        cause = f"{summary.id} has made {summary.step:,} steps already"
+        raise RunError(cause, step=STEP, hint="num_iterations counts all steps of the run: give more")
+    if summary.state is RunState.FINISHED and not set(GOALS) & set(settings):
+        hint = f"`hetero-tui resume {summary.id} --set num_iterations={2 * summary.step}` has it train on"
+        raise RunError(f"{summary.id} is finished: there is nothing left to do", step=STEP, hint=hint)
 
 
 async def resume(
@@ -40,6 +47,7 @@ async def resume(
     facts: Mapping[str, HostFacts],
     run: str | None,
     *,
+    settings: Mapping[str, str] = MappingProxyType({}),
     cause: str = "",
     seen: Seen | None = None,
 ) -> tuple[str, protocol.RunSummary]:
@@ -51,6 +59,7 @@ async def resume(
         members: what is on them.
         facts: about them.
         run: which.
+        settings: with which it goes on, beside its own.
         cause: why its head was lost, where that is why it has to go on elsewhere.
         seen: its events as this laptop has them, which can be more than its new host's copy has.
 
@@ -67,8 +76,8 @@ async def resume(
     if not summary.state.final:
         hint = f"`hetero-tui attach {summary.id}` follows it"
         raise RunError(f"{summary.id} is under way", step=STEP, hint=hint)
-    refuse_if_done(summary)
-    spec = specification(inventory, members, facts, summary.id, summary.job, {})
+    refuse_if_done(summary, settings)
+    spec = specification(inventory, members, facts, summary.id, summary.job, settings)
     spec = replace(spec, ended=cause, awaited=_awaited(inventory, members))
     able = holders(summary.id, copies)
     if able and spec.host not in able:

@@ -36,7 +36,6 @@ _TRANSIENT = (
     HostState.INSTALLING,
     HostState.STARTING,
     HostState.RESTARTING,
-    HostState.RETURNING,
     HostState.STOPPING,
     HostState.CONNECTING,
 )
@@ -79,8 +78,8 @@ def _sum(sizes: list[int | None]) -> int | None:
 
 
 def share_of(host: HostView, run: RunView | None) -> float | None:
-    """The fraction of each step that this host's living workers handle; None where it has none in a live run."""
-    if run is None or run.state.final:
+    """The fraction of each step that this host's living workers handle; None where no step of a run is made."""
+    if run is None or run.state.final or run.is_starting:
         return None
     fractions = [worker.fraction for worker in run.workers if worker.host == host.name and worker.alive]
     return sum(fractions) if fractions else None
@@ -118,15 +117,13 @@ def _all_words(host: HostView, now: float) -> tuple[str, ...]:
     if host.offered_key is not None:
         return ("new key: press k",)
     left = None if host.next_try is None else host.next_try - now
-    wait = "" if left is None else fmt.duration(max(1.0, left))
+    wait = "" if left is None or left <= 0 else fmt.duration(max(1.0, left))
     match host.state:
         case HostState.UNREACHABLE:
             since = "" if host.last_seen is None else f" {fmt.duration(now - host.last_seen)}"
             shorter = (f"{word}{since}, try in {wait}", f"{word}, try in {wait}", f"{word}, try {wait}", word)
             return (f"{word}{since}, next try in {wait}", *shorter) if wait else (f"{word}{since}", word)
         case HostState.PAUSED:
-            if left is not None and left <= 0:  # its worker is being started
-                return f"{word}, tried now", word
             next_try = (f"{word}, next try in {wait} (b: now)", f"{word}, try {wait} (b)") if wait else ()
             return (*next_try, f"{word} (b)")
         case HostState.DRAINED:

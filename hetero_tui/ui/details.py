@@ -32,7 +32,7 @@ def host_details(host: HostView, run: RunView | None, now: float) -> Pairs:
     if share is not None and run is not None:
         mine = {worker.worker: worker for worker in run.workers if worker.host == host.name and worker.alive}
         samples = sum(worker.samples for worker in mine.values())
-        held = [f"{stage.first + 1} to {stage.last}" for stage in run.stages if stage.worker in mine]
+        held = [stage.span for stage in run.stages if stage.worker in mine]
         what = f"{samples:,} of {run.batch_size:,} samples of a step"
         if run.stages:
             what = f"blocks {' and '.join(held)} of {run.stages[-1].last}" if held else "no blocks"

@@ -47,8 +47,11 @@ def drain_refusal(state: State, host: str | None) -> str | None:
         return f"{run.run} is still being read; try again in a moment."
     if host is None:
         return "There is no machine to drain."
-    if host not in {worker.host for worker in run.workers if worker.alive}:
+    mine = [worker for worker in run.workers if worker.host == host]
+    if not mine:
         return f"{host} does not take part in {run.run}."
+    if all(worker.drained for worker in mine):
+        return f"{host} is drained already."
     if {worker.host for worker in run.workers if worker.alive and worker.samples} == {host}:
         return f"{host} is the last machine that trains. Press s to stop the run."
     return None

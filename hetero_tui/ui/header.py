@@ -13,14 +13,15 @@ from hetero_tui.state import RunView, State
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui import look
 from hetero_tui.ui.draw.bars import use_bar
-from hetero_tui.ui.draw.phases import catching_up_words
+from hetero_tui.ui.draw.phases import catching_up_words, how_it_starts
 from hetero_tui.ui.keys import FAULTS, VIEWS
 from hetero_tui.ui.palette import Palette
 from remote_agent.states import RunState
 
 _GAP = 2
-_VERDICT = 16
-_NOTE, _NOTE_RANK = 8, 6
+_VERDICT, _SHORT_VERDICT = 16, 14
+_NOTE, _NOTE_RANK = 8, 3
+_NAME_RANK = 4
 _LEFT = 12
 _SPEED, _SHORT_SPEED = 15, 8
 _AGE = 19
@@ -48,12 +49,21 @@ _QUESTIONS = ("asking", "looking for the run", "reading events", "reading the sw
 
 @dataclass(frozen=True, kw_only=True)
 class _Place:
-    """A figure with the width that it keeps; of those that do not fit, the one of the highest ``rank`` goes first."""
+    """A figure with the width that it keeps; of those that do not fit, the one of the highest ``rank`` goes first.
+
+    ``least``: the cells that it has where there is not room for all, with ``short`` for a text that does not fit.
+    """
 
     rank: int
     width: int
     text: Text
     right: bool = False
+    least: int | None = None
+    short: str = ""
+
+    @property
+    def needed(self) -> int:
+        return self.width if self.least is None else self.least
 
 
 def header_line(state: State, busy: str, now: float, zone: tzinfo | None, width: int, palette: Palette) -> Text:
@@ -63,13 +73,18 @@ def header_line(state: State, busy: str, now: float, zone: tzinfo | None, width:
         return Text(" " * width)
     places = [*_fleet_places(state, busy, palette), *_run_places(state, now, palette, is_wide=width >= _WIDE)]
     room = width - 2 - _GAP - clock.cell_len
-    while len(places) > 1 and sum(place.width + _GAP for place in places) - _GAP > room:
+    while len(places) > 1 and sum(place.needed + _GAP for place in places) - _GAP > room:
         places.remove(max(places, key=lambda place: place.rank))
-    spare = room - sum(place.width + _GAP for place in places) + _GAP
+    spare = room - sum(place.needed + _GAP for place in places) + _GAP
+    for number, place in enumerate(places):
+        width_now = min(place.width, place.needed + max(0, spare))
+        spare -= width_now - place.needed
+        places[number] = replace(place, width=width_now)
     places = [_grown(place, _absent(state), spare) if place.rank == _NOTE_RANK else place for place in places]
     line = Text(" ")
     for place in places:
-        text = place.text.copy()
+        fits = not place.short or place.text.cell_len <= place.width
+        text = place.text.copy() if fits else Text(place.short, style=place.text.style)
         text.truncate(place.width, overflow="ellipsis")
         space = " " * (place.width - text.cell_len)
         line.append_text(Text(space).append_text(text) if place.right else text.append(space))
@@ -85,27 +100,28 @@ def verdict(state: State, busy: str, palette: Palette) -> Text:
         return Text(f"◌ {busy}", style=palette.foreground)
     if not state.hosts:
         return Text("")
+    if state.is_silent:  # a run may go on all the same: nobody can say
+        return Text("✕ none answers", style=palette.bad)
     if run is not None and not run.state.final and not run.is_starting and run.behind is None:
         training, able = state.hosts_training, state.hosts_able
         glyph, colour = ("●", palette.accent) if training == able and training else ("◐", palette.warning)
         return Text(f"{glyph} training {training}/{able}", style=colour)
     if all(host.state in (HostState.UNKNOWN, HostState.CONNECTING) for host in state.hosts):
         return Text("· not looked yet", style=palette.muted)
-    if state.is_silent:
-        return Text("✕ none answers", style=palette.bad)
     shown = look.CLUSTER[state.cluster_state]
     count = "" if state.cluster_state is ClusterState.DOWN else f" {state.hosts_up}/{len(state.hosts)}"
     return Text(f"{shown.glyph} {state.cluster_state}{count}", style=shown.colour(palette))
 
 
 def _fleet_places(state: State, busy: str, palette: Palette) -> list[_Place]:
-    name = state.cluster or "hetero-tui"
+    name, does = state.cluster or "hetero-tui", verdict(state, busy, palette)
     places = [
         _Place(rank=8, width=min(16, len(name)), text=Text(name, style=f"bold {palette.accent}")),
-        _Place(rank=0, width=_VERDICT, text=verdict(state, busy, palette)),
+        _Place(rank=0, width=_VERDICT, least=min(_VERDICT, max(_SHORT_VERDICT, does.cell_len)), text=does),
     ]
     said = next(iter(_absent(state)), "")
-    return [*places, _Place(rank=_NOTE_RANK, width=max(_NOTE, len(said)), text=Text(said, style=palette.warning))]
+    note = Text(said, style=palette.warning)
+    return [*places, _Place(rank=_NOTE_RANK, width=max(_NOTE, len(said)), least=len(said), text=note)]
 
 
 def _absent(state: State) -> list[str]:
@@ -137,21 +153,32 @@ def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) ->
         return [_Place(rank=1, width=len(words), text=Text(words, style=colour))]
     if run.is_starting:
         phase = run.phases[-1]
-        doing = "stopping" if run.state is RunState.STOPPING else "starting"
-        words = f"{look.RUN[RunState.STARTING].glyph} {run.run} {doing}: {phase.name} {fmt.spent(now - phase.began)}"
-        return [_Place(rank=1, width=max(40, len(words)), text=Text(words, style=colour))]
-    word = run.run if run.state is not RunState.STOPPING else f"{run.run} stopping"
+        doing = "stopping" if run.state is RunState.STOPPING else how_it_starts(run)
+        short = f"{look.RUN[RunState.STARTING].glyph} {run.run} {doing}"
+        words = f"{short}: {phase.name} {fmt.spent(now - phase.began)}"
+        text = Text(words, style=colour)
+        return [_Place(rank=1, width=max(40, len(words)), least=len(short), text=text, short=short)]
+    is_stopping = run.state is RunState.STOPPING
+    word = f"{run.run} stopping" if is_stopping else run.run
     total = f"{run.iterations:,}" if run.iterations else "?"
     places = [
-        _Place(rank=3, width=len(word) + 2, text=Text(f"{shown.glyph} {word}", style=colour)),
+        _Place(
+            rank=1 if is_stopping else _NAME_RANK,
+            width=len(word) + 2,
+            text=Text(f"{shown.glyph} {word}", style=colour),
+        ),
         _Place(rank=1, width=2 * len(total) + 6, text=Text(f"step {run.step:,}/{total}", style=palette.foreground)),
     ]
     if run.iterations:
         done = run.step / run.iterations
         bar = use_bar(done, _BAR, palette).append(f"{fmt.percent(done):>5}", style=palette.foreground)
         places.append(_Place(rank=9, width=_BAR + 5, text=bar))
-    left = "" if run.remaining_seconds is None else f"{fmt.duration(run.remaining_seconds)} left"
-    places.append(_Place(rank=2, width=_LEFT, text=Text(left, style=palette.foreground), right=True))
+    age = step_age(state, now)
+    style = _age_style(run, age, palette)
+    left = "" if run.remaining_seconds is None or is_stopping else f"{fmt.duration(run.remaining_seconds)} left"
+    if age is not None and style == palette.warning:  # how long it will take is not known while it does not go on
+        left = f"no step {fmt.duration(age)}"
+    places.append(_Place(rank=2, width=max(_LEFT, len(left)), text=Text(left, style=style), right=True))
     speed = "" if run.samples_per_second is None else fmt.throughput(run.samples_per_second)
     if not is_wide:
         speed = speed.replace(" samples", "")
@@ -160,8 +187,6 @@ def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) ->
             rank=5, width=_SPEED if is_wide else _SHORT_SPEED, text=Text(speed, style=palette.foreground), right=True
         )
     )
-    age = step_age(state, now)
-    style = _age_style(run, age, palette)
     said = "" if age is None else f"last step {fmt.seconds(age)} ago"
     said = said if len(said) <= _AGE else said.removeprefix("last ")
     places.append(_Place(rank=7, width=_AGE, text=Text(said, style=style)))
@@ -180,11 +205,16 @@ def step_age(state: State, now: float) -> float | None:
     run = state.run
     if run is None or not run.recent or run.state.final:
         return None
+    return age_of(run.recent[-1].time, state, now)
+
+
+def age_of(time: float, state: State, now: float) -> float:
+    """Seconds since a time by the head's clock."""
     head = state.host(state.head) if state.head is not None else None
     skew = 0.0
     if head is not None and head.sample is not None and head.sampled is not None:
         skew = head.sampled - head.sample.time
-    return max(0.0, now - run.recent[-1].time - skew)
+    return max(0.0, now - time - skew)
 
 
 def _age_style(run: RunView, age: float | None, palette: Palette) -> str:

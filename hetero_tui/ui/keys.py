@@ -230,15 +230,14 @@ def _wanted_in(view: int, state: State) -> list[str]:
     """The actions of a view, those that something waits for first."""
     if not state.hosts:
         return []
+    gone = (HostState.DRAINED, HostState.PAUSED, HostState.BENCHED)
+    back = any(host.state in gone for host in state.hosts)
     if view == FLEET:
         offered = any(host.offered_key is not None for host in state.hosts)
-        gone = (HostState.DRAINED, HostState.PAUSED, HostState.BENCHED)
-        back = any(host.state in gone for host in state.hosts)
         unfit = any(host.state is HostState.UNFIT for host in state.hosts)
         return (["key"] if offered else []) + (["bring_back"] if back else []) + (["install"] if unfit else [])
     if view == FAULTS:
-        waits = state.run is not None and not state.run.state.final and bool(state.run.paused_hosts)
-        return (["bring_back"] if waits else []) + ["logs"]
+        return (["bring_back"] if back else []) + ["logs"]
     return {
         RUN: ["smooth", "scale", "zoom"],
         RUNS: ["open", "mark", "compare", "resume", "logs"],

@@ -103,6 +103,16 @@ def test_a_stopped_run_can_go_on(tmp_path: Path) -> None:
     assert numbers(place) == [1, 2]
 
 
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_run_goes_on_with_the_settings_that_change(tmp_path: Path, stopped: bool) -> None:
+    place = run_folder(tmp_path, finished(stopped=stopped))
+    before = protocol.decode(RunSpec, (place / "run.json").read_text()).config
+    change = {"num_iterations": "900", "learning_rate": "0.5"}
+    runs.reopen(tmp_path, "digits-1", replace(specification("new"), config=change))
+    assert protocol.decode(RunSpec, (place / "run.json").read_text()).config == {**before, **change}
+    assert numbers(place) == [1, 2]
+
+
 def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
     place = run_folder(tmp_path, finished(stopped=False))
     before = (place / "events.jsonl").read_bytes(), (place / "run.json").read_bytes()
@@ -189,3 +199,34 @@ def test_a_run_that_is_not_under_way_can_not_be_told_anything(tmp_path: Path) ->
     with pytest.raises(runs.NotRunning):
         runs.tell(tmp_path, "digits-1", protocol.RunCommand(command=ControlCommand.DRAIN, host="h"))
     assert not (place / protocol.CONTROL_FILE).exists()
+
+
+@pytest.mark.parametrize(
+    ("drained", "told"),
+    [
+        (["a"], protocol.Told()),
+        (["a", "b"], protocol.Told(stays=True)),
+        (["b", "c"], protocol.Told(is_out=True)),
+    ],
+)
+def test_who_is_told_to_leave_learns_whether_it_will(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drained: list[str], told: protocol.Told
+) -> None:
+    place = run_folder(tmp_path)
+    parts = {"device": "cpu", "samples": 1, "compute_s": 1.0, "push_s": 0.0, "pull_s": 0.0, "wait_s": 0.0}
+    workers = tuple(protocol.WorkerStep(worker=f"{host}/cpu", host=host, **parts) for host in "ab")  # type: ignore[arg-type]
+    step = protocol.Step(
+        seq=3, time=1.0, step=7, loss=1.0, samples=2, seconds=1.0, bytes_pushed=0, bytes_pulled=0, workers=workers
+    )
+    with (place / "events.jsonl").open("a") as file:
+        file.write(encode(step) + "\n")
+    monkeypatch.setattr(runs, "find_named", lambda *_: object())
+    back = protocol.DeviceSpec(host="a", device="cpu", name="CPU")
+    found = protocol.Told()
+    for command in (
+        protocol.RunCommand(command=ControlCommand.DRAIN, host="a"),
+        protocol.RunCommand(command=ControlCommand.ADD, devices=(back,)),
+        *(protocol.RunCommand(command=ControlCommand.DRAIN, host=host) for host in drained),
+    ):
+        found = runs.tell(tmp_path, "digits-1", command)
+    assert found == told

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hetero_tui.errors import OrderError
-from hetero_tui.runs.order import parse_job, parse_settings, read_order
+from hetero_tui.runs.order import parse_job, parse_settings, read_changes, read_order
 from hetero_tui.runs.outline import outline
 
 JOB = """
@@ -159,6 +159,105 @@ def test_settings_in_the_file_and_on_the_command_line_are_refused_together(file:
         error.value
     )
     assert "--set num_iterations=many: expected a whole number" in str(error.value)
+
+
+MADE = """
+from dataclasses import dataclass
+from elsewhere import build
+
+
+@dataclass(frozen=True)
+class Mine:
+    depth: int = 4
+
+
+class Job:
+    settings = Mine()
+    create_model = create_data = print
+
+
+def make(size=3):
+    job = Job()
+    return job
+
+
+def twice():
+    return make(2)
+
+
+def changed():
+    job = Job()
+    job.settings = build()
+    return job
+
+
+def given(Job):
+    return Job()
+
+
+def one_of(size):
+    if size:
+        return Job()
+    return build()
+
+
+job = make()
+again = twice()
+other = changed()
+passed = given(build)
+some = one_of(1)
+outside = build()
+"""
+
+
+@pytest.mark.parametrize("name", ["job", "again"])
+def test_the_settings_of_a_job_that_a_helper_function_makes_are_known(file: Path, name: str) -> None:
+    file.write_text(MADE)
+    assert read_order(f"{file}:{name}", ["depth=2", "seed=1"]).job.is_open is False
+    with pytest.raises(OrderError) as error:
+        read_order(f"{file}:{name}", ["depht=2"])
+    assert "--set depht: no such setting; did you mean 'depth'?" in error.value.mistakes[0]
+
+
+def test_a_helper_function_that_makes_the_only_job_makes_it_the_one_that_is_meant(file: Path) -> None:
+    file.write_text(MADE.partition("again =")[0])
+    assert parse_job(str(file)).name == "job"
+
+
+@pytest.mark.parametrize("name", ["other", "passed", "some", "outside"])
+def test_settings_that_only_running_the_file_would_tell_are_left_to_the_host(file: Path, name: str) -> None:
+    file.write_text(MADE)
+    assert read_order(f"{file}:{name}", ["width=2", "depth=2", "size=3"]).job.is_open is True
+
+
+@pytest.mark.parametrize("name", ["other", "outside"])
+def test_a_misspelt_setting_that_no_file_of_the_job_mentions_is_refused_all_the_same(file: Path, name: str) -> None:
+    file.write_text(MADE)
+    with pytest.raises(OrderError) as error:
+        read_order(f"{file}:{name}", ["num_iteration=2"])
+    assert "did you mean 'num_iterations'?" in error.value.mistakes[0]
+    file.write_text(MADE + "num_iteration = 3\n")
+    assert read_order(f"{file}:{name}", ["num_iteration=2"]).job.is_open is True
+
+
+def test_a_run_goes_on_with_other_settings_where_that_contradicts_nothing() -> None:
+    assert read_changes(["learning_rate=1e-4", "num_iterations=500"]) == {
+        "learning_rate": "1e-4",
+        "num_iterations": "500",
+    }
+    with pytest.raises(OrderError) as error:
+        read_changes(["seed=1", "batch_size=8", "learning_rate=no", "oops", "learnin_rate=1"])
+    assert len(error.value.mistakes) == 5
+    assert "--set seed: a run keeps it from its start; for another value start a new run" in str(error.value)
+    assert "did you mean 'learning_rate'?" in str(error.value)
+    assert "resume run: " in str(read_changes_refusal(["seed=1"]))
+    assert "num_iterations, epochs, learning_rate" in str(error.value)
+
+
+def read_changes_refusal(pairs: list[str]) -> OrderError:
+    with pytest.raises(OrderError) as error:
+        read_changes(pairs)
+    return error.value
 
 
 def test_settings_are_split_at_the_first_equals_sign_and_all_wrong_ones_named() -> None:

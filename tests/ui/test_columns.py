@@ -95,10 +95,10 @@ def test_a_state_that_passes_says_for_how_long(scenarios) -> None:
     assert cells.state_words(host, scenarios.NOW) == "starting 12 s"
 
 
-def test_a_paused_host_is_tried_once_its_pause_is_over(scenarios) -> None:
+def test_a_paused_host_says_when_it_is_tried_again(scenarios) -> None:
     host = dataclasses.replace(scenarios.faulty().host("nas"), next_try=scenarios.NOW + 8)
     assert cells.state_words(host, scenarios.NOW) == "paused, next try in 8 s (b: now)"
-    assert cells.state_words(host, scenarios.NOW + 9) == "paused, tried now"
+    assert cells.state_words(host, scenarios.NOW + 9) == "paused (b)"
 
 
 CHOICES = """

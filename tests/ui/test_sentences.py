@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from hetero_tui.events import HostState, Level, RunChanged
 from hetero_tui.fold import apply
-from hetero_tui.state import LogLine
+from hetero_tui.state import WORKERS, LogLine, Phase
 from hetero_tui.ui.cells import state_words
 from hetero_tui.ui.details import details_lines, wrapped
+from hetero_tui.ui.guards import drain_refusal
 from hetero_tui.ui.header import header_line
 from hetero_tui.ui.keys import FAULTS, FLEET, QUIT, shown_keys
 from hetero_tui.ui.palette import DARK
@@ -24,6 +25,7 @@ from hetero_tui.ui.screens.train import settings_lines
 from hetero_tui.ui.sentences import evaluation_words, farewell, keys_line, log_lines, outcome_line
 from hetero_tui.ui.train_form import foot
 from hetero_tui.ui.view import View
+from hetero_tui.ui.views.faults import _cells as fault_cells
 from hetero_tui.ui.views.faults import foot as faults_foot
 from remote_agent import protocol
 from remote_agent.protocol import RunSummary
@@ -54,6 +56,7 @@ def test_each_group_of_hosts_that_do_not_train_is_named_where_there_is_room(scen
     assert "◐ training 1/3    1 paused, 1 away, 1 drained  " in status(scenarios, "faulty", 200)
     assert "◐ training 1/3    1 paused, 1 away  " in status(scenarios, "faulty", 100)
     assert "◐ training 1/3    1 paused  " in status(scenarios, "faulty", 90)
+    assert "◐ training 1/3    1 paused  ● text-7f3" in status(scenarios, "faulty", 80)
     state = scenarios.training()
     for word in (HostState.RESTARTING, HostState.BENCHED, HostState.RETURNING):
         hosts = tuple(replace(host, state=word) if host.name == "nas" else host for host in state.hosts)
@@ -74,6 +77,33 @@ def test_the_foot_of_the_faults_has_the_hosts_words_of_the_fleet(scenarios, word
     assert text.endswith(f" · {said}")
     nas = next(host for host in hosts if host.name == "nas")
     assert "(b" not in state_words(nas, scenarios.NOW)
+
+
+def test_while_a_run_recovers_its_fault_has_a_stall_that_grows_and_no_host_is_said_to_be_paused(scenarios) -> None:
+    state = scenarios.faulty()
+    last = replace(state.run.recent[-1], time=scenarios.NOW - 9.0)
+    fault = replace(state.run.faults[0], time=scenarios.NOW - 8.0, stall_s=None, stall_with=None, back=None)
+    run = replace(
+        state.run,
+        faults=(fault,),
+        recent=(),
+        superseded=last,
+        phases=(Phase(name=WORKERS, began=scenarios.NOW - 7.0),),
+    )
+    hosts = tuple(replace(host, sample=None) for host in state.hosts)
+    state = replace(state, run=run, hosts=hosts)
+    view = View(state=state, busy="", now=scenarios.NOW, zone=UTC, palette=DARK, inventory_path="")
+    assert fault_cells(fault, view)[5].plain == "9.0 s…"
+    text = "\n".join(line.plain for line in faults_foot(run, view, 120, DARK))
+    assert "paused" not in text
+    assert text.endswith("the run is recovering")
+
+
+def test_the_foot_of_the_faults_says_that_they_cost_nothing(scenarios) -> None:
+    run = scenarios.faulty().run
+    run = replace(run, faults=tuple(replace(fault, stall_s=None) for fault in run.faults))
+    view = View(state=scenarios.faulty(), busy="", now=scenarios.NOW, zone=UTC, palette=DARK, inventory_path="")
+    assert " faults · no stall" in faults_foot(run, view, 120, DARK)[0].plain
 
 
 @pytest.mark.parametrize("question", ["asking", "reading events", "looking for the run"])
@@ -106,6 +136,32 @@ def test_a_run_that_ended_has_neither_speed_nor_time_left(scenarios) -> None:
     assert not any(words in said for words in ("left", "samples/s", "last step", "training"))
     words = [word for _, word, _ in shown_keys(stopped, "")]
     assert {"train", "resume"} <= {*words}
+
+
+@pytest.mark.parametrize(("later", "left"), [(0.0, "17 min left"), (30.0, "no step 30 s"), (600.0, "no step 10 min")])
+def test_no_time_is_left_that_a_run_which_makes_no_steps_would_take(scenarios, later, left) -> None:
+    said = header_line(scenarios.training(), "", scenarios.NOW + later, UTC, 80, DARK).plain
+    assert left in said
+    assert ("left" in said) == (later == 0.0)
+
+
+def test_a_run_that_stops_is_said_to_and_has_no_time_left(scenarios) -> None:
+    state = scenarios.faulty()
+    state = replace(state, run=replace(state.run, state=RunState.STOPPING))
+    said = header_line(state, "", scenarios.NOW, UTC, 80, DARK).plain
+    assert "text-7f3 stopping" in said
+    assert "left" not in said
+
+
+def test_a_fleet_of_which_no_host_answers_is_not_said_to_train(scenarios) -> None:
+    state = scenarios.training()
+    hosts = tuple(replace(host, state=HostState.UNREACHABLE) for host in state.hosts)
+    assert "✕ none answers" in header_line(replace(state, hosts=hosts), "", scenarios.NOW, UTC, 80, DARK).plain
+
+
+def test_on_a_narrow_screen_a_run_that_starts_is_said_to(scenarios) -> None:
+    state = scenarios.starting()
+    assert f"{state.run.run} starting" in header_line(state, "", scenarios.NOW, UTC, 60, DARK).plain
 
 
 def test_a_run_that_is_stopped_while_it_starts_is_not_said_to_start(scenarios) -> None:
@@ -278,3 +334,12 @@ def test_of_a_settings_help_only_whole_clauses_are_shown(scenarios) -> None:
         assert not [line for line in lines if "…" in line]
         row = next(line for line in lines if line.startswith("batch_size"))
         assert row.rstrip().endswith("samples of one step, over all devices together") is shown
+
+
+def test_a_host_that_is_paused_can_be_drained_and_one_that_is_drained_can_not(scenarios) -> None:
+    state = scenarios.faulty()
+    assert state.host("nas").state is HostState.PAUSED
+    assert drain_refusal(state, "nas") is None
+    assert drain_refusal(state, "pi") == f"pi does not take part in {state.run.run}."
+    assert drain_refusal(state, "crosby") == "crosby is drained already."
+    assert drain_refusal(state, "mercer") == "mercer is the last machine that trains. Press s to stop the run."

@@ -16,7 +16,7 @@ from hetero_tui.launcher import changes_of
 from hetero_tui.state import WORKERS, Behind, Phase
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui.app import HeteroApp
-from hetero_tui.ui.draw.phases import phases_lines
+from hetero_tui.ui.draw.phases import phases_lines, start_title
 from hetero_tui.ui.header import header_line
 from hetero_tui.ui.keys import KEYS, RUNS, VIEWS, clashes, remapped
 from hetero_tui.ui.palette import DARK
@@ -25,6 +25,7 @@ from hetero_tui.ui.preferences import Preferences, read_preferences
 from hetero_tui.ui.screens.main import MainScreen
 from hetero_tui.ui.views.plan import _cells as plan_cells
 from hetero_tui.ui.views.plan import reasons_lines
+from hetero_tui.ui.views.plan import title_of as title_of_plan
 from hetero_tui.ui.views.runs import compared_lines
 from hetero_tui.ui.widgets.lines import Lines
 from remote_agent import protocol
@@ -89,7 +90,7 @@ async def test_before_the_first_step_the_start_is_shown_part_by_part_with_its_se
             assert "✔ cluster                 11 s" in said
             assert "✔ coordinator            6.0 s" in said
             assert "◔ workers                 12 s" in said
-            assert "first step in about 5 s" in said
+            assert "first step in about 6 s" in said
         assert "starting: workers 12 s" in app.main.query_one("#status", Lines).text
 
 
@@ -110,9 +111,31 @@ async def test_while_a_history_is_read_every_view_says_how_far_and_shows_nothing
         assert "with a checkpoint" in str(app.screen.query_one("#text", Static).render())
 
 
-def test_what_takes_longer_than_usual_makes_the_time_to_the_first_step_longer(scenarios) -> None:
-    said = [phases_lines(scenarios.starting(), scenarios.NOW + later, 80, DARK)[-1].plain for later in (0.0, 60.0)]
-    assert [line.strip() for line in said] == ["first step in about 5 s", "first step in about 10 s"]
+def test_the_time_to_the_first_step_never_counts_up(scenarios) -> None:
+    """On a loaded computer a part takes longer than those before it let expect, and when it ends is not known."""
+    said = [
+        phases_lines(scenarios.starting(), scenarios.NOW + later, 80, DARK)[-1].plain.strip()
+        for later in (0.0, 1.0, 5.0, 60.0)
+    ]
+    late = "longer than usual; then about 3 s to the first step"
+    assert said == ["first step in about 6 s", "first step in about 5 s", late, late]
+
+
+@pytest.mark.parametrize(
+    ("changes", "word", "title"),
+    [
+        ({}, "starting", "Start"),
+        ({"history": 90}, "resuming", "Resume"),
+        ({"step": 40, "superseded": 1}, "recovering", "Recovery"),
+    ],
+)
+def test_a_run_that_is_started_again_is_said_to_be_resumed_or_to_recover(scenarios, changes, word, title) -> None:
+    state = scenarios.starting()
+    if "superseded" in changes:
+        changes["superseded"] = scenarios.training().run.recent[-1]
+    state = replace(state, run=replace(state.run, **changes))
+    assert f"{word}: workers 12 s" in header_line(state, "", scenarios.NOW, None, 120, DARK).plain
+    assert start_title(state) == title
 
 
 def test_a_start_that_takes_minutes_is_seen_to_go_on_every_second(scenarios) -> None:
@@ -165,6 +188,12 @@ def test_what_the_plan_says_of_shares_is_told_only_while_they_are_the_plans(scen
     assert "250 ms" not in rebalanced
 
 
+def test_the_prediction_of_a_step_is_that_of_the_workers_of_now(scenarios) -> None:
+    run = scenarios.training().run
+    last = replace(run.recent[-1], predicted_s=0.9)
+    assert "predicted 900 ms" in title_of_plan(replace(run, recent=(*run.recent[:-1], last)), run.plan, 200)
+
+
 def reasons_text(run, plan) -> str:
     return "\n".join(line.plain for line in reasons_lines(run, plan, 200, DARK))
 
@@ -175,6 +204,25 @@ def test_a_device_without_samples_has_no_predicted_time(scenarios) -> None:
     words = [cell.plain for cell in plan_cells(run, run.plan, nas, DARK)]
     assert words[3] == "0"
     assert words[6] == "-"
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"alive": False, "drained": True}, "drained"),
+        ({"alive": False}, "lost"),
+        ({"is_coming": True}, "starting"),
+        ({}, "benched"),
+    ],
+)
+def test_the_plan_says_of_a_device_that_takes_no_part_why(scenarios, changes, word) -> None:
+    run = scenarios.training().run
+    share = run.plan.shares[0]
+    workers = tuple(
+        replace(each, samples=0, **changes) if each.worker == share.worker else each for each in run.workers
+    )
+    words = [cell.plain for cell in plan_cells(replace(run, workers=workers), run.plan, share, DARK)]
+    assert words[7] == word
 
 
 async def test_faults_are_rows_with_what_was_done_and_a_host_can_be_brought_back(scenarios, open_app) -> None:
@@ -236,8 +284,10 @@ async def test_a_host_is_drained_with_a_key(scenarios, open_app) -> None:
     async with app.run_test() as pilot:
         await pilot.press("down", "d", "end", "d")
         await pilot.pause()
-        assert app.intents.asked == [("drain", "crosby")]
-        assert toasts(app) == ["nas does not take part in text-7f3."]
+        assert app.intents.asked == [("drain", "crosby"), ("drain", "nas")], (
+            "one that is lost is not to come back, then"
+        )
+        assert toasts(app) == []
 
 
 async def test_past_runs_are_listed_opened_compared_and_resumed(scenarios, open_app) -> None:

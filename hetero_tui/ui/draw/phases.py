@@ -44,7 +44,17 @@ def is_starting(state: State) -> bool:
 
 def start_title(state: State) -> str:
     """What the panel of :func:`phases_lines` is called."""
-    return "Start" if state.run is None or state.run.behind is None else "History"
+    if state.run is not None and state.run.behind is not None:
+        return "History"
+    word = "starting" if state.run is None else how_it_starts(state.run)
+    return {"starting": "Start", "resuming": "Resume", "recovering": "Recovery"}[word]
+
+
+def how_it_starts(run: RunView) -> str:
+    """Whether a run is started, resumed after it had ended, or recovers from a fault, in a word."""
+    if run.superseded is not None:
+        return "recovering"
+    return "resuming" if run.step or run.history else "starting"
 
 
 def catching_up_words(run: RunView, behind: Behind) -> str:
@@ -75,20 +85,29 @@ def phases_lines(state: State, now: float, width: int, palette: Palette) -> list
     last = known[-1].name if known else ""
     to_come = order[order.index(last) + 1 :] if last in order else order
     lines += [_line("·", name, "", "", palette.muted, palette) for name in to_come]
-    left = _pace(known, now) * sum(_USUAL[name] for name in to_come)
-    if known and known[-1].ended is None:
-        left += max(0.0, _pace(known[:-1], now) * _USUAL[known[-1].name] - (now - known[-1].began))
-    if order and left > 0:
-        lines.append(Text(f"  first step in about {fmt.duration(max(1.0, left))}", style=palette.muted))
+    said = _estimate(known, to_come, now) if order else ""
+    if said:
+        lines.append(Text(f"  {said}", style=palette.muted))
     for line in lines:
         line.truncate(width, overflow="ellipsis")
     return lines
 
 
-def _pace(known: Sequence[Phase], now: float) -> float:
-    """How much longer the parts take here than they usually do: at least 1."""
-    spent = sum((now if phase.ended is None else phase.ended) - phase.began for phase in known)
-    return max(1.0, spent / sum(_USUAL[phase.name] for phase in known)) if known else 1.0
+def _estimate(known: Sequence[Phase], to_come: Sequence[str], now: float) -> str:
+    """When the first step is expected. What is known of this fleet's pace are the parts that are done.
+
+    A part that takes longer than that is said to: when it ends is not known, and the time must not count up.
+    """
+    done = [phase for phase in known if phase.ended is not None]
+    spent = sum((phase.ended or now) - phase.began for phase in done)
+    pace = max(1.0, spent / sum(_USUAL[phase.name] for phase in done)) if done else 1.0
+    later = pace * sum(_USUAL[name] for name in to_come)
+    if len(done) == len(known):
+        return f"first step in about {fmt.duration(max(1.0, later))}" if later else ""
+    left = pace * _USUAL[known[-1].name] - (now - known[-1].began)
+    if left > 0:
+        return f"first step in about {fmt.duration(max(1.0, left + later))}"
+    return "longer than usual" + (f"; then about {fmt.duration(max(1.0, later))} to the first step" if later else "")
 
 
 def phase_words(state: State, now: float) -> str:

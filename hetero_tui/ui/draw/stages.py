@@ -63,7 +63,7 @@ def stages_lines(run: RunView, width: int, height: int, palette: Palette) -> lis
         idle = 1 - time.parts[0] / time.total if time is not None and time.total else None
         words = [
             f"{number} {view.host if view is not None else stage.worker}",
-            f"{stage.first + 1}-{stage.last}" if stage.last - stage.first > 1 else f"{stage.last}",
+            stage.span,
             "",
             view.device if view is not None else "",
             fmt.size(stage.memory),

@@ -74,8 +74,11 @@ def _times(run: RunView, steps: Sequence[Sequence[WorkerStep]]) -> tuple[WorkerT
 
 def _word_of(worker: WorkerView, *, is_over: bool, staged: bool) -> str:
     if not worker.alive:
-        lost = "was away at the end" if is_over else "lost, comes back by itself"
+        lost = "coming back" if worker.is_coming else "lost, comes back by itself"
+        lost = "was away at the end" if is_over else lost
         return "drained" if worker.drained else lost
+    if worker.is_coming:
+        return "coming back"
     none = "holds no blocks, a step is shorter so" if staged else "too slow just now"
     return "" if worker.samples else none
 

@@ -37,9 +37,7 @@ def tutorial_lines(view: View, width: int) -> list[Text]:
     lines.append(
         Text.assemble((f"  {edit.key}", key), ("  opens the file in your editor; it is made if need be", said))
     )
-    lines.append(
-        Text.assemble((f"  {demo.key}", key), ("  shows it all on this computer, with nothing to set up", said))
-    )
+    lines.append(Text.assemble((f"  {demo.key}", key), ("  shows it all on this computer, without any setup", said)))
     about = (
         "The file is watched: once you save it, the machines are here. What ~/.ssh/config says about an address holds:"
         " user, port, keys, jump hosts."

@@ -6,11 +6,13 @@ from rich.text import Text
 from textual.app import ComposeResult
 
 from hetero_tui.events import HostState
+from hetero_tui.faults import furthest
 from hetero_tui.state import Fault, RunView
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui.details import wrapped
-from hetero_tui.ui.draw.phases import catching_up_words
+from hetero_tui.ui.draw.phases import catching_up_words, how_it_starts
 from hetero_tui.ui.draw.tables import Col, fitting, table_line, titles_line
+from hetero_tui.ui.header import age_of
 from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.view import View
 from hetero_tui.ui.views.pane import INSIDE, NO_HOSTS, Pane
@@ -83,9 +85,19 @@ def _cells(fault: Fault, view: View) -> list[Text]:
         Text(fault.host, style=f"bold {palette.foreground}"),
         Text(f"{glyph} {what}{tries}", style=palette.accent if fault.back is not None else palette.warning),
         Text(fault.done or "-", style=palette.foreground),
-        Text("none" if fault.stall_s is None else fmt.seconds(fault.stall_s), style=palette.foreground),
+        Text(_stall(fault, view), style=palette.foreground),
         _back(fault, view),
     ]
+
+
+def _stall(fault: Fault, view: View) -> str:
+    """What it cost; as long as no new step has been made since, the time up to now."""
+    if fault.stall_s is not None:
+        return fmt.seconds(fault.stall_s)
+    last = furthest(view.run) if view.run is not None and not view.run.state.final else None
+    if last is not None and last.time <= fault.time and fault.stall_with is None:
+        return f"{fmt.seconds(age_of(last.time, view.state, view.now))}…"
+    return "none" if fault.stall_with is None else f"with {fault.stall_with}"
 
 
 def _whole(fault: Fault, view: View, width: int) -> list[Text]:
@@ -105,8 +117,15 @@ def _back(fault: Fault, view: View) -> Text:
         return Text(f"after {fmt.seconds(fault.back - fault.time)}", style=palette.foreground)
     if view.run is not None and view.run.state.final:
         return Text("slow to the end" if fault.word == "slow" else "never", style=palette.muted)
+    worker = next((each for each in view.run.workers if each.worker == fault.worker), None) if view.run else None
+    if worker is not None and worker.is_coming:
+        return Text("coming back", style=palette.warning)
+    if worker is not None and worker.drained:
+        return Text("drained", style=palette.muted)
     if fault.retry_s is not None and fault.time + fault.retry_s > view.now:
-        return Text(f"next try in {fmt.duration(fault.time + fault.retry_s - view.now)}", style=palette.warning)
+        return Text(
+            f"next try in {fmt.duration(max(1.0, fault.time + fault.retry_s - view.now))}", style=palette.warning
+        )
     return Text("still slow" if fault.word == "slow" else "not yet", style=palette.warning)
 
 
@@ -120,7 +139,8 @@ def foot(run: RunView | None, view: View, width: int, palette: Palette) -> list[
         return [Text("No fault so far.", style=palette.accent)]
     stalled, passed = run.stalled_seconds, run.seconds
     part = f" ({stalled / passed:.1%})" if passed else ""
-    said = f"{fmt.plural(run.faults[-1].number, 'fault')} · {fmt.seconds(stalled)} stalled{part}"
+    cost = f"{fmt.seconds(stalled)} stalled{part}" if stalled else "no stall"
+    said = f"{fmt.plural(run.faults[-1].number, 'fault')} · {cost}"
     line = Text(said, style=palette.foreground)
     if run.state.final:
         return [line]
@@ -133,6 +153,8 @@ def foot(run: RunView | None, view: View, width: int, palette: Palette) -> list[
 
 def _missing(run: RunView, view: View) -> str:
     """Which hosts the run does without, and until when."""
+    if run.is_starting:
+        return f"the run is {how_it_starts(run)}"
     gone = {name: view.state.host(name) for name in run.paused_hosts}
     others = {
         word: sum(host is not None and host.state is word for host in gone.values())
@@ -142,7 +164,7 @@ def _missing(run: RunView, view: View) -> str:
     now = view.now
     if paused:
         tries = [worker.retry_at for worker in run.workers if worker.retry_at is not None and worker.retry_at > now]
-        when = f", next try in {fmt.duration(min(tries) - now)}" if tries else ""
+        when = f", next try in {fmt.duration(max(1.0, min(tries) - now))}" if tries else ""
         return f"{fmt.plural(paused, 'host')} paused{when} (b brings it back now)"
     ends = {HostState.UNREACHABLE: ", tried again by itself"}
     said = [f"{fmt.plural(count, 'host')} {word}{ends.get(word, '')}" for word, count in others.items() if count]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 from textual.app import ComposeResult
 
-from hetero_tui.state import RunView
+from hetero_tui.state import RunView, WorkerView
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui.arrangement import FRAME
 from hetero_tui.ui.details import wrapped
@@ -31,10 +31,10 @@ _COLUMNS = (
     Col(title="SPEED", width=9, right=True, rank=3),
     Col(title="FIXED", width=7, right=True, rank=5),
     Col(title="PREDICTED", width=9, right=True, rank=1),
-    Col(title="COMPUTE", width=7, right=True),
-    Col(title="PUSH", width=7, right=True, rank=6),
-    Col(title="PULL", width=7, right=True, rank=7),
-    Col(title="WAIT", width=7, right=True, rank=1),
+    Col(title="COMPUTE", width=8, right=True),
+    Col(title="PUSH", width=8, right=True, rank=6),
+    Col(title="PULL", width=8, right=True, rank=7),
+    Col(title="WAIT", width=8, right=True, rank=1),
     Col(title="HELPS", width=11, rank=8, grows=True),
 )
 
@@ -77,6 +77,8 @@ class PlanPane(Pane):
 def title_of(run: RunView, plan: protocol.PlanMade, width: int) -> str:
     """The strategy, and the predicted time of a step beside the measured one, in words that fit."""
     predicted, measured = plan.predicted_step_s, run.step_seconds
+    if run.recent and run.recent[-1].predicted_s is not None:
+        predicted = run.recent[-1].predicted_s  # of the workers of now
     off = f" ({measured / predicted - 1:+.0%})" if predicted and measured else ""
     times = f"predicted {fmt.milliseconds(predicted)}, measured {fmt.milliseconds(measured)}{off}"
     title = f"{run.run}: {plan.strategy}, a step {times}"
@@ -105,6 +107,8 @@ def _cells(run: RunView, plan: protocol.PlanMade, share: protocol.Share, palette
     fraction = worker.fraction if worker is not None and (run.step or plan.stages) else planned
     samples = worker.samples if worker is not None and run.step else share.samples
     parts = [fmt.milliseconds(part) for part in time.parts] if time is not None and not time.word else ["-"] * 4
+    if worker is not None and not run.state.final and run.step:
+        parts[0] = _gone(worker) or parts[0]
     predicted = share.overhead_s + samples / share.speed if samples and share.speed > 0 else None
     if stage is not None:
         predicted = stage.seconds * plan.micro_batches
@@ -124,6 +128,15 @@ def _cells(run: RunView, plan: protocol.PlanMade, share: protocol.Share, palette
     cells = [Text(word, style=style) for word in words]
     cells[0].stylize(f"bold {style}")
     return cells
+
+
+def _gone(worker: WorkerView) -> str:
+    """Why a worker has no times just now, in a word; empty: it has."""
+    if worker.is_coming:
+        return "starting"
+    if not worker.alive:
+        return "drained" if worker.drained else "lost"
+    return "" if worker.samples else "benched"
 
 
 def helps(plan: protocol.PlanMade, host: str) -> str:

@@ -128,6 +128,8 @@ def _foot_words(view: View, chosen: tuple[str, ...]) -> Text:
     if view.state.runs is None:
         return Text("The machines are being asked for their runs.", style=palette.muted)
     if not view.state.runs:
+        if view.state.is_silent:
+            return Text("No machine answers, so their runs are not known.", style=palette.warning)
         return Text("No run yet on the machines that answer. Press t to train.", style=palette.foreground)
     if len(chosen) == 2:
         return Text(f"c compares {chosen[0]} and {chosen[1]}", style=palette.foreground)

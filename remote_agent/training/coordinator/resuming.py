@@ -7,6 +7,8 @@ from pathlib import Path
 
 from torch import nn
 
+from remote_agent.job_settings import written
+from remote_agent.settings import WHEN_RESUMED
 from remote_agent.strategies import SPECS
 from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.checkpoint.checkpoint import Checkpoint
@@ -93,9 +95,13 @@ def usable(config: TrainingConfig, found: Checkpoint) -> TrainingState:
     return state
 
 
-def notes(found: Checkpoint, state: TrainingState, workers: int) -> tuple[str, ...]:
-    """Notes about what will differ from before; ``state`` is the result of :func:`usable`."""
-    said = []
+def notes(found: Checkpoint, config: TrainingConfig, state: TrainingState, workers: int) -> tuple[str, ...]:
+    """Notes about what will differ from before; ``config`` is this run's, ``state`` is the result of :func:`usable`."""
+    said = [
+        f"{name} is {written(now)}, it was {written(before)}"
+        for name in WHEN_RESUMED
+        if (before := found.config.get(name)) is not None and before != (now := getattr(config, name))
+    ]
     if state.missing:
         said.append(f"the optimizer starts afresh: {state.missing}")
     if state.inner and len(state.inner) != workers:

@@ -312,7 +312,7 @@ def _begin(
         samples=found.position,
         iterations=config.num_iterations,
         cause=journal.ended,
-        notes=resuming.notes(found, state, len(request.devices)),
+        notes=resuming.notes(found, config, state, len(request.devices)),
     )
     return Resumption(step=found.step, state=state)
 

@@ -73,6 +73,36 @@ def buffers(model: nn.Module, names: Sequence[str]) -> dict[str, Tensor]:
     return {name: everything[name] for name in names}
 
 
+class Anchored:
+    """Keeps a model's buffers the tensors that they are, whatever its code does with their names.
+
+    Code that assigns (``self.mean = 0.9 * self.mean + ...``) puts a new tensor in a buffer's place, while what is
+    gathered, averaged and kept is the one that was there. A buffer of another shape or kind than before is no state
+    that is carried on, but made anew where it is needed (a mask): it is left alone.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._places = [
+            (module._buffers, name, tensor)  # noqa: SLF001 - the one way to a buffer as it is, not as a copy
+            for module in model.modules()
+            for name, tensor in module._buffers.items()  # noqa: SLF001
+            if tensor is not None
+        ]
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Bring new values into the tensors that were there, and these to their places."""
+        for buffers, name, tensor in self._places:
+            now = buffers.get(name)
+            if now is not None and now is not tensor and _kind(now) == _kind(tensor):
+                tensor.copy_(now)
+                buffers[name] = tensor
+
+
+def _kind(tensor: Tensor) -> tuple[object, ...]:
+    return tensor.shape, tensor.dtype, tensor.device
+
+
 def kept(model: nn.Module) -> dict[str, Tensor]:
     """What of a model is kept in a checkpoint, as it lies there."""
     return {name: value.detach() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
@@ -92,6 +122,10 @@ def digest(tensor: Tensor) -> tuple[tuple[int, ...], float, float]:
     return tuple(tensor.shape), float(numbers.sum()), float((numbers * numbers).sum())
 
 
+def _differs(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
+    return one[0] == other[0] and one != other
+
+
 class Bystanders:
     """What is neither trained nor travels with the weights: a change of it would stay in one process.
 
@@ -100,12 +134,16 @@ class Bystanders:
     """
 
     def __init__(self, model: nn.Module, travels: Sequence[str]) -> None:
-        self._tensors = {name: tensor for name, tensor in state(model).items() if name not in travels}
-        self._digests = {name: digest(tensor) for name, tensor in self._tensors.items()}
+        self._model = model
+        self._digests = {name: digest(tensor) for name, tensor in state(model).items() if name not in travels}
 
     def changed(self) -> str:
-        """The name of one that is not what it was; empty: all are."""
-        return next((name for name, tensor in self._tensors.items() if digest(tensor) != self._digests[name]), "")
+        """The name of one that is not what it was, in place or by assignment; empty: all are.
+
+        One of another shape is made anew where it is needed (a mask), and no state.
+        """
+        now = {name: digest(tensor) for name, tensor in state(self._model).items() if name in self._digests}
+        return next((name for name, seen in now.items() if _differs(seen, self._digests[name])), "")
 
 
 class FlatTensors:

@@ -1,7 +1,7 @@
 """An exception of the user's code as a :class:`JobError`: which function of theirs, in which line, and what it says.
 
 What a user looks for is a line of their own. A traceback ends in torch's or Python's code as a rule, so only frames of
-the user's own files are shown; where there are none (the default loss, a model of a library's), the last others are.
+the user's own files are shown; where there are none (the default loss, a model of a library's), the layer is named.
 """
 
 from __future__ import annotations
@@ -103,6 +103,14 @@ def _frames(calls: Iterable[tuple[FrameType, int]]) -> list[Frame]:
     return [Frame(frame.f_code.co_filename, line, frame.f_code.co_qualname) for frame, line in calls]
 
 
+def _own_lines_of(frames: list[Frame]) -> list[str]:
+    """The user's own calls among ``frames``; else the layer of a library's that was computed, if there is one."""
+    if any(is_users_own(frame.file) for frame in frames):
+        return lines_of(frames)
+    layers = [frame.words for frame in frames if frame.name == "forward" and frame.words != "forward"]
+    return [f"in {layers[-1]}; no line of the job's own code was running"] if layers else []
+
+
 def lines_of(frames: list[Frame]) -> list[str]:
     """The user's own calls among ``frames``, each with its line; else the last others."""
     own = [frame for frame in frames if is_users_own(frame.file)] or frames[-3:]
@@ -186,12 +194,12 @@ def _detail(error: BaseException) -> Iterator[str]:
     for number, each in enumerate(_chain(error)):
         if number:
             yield "which led to:"
-        yield from lines_of(frames_of(each.__traceback__))
+        yield from _own_lines_of(frames_of(each.__traceback__))
         yield from _said(each)
         if isinstance(each, BaseExceptionGroup):
             for member in each.exceptions[:MAX_CHAINED]:
                 yield "of which:"
-                yield from lines_of(frames_of(member.__traceback__))
+                yield from _own_lines_of(frames_of(member.__traceback__))
                 yield from _said(member)
 
 

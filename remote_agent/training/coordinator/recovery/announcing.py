@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remote_agent.protocol import Notice, WorkerLost
+from remote_agent.protocol import Notice, WorkerLost, WorkerStarting
 from remote_agent.strategies import spec_of
 from remote_agent.training.coordinator.members import Rejoining, WorkerHandle
 from remote_agent.training.coordinator.session import Session
@@ -12,6 +12,11 @@ def tell_lost(session: Session, step: int, member: WorkerHandle | Rejoining, cau
     """Write that ``member`` left the run, or failed on its way back, because of ``cause``."""
     who = {"worker": member.name, "host": member.host, "device": member.device}
     session.journal.write(WorkerLost, **who, step=step, cause=cause)
+
+
+def tell_starting(session: Session, away: Rejoining) -> None:
+    """The process of a worker that takes no part is being started."""
+    session.journal.write(WorkerStarting, worker=away.name, host=away.host, device=away.device)
 
 
 def tell_who_stays(session: Session, step: int) -> None:

@@ -42,8 +42,9 @@ def about(session: Session, step_s: float, host: str) -> tuple[str, ...]:
     if not is_restorable(session):
         return ()  # every worker has the whole state
     steps = CopyInterval(bursts=_is_stale(session), step_s=step_s).steps
+    interval = "step" if steps == 1 else f"{steps} steps"
     text = (
-        f"the shards' state is copied to {host} every {steps} steps, less often where that takes too much of the link;"
+        f"the shards' state is copied to {host} every {interval}, less often where that takes too much of the link;"
         f" a lost shard costs its new start there and {steps * step_s:.1f} s of steps that are made again"
     )
     return (text,)

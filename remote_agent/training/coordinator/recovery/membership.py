@@ -17,7 +17,7 @@ from remote_agent.states import ControlCommand
 from remote_agent.training.coordinator.members import HeldSlice, Rejoining, WorkerHandle
 from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery import policy
-from remote_agent.training.coordinator.recovery.announcing import tell_lost, tell_who_stays
+from remote_agent.training.coordinator.recovery.announcing import tell_lost, tell_starting, tell_who_stays
 from remote_agent.training.coordinator.recovery.policy import (
     Died,
     Drop,
@@ -198,7 +198,7 @@ class Membership:
         self._session.crashes.look([*self._members, *there], self._heartbeat, deadline_s)
         if self._session.control is not None:
             for command in self._session.control.poll():
-                self._obey(command)
+                self._obey(step, command)
                 if command.command is ControlCommand.DRAIN:
                     tell_who_stays(self._session, step)
         for away in list(self._away):
@@ -243,6 +243,8 @@ class Membership:
             if now >= away.start_at and away.spec.host in joining.hosts:
                 away.start_at = None
                 LOG.info("%s is started, attempt %d", away.name, away.attempts)
+                if away.lost:
+                    tell_starting(self._session, away)
                 away.opening = joining.new(away.spec) if away.member is None else joining.again(away.member)
             return None
         assert away.member is not None, "it has a process"
@@ -348,12 +350,13 @@ class Membership:
 
     # --- What the user wants -----------------------------------------------------------------------------------------
 
-    def _obey(self, command: RunCommand) -> None:
+    def _obey(self, step: int, command: RunCommand) -> None:
         LOG.info("the user's command: %s", command)
         if command.command is ControlCommand.DRAIN:
             self._draining.add(command.host)
             for away in [away for away in self._away if away.spec.host == command.host]:
                 self._away.remove(away)
+                tell_lost(self._session, step, away, policy.decide(policy.Drained(), _ANY).cause)
                 if away.opening is not None:
                     away.opening.add_done_callback(self._end_opened)
                 elif away.member is not None:

@@ -60,7 +60,7 @@ class PipelinePlan(CutPlan):
         holding = [members[stage.device] for stage in cut.stages]
         shares = dict.fromkeys(members, 0) | dict.fromkeys(holding, config.batch_size)
         reasons = [
-            f"{member.name}: blocks {stage.first + 1} to {stage.last} of {cut.bounds[-1]},"
+            f"{member.name}: {_blocks(stage.first, stage.last)} of {cut.bounds[-1]},"
             f" {stage.seconds * 1e3:.1f} ms a micro-batch"
             for member, stage in zip(holding, cut.stages, strict=True)
         ]
@@ -164,3 +164,7 @@ def differing(weights: Mapping[str, Tensor], there: Sequence[Mapping[str, str]])
         }
         for stage in there
     ]
+
+
+def _blocks(first: int, last: int) -> str:
+    return f"blocks {first + 1} to {last}" if last > first + 1 else f"block {last}"

@@ -91,6 +91,7 @@ class Additivity:
     ) -> None:
         self._model, self._computer, self._owner, self._state = model, computer, owner, state
         self._first = {name: tensor.detach().clone() for name, tensor in state.items()}
+        self._anchored = flat.Anchored(model)
         count = min(SAMPLES, len(samples), computer.most or SAMPLES)
         self._indices = _spread(samples, count)
         self._large = _spread(samples, min(large, len(samples), computer.most or large)) if large else samples[:0]
@@ -244,6 +245,8 @@ class Additivity:
     def _findings(
         self, as_mean: bool, as_sum: bool, together: str, state: str, hidden: str, notes: tuple[str, ...]
     ) -> Findings:
+        if together == _TOGETHER and self._moved:
+            together += _MOVED.format(name=min(self._moved))
         return Findings(
             summed=as_sum and not as_mean,
             together=together,
@@ -314,6 +317,7 @@ class Additivity:
         samples = end - begin
         with self._noise.of(begin, end) if self._noise is not None else contextlib.nullcontext():
             part = self._computer.probe(self._indices[begin:end], data_seed, begin)
+        self._anchored.settle()
         state = {name: tensor.detach().clone() for name, tensor in self._state.items()}
         total = float(part.value.detach()) * part.factor
         self._restore()
@@ -321,6 +325,7 @@ class Additivity:
 
     @torch.no_grad()
     def _restore(self) -> None:
+        self._anchored.settle()
         for name, tensor in self._state.items():
             tensor.copy_(self._first[name])
 
@@ -342,6 +347,9 @@ class Additivity:
 _TOGETHER = (
     "the loss of a batch is not the mean of its parts' losses: it depends on which samples are together (contrastive?"
     " padded without a mask?), or it is a mean over something else than samples"
+)
+_MOVED = (
+    "; forward or loss changes {name}, which is not trained: where the loss uses what a batch makes of it, parts differ"
 )
 _RANDOM = "the loss or the data is random: what the loss is a mean over was checked on average only"
 _UNSTEADY = (

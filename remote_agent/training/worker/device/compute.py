@@ -120,6 +120,7 @@ class SliceComputer:
         self.rows = Rows()
         self.seed, self._dtype = seed, dtype
         self._parameters = list(flat.trained(model).values())
+        self._anchored = flat.Anchored(model)
         self._scale = LossScale(self._parameters) if dtype is torch.float16 else None
 
     def __call__(self, step: int, own: Slice, at: str = "") -> SliceLoss:
@@ -161,6 +162,7 @@ class SliceComputer:
                 devices.synchronize(self._device)
                 self.scalars.settle()
                 return result
+            self._anchored.settle()
             with torch.no_grad():
                 for name, tensor in state.items():
                     tensor.copy_(before[name])
@@ -223,6 +225,7 @@ class SliceComputer:
                 if part is parts[-1] and self.on_last is not None:
                     self.on_last(_slice_loss(total, weight, scale))
                 (loss.value * (loss.factor * scale)).backward()  # type: ignore[no-untyped-call]
+            self._anchored.settle()
             if mean is not None:
                 mean.add(len(part.indices))
         if mean is not None:

@@ -82,7 +82,7 @@ def test_a_killed_stage_costs_time_and_nothing_else(launch: Any, tmp_path: Path)
     assert run.finish() == (0, "")
     first, again = run.of_kind("plan")
     assert first["strategy"] == again["strategy"] == "pipeline"
-    assert sum(": blocks " in reason for reason in first["reasons"]) >= 2
+    assert sum(": block" in reason for reason in first["reasons"]) >= 2
     ends = [0, *(stage["last"] for stage in first["stages"])]
     assert [stage["first"] for stage in first["stages"]] == ends[:-1]
     assert all(stage["seconds"] > 0 and stage["memory"] > 0 for stage in first["stages"])

@@ -72,6 +72,33 @@ class Seeing(nn.Module):
         return self.net(x)
 
 
+class Reading(Seeing):
+    """One that uses the state that it changes."""
+
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x) + self.kept
+
+
+def assigned(model: Seeing, x: Tensor) -> None:
+    model.kept = 0.9 * model.kept + 0.1 * x.mean()
+
+
+def in_place(model: Seeing, x: Tensor) -> None:
+    model.kept.mul_(0.9).add_(0.1 * x.mean())
+
+
+@pytest.mark.parametrize("see", [assigned, in_place])
+def test_a_buffer_that_is_assigned_is_the_model_s_state_as_one_that_is_changed_in_place(see: Any) -> None:
+    """Else each worker would have its own, and nobody would say so."""
+    seen = found(squared, Seeing(see, torch.zeros(())))
+    assert (seen.together, seen.state, seen.hidden, seen.moved) == ("", "", "", {"kept"})
+
+
+@pytest.mark.parametrize("see", [assigned, in_place])
+def test_where_the_loss_uses_a_buffer_that_the_batch_changes_the_buffer_is_named(see: Any) -> None:
+    assert "changes kept, which is not trained" in found(squared, Reading(see, torch.zeros(()))).together
+
+
 # --- What is found ---------------------------------------------------------------------------------------------------
 
 

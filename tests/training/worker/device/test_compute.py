@@ -188,6 +188,41 @@ def test_a_second_attempt_has_the_same_random_numbers_and_changes_buffers_once()
     assert torch.equal(mean, again)
 
 
+class RunningMean(nn.Module):
+    """Subtracts a moving mean of its inputs, which it keeps by assignment or in place."""
+
+    def __init__(self, *, assigns: bool) -> None:
+        super().__init__()
+        self.head, self.assigns = nn.Linear(WIDTH, CLASSES), assigns
+        self.register_buffer("mean", torch.zeros(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(x - self.mean)
+        with torch.no_grad():
+            if self.assigns:
+                self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+            else:
+                self.mean.lerp_(x.mean(0), 0.1)
+        return out
+
+
+@pytest.mark.parametrize("limit", [SAMPLES, 8])
+def test_a_buffer_that_is_assigned_is_averaged_over_parts_as_one_that_is_changed_in_place(limit: int) -> None:
+    def after(*, assigns: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        torch.manual_seed(0)
+        model = RunningMean(assigns=assigns)
+        there = model.mean
+        compute = computer(model, FullAbove(limit), most=10)
+        compute.changing = ["mean"]
+        compute(1, Slice.whole(np.arange(20)))
+        assert model.mean is there, "what is gathered and sent is this tensor"
+        return model.mean.clone(), gradients(model)
+
+    (one, first), (other, second) = after(assigns=True), after(assigns=False)
+    torch.testing.assert_close(one, other)
+    assert_close(first, second, 1e-6)
+
+
 # --- Precision -------------------------------------------------------------------------------------------------------
 
 

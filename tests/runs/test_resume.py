@@ -1,0 +1,25 @@
+"""Which runs can go on, by their word, before anything is started."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hetero_tui.errors import RunError
+from hetero_tui.runs.resume import refuse_if_done
+from remote_agent.protocol import RunSummary
+from remote_agent.states import RunState
+
+DONE = RunSummary(id="text-1", job="text", state=RunState.FINISHED, step=500, loss=1.0, started=1.0, host="nas")
+
+
+def test_a_run_that_has_made_all_its_steps_goes_on_only_to_more() -> None:
+    with pytest.raises(RunError) as error:
+        refuse_if_done(DONE, {})
+    assert "resume text-1 --set num_iterations=1000" in str(error.value)
+    refuse_if_done(DONE, {"num_iterations": "501"})
+    refuse_if_done(DONE, {"epochs": "9"})
+    refuse_if_done(replace(DONE, state=RunState.STOPPED), {"learning_rate": "0.1"})
+    with pytest.raises(RunError, match="has made 500 steps already"):
+        refuse_if_done(replace(DONE, state=RunState.STOPPED), {"num_iterations": "500"})
