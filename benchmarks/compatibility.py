@@ -6,7 +6,8 @@
 Each case is a job as a user writes it, trained by the script API on a local Ray with unequal workers, and by a plain
 torch loop over the same batches in one process. ``equal``: the largest relative error of all weights, buffers and of
 the final loss is at most 1e-5. ``itself``: with random numbers in the model, the weights are the same bit by bit when
-it is run again. ``refused``: a clear error before the first step. Any other outcome makes the exit code 1.
+it is run again. ``refused``: a clear error before the first step. ``ended``: a clear error once it shows. Any other
+outcome makes the exit code 1.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from benchmarks.compatible import (
     schedules,
     state,
 )
-from benchmarks.compatible.case import CASES, EQUAL, REFUSED, Case
+from benchmarks.compatible.case import CASES, ENDED, EQUAL, REFUSED, Case
 from benchmarks.compatible.forking import forked_workers
 from benchmarks.compatible.running import CRASH, WRONG, Row, Way, carry_out
 
@@ -123,6 +124,7 @@ workers that take unequal slices, and by a plain torch loop over the same batche
 - **itself**: there are random numbers in the model or the data, which can't be those of a loop over whole batches. With
   `deterministic=True` the run gives the same weights bit by bit when it is repeated.
 - **refused**: the run ends before its first step, with the line below.
+- **ended**: it can't be seen before that, and the run ends with the line below when it shows.
 
 Made by `python -m benchmarks.compatibility --markdown docs/compatibility.md`; `--kill` kills a worker in the middle of
 a step, and `--strategy allreduce` takes the other exact strategy.
@@ -140,7 +142,9 @@ def markdown(found: Sequence[Row]) -> str:
             cells = [_cell(row) for row in found if row.case == case.name]
             if cells:
                 lines.append(f"| {case.name} | {_described(case)} | {' | '.join(cells)} |")
-        refusals = {row.case: row.says for row in found if row.outcome == REFUSED and CASES[row.case].area == area}
+        refusals = {
+            row.case: row.says for row in found if row.outcome in (REFUSED, ENDED) and CASES[row.case].area == area
+        }
         lines += ["", *(f"- **{name}**: {says}" for name, says in refusals.items())]
         parts.append("\n".join(lines).rstrip() + "\n")
     return "\n".join(parts)

@@ -122,6 +122,7 @@ class NormalisedGradients(Case):
     """A custom autograd function that divides the gradient by its norm over the batch."""
 
     expect, says = "refused", "gradient"
+    quick = True
 
     def create_model(self) -> nn.Module:
         return Normalised()

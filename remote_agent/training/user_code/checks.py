@@ -174,7 +174,16 @@ def load_first(model: nn.Module, state: bytes) -> None:
     """
     if state:
         cause = "create_model gave another model on this host than on the coordinator's"
-        load(model, safetensors.torch.load(state), cause, SAME)
+        weights, own = safetensors.torch.load(state), model.state_dict()
+        for name in weights.keys() & own.keys():
+            if weights[name].dtype != own[name].dtype:
+                here, there = (str(each[name].dtype).removeprefix("torch.") for each in (own, weights))
+                raise JobError(
+                    f"{cause}: {name} is {here} here and {there} there",
+                    hint="say the dtype in create_model, for example model.double(): torch.set_default_dtype holds in"
+                    " the process that calls it alone",
+                )
+        load(model, weights, cause, SAME)
 
 
 def load(model: nn.Module, weights: Mapping[str, Tensor], cause: str, hint: str) -> None:

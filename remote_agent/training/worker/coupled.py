@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,9 @@ from remote_agent.training.worker.stage import limit_to
 SCALES = (1.0, 1e-3, 1e2)
 """How large the gradient is in each step: a norm over all weights may matter for small or for large ones alone."""
 
+MOST = 8
+"""The size that a weight is cut to in each dimension."""
+
 LARGE = 100.0
 """How large the other weight's gradient is beside the one's: norms over both show it."""
 
@@ -24,7 +28,7 @@ LARGE = 100.0
 def refuse_coupled(factory: Any, model: nn.Module, config: TrainingConfig) -> None:
     """Refuse an optimizer that a pipeline's stages can't step each for itself; the weights are as they were afterwards.
 
-    Two small weights are stepped, and then one of them alone.
+    Two weights, cut to a corner, are stepped, and then one of them alone.
 
     Raises:
         JobError: the one is stepped in another way beside the other.
@@ -36,7 +40,7 @@ def refuse_coupled(factory: Any, model: nn.Module, config: TrainingConfig) -> No
         if len(members) < 2:
             return
         middle = len(members) // 2
-        other, one = (min(part, key=Tensor.numel) for part in (members[:middle], members[middle:]))
+        other, one = members[0], members[middle]
         both = _stepped(factory, model, config, one, [other, one])
         alone = _stepped(factory, model, config, one, [one])
     except Exception:  # noqa: BLE001 - if it is the job's mistake the first step says so
@@ -54,8 +58,12 @@ def _stepped(
     factory: Any, model: nn.Module, config: TrainingConfig, one: nn.Parameter, members: Sequence[nn.Parameter]
 ) -> Tensor:
     """The weight ``one`` before and after each of some steps of the job's optimizer over these alone."""
-    before = [each.detach().clone() for each in members]
+    weights = [each.data for each in members]
     try:
+        for each in members:  # as few numbers as show it: there may be no memory for more
+            count = math.prod(min(MOST, size) for size in each.shape)
+            values = torch.linspace(-0.5, 1, count, device=each.device, dtype=each.dtype)
+            each.data = values.view([min(MOST, size) for size in each.shape])
         optimizer = job.create_optimizer(factory, model, config)
         limit_to(optimizer, {str(number): each for number, each in enumerate(members)})
         seed_everything(config.seed, one.device)
@@ -68,7 +76,5 @@ def _stepped(
             found.append(one.detach().clone())
         return torch.stack(found)
     finally:
-        with torch.no_grad():
-            for each, value in zip(members, before, strict=True):
-                each.copy_(value)
-                each.grad = None
+        for each, data in zip(members, weights, strict=True):
+            each.data, each.grad = data, None

@@ -80,6 +80,14 @@ def test_another_architecture_on_a_host_is_refused(other: nn.Module) -> None:
         load_first(other, safetensors.torch.save(model().state_dict()))
 
 
+def test_a_model_of_another_dtype_than_the_coordinators_is_refused_and_not_rounded() -> None:
+    weights = safetensors.torch.save(model().double().state_dict())
+    with pytest.raises(JobError, match=r"is float32 here and float64 there") as error:
+        load_first(model(), weights)
+    assert "set_default_dtype" in error.value.hint
+    load_first(model().double(), weights)
+
+
 class LazyJob:
     def create_model(self) -> nn.Module:
         return nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d(), nn.LazyLinear(2))
