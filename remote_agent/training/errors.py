@@ -123,23 +123,26 @@ class WorkersGone(TrainingError):
 
 
 class WeightsGone(WorkersGone):
-    """No worker is left, and only workers had the newest weights."""
+    """No worker is left, and only workers had the newest weights.
+
+    Attributes:
+        fleet: the run's devices from now on, including those that are away; empty: unchanged.
+        commands: the position up to which the user's commands were read; the next start reads those after it.
+    """
+
+    fleet: tuple[DeviceSpec, ...] = ()
+    commands: int | None = None
 
 
 class StageLost(WeightsGone):
     """A stage of a pipeline is lost, or its devices changed, so the model is cut again.
 
     Attributes:
-        unreachable: the host does not answer, so the run goes on without it.
-        fleet: the run's devices from now on, including those that are away; empty: unchanged.
-        commands: the position up to which the user's commands were read; the next start reads those after it.
         replanned: no stage is lost, but another cut is better now.
+        unmeasured: no stage is lost, but a host was added whose links are not measured.
     """
 
-    unreachable = False
-    fleet: tuple[DeviceSpec, ...] = ()
-    commands: int | None = None
-    replanned = False
+    replanned = unmeasured = False
 
 
 class StorageError(TrainingError):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
+from remote_agent.training.checkpoint.optimizer_state import Packed
 from remote_agent.training.coordinator.background import Background
 from remote_agent.training.coordinator.members import WorkerHandle
 from remote_agent.training.coordinator.plan.measure import Measurements
@@ -19,8 +21,9 @@ from remote_agent.training.coordinator.recovery.membership import Membership
 from remote_agent.training.coordinator.recovery.policy import Drop
 from remote_agent.training.coordinator.strategies.allreduce import AllReduce
 from remote_agent.training.coordinator.strategies.driver import Driver
-from remote_agent.training.worker import streamed
+from remote_agent.training.worker import staged, streamed
 from remote_agent.training.worker.reducing import ReductionEngine
+from remote_agent.training.worker.staged import StageEngine
 from tests.simulation import product
 from tests.simulation.kernel import Killed
 from tests.simulation.world import simulate
@@ -149,6 +152,23 @@ def _any_of_its_name() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def _remembers() -> Iterator[None]:
+    """A stage whose process stays keeps what the optimizer remembered, of steps that are made again."""
+    take, release, kept = StageEngine.take, StageEngine.release, dict[StageEngine, Packed]()
+
+    def keeps(self: StageEngine, role: Any, weights: Any, done: int, state: Packed) -> Any:
+        return take(self, role, weights, done, {**state, **kept.get(self, {})})
+
+    def noting(self: StageEngine) -> Any:
+        if self._stage is not None:
+            kept[self] = copy.deepcopy(self.remembered()[0])
+        return release(self)
+
+    with patch.object(StageEngine, "take", keeps), patch.object(StageEngine, "release", noting):
+        yield
+
+
 BUGS = {
     # REVIEW's 3, 5 and 6, and giving up.
     "drained and hung": Bug("ssp", "which nobody uses", _drained_and_hung, near=2),
@@ -167,5 +187,7 @@ BUGS = {
     ),
     "not freed": Bug("allreduce", "", lambda: patch.object(AllReduce, "_call_off", lambda *_: None), near=18),
     "not issued again": Bug("allreduce", "samples", lambda: patch.object(AllReduce, "_reissue", lambda *_: None)),
+    "remembers": Bug("pipeline", "weights", _remembers),
+    "not made whole": Bug("pipeline", "", lambda: patch.object(staged, "renew", lambda _: None)),
     "not committed": Bug("allreduce", "", lambda: patch.object(AllReduce, "_commit", lambda *_: None)),
 }

@@ -8,6 +8,7 @@ over from a coordinator that was killed. Workers are the product's engines over 
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import types
 from collections import deque
@@ -49,7 +50,7 @@ from remote_agent.training.shared.messages import Pulse, Slice, WorkerReady
 from remote_agent.training.shared.stages import micro_batch
 from remote_agent.training.wire import link, stage_links
 from remote_agent.training.wire.handshake import Strangers
-from remote_agent.training.worker import channels, reducing, reduction, staged
+from remote_agent.training.worker import channels, reducing, reduction, staged, whole_model
 from remote_agent.training.worker.device.compute import SliceLoss
 from remote_agent.training.worker.engine import Engine, Parts
 from remote_agent.training.worker.staging import StageParts
@@ -111,9 +112,12 @@ class StageCompute:
         del begin
         return indices
 
+    def wait(self, seconds: float) -> None:
+        self._host.kernel.wait(self._host.kernel.now + seconds)
+
     def sleep_until_target(self, samples: int, began: float, pace: float) -> None:
         del began
-        self._host.kernel.wait(self._host.kernel.now + self._host.slowness * pace * SAMPLE_S * samples)
+        self.wait(self._host.slowness * pace * SAMPLE_S * samples)
 
 
 class Blocks:
@@ -185,7 +189,8 @@ class HostedWorker:
         self._engine = spec_of(config.strategy).engine()(parts)
 
     def engine(self, method: str, *arguments: Any) -> Any:
-        return getattr(self._engine, method)(*arguments)
+        answer = getattr(self._engine, method)(*arguments)
+        return copy.deepcopy(answer) if method in ("own_weights", "remembered") else answer  # as Ray does with all
 
     def account(self, coordinator: str) -> Any:
         return self._engine.account(coordinator) if self._engine is not None else None
@@ -336,6 +341,7 @@ def of_engine(kernel: Kernel, cluster: Cluster, head: Host, commands: list[RunCo
         (server_actor, "place", here),
         (server_actor, "_give_back_memory", lambda: None),
         (channels, "place", here),
+        (whole_model, "gc", types.SimpleNamespace(collect=lambda: None)),  # of all that there is, not of one process
         (placement, "living_nodes", nodes),
         (placement, "here", lambda _: node(head)),
         (setup, "measure", measured),

@@ -11,6 +11,7 @@ import pytest
 
 from remote_agent.planning.cuts import least_seconds
 from remote_agent.training.coordinator.plan.measure import Measurements
+from remote_agent.training.worker import staged
 from tests.simulation import product
 from tests.simulation.planted import BUGS, heartbeat_fails
 from tests.simulation.world import WAYS, Fault, Outcome, many, simulate
@@ -167,6 +168,34 @@ def test_a_connection_between_two_stages_that_breaks_holds_up_no_third_one(host:
     assert outcome.stall_s < 8
 
 
+@pytest.mark.parametrize("kind", ["worker", "cut", "power", "freeze"])
+def test_a_lost_stage_costs_no_other_workers_process(kind: str) -> None:
+    for seed in range(3):
+        outcome = simulate(seed, [Fault(3.3, kind, "b", 8.0)], "pipeline")
+        assert not outcome.wrong, said(outcome)
+        joined = [event for event in outcome.events if "WorkerJoined" in event]
+        assert len(joined) == 4, "the lost one alone is started again"
+        assert outcome.stall_s < 6
+
+
+def test_all_is_measured_again_for_a_host_whose_links_are_not_known() -> None:
+    outcome = simulate(1, [Fault(0.1, "power", "c", 8.0)], "pipeline")
+    assert not outcome.wrong, said(outcome)
+    resumed = next(number for number, event in enumerate(outcome.events) if "c/cpu is there again" in event)
+    joined = [event.split("'worker': ")[1][:7] for event in outcome.events[resumed:] if "WorkerJoined" in event]
+    assert joined == ["'a/cpu'", "'b/cpu'", "'c/cpu'"]
+
+
+def test_two_stages_that_are_lost_one_after_the_other_leave_the_third_one_to_go_on() -> None:
+    for seed in range(3):
+        lost = [Fault(3.3, "worker", "b", 0.0), Fault(3.7, "cut", "c", 6.0)]
+        outcome = simulate(seed, lost, "pipeline")
+        assert not outcome.wrong, said(outcome)
+        _, alone = steps_after(outcome, 3.7, "PlanMade")
+        assert "Stage(worker='a/cpu', first=0, last=4" in alone
+        assert outcome.stall_s < 8
+
+
 def test_a_stage_that_dies_while_the_others_connect_is_not_waited_for() -> None:
     killed = [Fault(2.9, "worker", "c", 0.0), Fault(4.5, "tear", "c", 0.0)]
     outcomes = [simulate(seed, killed, "pipeline") for seed in range(6)]
@@ -220,7 +249,14 @@ def test_the_cut_follows_a_device_that_becomes_faster() -> None:
     assert "b/cpu runs at 200% of its speed: the model is cut anew" in cause
 
 
-def test_the_model_is_cut_anew_for_speeds_for_a_twentieth_of_the_run_at_most() -> None:
+def test_the_model_is_cut_anew_for_speeds_for_a_twentieth_of_the_run_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    renew = staged.renew
+
+    def slow(parts: Any) -> None:
+        parts.compute.wait(2.0)
+        renew(parts)
+
+    monkeypatch.setattr(staged, "renew", slow)
     outcome = simulate(1, [Fault(40.0, "slow", "b", 160.0), Fault(75.0, "slow", "c", 125.0)], SELDOM)
     assert not outcome.wrong, said(outcome)
     at = [float(event.split()[0]) for event in outcome.events if "RunResumed" in event]

@@ -17,19 +17,28 @@ from remote_agent.models.blocks import blocks_of
 from remote_agent.models.part import Part
 from remote_agent.models.seams import trace
 from remote_agent.training import job
-from remote_agent.training.checkpoint.optimizer_state import TrainingState
+from remote_agent.training.checkpoint.optimizer_state import TrainingState, of_optimizer
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.data import datasets
 from remote_agent.training.data.order import SampleOrder
-from remote_agent.training.shared import findings, units
+from remote_agent.training.shared import findings, flat, units
 from remote_agent.training.shared.messages import Slice
-from remote_agent.training.shared.stages import Commit, StageDone, StageRole, StageTask, commit_of, micro_batch
+from remote_agent.training.shared.stages import (
+    Commit,
+    StageDone,
+    StageRole,
+    StageTask,
+    StageWeights,
+    commit_of,
+    micro_batch,
+)
 from remote_agent.training.wire.stage_links import StageLinks
 from remote_agent.training.worker.device import recompute
 from remote_agent.training.worker.device.compute import SliceComputer
 from remote_agent.training.worker.device.trained import TrainedParameters
-from remote_agent.training.worker.stage import Stage, unit_seed
+from remote_agent.training.worker.stage import OwnWeights, Stage, unit_seed
 from remote_agent.training.worker.staging import BlockProfiler, StageParts, cut_between, stage_of
+from remote_agent.training.worker.whole_model import bring, renew
 
 CPU = torch.device("cpu")
 DEADLINE_S = 60.0
@@ -53,17 +62,23 @@ class LocalPipeline:
     weights: dict[str, Tensor] = field(default_factory=dict)
     samples: Sequence[int] | None = None
     stages: list[Stage] = field(default_factory=list)
+    workers: list[StageParts] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
 
     def __enter__(self) -> LocalPipeline:
-        count = len(self.bounds) - 1
-        self._pool = ThreadPoolExecutor(count)
-        self._links = [StageLinks(stage, b"secret", "127.0.0.1") for stage in range(count)]
+        self._pool = ThreadPoolExecutor(len(self.bounds) - 1)
         self._commit: Commit | None = None
         self.data = datasets.as_dataset(self.factory.create_data())
+        self.workers = [self._parts() for _ in range(len(self.bounds) - 1)]
+        self._open()
+        self.order = SampleOrder(self.config.seed, len(self.data), self.config.batch_size)
+        return self
+
+    def _open(self) -> None:
+        count = len(self.bounds) - 1
+        self._links = [StageLinks(stage, b"secret", "127.0.0.1") for stage in range(count)]
         addresses = tuple(links.address for links in self._links)
-        parts = [self._parts() for _ in range(count)]
 
         def opened(stage: int) -> Stage:
             role = StageRole(
@@ -74,11 +89,27 @@ class LocalPipeline:
                 in_flight=self.in_flight,
                 codec=self.codec,
             )
-            return stage_of(parts[stage], role, self._links[stage], self.done, self.state)
+            return stage_of(self.workers[stage], role, self._links[stage], self.done, self.state)
 
         self.stages = self.each(opened)
-        self.order = SampleOrder(self.config.seed, len(self.data), self.config.batch_size)
-        return self
+
+    def cut_anew(self, bounds: tuple[int, ...]) -> None:
+        """After :meth:`train`: the same workers get other stages, the first one the last; some may be left out."""
+        weights: StageWeights = {}
+        remembered = {}
+        for stage in self.stages:
+            weights |= {
+                name: (str(each.dtype), flat.to_bytes(each.detach().view(-1))) for name, each in stage.own.items()
+            }
+            remembered |= of_optimizer(OwnWeights(stage.own), stage.optimizer, stage.average)
+        for links in self._links:
+            links.close()
+        self.stages, self.bounds, self.state, self._commit = [], bounds, TrainingState(optimizer=remembered), None
+        self.workers = self.workers[::-1][: len(bounds) - 1]
+        for parts in self.workers:
+            renew(parts)
+            bring(parts.model, weights)
+        self._open()
 
     def __exit__(self, *unused: object) -> None:
         for links in self._links:
@@ -132,6 +163,7 @@ class LocalPipeline:
             if self.settled:
                 self.settle()
         self.settle()
+        self.done += steps
         return self.trained()
 
     def trained(self) -> dict[str, Tensor]:

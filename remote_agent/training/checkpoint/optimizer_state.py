@@ -14,7 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from remote_agent.training.shared import flat, optimizer_extras
@@ -94,11 +96,11 @@ class Resumption:
 
 
 def of_optimizer(
-    model: nn.Module, optimizer: torch.optim.Optimizer, average: WeightAverage | None = None
+    model: nn.Module, optimizer: torch.optim.Optimizer, average: WeightAverage | None = None, *, copied: bool = True
 ) -> dict[str, dict[str, Tensor | float]]:
     """A copy, on the CPU, of all that ``optimizer`` remembers about the trained parameters of ``model``.
 
-    With the ``average`` of the weights, where one is kept.
+    With the ``average`` of the weights, where one is kept. Where it is not ``copied`` the next step changes it.
 
     Raises:
         NotPortable: it remembers something that is neither a tensor nor a number.
@@ -108,7 +110,8 @@ def of_optimizer(
         entries: dict[str, Tensor | float] = dict(average.of(parameter)) if average is not None else {}
         for key, value in optimizer.state.get(parameter, {}).items():
             if isinstance(value, Tensor):
-                entries[key] = value.detach().cpu().clone()
+                here = value.detach().cpu()
+                entries[key] = here.clone() if copied else here
             elif isinstance(value, int | float):
                 entries[key] = value
             elif value is not None:
@@ -151,6 +154,37 @@ def into_optimizer(
             document["state"][numbers[id(parameter)]] = copies
     optimizer.load_state_dict(document)
     optimizer_extras.into(optimizer, states.get(optimizer_extras.NAME, {}))
+
+
+# --- On the wire -----------------------------------------------------------------------------------------------------
+
+Packed = Mapping[str, Mapping[str, "float | tuple[str, tuple[int, ...], NDArray[np.uint8]]"]]
+"""As :data:`States`, with each tensor as dtype, shape and bytes: to pickle bytes takes no copy, a tensor takes two."""
+
+
+def packed(states: States) -> Packed:
+    """Convert for the wire; what is on the CPU is not copied."""
+
+    def numbers(value: Tensor) -> tuple[str, tuple[int, ...], NDArray[np.uint8]]:
+        return str(value.dtype), tuple(value.shape), flat.to_bytes(value.reshape(-1))
+
+    return {
+        name: {key: numbers(value) if isinstance(value, Tensor) else value for key, value in entries.items()}
+        for name, entries in states.items()
+    }
+
+
+def unpacked(given: Packed, *, copied: bool = False) -> dict[str, dict[str, Tensor | float]]:
+    """Convert back from :func:`packed`; unless ``copied``, the tensors may be read-only."""
+
+    def tensor(dtype: str, shape: tuple[int, ...], numbers: NDArray[np.uint8]) -> Tensor:
+        own = numbers.copy() if copied else numbers
+        return flat.from_bytes(own, getattr(torch, dtype.removeprefix("torch."))).view(shape)
+
+    return {
+        name: {key: tensor(*value) if isinstance(value, tuple) else value for key, value in entries.items()}
+        for name, entries in given.items()
+    }
 
 
 # --- Pieces of the flat buffer ---------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from remote_agent import protocol
+from remote_agent.strategies import spec_of
 from remote_agent.training import job
 from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.coordinator.journal import Journal
@@ -18,6 +19,7 @@ from remote_agent.training.coordinator.loop import Outcome, Progress, train
 from remote_agent.training.coordinator.plan import placement
 from remote_agent.training.coordinator.processes.crashes import Crashes
 from remote_agent.training.coordinator.recovery import restart
+from remote_agent.training.coordinator.recovery.announcing import tell_sent_back
 from remote_agent.training.coordinator.recovery.takeover import takeover
 from remote_agent.training.coordinator.reporting import loggers
 from remote_agent.training.coordinator.reporting.callbacks import Callbacks
@@ -28,7 +30,6 @@ from remote_agent.training.errors import (
     LostAtStart,
     PlannedAnew,
     ServerGone,
-    StageLost,
     TooLarge,
     TrainingError,
     UsageChanged,
@@ -148,15 +149,11 @@ class _Starts:
             self._tell_of_going_back(onward, error, note)
         elif isinstance(error, WeightsGone):
             blamed = self._crashes.explained(error)
-            is_stage = isinstance(error, StageLost)
-            cut_off = {error.host} if isinstance(error, StageLost) and error.unreachable else set()
-            if isinstance(error, StageLost) and error.fleet:
-                times = request.replanned + error.replanned
-                changes: dict[str, Any] = {"commands": error.commands, "replanned": times}
-                request = dataclasses.replace(request, devices=error.fleet, away=(), **changes)
-            onward = restart.without_lost(restart.from_newest(request), (), _living() - cut_off)
+            if error.fleet:
+                request = dataclasses.replace(request, devices=error.fleet, away=(), commands=error.commands)
+            onward = restart.without_lost(restart.from_newest(request), (), _living())
             self._in_vain = self._in_vain + 1 if progress.step <= self._furthest else 0
-            at_most = restart.MAX_STAGES_IN_A_ROW if is_stage else 0
+            at_most = restart.MAX_STAGES_IN_A_ROW if spec_of(request.config.strategy).split else 0
             if self._in_vain > at_most or onward is None or isinstance(blamed, JobError):
                 raise blamed from error
             self._furthest = max(self._furthest, progress.step)
@@ -201,16 +198,7 @@ class _Starts:
     def _tell_of_going_back(self, request: Request, error: TrainingError, *notes: str) -> None:
         """Write that the run continues from its newest checkpoint, or from the beginning."""
         found = checkpoint.find(request.resume) if request.resume is not None else None
-        self._journal.write(
-            protocol.RunResumed,
-            step=found.step if found is not None else 0,
-            host=request.host,
-            checkpoint=str(found.path) if found is not None else "",
-            samples=found.position if found is not None else 0,
-            iterations=request.config.num_iterations,
-            cause=error.cause,
-            notes=notes,
-        )
+        tell_sent_back(self._journal, request, found, error, *notes)
 
 
 def _living() -> frozenset[str]:

@@ -143,7 +143,9 @@ class Feed:
             for span in slices:
                 for begin, (end, left) in list(self._open_blocks.items()):
                     overlap = min(end, span.end) - max(begin, span.begin)
-                    if overlap > 0:
+                    if (
+                        overlap > 0 and begin >= self._start + self._batch
+                    ):  # else devices that come are measured with it
                         self._open_blocks[begin] = (end, left - overlap)
                         if left == overlap:
                             finished.append(begin)

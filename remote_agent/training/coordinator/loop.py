@@ -22,7 +22,7 @@ from remote_agent.training.checkpoint.saver import Saved, Saver, load_payload
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.evaluation.judge import Judge, Verdict
 from remote_agent.training.coordinator.plan_check import PlanCheck
-from remote_agent.training.coordinator.recovery import rollback
+from remote_agent.training.coordinator.recovery import recut, rollback
 from remote_agent.training.coordinator.recovery.backups import Copies
 from remote_agent.training.coordinator.recovery.checkpoint_timer import CheckpointTimer
 from remote_agent.training.coordinator.recovery.liveness import check_servers
@@ -33,7 +33,7 @@ from remote_agent.training.coordinator.session import Session, StepReport
 from remote_agent.training.coordinator.snapshots import Once
 from remote_agent.training.data import record
 from remote_agent.training.data.record import SliceRecord
-from remote_agent.training.errors import JobError, ServerGone, TrainingError, WeightsGone
+from remote_agent.training.errors import JobError, ServerGone, StageLost, TrainingError, WeightsGone
 from remote_agent.training.shared import rpc
 
 
@@ -64,7 +64,13 @@ class Progress:
 def train(request: Request, model: nn.Module, session: Session, progress: Progress) -> Outcome:
     """Make all steps of a run, then save the last checkpoint, evaluate, and write the final event."""
     with TakeoverFile(request) as takeover_file:
-        return _train(request, model, session, progress, takeover_file)
+        try:
+            return _train(request, model, session, progress, takeover_file)
+        except WeightsGone as error:
+            if spec_of(session.config.strategy).split:  # else the planner may have left devices out
+                error.fleet = session.membership.wanted
+                error.commands = session.control.offset if session.control is not None else None
+            raise
 
 
 def _train(
@@ -89,7 +95,7 @@ def _train(
         # If an existing run starts again from the beginning, its record is superseded.
         contextlib.closing(SliceRecord(on_record, order.done if order.done or on_record.exists() else None)) as slices,
         Saver(request.folder / checkpoint.FOLDER, config.keep_checkpoints, about) as saver,
-        Copies(session) as copies,
+        Copies(session, saver) as copies,
     ):
         judge.catch_up(session, request.folder)
         restorer, timer, checks = Restorer(request.host), CheckpointTimer(session, saver), PlanCheck(session)
@@ -133,12 +139,18 @@ def _train(
                 _announce(request, session, saver.finish)
                 break
             except ServerGone as lost:
-                session, copy = restorer.restore(session, copies.newest, lost, progress.step)
-                copies.forget()
-                slices.go_back(copy.step)
-                samples, progress.step = copy.position, copy.step + 1
-                judge.go_back(session, copy.step)
-                takeover_file.keep(session)
+                session = restorer.restore(session, copies.newest, lost, progress.step)
+            except StageLost as lost:
+                restorer.count(lost)
+                with contextlib.suppress(StageLost):  # what was to be in a checkpoint is lost, too
+                    _announce(request, session, saver.finish)
+                session = recut.go_back(request, session, model, lost)
+            saved = step = session.order.done
+            copies.forget(step)
+            slices.go_back(step)
+            samples, progress.step = session.order.start, step + 1
+            judge.go_back(session, step)
+            takeover_file.keep(session)
         seconds = time.monotonic() - begun
     assert saver.newest is not None, "the last one was waited for"
     evaluation = judge.figures | _evaluate(request, model)
@@ -237,7 +249,8 @@ def _not_fetched(session: Session, step: int | None, error: Exception) -> Traini
     what = "the optimizer's state" if step is None else f"the weights of step {step}"
     cause = f"{what} can't be fetched: {rpc.describe(error)}"
     if not session.servers:
-        return WeightsGone(cause, hint="look at the workers' hosts, then resume the run")
+        kind = StageLost if spec_of(session.config.strategy).split else WeightsGone
+        return kind(cause, hint="look at the workers' hosts, then resume the run")
     host = session.servers[0].host
     if rpc.gone(error):  # a process ended, and the error says which one
         try:

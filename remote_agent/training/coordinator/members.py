@@ -29,7 +29,8 @@ class WorkerHandle:
     """A living worker: its actor, its current speed, and its clock.
 
     ``attempts`` is the number of failures since it last worked well; ``steady`` is the number of steps since then.
-    ``entered`` is the first step in which it takes part.
+    ``entered`` is the first step in which it takes part. ``slowness`` is the time that its part of a cut model takes,
+    over the measured time.
     """
 
     seat: Placement
@@ -41,6 +42,7 @@ class WorkerHandle:
     attempts: int = 0
     steady: int = 0
     entered: int = 0
+    slowness: float = 1.0
 
     @property
     def name(self) -> str:
@@ -178,6 +180,13 @@ class MembershipRecord:
     away: list[Rejoining] = field(default_factory=list)
     draining: set[str] = field(default_factory=set)
     leaving: list[WorkerHandle] = field(default_factory=list)
+
+    @property
+    def wanted(self) -> tuple[DeviceSpec, ...]:
+        """The devices that the user wants, including those that are away; all, if every host is drained."""
+        every = [*(member.seat.spec for member in self.members), *(away.spec for away in self.away)]
+        staying = [spec for spec in every if spec.host not in self.draining]
+        return tuple(dict.fromkeys(staying or every))
 
     def to_leave(self) -> list[WorkerHandle]:
         """The workers on drained hosts; if every host is drained, those of the last one stay."""

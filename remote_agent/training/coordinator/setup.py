@@ -215,7 +215,7 @@ def opened(
     if planned.hosts is not None:
         candidates, measured, there = _only(planned.hosts, candidates, measured, there, known.workers)
     members = _members(candidates, measured, config, watched=planned.watched)
-    if known.resumed is not None:
+    if known.resumed is not None and not spec_of(config.strategy).split:  # otherwise each stage gets its own part
         snapshots.restore(servers, members, known.resumed)
     path = transfer.open_transport(config, model, optimizer, measured.usage, servers, members, there)
     joining = Joining(

@@ -270,8 +270,7 @@ class StageLinks:
             ExchangeError: a connection is broken.
         """
         payload = pack(tensors, self.codec if name.purpose in _COMPUTED else None)
-        with self._ready:
-            self._check()
+        self._check()
         self.sent += len(payload)
         header = Header(Kind.TENSORS, step=name.step, slice=name.number, chunk=name.purpose, length=len(payload))
         self._links[name.peer].send(header, payload)
@@ -344,6 +343,7 @@ class StageLinks:
             try:
                 return handshake.connect(address, self._secret)
             except ConnectionBroken:
+                self._check()  # it may have been lost meanwhile
                 if time.monotonic() > end:
                     raise
                 time.sleep(ACCEPT_PAUSE_S)

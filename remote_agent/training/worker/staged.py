@@ -9,7 +9,14 @@ from typing import Any
 import ray
 
 from remote_agent.planning.blocks import DeviceBlocks
-from remote_agent.training.checkpoint.optimizer_state import NotPortable, Resumption, TrainingState, of_optimizer
+from remote_agent.training.checkpoint.optimizer_state import (
+    NotPortable,
+    Packed,
+    TrainingState,
+    of_optimizer,
+    packed,
+    unpacked,
+)
 from remote_agent.training.errors import JobError, TrainingError
 from remote_agent.training.shared import flat
 from remote_agent.training.shared.flat import Payload
@@ -27,7 +34,8 @@ from remote_agent.training.wire.errors import ConnectionBroken, ExchangeError
 from remote_agent.training.wire.stage_links import StageLinks
 from remote_agent.training.worker.engine import Answer, Parts, WaitingEngine, unusable
 from remote_agent.training.worker.stage import OwnWeights, Stage
-from remote_agent.training.worker.staging import bring, part_of, stage_of
+from remote_agent.training.worker.staging import part_of, stage_of
+from remote_agent.training.worker.whole_model import bring, renew
 
 
 class StageEngine(WaitingEngine):
@@ -43,6 +51,25 @@ class StageEngine(WaitingEngine):
     def join(self, way: Payload, late: bool = False) -> str | Failed:
         del way, late
         return "TCP"
+
+    def abandon(self) -> None:
+        """Stop waiting for other stages, since one of them is lost."""
+        if self._links is not None:
+            self._links.fail("the model is cut anew")
+
+    def release(self) -> Failed | None:
+        """Give up the stage, and build the whole model again, as ``create_model`` gives it."""
+        links, self._links = self._links, None
+        if links is None:
+            return None
+        links.close()
+        self._stage = None
+        assert self._blocks.parts is not None, "it was measured"
+        try:
+            renew(self._blocks.parts)
+        except TrainingError as error:
+            return Failed.of(error)
+        return None
 
     def costs(self) -> DeviceBlocks:
         """What was measured."""
@@ -64,20 +91,21 @@ class StageEngine(WaitingEngine):
         used = part_of(parts, bounds, stage).tensors()
         return {name: flat.fingerprint(each) for name, each in flat.kept(parts.model).items() if name in used}
 
-    def take(self, role: StageRole, weights: StageWeights) -> Failed | StageBroken | None:
+    def take(self, role: StageRole, weights: StageWeights, done: int, state: Packed) -> Failed | StageBroken | None:
         """Hold a stage's weights alone, and connect to the other stages.
 
         Args:
             role: the stage's.
             weights: the run's, where they are other ones than ``create_model`` gave here.
+            done: steps that were made before.
+            state: what the optimizer remembers of these.
         """
         assert self._links is not None, "it listens"
         assert self._blocks.parts is not None, "it was measured"
-        resumed, self.resumed = self.resumed, Resumption(step=self.resumed.step)
         try:
             bring(self._blocks.parts.model, weights)
             settled = dataclasses.replace(self._blocks.parts, config=self.parts.config)
-            self._stage = stage_of(settled, role, self._links, resumed.step, resumed.state)
+            self._stage = stage_of(settled, role, self._links, done, TrainingState(optimizer=unpacked(state)))
         except ExchangeError as error:
             return self._broken(error)
         except TrainingError as error:
@@ -131,21 +159,22 @@ class StageEngine(WaitingEngine):
                 "a batch of the validation data does not fit into memory", hint="lower batch_size"
             ) from error
 
+    # Ray copies what these two return into its store before the next call: a copy here would double the memory.
+
     def own_weights(self) -> StageWeights:
         """The weights that the stage steps, as they are now."""
         return {
-            name: (str(each.dtype), flat.to_bytes(each.detach().reshape(-1).clone()))
-            for name, each in self.stage.own.items()
+            name: (str(each.dtype), flat.to_bytes(each.detach().reshape(-1))) for name, each in self.stage.own.items()
         }
+
+    def remembered(self) -> tuple[Packed, str]:
+        """What the stage's optimizer remembers now, and why that is nothing if it can't be kept."""
+        stage = self.stage
+        try:
+            return packed(of_optimizer(OwnWeights(stage.own), stage.optimizer, stage.average, copied=False)), ""
+        except NotPortable as error:
+            return {}, str(error)
 
     @property
     def computed(self) -> int:
         return self._stage.computed if self._stage is not None else 0
-
-    def snapshot(self) -> None:
-        stage = self.stage
-        try:
-            kept = of_optimizer(OwnWeights(stage.own), stage.optimizer, stage.average)
-            self._held = TrainingState(optimizer=kept)
-        except NotPortable as error:
-            self._held = TrainingState(missing=str(error))

@@ -28,7 +28,7 @@ from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.messages import Measured
 from remote_agent.training.shared.optimizer_extras import NAME as EXTRAS
 from remote_agent.training.shared.slices import Indices
-from remote_agent.training.shared.stages import StageRole, StageWeights, micro_batch
+from remote_agent.training.shared.stages import StageRole, micro_batch
 from remote_agent.training.user_code import losses
 from remote_agent.training.user_code.losses import PartLoss
 from remote_agent.training.user_code.user_errors import LOSS, as_job_error
@@ -332,21 +332,6 @@ def _timed(
 def part_of(parts: StageParts, bounds: Sequence[int], stage: int) -> Part:
     """The part of the model that is a stage's, cut at ``bounds``."""
     return Part(parts.model, parts.blocks, parts.seams, bounds[stage], bounds[stage + 1])
-
-
-def bring(model: nn.Module, weights: StageWeights) -> None:
-    """Have these numbers in the model, by name.
-
-    Raises:
-        ValueError: they are of another model.
-    """
-    own = flat.kept(model)
-    with torch.no_grad():
-        for name, (dtype, numbers) in weights.items():
-            given = flat.from_bytes(numbers.copy(), getattr(torch, dtype.removeprefix("torch.")))
-            if given.numel() != own[name].numel():
-                raise ValueError(f"create_model gave another model here: {name} has {own[name].numel():,} numbers")
-            own[name].copy_(given.view(own[name].shape))
 
 
 def stage_of(parts: StageParts, role: StageRole, links: StageLinks, done: int, state: TrainingState) -> Stage:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from remote_agent.models.errors import CannotCut
+from remote_agent.training.checkpoint.optimizer_state import States, of_optimizer, unpacked
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import JobError
+from remote_agent.training.job import create_model
 from remote_agent.training.wire.errors import ConnectionBroken
+from remote_agent.training.worker.stage import OwnWeights
+from remote_agent.training.worker.staged import StageEngine
 from remote_agent.training.worker.staging import cut_between
+from remote_agent.training.worker.whole_model import renew
 from tests.training import plain as textbook
 from tests.training.pipelines import LocalPipeline, Small, assert_close, plain
 
@@ -178,6 +186,62 @@ def test_what_was_measured_leaves_the_model_as_it_was() -> None:
     expected = plain(job, config, 6)
     assert_close(found, {name: expected[name] for name in found})
     assert expected.keys() - found.keys() == {"2.weight", "2.bias"}
+
+
+@pytest.mark.parametrize("job", [Job(), Job(dropout=0.2, optimizer="sgd"), Sequence()])
+def test_workers_that_get_other_stages_go_on_as_if_nothing_was(job: Job) -> None:
+    config, blocks = _config(micro_batch=5, clip_norm=0.5), 7 if isinstance(job, Sequence) else 6
+    expected = plain(job, config, 9)
+    with LocalPipeline(job, config, (0, 1, 3, blocks), in_flight=1, settled=True) as pipeline:
+        pipeline.train(4)
+        pipeline.cut_anew((0, 4, blocks))
+        pipeline.train(3)
+        pipeline.cut_anew((0, 2, blocks))
+        found = pipeline.train(2)
+    assert_close(found, {name: expected[name] for name in found})
+
+
+def test_a_worker_that_has_no_stage_any_more_has_the_model_as_the_job_gives_it() -> None:
+    job, config = Big(), _config(quantize="nf4", lora_rank=2)
+    with LocalPipeline(job, config, (0, 2, 6)) as pipeline:
+        (parts, *_) = pipeline.workers
+        model = parts.model
+        pipeline.train(2)
+        pipeline.stages.clear()
+        renew(parts)
+    assert parts.model is model
+    fresh = dict(create_model(job, config.seed, config).state_dict())
+    assert fresh.keys() == model.state_dict().keys()
+    assert all(torch.equal(value, fresh[name]) for name, value in model.state_dict().items())
+
+
+def test_what_is_kept_of_a_stage_is_not_copied_within_its_process() -> None:
+    with LocalPipeline(Job(), _config(micro_batch=5), (0, 6)) as pipeline:
+        pipeline.train(2)
+        (stage,) = pipeline.stages
+        held = SimpleNamespace(stage=stage)
+        kept, missing = StageEngine.remembered(cast("Any", held))
+        weights = StageEngine.own_weights(cast("Any", held))
+        there: list[pickle.PickleBuffer] = []
+        inside = pickle.dumps((kept, weights), protocol=5, buffer_callback=there.append)
+    assert not missing
+    total = sum(2 * each.nbytes for each in stage.own.values()) + sum(each.nbytes for each in stage.own.values())
+    assert sum(each.raw().nbytes for each in there) == pytest.approx(total, rel=0.01)
+    assert len(inside) < total
+    for name, each in stage.own.items():
+        for key in ("exp_avg", "exp_avg_sq"):
+            entry = kept[name][key]
+            assert isinstance(entry, tuple)
+            assert np.shares_memory(entry[2], stage.optimizer.state[each][key].numpy())
+        assert np.shares_memory(weights[name][1], each.detach().numpy())
+    assert_same(unpacked(kept), of_optimizer(OwnWeights(stage.own), stage.optimizer))
+
+
+def assert_same(found: States, expected: States) -> None:
+    assert found.keys() == expected.keys()
+    for name, entries in expected.items():
+        assert found[name].keys() == entries.keys()
+        assert all(torch.equal(torch.as_tensor(found[name][key]), torch.as_tensor(entries[key])) for key in entries)
 
 
 class Nested(Job):

@@ -17,6 +17,7 @@ from typing import Self
 
 from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.protocol import DeviceSpec
+from remote_agent.strategies import spec_of
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.background import Background
 from remote_agent.training.coordinator.members import WorkerHandle
@@ -134,12 +135,11 @@ class Joining:
         actor, opening = self._workers.start(seat)
         try:
             opened = self._workers.opened(seat, opening, time.monotonic() + PLACEMENT_S + OPEN_S)
-            reference = self.reference
-            if profile is None:
-                config = self._config
+            reference, config = self.reference, self._config
+            if profile is None or spec_of(config.strategy).split:  # there the process has to know the model's blocks
                 found = measure([Candidate(seat, actor, opened)], config.batch_size, config.measure_seconds)
                 profile, reference = found.profiles[0], reference or found.reference
-            actor.call("prepare", self._buffers, reference, self._config)
+            actor.call("prepare", self._buffers, reference, config)
             self._join(seat, actor)
         except Exception:
             self._workers.end(actor)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from remote_agent.protocol import Notice, WorkerLost, WorkerStarting
+from remote_agent.protocol import Notice, RunResumed, WorkerLost, WorkerStarting
 from remote_agent.strategies import spec_of
+from remote_agent.training.checkpoint.checkpoint import Checkpoint
+from remote_agent.training.coordinator.journal import Journal
 from remote_agent.training.coordinator.members import Rejoining, WorkerHandle
+from remote_agent.training.coordinator.request import Request
 from remote_agent.training.coordinator.session import Session
+from remote_agent.training.errors import TrainingError
 
 
 def tell_lost(session: Session, step: int, member: WorkerHandle | Rejoining, cause: str) -> None:
@@ -29,3 +33,19 @@ def tell_who_stays(session: Session, step: int) -> None:
     if hosts:
         text = f"every host was told to leave: the run goes on with {', '.join(hosts)} until others take part"
         session.journal.write(Notice, step=step, host=hosts[0], text=text)
+
+
+def tell_sent_back(
+    journal: Journal, request: Request, found: Checkpoint | None, error: TrainingError, *notes: str
+) -> None:
+    """Write that the run continues from the checkpoint ``found`` (None: from its beginning), because of ``error``."""
+    journal.write(
+        RunResumed,
+        step=found.step if found is not None else 0,
+        host=request.host,
+        checkpoint=str(found.path) if found is not None else "",
+        samples=found.position if found is not None else 0,
+        iterations=request.config.num_iterations,
+        cause=error.cause,
+        notes=notes,
+    )

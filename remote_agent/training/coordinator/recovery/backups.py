@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from remote_agent.strategies import spec_of
 from remote_agent.training.checkpoint import optimizer_state
 from remote_agent.training.checkpoint.optimizer_state import Snapshot, TrainingState
+from remote_agent.training.checkpoint.saver import Saver
 from remote_agent.training.coordinator import snapshots
 from remote_agent.training.coordinator.recovery.copy_interval import CopyInterval
 from remote_agent.training.coordinator.session import Session, StepReport
@@ -53,6 +54,12 @@ def about(session: Session, step_s: float, host: str) -> tuple[str, ...]:
 def is_restorable(session: Session) -> bool:
     """Whether the run can continue after the loss of a shard."""
     return session.stream is not None
+
+
+def is_sent_back(session: Session) -> bool:
+    """Whether the run returns to a checkpoint when a worker is lost, since each worker has a part of the weights."""
+    config = session.config
+    return spec_of(config.strategy).split and bool(config.checkpoint_every or config.checkpoint_seconds)
 
 
 def _is_stale(session: Session) -> bool:
@@ -91,13 +98,16 @@ class Copies:
 
     Args:
         session: the run's, before its first step.
+        saver: writes the checkpoints, to which a pipeline returns, as it has no copies.
 
     Attributes:
         newest: the newest complete copy; at first the initial state, if it is known.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, saver: Saver) -> None:
         self._active = is_restorable(session)
+        self._saver = saver if is_sent_back(session) else None
+        self._made: list[StepReport] = []  # their samples are not reported to the source yet
         self._stale = _is_stale(session)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="copy")
         self._coming: Future[_Sent] | None = None
@@ -133,7 +143,7 @@ class Copies:
             One of Ray's errors: a shard is gone.
         """
         if not self._active:
-            session.source.counted(report.slices)
+            self._count(session, report)
             return
         self._unseen.extend(report.slices)
         barrier_s = self._interval.over(report.seconds) if self._stale else 0.0
@@ -150,8 +160,18 @@ class Copies:
             due = self.newest.step + self._interval.steps if self.newest is not None else soonest
             session.keeping.copy_due = max(soonest, due)
 
-    def forget(self) -> None:
-        """Forget everything after the newest copy, since the run returns to it."""
+    def _count(self, session: Session, report: StepReport) -> None:
+        """Report samples to the source once they are in a checkpoint; at once if the run does not return to one."""
+        newest = self._saver.newest if self._saver is not None else None
+        step = report.step if self._saver is None else newest.step if newest is not None else 0
+        self._made.append(report)
+        for made in [made for made in self._made if made.step <= step]:
+            session.source.counted(made.slices)
+            self._made.remove(made)
+
+    def forget(self, step: int) -> None:
+        """Forget everything after ``step``, since the run returns to it."""
+        self._made = [made for made in self._made if made.step <= step]
         if self._coming is not None:
             self._coming.cancel()
             self._coming = None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from remote_agent.training.coordinator.members import WorkerHandle
@@ -115,6 +116,38 @@ def answer_of(member: WorkerHandle, call: Ref[T], heartbeat: Heartbeat, seconds:
     """
     is_answered(member, call, heartbeat, seconds)
     return rpc.get(call, 0.0)
+
+
+def fetched(refs: Sequence[Ref[T]], seconds: float, is_lost: Callable[[], bool]) -> list[T]:
+    """Wait for answers of several actors, at most ``seconds``.
+
+    Once an actor ``is_lost``, wait only :data:`SERVER_SILENT_S` more: its host may still have the answer, but Ray does
+    not report for a long time that a host is cut off.
+
+    Raises:
+        Timeout, or an error of Ray's: it does not come.
+    """
+    found: list[list[T]] = []
+    errors: list[Exception] = []
+    ended = threading.Event()
+
+    def fetch() -> None:
+        try:
+            found.append(rpc.get_all(refs, seconds))
+        except Exception as error:  # noqa: BLE001 - whoever waits for it raises it
+            errors.append(error)
+        ended.set()
+
+    threading.Thread(target=fetch, name="fetch", daemon=True).start()
+    lived = time.monotonic()
+    while not ended.wait(LOOK_S):
+        if not is_lost():
+            lived = time.monotonic()
+        elif time.monotonic() - lived > SERVER_SILENT_S:
+            raise rpc.Timeout("a worker was lost meanwhile")
+    if errors:
+        raise errors[0]
+    return found[0]
 
 
 def newest_weights(members: Sequence[WorkerHandle], heartbeat: Heartbeat) -> Payload:

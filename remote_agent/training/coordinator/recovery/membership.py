@@ -76,7 +76,9 @@ class Membership:
         self._members, self._away, self._draining = record.members, record.away, record.draining
         self._leaving = record.leaving
         self._alone_since: float | None = None
-        self._reopen()
+        if session.joining.entry is not None:
+            self._reopen()
+        self._watch()
 
     # --- Leaving -----------------------------------------------------------------------------------------------------
 
@@ -172,6 +174,7 @@ class Membership:
                 if member is not None:
                     self._end(member)
             case Fail(cause, weights_lost):
+                self._away.append(away)
                 kind = WeightsGone if weights_lost else WorkersGone
                 raise kind(cause, hint=LAST_HINT, host=away.spec.host)
         self._watch()
@@ -342,7 +345,6 @@ class Membership:
             away.is_late = False
             away.start_at = time.monotonic()
         self._session.joining.end_others(self._session.members)  # of hosts that were drained just then
-        self._watch()
 
     def _end_opened(self, opening: Future[WorkerHandle]) -> None:
         if opening.exception() is None:

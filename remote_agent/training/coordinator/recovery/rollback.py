@@ -35,7 +35,7 @@ from remote_agent.training.coordinator.recovery.liveness import answer_of, is_an
 from remote_agent.training.coordinator.recovery.membership import lose
 from remote_agent.training.coordinator.session import KeepSchedule, Session, Takeover
 from remote_agent.training.deadlines import HEARTBEAT_S, SERVER_S, TRANSFER_S
-from remote_agent.training.errors import LostAtStart, PlacementError, ServerGone, WeightsGone
+from remote_agent.training.errors import LostAtStart, PlacementError, ServerGone, StageLost, WeightsGone
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.messages import EXCHANGE, PING, Failed
 from remote_agent.training.wire.endpoint import StreamInfo
@@ -44,7 +44,7 @@ from remote_agent.training.wire.layout import Layout
 LOG = logging.getLogger(__name__)
 
 MAX_RESTORES = 5
-"""How often in a row shards may be lost without a new step in between."""
+"""How often in a row shards or stages may be lost without a new step in between."""
 
 SPARE_BYTES = 1 << 30
 """Free memory that a spare process requires; it uses about a fifth of that."""
@@ -53,7 +53,7 @@ _HINT = "resume the run: it goes on from its newest checkpoint"
 
 
 class Restorer:
-    """Returns to a copy whenever shards are lost, until this does not help any more.
+    """Returns to a copy or checkpoint whenever shards or stages are lost, until this does not help any more.
 
     Args:
         host: the coordinator's, for events.
@@ -68,8 +68,18 @@ class Restorer:
         if step > self._furthest:
             self._furthest, self._failed_attempts = step, 0
 
-    def restore(self, session: Session, copy: Copy | None, lost: ServerGone, step: int) -> tuple[Session, Copy]:
-        """As :func:`restore`, and again if more shards are lost meanwhile; also returns the copy that was used.
+    def count(self, lost: ServerGone | StageLost) -> None:
+        """Count an attempt.
+
+        Raises:
+            ServerGone, StageLost: ``lost``, since :data:`MAX_RESTORES` attempts have failed.
+        """
+        self._failed_attempts += 1
+        if self._failed_attempts > MAX_RESTORES:
+            raise lost
+
+    def restore(self, session: Session, copy: Copy | None, lost: ServerGone, step: int) -> Session:
+        """As :func:`restore`, and again if more shards are lost meanwhile.
 
         Raises:
             ServerGone: the shards can't be restored, or :data:`MAX_RESTORES` attempts have failed.
@@ -78,11 +88,9 @@ class Restorer:
         if copy is None:
             raise WeightsGone(lost.cause, hint=_HINT, host=lost.host) from lost
         while True:
-            self._failed_attempts += 1
-            if self._failed_attempts > MAX_RESTORES:
-                raise lost
+            self.count(lost)
             try:
-                return restore(session, copy, lost, step, self._host), copy
+                return restore(session, copy, lost, step, self._host)
             except ServerGone as error:
                 if error is lost:
                     raise

@@ -7,12 +7,13 @@ activations and gradients directly. The last stage reports the loss and the weig
 the sum of squares of its gradients. So the coordinator knows the mean gradient's divisor and its norm over all stages,
 and the next task lets every stage make its optimizer's step with these.
 
-When a stage is lost, the run returns to its newest checkpoint: all workers end, and the run starts over with the
-remaining devices and a new cut (:class:`~remote_agent.training.errors.StageLost`). The steps since the checkpoint are
-repeated with the same samples and random numbers, so the weights equal those of a run without the loss. A device that
-comes back or is added gets blocks in the same way, after the next checkpoint. When a host is drained, a checkpoint is
-saved at once, and the host leaves in the same way. So does the run if a device became slower or faster, and another cut
-is better now (``pipeline_check``).
+When a stage is lost, the run returns to its newest checkpoint, and the model is cut again over the remaining workers
+(:class:`~remote_agent.training.errors.StageLost`, ``recovery.recut``), which keep their processes and what they
+measured. The steps since the checkpoint are repeated with the same samples and random numbers, so the weights equal
+those of a run without the loss. The lost worker restarts meanwhile. A device that comes back or is added gets blocks in
+the same way, after the next checkpoint. When a host is drained, a checkpoint is saved at once, and the host leaves in
+the same way. The model is also cut again if a device became slower or faster, and another cut is better now
+(``pipeline_check``).
 """
 
 from __future__ import annotations
@@ -33,24 +34,23 @@ from remote_agent.planning.blocks import DeviceBlocks
 from remote_agent.planning.cuts import DoesNotFit, Links
 from remote_agent.protocol import PlanMade, WorkerSlow
 from remote_agent.training import job
-from remote_agent.training.checkpoint.optimizer_state import Snapshot, TrainingState
+from remote_agent.training.checkpoint.optimizer_state import Packed, Snapshot, TrainingState, unpacked
 from remote_agent.training.coordinator.members import WorkerHandle
 from remote_agent.training.coordinator.plan import profiles
 from remote_agent.training.coordinator.processes.heartbeat import Heartbeat
 from remote_agent.training.coordinator.recovery import policy
-from remote_agent.training.coordinator.recovery.announcing import tell_lost
+from remote_agent.training.coordinator.recovery.liveness import fetched
 from remote_agent.training.coordinator.session import Session, StepReport
 from remote_agent.training.coordinator.share_balancer import ShareBalancer
 from remote_agent.training.coordinator.strategies import pipeline_plan
 from remote_agent.training.coordinator.strategies.base import Strategy
 from remote_agent.training.coordinator.strategies.driver import Answered, Driver, Lost, Owed, Stalled
 from remote_agent.training.coordinator.strategies.pipeline_check import PipelineCheck
-from remote_agent.training.deadlines import HUNG_DEADLINES, SERVER_S, TRANSFER_S, given_up_after
+from remote_agent.training.deadlines import HUNG_DEADLINES, PING_S, SERVER_S, TRANSFER_S, given_up_after
 from remote_agent.training.errors import StageLost, TrainingError
-from remote_agent.training.shared import rpc
 from remote_agent.training.shared.figures import whole
 from remote_agent.training.shared.flat import Payload
-from remote_agent.training.shared.messages import Slice
+from remote_agent.training.shared.messages import PING, Slice
 from remote_agent.training.shared.rpc import Ref
 from remote_agent.training.shared.slices import SliceSpan
 from remote_agent.training.shared.stages import (
@@ -77,6 +77,13 @@ class _Call:
     since: float
 
 
+class _Undivided(ShareBalancer):
+    """Cuts no batch: every stage computes all samples."""
+
+    def recut(self, step: int, reason: str) -> None:
+        LOG.info("step %d: %s", step, reason)
+
+
 class Pipeline(Strategy):
     """See the module."""
 
@@ -97,8 +104,9 @@ class Pipeline(Strategy):
         self._session = session
         self._commit: Commit | None = None
         self._changes: list[str] = []  # changes of speed for which the model has to be cut again
+        self._check: PipelineCheck | None = None
         with Heartbeat() as self._heartbeat:
-            self._driver = Driver(session, ShareBalancer(session), self._heartbeat, on_server=False)
+            self._driver = Driver(session, _Undivided(session), self._heartbeat, on_server=False)
             self._open()
             yield from self._reports()
 
@@ -135,8 +143,14 @@ class Pipeline(Strategy):
         Raises:
             TrainingError: the model does not fit into the devices' memory, or a stage can't be opened.
         """
-        began, session, members = time.monotonic(), self._session, list(self._session.members)
-        self._step, self._stages = session.order.done, members  # each of them may be lost before the stages are open
+        began, session = time.monotonic(), self._session
+        self._step = session.order.done
+        for member in self._leaving():
+            self._driver.membership.handle_failure(self._step, member, policy.Drained(), newest=self._step)
+        self._stages = members = list(session.members)  # each of them may be lost before there are stages
+        freed = [_Call(each, each.call_in(PING, "abandon"), PING_S, began) for each in members]
+        self._within(freed, PING_S)  # before anything of the new cut, which it would end
+        self._all(members, TRANSFER_S, "release")
         costs: list[DeviceBlocks] = self._all(members, SERVER_S, "costs")
         foreseen = session.foreseen
         self._links = links = Links.of(foreseen.survey if foreseen is not None else None)
@@ -153,7 +167,14 @@ class Pipeline(Strategy):
         addresses: list[tuple[str, int]] = self._each(SERVER_S, "listen", lambda number: (number, secret))
         there: list[dict[str, str]] = self._each(SERVER_S, "fingerprints", lambda number: (bounds, number))
         weights = pipeline_plan.differing(session.first_weights, there)
-        self._each(TRANSFER_S, "take", lambda number: (plan.role(number, addresses, secret), weights[number]))
+        assert session.first_state is not None, "no shard has it"
+        states = pipeline_plan.apart(session.first_state.optimizer, there)
+        done = session.order.done
+        self._each(
+            TRANSFER_S,
+            "take",
+            lambda number: (plan.role(number, addresses, secret), weights[number], done, states[number]),
+        )
         self._names: tuple[str, ...] = self._all(self._stages[:1], SERVER_S, "names")[0]
         self._check = PipelineCheck.of(plan, session.config.batch_size)
         self._opened = time.monotonic()
@@ -162,6 +183,7 @@ class Pipeline(Strategy):
     def _compare(self, step: int, done: Sequence[StageDone], span: tuple[int, int]) -> None:
         """Report devices that became slow in a step, and check whether another cut is better now."""
         session, before, samples = self._session, self._check, span[1] - span[0]
+        assert before is not None, "the model is cut"
         self._check = check = before.after(samples, [each.compute_s for each in done])
         for stage, factor in check.became(before):
             slow = self._stages[stage]
@@ -170,12 +192,11 @@ class Pipeline(Strategy):
         # Data that can be read only once can't be read again from a checkpoint.
         if not check.is_open or foreseen is None or not config.rebalance or session.source.size is None:
             return
-        pause_s = foreseen.pause_s + self._opening_s
-        if self_check.is_soon(foreseen.replanned, time.monotonic() - self._opened, pause_s):
+        if self_check.is_soon(foreseen.replanned, time.monotonic() - self._opened, self._opening_s):
             return
         self._check = check.closed()
         steps_left = session.samples_left(step, span[1], samples) / config.batch_size
-        better = check.better(config, self._links, steps_left, pause_s)
+        better = check.better(config, self._links, steps_left, self._opening_s)
         self._changes = check.changes([member.name for member in self._stages]) if better is not None else []
         LOG.info("step %d: speeds changed by %s; another cut: %s", step, check.ratios, better)
 
@@ -185,38 +206,37 @@ class Pipeline(Strategy):
         If a device has to leave or changed its speed, the next checkpoint is saved at once.
 
         Raises:
-            StageLost: the run starts over.
+            StageLost: the run continues from the checkpoint, with another cut.
         """
-        session = self._session
-        draining = session.membership.draining
-        leaving = [member for member in session.members if member.host in draining]
-        if len(leaving) == len(session.members):
-            leaving = []  # at least one host has to stay
+        session, membership = self._session, self._driver.membership
+        leaving = self._leaving()
         if (leaving or self._changes) and not session.is_checkpoint(step):
             session.keeping.checkpoint_due = step + 1
         if not session.is_checkpoint(step):
             return
-        for member in leaving:
-            drained = policy.decide(policy.Drained(), policy.RunStatus(others=1, coming=0))
-            tell_lost(session, self._step, member, drained.cause)
-        newcomers = self._driver.membership.ready()
+        newcomers = membership.ready()
         changed = [*self._changes, *(f"{member.name} leaves" for member in leaving)]
         changed += [f"{member.name} is there again" for member in newcomers]
-        if changed:
-            error = self._lost(f"{', '.join(changed)}: the model is cut anew")
-            error.replanned = bool(self._changes)
-            raise error
+        if not changed:
+            return
+        error = self._lost(f"{', '.join(changed)}: the model is cut anew")
+        known = {host.name for host in self._links.hosts} or {member.host for member in newcomers}
+        error.replanned, error.unmeasured = bool(self._changes), any(each.host not in known for each in newcomers)
+        membership.readmit(step + 1)
+        raise error
+
+    def _leaving(self) -> list[WorkerHandle]:
+        """The workers on drained hosts; none if every host is drained."""
+        members, draining = self._session.members, self._session.membership.draining
+        leaving = [member for member in members if member.host in draining]
+        return leaving if len(leaving) < len(members) else []
 
     def _lost(self, cause: str, host: str = "") -> StageLost:
-        """Make the error that ends this cut; the next cut uses the devices that the user wants now."""
-        session = self._session
-        error = StageLost(cause, hint=_HINT, host=host)
-        fleet = [*(member.seat.spec for member in session.members), *(away.spec for away in session.away)]
-        error.commands = session.control.offset if session.control is not None else None
-        wanted = [spec for spec in fleet if spec.host not in session.membership.draining]
-        is_left = any(spec.host != host for spec in wanted)  # otherwise drained hosts have to stay
-        error.fleet = tuple(dict.fromkeys(wanted if is_left else fleet))
-        return error
+        """Make the error that ends this cut; the next cut uses the present speeds of the devices."""
+        if self._check is not None:
+            for member, ratio in zip(self._stages, self._check.ratios, strict=True):
+                member.slowness *= ratio
+        return StageLost(cause, hint=_HINT, host=host)
 
     def _made(self, step: int, batch: Slice) -> list[StageDone]:
         """The stages' reports of a step; raises as :meth:`_answers`."""
@@ -286,18 +306,15 @@ class Pipeline(Strategy):
         return [answers[call.member] for call in calls]
 
     def _lose(self, member: WorkerHandle, evidence: policy.Evidence) -> None:
-        """Write that a stage is lost.
+        """End a stage that failed.
 
         Raises:
-            StageLost: always.
+            StageLost: always, unless it was the last worker.
+            WeightsGone: it was.
         """
-        decision = policy.decide(evidence, policy.RunStatus(others=len(self._stages), coming=0, on_server=False))
-        LOG.info("step %d: %s: %s", self._step, member.name, evidence)
-        tell_lost(self._session, self._step, member, decision.cause)
-        if isinstance(evidence, policy.Died):
-            self._session.crashes.died(member.seat, member.actor, evidence.cause)
+        decision = policy.decide(evidence, policy.RunStatus(others=1, coming=0, on_server=False))
         error = self._lost(f"{member.name} was lost: {decision.cause}", member.host)
-        error.unreachable = isinstance(evidence, policy.Silent)
+        self._driver.membership.handle_failure(self._step, member, evidence, newest=self._step)
         raise error
 
     # --- Accounting --------------------------------------------------------------------------------------------------
@@ -308,7 +325,7 @@ class Pipeline(Strategy):
 
     def _weights(self) -> Payload:
         """The weights after the last step, as one flat buffer per dtype in the model's order."""
-        parts = self._all(self._stages, TRANSFER_S, "own_weights")
+        parts = self._kept("own_weights")()
         flats = {name: (dtype, array) for part in parts for name, (dtype, array) in part.items()}
         dtypes = dict.fromkeys(flats[name][0] for name in self._names)
         return tuple(
@@ -316,15 +333,25 @@ class Pipeline(Strategy):
         )
 
     def _snapshot(self) -> Snapshot:
-        self._all(self._stages, SERVER_S, "snapshot")
-        taken = [member.call("snapshot_taken") for member in self._stages]
+        fetched_states = self._kept("remembered")
 
         def fetch() -> TrainingState:
-            states: list[TrainingState] = rpc.get_all(taken, TRANSFER_S)
-            optimizer = {name: entries for state in states for name, entries in state.optimizer.items()}
-            return TrainingState(optimizer=optimizer, missing="".join(sorted({each.missing for each in states})))
+            states: list[tuple[Packed, str]] = fetched_states()
+            optimizer = {name: kept for state, _ in states for name, kept in unpacked(state, copied=True).items()}
+            return TrainingState(optimizer=optimizer, missing="".join(sorted({missing for _, missing in states})))
 
         return fetch
+
+    def _kept(self, method: str) -> Callable[[], list[Any]]:
+        """Call ``method`` of all stages before any later call; returns what fetches the answers."""
+        stages, members, heartbeat = self._stages, self._session.members, self._heartbeat
+        refs = [member.call(method) for member in stages]
+
+        def is_lost() -> bool:
+            beats = [heartbeat.of(member.actor) for member in stages]
+            return any(member not in members for member in stages) or any(b.ended or b.is_silent for b in beats)
+
+        return lambda: fetched(refs, TRANSFER_S, is_lost)
 
     def _report(
         self, step: int, done: Sequence[StageDone], span: tuple[int, int], seconds: float, norm: float
@@ -333,6 +360,7 @@ class Pipeline(Strategy):
         times = []
         for member, each in zip(self._stages, done, strict=True):
             member.took(each.stamps)
+            self._driver.membership.worked(member)
             moved = {"push_s": each.sending_s, "pull_s": each.receiving_s}
             times.append(member.times(samples, seconds, compute_s=each.compute_s, **moved))
         sent = max(each.sent for each in done)

@@ -3,7 +3,7 @@
 A device that is slow by itself was measured so, and its cut is right. One that becomes slower or faster by more than
 :data:`~remote_agent.training.coordinator.plan.balance.LARGE_CHANGE` has the model cut anew in thought, with its blocks'
 costs changed alike. If a step is shorter by that, and the rest of the run gains more than the cut costs
-(``planning.self_check.pays``), it is carried out, which measures all devices again.
+(``planning.self_check.pays``), it is carried out.
 
 A stage's seconds are compared with those of its own first steps, not with what was measured before the cut: where
 devices hold each other up, a new measurement would find what the last one found.

@@ -151,13 +151,14 @@ def test_a_device_that_has_no_room_for_the_model_is_left_out_and_named(launch: A
 
 
 def test_a_model_that_fits_on_no_device_is_cut_by_its_layers(launch: Any) -> None:
-    run = launch(_with_free(dict.fromkeys("abc", 2.6)), "abc", strategy="auto", batch_size=16, num_iterations=3)
+    settings = {"batch_size": 16, "num_iterations": 3, "checkpoint_every": 1}  # which take memory, too
+    run = launch(_with_free(dict.fromkeys("abc", 2.6)), "abc", strategy="auto", **settings)
     assert run.finish() == (0, "")
-    plan, *anew = run.of_kind("plan")  # on a drowned computer a stage may be lost, and the model is cut anew
-    assert {each["strategy"] for each in (plan, *anew)} == {"pipeline"}
+    (plan,) = run.of_kind("plan")
+    assert plan["strategy"] == "pipeline"
     assert len(plan["stages"]) >= 2
     assert any(why.startswith("the model is cut by its layers, as it fits on no device") for why in plan["reasons"])
-    assert {step["step"] for step in run.of_kind("step")} == {1, 2, 3}
+    assert [step["step"] for step in run.of_kind("step")] == [1, 2, 3]
 
 
 def test_a_model_that_is_too_large_is_refused_where_another_way_was_asked_for(launch: Any) -> None:

@@ -72,28 +72,49 @@ class Job:
 """
 
 
+READ_ONCE = JOB.replace(
+    """
+    def create_data(self):
+        return torch""",
+    """
+    def create_data(self):
+        samples, order = self.samples(), SampleOrder(3, 120, 24)
+        return iter([samples[order.step(step)] for step in range(1, 15)])
+
+    def samples(self):
+        return torch""",
+).replace("import torch\n", "import torch\nfrom remote_agent.training.data.order import SampleOrder\n", 1)
+"""The same samples in the same batches, out of an iterator."""
+
+
 @pytest.mark.ray
-def test_a_killed_stage_costs_time_and_nothing_else(launch: Any, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"num_iterations": 14, "batch_size": 24, "seed": 3, "clip_norm": 0.5}
-    source = JOB.replace("FOLDER", repr(str(tmp_path)))
-    run = launch(source, "abc", strategy="pipeline", checkpoint_every=4, **settings)
+@pytest.mark.parametrize("job", [JOB, READ_ONCE], ids=["indexed", "read once"])
+def test_a_killed_stage_costs_time_and_nothing_else(launch: Any, tmp_path: Path, job: str) -> None:
+    settings: dict[str, Any] = {"num_iterations": 14, "seed": 3, "clip_norm": 0.5}
+    if job is JOB:
+        settings["batch_size"] = 24
+    run = launch(job.replace("FOLDER", repr(str(tmp_path))), "abc", strategy="pipeline", checkpoint_every=4, **settings)
     run.until("step", 6)
     os.kill(int((tmp_path / "b").read_text()), signal.SIGKILL)
     assert run.finish() == (0, "")
-    first, again = run.of_kind("plan")
+    first, again, *_ = run.of_kind("plan")
     assert first["strategy"] == again["strategy"] == "pipeline"
     assert sum(": block" in reason for reason in first["reasons"]) >= 2
     ends = [0, *(stage["last"] for stage in first["stages"])]
     assert [stage["first"] for stage in first["stages"]] == ends[:-1]
     assert all(stage["seconds"] > 0 and stage["memory"] > 0 for stage in first["stages"])
     assert first["in_flight"] <= first["micro_batches"]
-    (resumed,) = run.of_kind("run_resumed")
+    assert {stage["worker"] for stage in again["stages"]} <= {"a/cpu", "c/cpu"}
+    joined = [event["worker"] for event in run.of_kind("worker_joined")]
+    assert joined.count("a/cpu") == joined.count("c/cpu") == 1, "their processes stay"
+    resumed = run.of_kind("run_resumed")[0]
     assert "was lost" in resumed["cause"]
     assert resumed["host"] == run.of_kind("run_started")[0]["host"] != "b"
     assert resumed["step"] >= 4
     evaluation = run.of_kind("run_finished")[0]["evaluation"]
     assert evaluation["val_loss"] == pytest.approx(evaluation["by_the_whole"], rel=1e-5)
-    expected = plain.train(plain.job_of(source, tmp_path), TrainingConfig(**settings))
+    config = TrainingConfig(**{"batch_size": 24, **settings})
+    expected = plain.train(plain.job_of(JOB.replace("FOLDER", repr(str(tmp_path))), tmp_path), config)
     plain.assert_equal(plain.weights_of(run), expected)
 
 
