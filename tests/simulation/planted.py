@@ -21,7 +21,7 @@ from remote_agent.training.coordinator.recovery.membership import Membership
 from remote_agent.training.coordinator.recovery.policy import Drop
 from remote_agent.training.coordinator.strategies.allreduce import AllReduce
 from remote_agent.training.coordinator.strategies.driver import Driver
-from remote_agent.training.worker import staged, streamed
+from remote_agent.training.worker import streamed
 from remote_agent.training.worker.reducing import ReductionEngine
 from remote_agent.training.worker.staged import StageEngine
 from tests.simulation import product
@@ -188,6 +188,5 @@ BUGS = {
     "not freed": Bug("allreduce", "", lambda: patch.object(AllReduce, "_call_off", lambda *_: None), near=18),
     "not issued again": Bug("allreduce", "samples", lambda: patch.object(AllReduce, "_reissue", lambda *_: None)),
     "remembers": Bug("pipeline", "weights", _remembers),
-    "not made whole": Bug("pipeline", "", lambda: patch.object(staged, "renew", lambda _: None)),
     "not committed": Bug("allreduce", "", lambda: patch.object(AllReduce, "_commit", lambda *_: None)),
 }

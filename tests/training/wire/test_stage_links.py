@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 from remote_agent.training.wire import codecs
 from remote_agent.training.wire.connection import Connection
-from remote_agent.training.wire.errors import MalformedFrame
+from remote_agent.training.wire.errors import ConnectionBroken, MalformedFrame
 from remote_agent.training.wire.stage_links import Name, Purpose, StageLinks, pack, unpack
 
 PAUSE_S = 0.5
@@ -122,3 +123,17 @@ def test_weights_go_as_they_are_whatever_the_codec(pair: Any) -> None:
         first.send(Name(1, purpose, 1, 0), [numbers])
         (found,) = second.take(Name(0, purpose, 1, 0))
         assert torch.equal(found, numbers) is is_exact
+
+
+def test_a_stage_that_connects_to_one_that_is_lost_can_be_told_so() -> None:
+    lost, stage = StageLinks(0, b"secret", "127.0.0.1"), StageLinks(1, b"secret", "127.0.0.1")
+    lost.close()
+    telling = threading.Timer(PAUSE_S, stage.fail, ("the model is cut anew",))
+    telling.start()
+    began = time.monotonic()
+    try:
+        with pytest.raises(ConnectionBroken, match="cut anew"):
+            stage.open({0: lost.address}, (0,), 10.0)
+    finally:
+        stage.close()
+    assert time.monotonic() - began < 5.0
