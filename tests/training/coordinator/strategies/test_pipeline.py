@@ -79,20 +79,18 @@ READ_ONCE = JOB.replace(
     """
     def create_data(self):
         samples, order = self.samples(), SampleOrder(3, 120, 24)
-        return iter([samples[order.step(step)] for step in range(1, 15)])
+        return iter([samples[index] for step in range(1, 15) for index in order.step(step)])
 
     def samples(self):
         return torch""",
 ).replace("import torch\n", "import torch\nfrom remote_agent.training.data.order import SampleOrder\n", 1)
-"""The same samples in the same batches, out of an iterator."""
+"""The same samples in the same order, out of an iterator."""
 
 
 @pytest.mark.ray
 @pytest.mark.parametrize("job", [JOB, READ_ONCE], ids=["indexed", "read once"])
 def test_a_killed_stage_costs_time_and_nothing_else(launch: Any, tmp_path: Path, job: str) -> None:
-    settings: dict[str, Any] = {"num_iterations": 14, "seed": 3, "clip_norm": 0.5}
-    if job is JOB:
-        settings["batch_size"] = 24
+    settings: dict[str, Any] = {"num_iterations": 14, "batch_size": 24, "seed": 3, "clip_norm": 0.5}
     run = launch(job.replace("FOLDER", repr(str(tmp_path))), "abc", strategy="pipeline", checkpoint_every=4, **settings)
     run.until("step", 6)
     os.kill(int((tmp_path / "b").read_text()), signal.SIGKILL)
@@ -113,8 +111,8 @@ def test_a_killed_stage_costs_time_and_nothing_else(launch: Any, tmp_path: Path,
     assert resumed["step"] >= 4
     evaluation = run.of_kind("run_finished")[0]["evaluation"]
     assert evaluation["val_loss"] == pytest.approx(evaluation["by_the_whole"], rel=1e-5)
-    config = TrainingConfig(**{"batch_size": 24, **settings})
-    expected = plain.train(plain.job_of(JOB.replace("FOLDER", repr(str(tmp_path))), tmp_path), config)
+    same = plain.job_of(JOB.replace("FOLDER", repr(str(tmp_path))), tmp_path)
+    expected = plain.train(same, TrainingConfig(**settings))
     plain.assert_equal(plain.weights_of(run), expected)
 
 
