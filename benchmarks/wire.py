@@ -2,8 +2,9 @@
 
 ``python -m benchmarks.wire [--rates 100,200] [--codecs fp32,bf16,int8] [--tls] [--devices 1,2,4] [--steps N] [--csv
 FILE]`` (root: it builds the lab). With ``--tls`` each codec is measured under TLS as well, as with ``security: tls`` in
-the inventory. With ``--devices`` the reduction of ``allreduce`` is, too, where the first host has so many devices: as
-it is, and as one ring in which each device is a peer of its own.
+the inventory. With ``--devices`` the first host has so many devices: measured is then the exchange of ``sync``, as it
+is and with connections of each device's own (``apart``), and the reduction of ``allreduce``, as it is (``ring``) and as
+one ring in which each device is a peer of its own (``flat``).
 
 Three hosts of the lab, a shard and a worker on each, in processes of their own; 16.9 million parameters, no compute. A
 link has the same rate in both directions. In one run on the same links: a plain TCP stream, which gives the rate B of
@@ -37,12 +38,14 @@ import torch.distributed
 
 from hetero_tui.fleet import authority
 from remote_agent import tls
+from remote_agent.training.server.relay import Relay, RelayServer
 from remote_agent.training.server.shard import Shard
 from remote_agent.training.server.shard_server import ShardServer
 from remote_agent.training.server.update import OptimizerUpdate
 from remote_agent.training.shared.messages import GroupMembership
+from remote_agent.training.shared.slices import Part
 from remote_agent.training.wire import codecs as wire_codecs
-from remote_agent.training.wire.agreement import Codecs
+from remote_agent.training.wire.agreement import EXACT, Codecs
 from remote_agent.training.wire.client import ExchangeClient
 from remote_agent.training.wire.layout import Layout, plan_layout
 from remote_agent.training.worker.meeting_place import MeetingPlace
@@ -92,32 +95,48 @@ def counters() -> tuple[int, int]:
     return int(sent), int(received)
 
 
-def layout() -> Layout:
+def layout(numel: int) -> Layout:
     """The cut that shards and workers share."""
-    return plan_layout([PARAMETERS], [1.0] * len(HOSTS))
+    return plan_layout([numel], [1.0] * len(HOSTS))
 
 
-def serve(number: int, address: str, codec: str) -> None:
+def serve(number: int, address: str, codec: str, numel: int = PARAMETERS) -> None:
     """A shard with plain SGD, until the driver closes our input."""
-    cut, codecs = layout(), Codecs(wire_codecs.create(codec), wire_codecs.create(codec))
+    cut, codecs = layout(numel), Codecs(wire_codecs.create(codec), wire_codecs.create(codec))
     update = OptimizerUpdate(cut, lambda _group, parameter: torch.optim.SGD([parameter], lr=0.01))
-    shard = Shard(cut, number, torch.zeros(PARAMETERS), update, codecs)
+    shard = Shard(cut, number, torch.zeros(numel), update, codecs)
     with ShardServer(shard, TOKEN, address) as server:
         say(address=server.address)
         sys.stdin.read()
 
 
-def exchange(number: int, addresses: Sequence[tuple[str, int]], codec: str) -> None:
-    """A worker: one step for each line of input."""
+def relay(addresses: Sequence[tuple[str, int]], address: str, codec: str, numel: int) -> None:
+    """What adds a host's gradients up, until the driver closes our input."""
     codecs = Codecs(wire_codecs.create(codec), wire_codecs.create(codec))
-    gradient = torch.randn(PARAMETERS, generator=torch.Generator().manual_seed(number))
-    weights, new = torch.zeros(PARAMETERS), torch.zeros(PARAMETERS)
-    with ExchangeClient(layout(), addresses, TOKEN, codecs, step=0) as client:
+    relayed = Relay(layout(numel), addresses, TOKEN, codecs, torch.zeros(numel), 0)
+    with RelayServer(relayed, TOKEN, address) as server:
+        say(address=server.address)
+        sys.stdin.read()
+
+
+def exchange(
+    number: int,
+    addresses: Sequence[tuple[str, int]],
+    codec: str,
+    slices: int = len(HOSTS),
+    part: Sequence[int] = (0, 0),
+    numel: int = PARAMETERS,
+) -> None:
+    """A worker: one step for each line of input; with a ``part`` (number, of) its one address is a relay's."""
+    codecs = Codecs(wire_codecs.create(codec), wire_codecs.create(codec)) if not part[1] else EXACT
+    gradient = torch.randn(numel, generator=torch.Generator().manual_seed(number))
+    weights, new, cut = torch.zeros(numel), torch.zeros(numel), layout(numel)
+    with ExchangeClient(cut.of_one if part[1] else cut, addresses, TOKEN, codecs, step=0) as client:
         say(ready=True)
         for step, _ in enumerate(sys.stdin, start=1):
             before = counters()
-            exchanging = client.begin(step, len(HOSTS), len(HOSTS), weights, new)
-            exchanging.contribute(number, gradient).offer(0, len(gradient))
+            exchanging = client.begin(step, slices, slices, weights, new)
+            exchanging.contribute(number, gradient, part=Part(*part)).offer(0, len(gradient))
             timings = exchanging.finish()
             ended, after = time.monotonic(), counters()
             weights, new = new, weights
@@ -189,6 +208,7 @@ def role(words: Sequence[str]) -> None:
     roles: dict[str, Callable[..., None]] = {
         "serve": serve,
         "exchange": exchange,
+        "relay": relay,
         "all_reduce": all_reduce,
         "meet": meet,
         "reduce": reduce,
@@ -318,6 +338,36 @@ def measure(
     return rows
 
 
+def exchanged(lab: Lab, devices: int, numel: int, steps: int, *, apart: bool = False) -> tuple[float, float]:
+    """Median seconds of an exchange with so many workers on the first host, and megabytes at the busiest device.
+
+    With ``apart`` each of them has connections of its own.
+    """
+    first = lab.hosts[0]
+    of_all: dict[str, Any] = {"codec": "fp32", "numel": numel}
+    shards = [Process(host, "serve", number=n, address=host.address, **of_all) for n, host in enumerate(lab.hosts)]
+    with processes(*shards):
+        addresses = [shard.hear()["address"] for shard in shards]
+        is_added_up = devices > 1 and not apart
+        relays = [Process(first, "relay", addresses=addresses, address=first.address, **of_all)] if is_added_up else []
+        with processes(*relays):
+            of_all["slices"] = slices = len(lab.hosts) + (0 if is_added_up else devices - 1)
+            here: dict[str, Any] = {"addresses": [relay.hear()["address"] for relay in relays] or addresses, **of_all}
+            workers = [
+                Process(first, "exchange", number=0, part=(n, devices), **here)
+                if is_added_up
+                else Process(first, "exchange", number=n, **here)
+                for n in range(devices)
+            ]
+            workers += [
+                Process(host, "exchange", number=slices - 1 - n, addresses=addresses, **of_all)
+                for n, host in enumerate(lab.hosts[1:])
+            ]
+            with processes(*workers):
+                seconds, megabytes, _ = timed(workers, steps)
+    return seconds, megabytes
+
+
 def reduced(lab: Lab, devices: int, numel: int, steps: int, *, apart: bool = False) -> tuple[float, float]:
     """Median seconds of a sum over workers of which the first host has so many, and megabytes at the busiest device.
 
@@ -335,14 +385,20 @@ def reduced(lab: Lab, devices: int, numel: int, steps: int, *, apart: bool = Fal
 
 
 def rings(lab: Lab, rate: float, counts: Sequence[int], steps: int) -> list[Row]:
-    """Rows of ``allreduce`` where the first host has so many devices."""
+    """Rows of ``sync`` and ``allreduce`` where the first host has so many devices."""
     rows, payload = list[Row](), payload_rate(lab)
     floor_s = 2 * (len(HOSTS) - 1) / len(HOSTS) * 4 * PARAMETERS / payload
     for devices in counts:
-        for kind, apart in (("ours", False), ("one ring", True)):
+        kinds = (
+            ("sync", False, exchanged),
+            ("apart", True, exchanged),
+            ("ring", False, reduced),
+            ("flat", True, reduced),
+        )
+        for kind, apart, moved in kinds:
             way = f"{kind} {devices}+1+1"
             print(f"  {way}", file=sys.stderr)
-            step_s, megabytes = reduced(lab, devices, PARAMETERS, steps, apart=apart)
+            step_s, megabytes = moved(lab, devices, PARAMETERS, steps, apart=apart)
             rows.append(Row(rate, way, 4.0, step_s, floor_s, megabytes))
     return rows
 
@@ -360,7 +416,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3, help="steps whose median counts, after one that does not")
     parser.add_argument("--no-gloo", action="store_true", help="leave gloo out")
     parser.add_argument("--tls", action="store_true", help="each codec under TLS as well")
-    parser.add_argument("--devices", default="", help="of the first host, for allreduce, such as 1,2,4")
+    parser.add_argument("--devices", default="", help="of the first host, such as 1,2,4")
     parser.add_argument("--csv", type=Path, help="write the rows there too")
     options = parser.parse_args()
     rows: list[Row] = []

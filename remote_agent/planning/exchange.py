@@ -48,6 +48,22 @@ class Exchanged:
     handling_s: float = 0.0
 
 
+def peers(senders: Sequence[Sender], parts: Mapping[str, float]) -> list[Sender]:
+    """The same, those of a host that holds a part of the buffer as one: a relay there adds their gradients up."""
+    together: dict[str | int, list[Sender]] = {}
+    for number, sender in enumerate(senders):
+        together.setdefault(sender.host if parts.get(sender.host) else number, []).append(sender)
+    return [
+        Sender(
+            host=own[0].host,
+            done=max(sender.done for sender in own),
+            streams=all(sender.streams for sender in own),
+            has_slice=any(sender.has_slice for sender in own),
+        )
+        for own in together.values()
+    ]
+
+
 class Exchange:
     """One step after the other over the same channels.
 

@@ -11,10 +11,15 @@ in_i / down_i)``. Each term is linear in its own ``w_i`` alone: for a given ``T`
 parts, and ``T`` can be held if the intervals' ends admit a sum of 1. The least such ``T`` is found by bisection.
 Equal links and a worker on each of n hosts give equal parts, and the floor ``2 (n - 1) / n P b / B`` of a ring
 all-reduce.
+
+A host with a part may relay for its workers: to the others they are one then (``peers``). So ``m_i`` depends on whether
+``w_i`` is 0. The parts are found once with what ``m_i`` is with a part, once with what it is without, and once with a
+part on each host that would relay; the best of these is taken.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,6 +64,7 @@ class Site:
         down: bytes/s that its link receives, > 0.
         memory: bytes that are free for a shard; None: not known.
         reachable: all others can connect to it; if not, it holds no shard.
+        peers: how many workers it has to the others where it holds a part of several; 0: as many as without.
     """
 
     host: str
@@ -67,6 +73,12 @@ class Site:
     down: float
     memory: int | None = None
     reachable: bool = True
+    peers: int = 0
+
+    @property
+    def relayed(self) -> Site:
+        """The same where its workers are relayed."""
+        return dataclasses.replace(self, workers=self.peers or self.workers)
 
     def most(self, held: int) -> float:
         """The largest part of ``held`` bytes that it has room for, at most 1."""
@@ -107,6 +119,12 @@ class Decision:
 
 def exchange_seconds(parts: Sequence[float], sites: Sequence[Site], traffic: Traffic) -> float:
     """Predicted time of a step's exchange with these parts: that of the busiest direction of any link."""
+    several = sum(part > 0 for part in parts) > 1
+    relayed = [site.relayed if part and several else site for part, site in zip(parts, sites, strict=True)]
+    return _seconds(parts, relayed, traffic)
+
+
+def _seconds(parts: Sequence[float], sites: Sequence[Site], traffic: Traffic) -> float:
     return max(
         max((base + slope * part) / rate for base, slope, rate in _directions(site, sites, traffic))
         for part, site in zip(parts, sites, strict=True)
@@ -128,7 +146,12 @@ def decide(sites: Sequence[Site], traffic: Traffic, count: int = 0) -> Decision:
         raise ValueError(f"{count} shards need {count} hosts that all others can connect to")
     alone = tuple(1.0 if position == 0 else 0.0 for position in range(len(sites)))
     alone_s = exchange_seconds(alone, sites, traffic)
-    parts = _fixed_count(sites, traffic, count) if count else _worthwhile(sites, traffic)
+    found = [_fixed_count(sites, traffic, count) if count else _worthwhile(sites, traffic)]
+    if any(site.peers for site in sites):
+        relayed = [site.relayed for site in sites]
+        found.append(_fixed_count(relayed, traffic, count) if count else _worthwhile(relayed, traffic))
+        found += [] if count else _with_relays(relayed, traffic, [site.peers > 0 for site in sites])
+    parts = min(found, key=lambda each: exchange_seconds(each, sites, traffic))
     seconds = exchange_seconds(parts, sites, traffic)
     fits = sites[0].most(traffic.held) >= 1
     if not count and fits and alone_s - seconds < max(MIN_GAIN * alone_s, MIN_GAIN_S):
@@ -146,6 +169,13 @@ def _worthwhile(sites: Sequence[Site], traffic: Traffic) -> tuple[float, ...]:
             break
         parts = _shortest(sites, traffic, [0.0] * len(sites), most)
     return parts
+
+
+def _with_relays(sites: Sequence[Site], traffic: Traffic, relays: Sequence[bool]) -> Sequence[tuple[float, ...]]:
+    """The best parts with one on each site that relays, if there is room."""
+    most = [site.most(traffic.held) for site in sites]
+    least = [MIN_PART * (has and room >= MIN_PART) for has, room in zip(relays, most, strict=True)]
+    return [_shortest(sites, traffic, least, most, even=True)] if sum(least) <= 1 else []
 
 
 def _fixed_count(sites: Sequence[Site], traffic: Traffic, count: int) -> tuple[float, ...]:
@@ -171,7 +201,7 @@ def _shortest(
         has = sum(part * traffic.held for part in most)
         raise ValueError(f"the parameter server needs {traffic.held / 1e9:.2f} GB, and its hosts have {has / 1e9:.2f}")
     # A part between two has a time between theirs: with this one, any parts within the limits can be held.
-    long = max(exchange_seconds(least, sites, traffic), exchange_seconds(most, sites, traffic), _TINY)
+    long = max(_seconds(least, sites, traffic), _seconds(most, sites, traffic), _TINY)
     short = 0.0
     for _ in range(_HALVINGS):
         middle = (short + long) / 2

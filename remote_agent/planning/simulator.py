@@ -5,7 +5,7 @@ A step is a sum of terms, each with its source (:class:`Term`):
 - ``compute``: the device that ends last, by the measured line ``overhead + samples / speed`` (``shares``);
 - ``exchange``: what of the exchange is not hidden behind computing, from a simulation of the links (``exchange``) for
   ``sync`` and ``local_sgd``; ``2 (n - 1) / n`` of the gradient over the slowest of ``n`` hosts' links for ``allreduce``
-  (Patarasuk and Yuan, 2009), whose devices on one host are one peer;
+  (Patarasuk and Yuan, 2009). The devices of one host are one peer, where it holds a part of the parameter server;
 - ``handling``: what chunks take of processors and threads on their way, which a link's speed does not show: by an
   exchange of each host with itself;
 - ``update``: the optimizer's step, where nothing hides it;
@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from remote_agent.planning.channels import Network
-from remote_agent.planning.exchange import Exchange, Exchanged, Sender
+from remote_agent.planning.exchange import Exchange, Exchanged, Sender, peers
 from remote_agent.planning.fairness import fair_rates
 from remote_agent.planning.shares import split
 from remote_agent.planning.sites import DoesNotFit, NoRoom, sited
@@ -126,7 +126,7 @@ def _sync(survey: Survey, way: Way, devices: _Devices, *, bound: bool) -> Predic
         for (host, _), time, samples in zip(devices, times, shares, strict=True)
     ]
     compute = max(times)
-    seconds, exchanged = _exchanged(survey, way, parts, senders, bound=bound)
+    seconds, exchanged = _exchanged(survey, way, parts, _peers(survey, senders, parts), bound=bound)
     rest = max(0.0, seconds - compute)
     update = min(rest, exchanged.update_s)
     handling = min(rest - update, exchanged.handling_s + _turn(survey))
@@ -260,7 +260,8 @@ def _local(survey: Survey, way: Way, devices: _Devices) -> Prediction:
     counts = local_counts(way.local_steps, slices)
     times = [count * (each + device.step_s) for count, each, (_, device) in zip(counts, slices, devices, strict=True)]
     parts = _parts(survey, way)
-    senders = [Sender(host=host.name, done=time, streams=False) for (host, _), time in zip(devices, times, strict=True)]
+    each = [Sender(host=host.name, done=time, streams=False) for (host, _), time in zip(devices, times, strict=True)]
+    senders = _peers(survey, each, parts)
     compute = max(times)
     if way.overlap:
         idle = [dataclasses.replace(sender, done=0.0) for sender in senders]
@@ -339,12 +340,23 @@ def _loads(
 def _parts(survey: Survey, way: Way) -> dict[str, float]:
     """The parts of the parameter server: those that the way gives, if its hosts are there."""
     given = dict(way.parts)
-    return given if given and set(given) <= set(survey.names) else sited(survey, way.codec, way.shards)
+    if given and set(given) <= set(survey.names):
+        return given
+    return sited(survey, way.codec, way.shards, relays=way.strategy not in (SSP, ASYNC))
+
+
+def _peers(survey: Survey, senders: Sequence[Sender], parts: Mapping[str, float]) -> Sequence[Sender]:
+    several = sum(part > 0 for part in parts.values()) > 1
+    return peers(senders, parts) if several and _has_network(survey) else senders
 
 
 def _codec(survey: Survey, way: Way) -> str:
     """Through memory numbers go as they are."""
-    return way.codec if len({host.computer or host.name for host in survey.hosts}) > 1 else "fp32"
+    return way.codec if _has_network(survey) else "fp32"
+
+
+def _has_network(survey: Survey) -> bool:
+    return len({host.computer or host.name for host in survey.hosts}) > 1
 
 
 def _check_memory(survey: Survey, devices: _Devices) -> None:

@@ -17,6 +17,15 @@ NUMEL, STEPS = 2_000_000, 1
 
 
 @pytest.mark.long
+def test_more_devices_in_a_host_send_one_gradient_to_the_shards(possible: None) -> None:
+    with Lab([HostSpec(name=name) for name in wire.HOSTS], rate_mbit=100) as lab:
+        one, two, four = (wire.exchanged(lab, devices, NUMEL, STEPS)[1] for devices in (1, 2, 4))
+        each_by_itself = wire.exchanged(lab, 4, NUMEL, STEPS, apart=True)[1]
+    assert max(two, four) < 1.05 * one
+    assert each_by_itself > 1.2 * one, "it would be seen"
+
+
+@pytest.mark.long
 def test_more_devices_in_a_host_put_no_more_on_its_link(possible: None) -> None:
     with Lab([HostSpec(name=name) for name in wire.HOSTS], rate_mbit=100) as lab:
         one, two, four = (wire.reduced(lab, devices, NUMEL, STEPS)[1] for devices in (1, 2, 4))

@@ -19,6 +19,7 @@ from remote_agent.training.coordinator.processes.joining import Joining
 from remote_agent.training.coordinator.recovery import backups, policy
 from remote_agent.training.coordinator.recovery.membership import Membership
 from remote_agent.training.coordinator.recovery.policy import Drop
+from remote_agent.training.coordinator.strategies import streamed as strategy
 from remote_agent.training.coordinator.strategies.allreduce import AllReduce
 from remote_agent.training.coordinator.strategies.driver import Driver
 from remote_agent.training.worker import streamed
@@ -188,5 +189,8 @@ BUGS = {
     "not freed": Bug("allreduce", "", lambda: patch.object(AllReduce, "_call_off", lambda *_: None), near=18),
     "not issued again": Bug("allreduce", "samples", lambda: patch.object(AllReduce, "_reissue", lambda *_: None)),
     "remembers": Bug("pipeline", "weights", _remembers),
+    "a part for the whole": Bug(
+        "sync_pairs", "", lambda: patch.object(strategy, "whole_slice", lambda task, _: task), near=6
+    ),
     "not committed": Bug("allreduce", "", lambda: patch.object(AllReduce, "_commit", lambda *_: None)),
 }

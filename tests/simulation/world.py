@@ -137,7 +137,14 @@ WAYS = {
             momentum=0.9,
         ),
         Way("sync", {"strategy": "sync"}, momentum=0.9),
+        Way("sync_pairs", {"strategy": "sync"}, momentum=0.9, devices="aabbc"),
         Way("local_sgd", {"strategy": "local_sgd", "local_steps": 2, "local_batch": LOCAL_BATCH}),
+        Way(
+            "local_sgd_pairs",
+            {"strategy": "local_sgd", "local_steps": 2, "local_batch": LOCAL_BATCH, "overlap": True},
+            exact=False,
+            devices="aabbc",
+        ),
         Way(
             "local_sgd_overlap",
             {"strategy": "local_sgd", "local_steps": 2, "local_batch": LOCAL_BATCH, "overlap": True},
@@ -649,7 +656,7 @@ def _reference(world: World, order: SampleOrder, made: Mapping[int, Sequence[Sli
         return _tallied(world, order, made, end)
     weights, velocity = np.zeros(WIDTH + 1), np.zeros(WIDTH + 1)
     for step, spans in made.items():
-        if world.way.name == "local_sgd":
+        if spec_of(world.way.settings["strategy"]).rounds:
             weights = _round(weights, [order.take(span.begin, span.end) for span in spans])
             continue
         velocity = world.way.momentum * velocity + _gradient(weights, order.take(*order.span(step)))

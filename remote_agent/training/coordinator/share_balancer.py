@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from remote_agent.planning import shares
 from remote_agent.protocol import Notice, Rebalanced, WorkerSlow
@@ -79,7 +79,13 @@ class ShareBalancer:
         idle = [member for member, samples in zip(self._session.members, cut, strict=True) if not samples]
         self._rests = {member: self._rests.get(member, Rest()) for member in idle}
 
-    def substitute(self, size: int, busy: dict[WorkerHandle, float], step: int) -> WorkerHandle:
+    def substitute(
+        self,
+        size: int,
+        busy: dict[WorkerHandle, float],
+        step: int,
+        among: Sequence[WorkerHandle] | None = None,
+    ) -> WorkerHandle:
         """The living worker that can finish a lost slice of ``size`` samples first, if possible one with room for it.
 
         A worker that joined after ``step`` is not used: it gets the weights only when this step is complete.
@@ -88,6 +94,7 @@ class ShareBalancer:
             size: number of samples in the slice.
             busy: seconds of earlier work of a worker.
             step: the slice's step.
+            among: the workers to choose from; None: all.
         """
 
         def cost(member: WorkerHandle) -> tuple[bool, float]:
@@ -95,7 +102,7 @@ class ShareBalancer:
             small = profile.max_batch is not None and profile.max_batch < size
             return small, busy.get(member, 0.0) + profile.seconds(size)
 
-        members = self._session.members
+        members = self._session.members if among is None else among
         return min([member for member in members if member.entered <= step] or members, key=cost)
 
     def adapt(self, step: int, observed: Iterable[tuple[WorkerHandle, int, float]]) -> None:

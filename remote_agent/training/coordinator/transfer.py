@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from remote_agent.strategies import spec_of
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.members import Server, WorkerHandle
 from remote_agent.training.coordinator.plan import siting
-from remote_agent.training.coordinator.plan.siting import Surroundings
+from remote_agent.training.coordinator.plan.siting import Siting, Surroundings
 from remote_agent.training.coordinator.processes.actors import Servers
 from remote_agent.training.deadlines import TRANSFER_S
 from remote_agent.training.errors import LostAtStart, PlacementError, ServerGone
@@ -34,6 +35,9 @@ T = TypeVar("T")
 
 SECRET_BYTES = 32
 
+RELAY_COPIES = 5
+"""A relay's memory over the weights' bytes: those of two steps, what is on its way to workers, and two steps' sums."""
+
 MEMORY = SharedMemoryChannel.kind
 
 
@@ -46,12 +50,14 @@ class Stream:
         layout: their cut into chunks and shards.
         codecs: the codecs for the network.
         memory: workers may use shared memory for a shard on their computer.
+        crowded: hosts with several devices whose shard relays for the workers there.
     """
 
     plan: StreamPlan
     layout: Layout
     codecs: Codecs
     memory: bool
+    crowded: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,12 +119,14 @@ def _stream(
     shards = servers.on(where.hosts)
     agreed = EXACT if config.stream == "auto" and where.together else wanted
     layout = plan_layout(plan.groups, where.parts, sharding.chunk_numbers(numel, len(where.parts)))
-    stream = Stream(plan=plan, layout=layout, codecs=agreed, memory=memory)
+    relays = not stale and layout.shards > 1
+    crowded = _crowded(numel, members, where, there) if relays else frozenset[str]()
+    stream = Stream(plan=plan, layout=layout, codecs=agreed, memory=memory, crowded=crowded)
     try:
         entry = serve(stream, shards)
     except ServerGone as error:  # there is nothing to restore yet: the run is made ready once more
         raise LostAtStart(error.cause, hint=error.hint, host=error.host) from error
-    joined = [(member, member.call("join", entry)) for member in members]
+    joined = [(member, member.call("join", entry.of(member.host))) for member in members]
     kinds: Counter[str] = Counter()
     for member, answer in joined:
         kind = _from_worker(answer, member)
@@ -126,7 +134,12 @@ def _stream(
             raise kind.error(member.host)
         kinds[str(kind)] += 1
     ways = ", ".join(f"{count} over {kind}" for kind, count in sorted(kinds.items()))
-    reasons = (f"streamed to workers: {ways}", *_about_codec(config, kinds, agreed), *where.reasons)
+    devices = Counter(member.host for member in members)
+    relayed = [
+        f"{host}'s {devices[host]} devices add up their gradients there: its link carries one, and the weights once"
+        for host, _ in entry.relays
+    ]
+    reasons = (f"streamed to workers: {ways}", *_about_codec(config, kinds, agreed), *where.reasons, *relayed)
     return Path(
         servers=shards,
         payload_bytes=4 * layout.numel,
@@ -135,6 +148,16 @@ def _stream(
         stream=stream,
         entry=entry,
     )
+
+
+def _crowded(numel: int, members: Sequence[WorkerHandle], where: Siting, there: Surroundings) -> frozenset[str]:
+    """Hosts with one of several shards, several devices, and room for what a relay holds."""
+    devices = Counter(member.host for member in members)
+    held = {
+        host: (RELAY_COPIES + sharding.COPIES * part) * 4 * numel
+        for host, part in zip(where.hosts, where.parts, strict=True)
+    }
+    return frozenset(host for host, size in held.items() if devices[host] > 1 and there.has_room(host, size))
 
 
 def serve(stream: Stream, servers: Sequence[Server], kept: Ref[Any] | None = None) -> StreamInfo:
@@ -149,8 +172,11 @@ def serve(stream: Stream, servers: Sequence[Server], kept: Ref[Any] | None = Non
         ServerGone: a shard was lost, or can't serve.
     """
     secret = secrets.token_bytes(SECRET_BYTES)
+    # A lost shard may be on a host that has another one.
+    relaying = {server.host: server for server in servers if server.host in stream.crowded}
+    what = (secret, stream.memory, stream.codecs, kept)
     calls = [
-        server.actor.call("serve", stream.plan, stream.layout, number, secret, stream.memory, stream.codecs, kept)
+        server.actor.call("serve", stream.plan, stream.layout, number, *what, relaying.get(server.host) is server)
         for number, server in enumerate(servers)
     ]
     endpoints = []
@@ -160,9 +186,22 @@ def serve(stream: Stream, servers: Sequence[Server], kept: Ref[Any] | None = Non
             raise ServerGone(answer.cause, hint=answer.hint, host=server.host)
         assert isinstance(answer, ShardEndpoint)
         endpoints.append(answer)
-    return StreamInfo(
+    entry = StreamInfo(
         plan=stream.plan, layout=stream.layout, shards=tuple(endpoints), secret=secret, codecs=stream.codecs
     )
+    return dataclasses.replace(entry, relays=_relays(entry, relaying))
+
+
+def _relays(entry: StreamInfo, relaying: Mapping[str, Server]) -> tuple[tuple[str, tuple[str, int]], ...]:
+    """Have these servers relay for their hosts' workers; each host with the address there."""
+    calls = {host: server.actor.call("relay", entry) for host, server in relaying.items()}
+    addresses = []
+    for host, call in calls.items():
+        answer = _from_server(call, host)
+        if isinstance(answer, Failed):
+            raise ServerGone(answer.cause, hint=answer.hint, host=host)
+        addresses.append((host, answer))
+    return tuple(addresses)
 
 
 def _among_workers(model: nn.Module, usage: Usage, servers: Servers, members: Sequence[WorkerHandle]) -> Path:

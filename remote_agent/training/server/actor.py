@@ -27,6 +27,7 @@ from remote_agent.training import job
 from remote_agent.training.checkpoint.optimizer_state import WEIGHTS, Fragment, NotPortable, Resumption
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import TrainingError
+from remote_agent.training.server.relay import Relay, RelayServer
 from remote_agent.training.server.shard import Shard
 from remote_agent.training.server.shard_server import ShardServer
 from remote_agent.training.server.shared_memory_server import SharedMemoryServer, SharedWeights
@@ -41,7 +42,7 @@ from remote_agent.training.shared.messages import Failed
 from remote_agent.training.shared.output import OUTPUT
 from remote_agent.training.user_code import checks
 from remote_agent.training.wire.agreement import Codecs
-from remote_agent.training.wire.endpoint import ShardEndpoint, place
+from remote_agent.training.wire.endpoint import ShardEndpoint, StreamInfo, place
 from remote_agent.training.wire.layout import Layout
 from remote_agent.training.wire.shared_memory.messages import available
 
@@ -75,6 +76,7 @@ class ParameterServer(LinkEnd):
         self._resumed = Resumption(step=0)
         self._shapes: dict[str, torch.Size] = {}
         self._held: tuple[Fragment, ...] = ()
+        self._first: torch.Tensor | None = None
         plateau = self._schedule.plateau if self._schedule is not None else ""
         return dataclasses.replace(dataplane.facts(self._model, self._optimizer), plateau=plateau)
 
@@ -121,11 +123,13 @@ class ParameterServer(LinkEnd):
         memory: bool,
         codecs: Codecs,
         kept: NDArray[np.float32] | None = None,
+        relays: bool = False,
     ) -> ShardEndpoint | Failed:
         """Serve shard ``number`` of the streamed buffer in the background; with ``memory`` also through shared memory.
 
         A shard that was served before ends, since the run continues from an earlier step: with the weights that a
         worker has ``kept`` (shape ``(layout.numel,)``), or without them with the weights of :meth:`open`.
+        With ``relays`` :meth:`relay` is called next, for this host's workers.
         """
         for stream in self._streams:
             stream.close()
@@ -163,12 +167,28 @@ class ParameterServer(LinkEnd):
         except NotPortable as error:
             return _not_resumed(error)
         self._resumed = Resumption(step=done)
+        self._first = weights if relays else None
         del weights
         _give_back_memory()
         for stream in self._streams:
             stream.start()
         addresses = [stream.address for stream in self._streams if isinstance(stream, SharedMemoryServer)]
         return ShardEndpoint(address=network.address, place=place(), memory="".join(addresses))
+
+    def relay(self, entry: StreamInfo) -> tuple[str, int] | Failed:
+        """Serve a relay to all shards, for this host's workers, in the background; returns its address."""
+        first, self._first = self._first, None
+        assert first is not None, "this server was told that it relays"
+        shards = [shard.address for shard in entry.shards]
+        try:
+            relay = Relay(entry.layout, shards, entry.secret, entry.codecs, first, self._resumed.step)
+            server = RelayServer(relay, entry.secret, ray.util.get_node_ip_address())
+        except OSError as error:
+            return Failed(cause=f"the relay can't listen: {error}", hint="look at the host's memory and addresses")
+        self._streams.append(server)
+        server.start()
+        LOG.info("relays this host's workers to %d shards from step %d on", len(shards), self._resumed.step)
+        return server.address
 
     def _optimizer_of(self, group: int, part: torch.nn.Parameter) -> torch.optim.Optimizer:
         """Make the optimizer for a part of parameter group ``group``."""

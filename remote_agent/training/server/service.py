@@ -212,6 +212,13 @@ class Service(abc.ABC, Generic[Held]):
         if outbox.overflowed:
             connection.close()
 
+    def disconnect(self) -> None:
+        """End all connections; the workers connect again."""
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
+            connection.close()
+
     def _fail(self, error: ExchangeError) -> None:
         """End all connections, since the shard's state is invalid; later connections get the reason."""
         self.failure = error

@@ -16,44 +16,26 @@ number of workers.
 from __future__ import annotations
 
 import math
-import mmap
 import threading
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from remote_agent.training.server.held_chunks import HeldChunks
+from remote_agent.training.server.published_chunks import Listener, PublishedChunks, in_own_pages
 from remote_agent.training.server.sums import ChunkSum
 from remote_agent.training.server.update import Update
 from remote_agent.training.wire import frames
 from remote_agent.training.wire.agreement import EXACT, Codecs
-from remote_agent.training.wire.errors import ConnectionRefused, ExchangeError, FellBehind, MalformedFrame
+from remote_agent.training.wire.errors import ExchangeError, MalformedFrame
 from remote_agent.training.wire.frames import Header, Kind
 from remote_agent.training.wire.layout import Layout
-from remote_agent.training.wire.outbox import AllFetched, Frame, Item, WholeChunk
+from remote_agent.training.wire.outbox import Frame
 
 _CLIP_EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 
 
-def _copy(tensor: Tensor) -> Tensor:
-    """Copy into separate pages, which return to the system as soon as the last worker has the data.
-
-    The allocator would keep them for the thread that made them, which adds up with a thread for each worker.
-    """
-    pages = mmap.mmap(-1, tensor.nbytes)
-    return torch.frombuffer(pages, dtype=tensor.dtype).copy_(tensor)
-
-
-class Listener(Protocol):
-    """A worker's outbox."""
-
-    def put(self, item: Item) -> None:
-        """Send this after all earlier items."""
-
-
-class Shard(HeldChunks):
+class Shard(PublishedChunks):
     """The chunks of one shard; every method may be called from any thread.
 
     Args:
@@ -79,17 +61,13 @@ class Shard(HeldChunks):
         keep: Callable[[int, int, Tensor], Tensor] | None = None,
     ) -> None:
         self._keep = keep
-        super().__init__(layout, number, codecs)
+        super().__init__(layout, number, codecs, step)
         self._places = {chunk: place for place, chunk in enumerate(self.chunks)}
         self._update = update
         self._most_norm = most_norm
         self._weights: dict[int, Tensor] = {}
         self._replicas: dict[int, Tensor] = {}
         self._sums: dict[int, ChunkSum] = {}
-        self._latest: dict[int, Frame] = {}
-        self._published = dict.fromkeys(self.chunks, step)
-        self._listeners: list[Listener] = []
-        self._publishing = threading.Lock()
         self._norm_parts: dict[int, float] = {}
         self._norm_lock = threading.Lock()
         self._norm_frame: Frame | None = None
@@ -132,8 +110,8 @@ class Shard(HeldChunks):
         self._add_norm(chunk, header.step, gradient)
         return True
 
-    def counted(self, step: int, index: int) -> list[bool]:
-        """For each chunk of the shard, whether slice ``index`` of ``step`` is counted."""
+    def counted(self, header: Header) -> list[bool]:
+        step, index = header.step, header.slice
         return [self._sums[chunk].step >= step or index in self._sums[chunk].counted for chunk in self.chunks]
 
     # --- Clipping ----------------------------------------------------------------------------------------------------
@@ -208,61 +186,14 @@ class Shard(HeldChunks):
             if self._keep is not None:
                 self._keep(chunk, step, replica)
         else:  # the next step must not change data that is being sent
-            payload = codec.encode(_copy(weights) if self._keep is None else self._keep(chunk, step, weights))
+            payload = codec.encode(in_own_pages(weights) if self._keep is None else self._keep(chunk, step, weights))
         entry.applied()
         header = Header(Kind.WEIGHTS, step=step, chunk=chunk, codec=codec.code, length=len(payload))
-        frame = Frame(header, payload.numpy().data)
-        with self._publishing:
-            self._latest[chunk] = frame
-            self._published[chunk] = step
-            for listener in self._listeners:
-                listener.put(frame)
+        self.publish(Frame(header, payload.numpy().data))
 
-    def subscribe(self, listener: Listener, step: int, held: Sequence[bool]) -> None:
-        """Send ``listener`` the chunks that its worker lacks, and then everything that is published.
-
-        Args:
-            listener: the worker's outbox.
-            step: the newest step of which the worker holds any chunk.
-            held: for each chunk of the shard, whether the worker holds it at ``step``; otherwise at ``step - 1``.
-
-        Raises:
-            FellBehind: the shard no longer has the weights in between.
-            ConnectionRefused: the worker is ahead of the shard.
-        """
-        with self._publishing:
-            for chunk, has in zip(self.chunks, held, strict=True):
-                at = step if has else step - 1
-                now = self._published[chunk]
-                if at > now:
-                    raise ConnectionRefused(
-                        f"the worker has step {at} of a chunk that is at step {now} on shard {self.number}",
-                        hint="the shard was restored from an older state: fetch the weights again",
-                    )
-                if at < now - 1:
-                    raise FellBehind(f"the worker has step {at} of a chunk that is at step {now}")
-                if at == now - 1:
-                    if chunk not in self._latest:  # restored at this step
-                        raise FellBehind(f"step {now} of a chunk is there as a whole only")
-                    listener.put(self._latest[chunk])
-            if self._norm_frame is not None:
-                listener.put(self._norm_frame)  # one of an older step is ignored
-            self._listeners.append(listener)
-
-    def send_whole(self, listener: Listener) -> None:
-        """Send all chunks whole, and then everything that is published after each of them."""
-        with self._publishing:
-            if listener not in self._listeners:
-                self._listeners.append(listener)
-            for chunk in self.chunks:
-                listener.put(WholeChunk(chunk))
-            listener.put(AllFetched())
-
-    def unsubscribe(self, listener: Listener) -> None:
-        """Send ``listener`` nothing more."""
-        with self._publishing:
-            if listener in self._listeners:
-                self._listeners.remove(listener)
+    def _join(self, listener: Listener) -> None:
+        if self._norm_frame is not None:
+            listener.put(self._norm_frame)  # one of an older step is ignored
 
     def whole(self, chunk: int) -> Frame:
         """The current chunk, as every worker holds it."""

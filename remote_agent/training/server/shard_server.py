@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from torch import Tensor
 
+from remote_agent.training.server.published_chunks import PublishedChunks
 from remote_agent.training.server.service import Service
-from remote_agent.training.server.shard import Shard
 from remote_agent.training.wire import frames
 from remote_agent.training.wire.connection import Connection
 from remote_agent.training.wire.errors import MalformedFrame
@@ -13,8 +15,8 @@ from remote_agent.training.wire.frames import Header, Kind
 from remote_agent.training.wire.outbox import AllFetched, Answer, Frame, Outbox, WholeChunk
 
 
-class ShardServer(Service[Shard]):
-    """Serves a :class:`Shard`; see :class:`Service`."""
+class ShardServer(Service[PublishedChunks]):
+    """Serves a :class:`~remote_agent.training.server.shard.Shard`; see :class:`Service`."""
 
     def _signature(self) -> bytes:
         return self.shard.codecs.signature(self.shard.layout)
@@ -34,9 +36,8 @@ class ShardServer(Service[Shard]):
             case Kind.FETCH:
                 self.shard.send_whole(outbox)
             case Kind.ASK:
-                bits = frames.pack_bits(self.shard.counted(header.step, header.slice))
-                answer = Header(Kind.COUNTED, step=header.step, slice=header.slice, length=len(bits))
-                outbox.put(Frame(answer, bits))
+                bits = frames.pack_bits(self.shard.counted(header))
+                outbox.put(Frame(dataclasses.replace(header, kind=Kind.COUNTED, length=len(bits)), bits))
             case Kind.NORM_TOTAL:
                 self.shard.apply_clipped(header.step, frames.unpack_number(payload))
             case _:

@@ -50,6 +50,10 @@ class ChunkSum:
             return False
         if step != self.step + 1:
             raise MalformedFrame(f"a gradient of step {step} came before step {self.step + 1} was applied")
+        if header.parts:
+            raise MalformedFrame(
+                f"part {header.part} of a slice of step {step}: a relay adds parts up, a shard does not"
+            )
         if not index < slices or not samples:
             raise MalformedFrame(f"slice {index} of {slices} slices with {samples} samples")
         if not 0 <= header.weight < math.inf:
@@ -71,6 +75,11 @@ class ChunkSum:
         self.counted.add(index)
         self._weight += header.weight
         return True
+
+    @property
+    def weight(self) -> float:
+        """What the slices that are in weigh together."""
+        return self._weight
 
     @property
     def whole(self) -> bool:

@@ -17,7 +17,7 @@ from remote_agent.training.shared.device_costs import DeviceCosts
 from remote_agent.training.shared.figures import Figures
 from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.rpc import Ref
-from remote_agent.training.shared.slices import Indices, SliceSpan
+from remote_agent.training.shared.slices import WHOLE, Indices, Part, SliceSpan, counted_at
 from remote_agent.training.user_code.user_errors import Frame
 from remote_agent.whereabouts import Place
 
@@ -85,7 +85,7 @@ class Slice:
     """The part of a step's batch that one worker computes.
 
     Attributes:
-        index: numbers the step's slices.
+        index: numbers the step's spans.
         indices: of its samples in the dataset, shape ``(samples,)``.
         begin: position of its first sample in the run's global order.
         first: position of the first sample of the whole batch.
@@ -121,6 +121,10 @@ class StreamedTask:
     ``delayed`` round are waited for in the next one. ``coordinator`` names the process that issues it: a worker takes
     tasks from one coordinator at a time.
     ``watched`` is what came of the evaluations, for a scheduler that goes by it.
+
+    ``peers`` are the relays where the spans are added up, those of one relay as one slice for the shards; empty for a
+    span that is a slice by itself. ``more`` are further spans' slices, which are added to ``own``: all of one relay's,
+    where no worker of it is left.
     """
 
     step: int
@@ -130,15 +134,27 @@ class StreamedTask:
     delayed: bool = False
     coordinator: str = ""
     watched: Watched = ()
+    peers: tuple[str, ...] = ()
+    more: tuple[Slice, ...] = ()
 
     @property
     def slices(self) -> int:
-        return len(self.spans)
+        """How many the shards count."""
+        return len(set(counted_at(len(self.spans), self.peers)))
 
     @property
     def samples(self) -> int:
         """How many samples they have together."""
         return sum(span.end - span.begin for span in self.spans)
+
+    @property
+    def numbered(self) -> tuple[int, Part]:
+        """As what the shards, or its relay, know ``own`` with what is added to it: number of the slice, and part."""
+        assert self.own is not None, "the task has a slice"
+        places, own = counted_at(len(self.spans), self.peers), self.own.index
+        spans = [index for index, place in enumerate(places) if place == places[own]]
+        number = list(dict.fromkeys(places)).index(places[own])
+        return number, WHOLE if len(spans) == 1 + len(self.more) else Part(spans.index(own), len(spans))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +37,8 @@ class StreamInfo:
         shards: the endpoints, in the layout's order.
         secret: the secret of both ends; a worker with an earlier one is refused.
         codecs: the codecs for the network.
+        relays: hosts whose workers connect through a relay on the host, with its address.
+        relay: the address of this worker's relay; None: it connects to the shards itself.
     """
 
     plan: StreamPlan
@@ -43,6 +46,16 @@ class StreamInfo:
     shards: tuple[ShardEndpoint, ...]
     secret: bytes
     codecs: Codecs
+    relays: tuple[tuple[str, tuple[str, int]], ...] = ()
+    relay: tuple[str, int] | None = None
+
+    def of(self, host: str) -> StreamInfo:
+        """What a worker on ``host`` must know."""
+        return dataclasses.replace(self, relay=dict(self.relays).get(host))
+
+    def peer(self, host: str) -> str:
+        """The relay of a host; empty: it has none."""
+        return host if host in dict(self.relays) else ""
 
 
 def place() -> str:

@@ -9,6 +9,7 @@ from typing import Generic
 import torch
 from torch import Tensor
 
+from remote_agent.training.shared.slices import WHOLE, Part
 from remote_agent.training.wire.deadlines import STEP_S
 from remote_agent.training.wire.frames import Header, Kind
 from remote_agent.training.wire.shard_links import Awaited, ShardLinks
@@ -29,8 +30,18 @@ class Exchanging(Generic[Awaited]):
         self._begun = time.monotonic()
         self._bytes = carrier.bytes_moved()
 
+    def is_cut(self, slices: int, samples: int) -> None:
+        """Say so late how many slices and samples the step has; before the first contribution."""
+        self._slices, self._samples = slices, samples
+
     def contribute(
-        self, index: int, gradient: Tensor, weight: float | None = None, *, feedback: bool = True
+        self,
+        index: int,
+        gradient: Tensor,
+        weight: float | None = None,
+        *,
+        part: Part = WHOLE,
+        feedback: bool = True,
     ) -> Contribution:
         """Send a slice's gradient as it is offered. A worker may send any number of slices, also none.
 
@@ -39,6 +50,7 @@ class Exchanging(Generic[Awaited]):
             gradient: the SUM of the gradients of its samples: float32, shape ``(layout.numel,)``; do not change it
                 before :meth:`finish` has returned.
             weight: weight of its samples in the step's mean; None: the same for every slice.
+            part: the part of the slice; a relay sums the parts.
             feedback: False for a slice of which another worker may have sent a part: chunks that are not counted must
                 not leave an error for error feedback.
         """
@@ -53,6 +65,8 @@ class Exchanging(Generic[Awaited]):
             slices=self._slices,
             samples=self._samples,
             weight=equal_weight(self._samples, self._slices) if weight is None else weight,
+            part=part.number,
+            parts=part.of,
         )
         contribution = Contribution(layout, about, gradient, codec, residual)
         contribution.ready = partial(self._carrier.push, contribution)

@@ -7,12 +7,13 @@ HELLO       worker   first frame: layout, codecs and, if it has weights, ``step`
                      holds at ``step`` (it holds the others at ``step - 1``)
 WELCOME     shard    answer; the weights that the worker lacks follow
 GRADIENT    worker   sum of the gradients of the ``slice``'s samples for one chunk, with their ``weight`` in the mean;
-                     the step has ``slices`` slices with ``samples`` samples together
+                     the step has ``slices`` slices with ``samples`` samples together. To a relay also the sum over part
+                     number ``part`` of the slice, which has ``parts`` parts
 WEIGHTS     shard    one chunk's change from ``step - 1`` to ``step`` (with a lossless codec its new value)
 FETCH       worker   asks for WHOLE frames of all chunks of the shard
 WHOLE       shard    one chunk as every worker holds it at ``step``, in fp32
 FETCHED     shard    follows the last WHOLE; ``step`` is the newest step of any chunk of the shard
-ASK         worker   asks which chunks of (``step``, ``slice``) are counted
+ASK         worker   asks which chunks of (``step``, ``slice``, ``part``, ``parts``) are counted
 COUNTED     shard    the answer, one bit for each chunk of the shard
 NORM_PART   shard    all mean gradients of ``step`` are complete; float64: their squared norm
 NORM_TOTAL  worker   float64: the sum of all shards' parts, always added in the shards' order
@@ -33,9 +34,9 @@ from dataclasses import dataclass
 
 from remote_agent.training.wire.errors import MalformedFrame
 
-VERSION = 2
+VERSION = 3
 _MAGIC = 0x4854
-_HEADER = struct.Struct("!HBBB3xQIIQIId")
+_HEADER = struct.Struct("!HBBBBBxQIIQIId")
 HEADER_BYTES = _HEADER.size
 MAX_CONTROL_BYTES = 1 << 16
 """The longest payload of a control frame: the bits of half a million chunks."""
@@ -70,7 +71,10 @@ class Reason(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The header of a payload of ``length`` bytes; fields without meaning for a kind are 0."""
+    """The header of a payload of ``length`` bytes; fields without meaning for a kind are 0.
+
+    ``parts`` is 0 for a whole slice.
+    """
 
     kind: Kind
     step: int = 0
@@ -81,6 +85,8 @@ class Header:
     codec: int = 0
     length: int = 0
     weight: float = 0.0
+    part: int = 0
+    parts: int = 0
 
     def pack(self) -> bytes:
         return _HEADER.pack(
@@ -88,6 +94,8 @@ class Header:
             VERSION,
             self.kind,
             self.codec,
+            self.part,
+            self.parts,
             self.step,
             self.slice,
             self.slices,
@@ -104,13 +112,13 @@ def unpack(data: bytes | bytearray) -> Header:
     Raises:
         MalformedFrame: the bytes are not a header, or one of another version.
     """
-    magic, version, kind, codec, step, index, slices, samples, chunk, length, weight = _HEADER.unpack(data)
+    magic, version, kind, codec, part, parts, step, index, slices, samples, chunk, length, weight = _HEADER.unpack(data)
     if magic != _MAGIC:
         raise MalformedFrame("what arrived is not a frame", hint="something else uses this port")
     if version != VERSION:
         raise MalformedFrame(f"the other side speaks version {version} of the exchange, this one {VERSION}")
     try:
-        return Header(Kind(kind), step, index, slices, samples, chunk, codec, length, weight)
+        return Header(Kind(kind), step, index, slices, samples, chunk, codec, length, weight, part, parts)
     except ValueError:
         raise MalformedFrame(f"a frame of the unknown kind {kind}") from None
 

@@ -26,7 +26,7 @@ from remote_agent.training.wire.errors import (
 )
 from remote_agent.training.wire.frames import Header, Kind, Reason
 from remote_agent.training.wire.outbox import Frame
-from remote_agent.training.wire.steps import Contribution
+from remote_agent.training.wire.steps import Contribution, piece_of
 
 
 class Worker(Protocol):
@@ -191,7 +191,8 @@ class Link:
             self.control(request)
         for contribution in self._worker.contributions():
             if contribution.sent.intersection(self._chunks):
-                self.control(Frame(Header(Kind.ASK, step=contribution.step, slice=contribution.slice)))
+                index, part, parts = contribution.piece
+                self.control(Frame(Header(Kind.ASK, step=contribution.step, slice=index, part=part, parts=parts)))
         sending = threading.Thread(target=self._send, args=(connection,), name=f"link-{self.number}-send", daemon=True)
         sending.start()
         try:
@@ -264,7 +265,7 @@ class Link:
     def _resend(self, header: Header, counted: Sequence[bool]) -> None:
         """Queue again the chunks that were sent on an earlier connection and did not arrive."""
         for contribution in self._worker.contributions():
-            if (contribution.step, contribution.slice) == (header.step, header.slice):
+            if (contribution.step, contribution.piece) == (header.step, piece_of(header)):
                 lost = [
                     chunk
                     for chunk, arrived in zip(self._chunks, counted, strict=True)

@@ -35,6 +35,11 @@ class Timings:
     bytes_in: int
 
 
+def piece_of(header: Header) -> tuple[int, int, int]:
+    """What a GRADIENT, ASK or COUNTED frame is about in its step: slice, part and parts."""
+    return header.slice, header.part, header.parts
+
+
 class Contribution:
     """One slice's gradient sum, which is offered in parts and encoded when it is sent.
 
@@ -47,6 +52,7 @@ class Contribution:
         residual: for error feedback: like ``gradient``, changed as chunks are encoded; None: no error feedback.
 
     Attributes:
+        piece: which slice, or part of one; see :func:`piece_of`.
         begun: when the first part was offered, on the monotonic clock.
         sent: chunks that were given to a connection, whether or not they arrived.
         ready: called with the numbers of chunks that can be sent.
@@ -60,7 +66,7 @@ class Contribution:
         codec: Codec,
         residual: Tensor | None,
     ) -> None:
-        self.step, self.slice = header.step, header.slice
+        self.step, self.piece = header.step, piece_of(header)
         self.begun: float | None = None
         self.sent: set[int] = set()
         self._layout, self._header, self._gradient, self._codec = layout, header, gradient, codec
@@ -109,6 +115,7 @@ class IncomingWeights:
 
     Attributes:
         has: for each chunk, whether it has arrived.
+        here: called with each chunk once it has arrived, by a thread that receives.
     """
 
     def __init__(self, layout: Layout, step: int, codec: Codec, out: Tensor) -> None:
@@ -116,6 +123,7 @@ class IncomingWeights:
             raise ValueError(f"weights are one flat float32 buffer of {layout.numel} numbers")
         self.step = step
         self.has = [False] * len(layout.chunks)
+        self.here: Callable[[int], None] = lambda _chunk: None
         self._missing = len(layout.chunks)
         self._layout, self._codec, self._out = layout, codec, out
         self._lock = threading.Lock()
@@ -156,9 +164,11 @@ class IncomingWeights:
     def arrived(self, header: Header) -> None:
         """Mark the frame's chunk as arrived."""
         with self._lock:
-            if not self.has[header.chunk]:
-                self.has[header.chunk] = True
-                self._missing -= 1
+            if self.has[header.chunk]:
+                return
+            self.has[header.chunk] = True
+            self._missing -= 1
+        self.here(header.chunk)
 
 
 class NewWeights(IncomingWeights):

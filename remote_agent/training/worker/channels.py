@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from remote_agent.training.shared.slices import WHOLE, Part
 from remote_agent.training.wire.agreement import EXACT, Codecs
 from remote_agent.training.wire.client import ExchangeClient
 from remote_agent.training.wire.endpoint import ShardEndpoint, place
@@ -40,8 +41,8 @@ class Channel(Protocol):
     weights: tuple[Tensor, Tensor]
 
     @property
-    def offering(self) -> Callable[[int, float | None], Offer] | None:
-        """Makes, from a slice's number and weight, the object that takes final parts of :attr:`gradient`.
+    def offering(self) -> Callable[[int, float | None, Part], Offer] | None:
+        """Makes, from a slice's number, weight and part, the object that takes final parts of :attr:`gradient`.
 
         None: slices are sent whole, by :meth:`contribute`. An offered slice must not be contributed too.
         """
@@ -49,8 +50,8 @@ class Channel(Protocol):
     def begin(self, step: int, slices: int, samples: int) -> None:
         """Open ``step``, the one after :attr:`step`, with the slices and samples of all workers."""
 
-    def contribute(self, index: int, weight: float | None = None) -> None:
-        """Contribute slice ``index`` from :attr:`gradient`, which must not change until the step is complete.
+    def contribute(self, index: int, weight: float | None = None, part: Part = WHOLE) -> None:
+        """Contribute slice ``index``, or a ``part`` of it, from :attr:`gradient`; that must not change in the step.
 
         ``weight`` is the weight of its samples in the step's mean; None: the same for every slice.
         """
@@ -58,8 +59,8 @@ class Channel(Protocol):
     def spare(self) -> Tensor:
         """Memory like :attr:`gradient` for a slice that another worker has lost."""
 
-    def contribute_spare(self, index: int, gradient: Tensor, weight: float | None = None) -> None:
-        """Contribute slice ``index`` from ``gradient``, which :meth:`spare` returned."""
+    def contribute_spare(self, index: int, gradient: Tensor, weight: float | None = None, part: Part = WHOLE) -> None:
+        """Contribute slice ``index``, or a ``part`` of it, from ``gradient``, which :meth:`spare` returned."""
 
     def ready(self) -> bool:
         """Whether :meth:`finish` would not have to wait."""
@@ -129,12 +130,12 @@ class NetworkChannel:
         self._now = self._client.begin(step, slices, samples, before, after)
         self._whole_at = None
 
-    def contribute(self, index: int, weight: float | None = None) -> None:
-        self.offering(index, weight)(0, self._numel)
+    def contribute(self, index: int, weight: float | None = None, part: Part = WHOLE) -> None:
+        self.offering(index, weight, part)(0, self._numel)
 
-    def offering(self, index: int, weight: float | None = None) -> Offer:
+    def offering(self, index: int, weight: float | None = None, part: Part = WHOLE) -> Offer:
         assert self._now is not None, "a step has begun"
-        contribution = self._now.contribute(index, self.gradient, weight)
+        contribution = self._now.contribute(index, self.gradient, weight, part=part)
         left = self._numel
 
         def offer(begin: int, end: int) -> None:
@@ -149,9 +150,9 @@ class NetworkChannel:
     def spare(self) -> Tensor:
         return torch.empty_like(self.gradient)
 
-    def contribute_spare(self, index: int, gradient: Tensor, weight: float | None = None) -> None:
+    def contribute_spare(self, index: int, gradient: Tensor, weight: float | None = None, part: Part = WHOLE) -> None:
         assert self._now is not None, "a step has begun"
-        self._now.contribute(index, gradient, weight, feedback=False).offer(0, self._numel)
+        self._now.contribute(index, gradient, weight, part=part, feedback=False).offer(0, self._numel)
 
     def ready(self) -> bool:
         return self._now is not None and self._now.incoming.whole

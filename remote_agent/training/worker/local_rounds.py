@@ -90,7 +90,8 @@ class LocalRounds(Streaming):
         if task.own is not None:
             with self._computing:
                 self._leave_difference(task.step - 1, len(task.own.indices), self._own)
-                self._channel.contribute(task.own.index, result.weight)
+                number, part = task.numbered
+                self._channel.contribute(number, result.weight, part)
         if task.delayed:
             self._assumed = self._weights.clone()
         with self._begun:
@@ -154,7 +155,7 @@ class LocalRounds(Streaming):
             self._gradients.begin(self._inner_views)
             # The number of a slice that no other local step of the round has, for its randomness.
             place = task.own.begin + begin
-            number = task.own.index + number * task.slices
+            number = task.own.index + number * len(task.spans)
             result = self._compute(task.step, Slice.whole(batch, number, place))
             self._gradients.check()
             aside_s += result.aside_s

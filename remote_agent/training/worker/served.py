@@ -33,7 +33,8 @@ from remote_agent.training.shared.messages import (
     StreamedTask,
     WorkerStatus,
 )
-from remote_agent.training.wire.endpoint import StreamInfo
+from remote_agent.training.wire.agreement import EXACT
+from remote_agent.training.wire.endpoint import ShardEndpoint, StreamInfo
 from remote_agent.training.wire.stale_client import StaleClient
 from remote_agent.training.worker.channels import Channel, NetworkChannel, open_channel
 from remote_agent.training.worker.engine import Engine, Parts, unusable
@@ -154,7 +155,12 @@ class StreamedEngine(Served[Streaming]):
 
     def _begin(self, entry: StreamInfo, first: torch.Tensor, late: bool) -> tuple[Streaming, str]:
         done = None if late else self.resumed.step
-        channel = open_channel(entry.layout, entry.shards, entry.secret, first, entry.codecs, done)
+        channel: Channel
+        if entry.relay is not None:
+            relay = ShardEndpoint(address=entry.relay, place="")
+            channel = NetworkChannel(entry.layout.of_one, [relay], entry.secret, first, EXACT, done)
+        else:
+            channel = open_channel(entry.layout, entry.shards, entry.secret, first, entry.codecs, done)
         return self._over(entry, channel), channel.kind
 
     def _over(self, entry: StreamInfo, channel: Channel) -> Streaming:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import threading
 import time
@@ -110,7 +111,8 @@ class Streaming:
                 result = self._gradient_of(task, self._own)
                 computed = time.monotonic() - result.aside_s
                 if not self._offered:
-                    self._channel.contribute(task.own.index, result.weight)
+                    number, part = task.numbered
+                    self._channel.contribute(number, result.weight, part)
         with self._begun:
             self.contributed = task.step
             self._begun.notify_all()
@@ -139,9 +141,19 @@ class Streaming:
                 return Counted()
             gradient = self._channel.spare()
             result = self._gradient_of(task, self._gradients.views(gradient))
+            for other in task.more:
+                result = together(result, self._added(dataclasses.replace(task, own=other, more=()), gradient))
             computed = time.monotonic() - result.aside_s
-            self._channel.contribute_spare(task.own.index, gradient, result.weight)
+            number, part = task.numbered
+            self._channel.contribute_spare(number, gradient, result.weight, part)
         return streamed(result, entered, computed, time.monotonic(), gradient.nbytes, 0)
+
+    def _added(self, task: StreamedTask, gradient: Tensor) -> SliceLoss:
+        """Add the gradient sum of the task's slice to ``gradient``."""
+        also = self._channel.spare()
+        result = self._gradient_of(task, self._gradients.views(also))
+        gradient.add_(also)
+        return result
 
     # --- Left out, and in again --------------------------------------------------------------------------------------
 
@@ -232,7 +244,7 @@ class Streaming:
         self._gradients.begin(views)
         self._offered = False
         began = time.perf_counter()
-        self._compute.on_last = partial(self._last, task.own, began) if mine and self._channel.offering else None
+        self._compute.on_last = partial(self._last, task, began) if mine and self._channel.offering else None
         try:
             result = self._compute(task.step, task.own)
         finally:
@@ -245,12 +257,14 @@ class Streaming:
 
     # --- While backward computes -------------------------------------------------------------------------------------
 
-    def _last(self, own: Slice, began: float, result: SliceLoss) -> None:
+    def _last(self, task: StreamedTask, began: float, result: SliceLoss) -> None:
         """When the slice's last backward begins, offer its gradients during backward, if they are sure to count."""
-        offering = self._channel.offering
+        own, offering = task.own, self._channel.offering
+        assert own is not None, "the task has a slice"
         if offering and self._gradients.once and math.isfinite(result.loss) and len(own.indices) <= self._most_done:
             self._offered = True
-            self._gradients.last(self._at_its_pace(offering(own.index, result.weight), own, began))
+            number, part = task.numbered
+            self._gradients.last(self._at_its_pace(offering(number, result.weight, part), own, began))
         else:
             self._gradients.last(None)
 
@@ -283,6 +297,13 @@ def answered(work: Callable[[], StreamedAnswer]) -> StreamedAnswer:
         return Failed.of(error)
     except TrainingError as error:
         return ShardLinkDown(cause=str(error))
+
+
+def together(one: SliceLoss, other: SliceLoss) -> SliceLoss:
+    """What two slices came to, as one."""
+    weight = one.weight + other.weight
+    loss = (one.loss * one.weight + other.loss * other.weight) / (weight or 1.0)
+    return SliceLoss(loss=loss, weight=weight, aside_s=one.aside_s + other.aside_s)
 
 
 def streamed(

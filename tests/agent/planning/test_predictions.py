@@ -55,10 +55,10 @@ def uneven(**rates: float) -> Survey:
 @pytest.mark.parametrize(
     ("link", "gradients"),
     [
-        ("up_a", 2 * 0.25 + 1 * 0.75),  # what its devices push to b, and weights to b's device
-        ("down_a", 0 * 0.75 + 2 * 0.25),  # no gradients from b; b's part of the weights, twice
-        ("up_b", 0 * 0.75 + 2 * 0.25),
-        ("down_b", 2 * 0.25 + 1 * 0.75),
+        ("up_a", 1 * 0.25 + 1 * 0.75),  # what its devices push to b as one, and weights to b's device
+        ("down_a", 0 * 0.75 + 1 * 0.25),  # no gradients from b; b's part of the weights, once for both
+        ("up_b", 0 * 0.75 + 1 * 0.25),
+        ("down_b", 1 * 0.25 + 1 * 0.75),
     ],
 )
 def test_the_lower_bound_of_a_step_is_what_its_busiest_link_carries(link: str, gradients: float) -> None:

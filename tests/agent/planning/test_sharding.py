@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,7 +41,27 @@ def fleets(draw: st.DrawFn) -> list[Site]:
         )
         for number in range(count)
     ]
+    if draw(st.booleans()):
+        sites = [dataclasses.replace(site, peers=min(1, site.workers)) for site in sites]
     return [*sites, host("worker", draw(st.integers(1, 3)), draw(rates))]
+
+
+@pytest.mark.parametrize(
+    ("workers", "held", "alike"),
+    [
+        ((1, 4), (0, 1), 1),  # those of the crowded host are with the only shard
+        ((4, 4), (0.5, 0.5), 1),
+        ((1, 4, 1), (1 / 3, 1 / 3, 1 / 3), 4 / 3),
+        ((2, 2, 2), (1 / 3, 1 / 3, 1 / 3), 4 / 3),
+    ],
+)
+def test_a_host_with_several_devices_has_a_part_so_that_its_link_carries_one_gradient(
+    workers: tuple[int, ...], held: tuple[float, ...], alike: float
+) -> None:
+    sites = [dataclasses.replace(host(str(number), count), peers=1) for number, count in enumerate(workers)]
+    found = decide(sites, TRAFFIC)
+    assert found.parts == pytest.approx(held)
+    assert found.seconds == pytest.approx(alike * TRAFFIC.gradient / FAST)
 
 
 traffics = st.builds(

@@ -131,6 +131,19 @@ def test_devices_of_one_host_alone_are_one_ring_and_use_no_link() -> None:
     assert found.term(HANDLING) == pytest.approx(2 * 2 * 2 * turn_s / 2 + 2 * touch_s * MILLION)
 
 
+@pytest.mark.parametrize("strategy", ["sync", "local_sgd"])
+@pytest.mark.parametrize("devices", [2, 4])
+def test_devices_of_one_host_send_one_gradient_and_get_the_weights_once(strategy: str, devices: int) -> None:
+    one, more = (
+        survey([host("a", 40, LINK_100M, devices=count), host("b", 40, LINK_100M), host("c", 40, LINK_100M)])
+        for count in (1, devices)
+    )
+    before, found = (predict(fleet, way(fleet, strategy)) for fleet in (one, more))
+    assert found.parts == pytest.approx(before.parts)
+    assert found.link_s == pytest.approx(before.link_s, rel=0.01)
+    assert predict(more, way(more, "ssp")).link_s > 1.2 * predict(one, way(one, "ssp")).link_s, "there it is otherwise"
+
+
 @pytest.mark.parametrize("overlap", [False, True])
 def test_a_round_is_as_many_local_steps_as_fit_into_the_fastest_ones_time(overlap: bool) -> None:
     fleet = survey([host("a", 40), host("b", 20)])

@@ -47,7 +47,7 @@ def gradient(step: int, index: int) -> Tensor:
 
 def counted_of(servers: Sequence[ShardServer], step: int, index: int) -> int:
     """Chunks of a slice that these shards have."""
-    return sum(sum(server.shard.counted(step, index)) for server in servers)
+    return sum(sum(server.shard.counted(Header(Kind.ASK, step=step, slice=index))) for server in servers)
 
 
 def undisturbed(fleet, together, steps: int, codec: str = "fp32") -> Tensor:

@@ -24,6 +24,7 @@ from remote_agent.training.shared import dataplane
 from remote_agent.training.shared.schedule import Schedule
 from remote_agent.training.wire.agreement import EXACT
 from remote_agent.training.wire.errors import StepIncomplete
+from remote_agent.training.wire.frames import Header, Kind
 from remote_agent.training.wire.layout import Layout, plan_layout
 from remote_agent.training.wire.shared_memory.client import SharedMemoryChannel
 from remote_agent.training.wire.shared_memory.messages import SharedMemoryError, available
@@ -207,7 +208,7 @@ def test_a_worker_that_contradicts_the_others_is_told_so_and_they_go_on(server: 
     right.begin(1, 2, 30)
     right.contribute(0)
     end = time.monotonic() + PATIENCE_S
-    while not all(server.shard.counted(1, 0)):
+    while not all(server.shard.counted(Header(Kind.ASK, step=1))):
         assert time.monotonic() < end
         time.sleep(0.001)
     wrong.begin(1, 3, 30)

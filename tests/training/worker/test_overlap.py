@@ -23,6 +23,7 @@ from remote_agent.training.server.update import OptimizerUpdate
 from remote_agent.training.shared.messages import Failed, ShardLinkDown, Slice, StreamedResult, StreamedTask
 from remote_agent.training.wire.agreement import EXACT
 from remote_agent.training.wire.endpoint import ShardEndpoint, place
+from remote_agent.training.wire.frames import Header, Kind
 from remote_agent.training.wire.layout import plan_layout
 from remote_agent.training.worker.channels import NetworkChannel
 from remote_agent.training.worker.device.compute import SliceComputer
@@ -80,7 +81,7 @@ class OneWorker:
 
     def counted(self, step: int) -> int:
         """Chunks of the step's slice that the shards have."""
-        return sum(sum(shard.counted(step, 0)) for shard in self.shards)
+        return sum(sum(shard.counted(Header(Kind.ASK, step=step))) for shard in self.shards)
 
     def at_the_last_gradient(self, do: Callable[[], None]) -> None:
         """The first layer's gradient is the last that backward computes."""

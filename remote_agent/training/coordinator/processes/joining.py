@@ -150,7 +150,7 @@ class Joining:
         entry, host = self.entry, seat.spec.host
         if entry is None:
             return
-        call = actor.call("engine", "join", entry, True)
+        call = actor.call("engine", "join", entry.of(host), True)
         try:
             kind: str | Failed = rpc.get(call, TRANSFER_S)
         except rpc.Timeout:

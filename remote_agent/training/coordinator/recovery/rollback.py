@@ -260,7 +260,7 @@ def _rejoin(
     calls = [
         (
             member,
-            member.call("rejoin", None if member.actor.key in copy.holders else kept, copy.step, entry),
+            member.call("rejoin", None if member.actor.key in copy.holders else kept, copy.step, entry.of(member.host)),
         )
         for member in session.members
     ]

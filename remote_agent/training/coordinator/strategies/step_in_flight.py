@@ -3,18 +3,60 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from remote_agent.protocol import WorkerStep
 from remote_agent.training.coordinator.members import WorkerHandle
+from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.shared.messages import Counted, Slice, StreamedAnswer, StreamedResult, StreamedTask
 from remote_agent.training.shared.rpc import Ref
-from remote_agent.training.shared.slices import SliceSpan
+from remote_agent.training.shared.slices import SliceSpan, counted_at
+from remote_agent.training.wire.endpoint import StreamInfo
+
+
+def slices_of(task: StreamedTask) -> tuple[Slice, ...]:
+    """What a task computes."""
+    return (task.own, *task.more) if task.own is not None else ()
 
 
 def samples_of(task: StreamedTask) -> int:
-    """Number of samples of a task's slice; 0 without one."""
-    return len(task.own.indices) if task.own is not None else 0
+    """Number of samples of a task's slices; 0 without one."""
+    return sum(len(each.indices) for each in slices_of(task))
+
+
+def peer_of(task: StreamedTask) -> str:
+    """The relay that sums a task's slice; empty: none."""
+    return task.peers[task.own.index] if task.own is not None and task.peers else ""
+
+
+def whole_slice(task: StreamedTask, order: SampleOrder) -> StreamedTask:
+    """The task with all spans that are one slice to the shards with its own."""
+    assert task.own is not None, "it has a slice"
+    places = counted_at(len(task.spans), task.peers)
+    slices = [
+        dataclasses.replace(task.own, index=index, indices=order.take(span.begin, span.end), begin=span.begin)
+        for index, span in enumerate(task.spans)
+        if places[index] == places[task.own.index]
+    ]
+    return dataclasses.replace(task, own=slices[0], more=tuple(slices[1:]))
+
+
+def bytes_moved(results: Sequence[tuple[SliceAssignment, StreamedResult]], entry: StreamInfo | None) -> tuple[int, int]:
+    """Bytes that workers sent and received in a step; workers with a relay count once, as the relay does."""
+    alone, sending, getting = [], set[str](), set[str]()
+    for part, result in results:
+        peer = entry.peer(part.member.host) if entry is not None else ""
+        if peer:
+            sending |= {peer} if result.bytes_out else set()
+            getting.add(peer)
+        else:
+            alone.append((result.bytes_out, result.bytes_in))
+    pushed, pulled = sum(out for out, _ in alone), sum(into for _, into in alone)
+    if entry is not None:
+        pushed += len(sending) * entry.codecs.gradients.size(entry.layout.numel)
+        pulled += len(getting) * entry.codecs.weights.size(entry.layout.numel)
+    return pushed, pulled
 
 
 @dataclass(eq=False)
@@ -105,10 +147,10 @@ class StepInFlight:
         """The counted slices with their workers; a slice counted before its worker was lost belongs to this worker."""
         return tuple(
             SliceSpan(
-                part.lost_by if isinstance(part.result, Counted) else part.member.name,
-                part.task.own.begin,
-                part.task.own.begin + part.samples,
+                part.task.spans[each.index].worker if isinstance(part.result, Counted) else part.member.name,
+                each.begin,
+                each.begin + len(each.indices),
             )
             for part in self.parts
-            if part.task.own is not None
+            for each in slices_of(part.task)
         )

@@ -21,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from remote_agent.training.checkpoint.optimizer_state import Snapshot
@@ -40,7 +40,14 @@ from remote_agent.training.coordinator.share_balancer import LAST_HINT, ShareBal
 from remote_agent.training.coordinator.strategies.base import Strategy, report_reissued
 from remote_agent.training.coordinator.strategies.driver import Answered, Driver, Lost, Owed, Stalled
 from remote_agent.training.coordinator.strategies.open_step import resumed
-from remote_agent.training.coordinator.strategies.step_in_flight import SliceAssignment, StepInFlight, samples_of
+from remote_agent.training.coordinator.strategies.step_in_flight import (
+    SliceAssignment,
+    StepInFlight,
+    bytes_moved,
+    peer_of,
+    samples_of,
+    whole_slice,
+)
 from remote_agent.training.deadlines import given_up_after, late_after
 from remote_agent.training.errors import ServerGone, WeightsGone
 from remote_agent.training.shared.figures import whole
@@ -143,6 +150,7 @@ class Streamed(Strategy):
             local_batch=self._local_batch,
             coordinator=session.coordinator,
             watched=session.watched if session.plateau else (),
+            peers=self._peers([member for member, _, _ in slices]),
         )
         current = StepInFlight(common, last)
         if self._is_delayed(current):
@@ -152,12 +160,22 @@ class Streamed(Strategy):
             current.parts.append(SliceAssignment(task, member, member.call("step", task), time.monotonic()))
         return current
 
+    def _peers(self, members: Sequence[WorkerHandle]) -> tuple[str, ...]:
+        """The relay of each one's slice; empty where nothing is added up."""
+        peers = tuple(self._peer(member) for member in members)
+        return peers if any(peers) else ()
+
+    def _peer(self, member: WorkerHandle) -> str:
+        """Its relay; empty: it has none."""
+        entry = self._session.joining.entry
+        return entry.peer(member.host) if entry is not None else ""
+
     def _resume(self, open_step: OpenStep) -> StepInFlight:
         """Continue a step that a killed coordinator had issued; issue the slices that no worker has started."""
         self._newest = open_step.common.step
         current, missing = resumed(self._session, open_step)
         for owner, task in missing.items():
-            current.parts.append(self._reissue(current.parts, task, owner))
+            self._reissue(current.parts, task, owner)
         return current
 
     def _span(self, step: int) -> tuple[int, int]:
@@ -247,11 +265,13 @@ class Streamed(Strategy):
         self, lost: SliceAssignment, current: StepInFlight, parts: list[SliceAssignment], to: list[SliceAssignment]
     ) -> None:
         """Remove a lost worker's part from ``parts``, and put its reissued slice into ``to``."""
+        if lost not in parts:
+            return  # another worker computes its whole slice
         parts.remove(lost)
         if lost.task.own is None:
             return
         if not self._all_came_later(lost.task.step):
-            to.append(self._reissue(to, lost.task, lost.owner))
+            self._reissue(to, lost.task, lost.owner)
         elif current.delayed or self._before is not None:
             # A worker without the weights of both open rounds can't continue them.
             raise WeightsGone("the last worker was lost", hint=LAST_HINT, host=lost.member.host)
@@ -270,16 +290,28 @@ class Streamed(Strategy):
             return
         unassigned, current.unassigned = current.unassigned, []
         for lost in unassigned:
-            current.parts.append(self._reissue(current.parts, lost.task, lost.owner))
+            self._reissue(current.parts, lost.task, lost.owner)
 
-    def _reissue(self, parts: list[SliceAssignment], task: StreamedTask, lost_by: str) -> SliceAssignment:
+    def _reissue(self, parts: list[SliceAssignment], task: StreamedTask, lost_by: str) -> None:
+        """Have another worker do a slice: of a part, one with the same relay, or else one that does the whole slice."""
+        near = None
+        if task.own is not None and task.numbered[1].of:
+            peer = peer_of(task)
+            near = [each for each in self._session.members if each.entered <= task.step and self._peer(each) == peer]
+            if not near:
+                near, task = None, whole_slice(task, self._session.order)
+                same = [part for part in parts if part.task.step == task.step and peer_of(part.task) == peer]
+                if any(part.task.more for part in same):
+                    return
+                for part in same:  # they are lost, or done, and none of them may have come
+                    parts.remove(part)
         busy: dict[WorkerHandle, float] = {}
         for part in parts:
             busy[part.member] = busy.get(part.member, 0.0) + part.member.track.current.seconds(part.samples)
-        substitute = self._balancer.substitute(samples_of(task), busy, task.step)
+        substitute = self._balancer.substitute(samples_of(task), busy, task.step, near)
         answer = substitute.call_in(REPAIR, "repair", task)
         LOG.info("step %d: %d samples of %s are reissued to %s", task.step, samples_of(task), lost_by, substitute.name)
-        return SliceAssignment(task, substitute, answer, time.monotonic(), lost_by, repair=True)
+        parts.append(SliceAssignment(task, substitute, answer, time.monotonic(), lost_by, repair=True))
 
     def _issue_again(self, current: StepInFlight, ahead: StepInFlight | None) -> None:
         """Reissue the current steps to workers that came back after all had been lost."""
@@ -289,7 +321,8 @@ class Streamed(Strategy):
             unassigned, each.unassigned = each.unassigned, []
             each.begun = time.monotonic()
             for number, member in enumerate(self._session.members):
-                given = unassigned.pop(0) if unassigned and not number else None
+                # A part of a slice is given to whoever can do the rest of it, too.
+                given = unassigned.pop(0) if unassigned and not number and not each.common.peers else None
                 task = each.task(given.task.own if given is not None else None)
                 lost_by = given.member.name if given is not None else ""
                 each.parts.append(SliceAssignment(task, member, member.call("step", task), each.begun, lost_by))
@@ -324,13 +357,14 @@ class Streamed(Strategy):
             self._loss = sum(weight * loss for weight, loss in counted) / sum(weight for weight, _ in counted)
         for part, result in results:
             part.member.took(result.stamps)
+        pushed, pulled = bytes_moved(results, self._session.joining.entry)
         return StepReport(
             step=current.step,
             loss=self._loss,
             samples=current.common.samples,
             seconds=seconds,
-            bytes_pushed=sum(result.bytes_out for _, result in results),
-            bytes_pulled=sum(result.bytes_in for _, result in results),
+            bytes_pushed=pushed,
+            bytes_pulled=pulled,
             workers=current.times(seconds, now),
             weights=partial(newest_weights, self._session.members, self._heartbeat),
             slices=current.counted(),

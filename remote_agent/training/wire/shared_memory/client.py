@@ -11,6 +11,7 @@ import time
 import torch
 from torch import Tensor
 
+from remote_agent.training.shared.slices import WHOLE, Part
 from remote_agent.training.wire.deadlines import JOIN_S
 from remote_agent.training.wire.errors import StepIncomplete
 from remote_agent.training.wire.exchanging import equal_weight
@@ -82,8 +83,9 @@ class SharedMemoryChannel:
         self._opened = (step, slices, samples)
         self._offered, self._contributed = None, 0
 
-    def contribute(self, index: int, weight: float | None = None) -> None:
+    def contribute(self, index: int, weight: float | None = None, part: Part = WHOLE) -> None:
         """Contribute slice ``index`` of the step from :attr:`gradient`, which must not change until the step ends."""
+        assert not part.of, "a shard in shared memory counts slices"
         if self.gradient is not self._shared_gradient:
             self._shared_gradient.copy_(self.gradient)
         self._offered = time.monotonic()
@@ -93,8 +95,9 @@ class SharedMemoryChannel:
         """Memory for the gradient of a slice that another worker has lost."""
         return torch.empty(self._layout.numel, dtype=torch.float32, device=self.gradient.device)
 
-    def contribute_spare(self, index: int, gradient: Tensor, weight: float | None = None) -> None:
+    def contribute_spare(self, index: int, gradient: Tensor, weight: float | None = None, part: Part = WHOLE) -> None:
         """Contribute slice ``index`` of the step from ``gradient``, which :meth:`spare` returned."""
+        assert not part.of, "a shard in shared memory counts slices"
         descriptor, shared = memory.allocate(self._layout.numel)
         try:
             shared.copy_(gradient)

@@ -111,7 +111,7 @@ def takeover_point(
     )
     earlier = {
         member.name: tuple(
-            dataclasses.replace(common, step=step, spans=_cut_of(step, cuts, made))
+            dataclasses.replace(common, step=step, spans=_cut_of(step, cuts, made), peers=())
             for step in range(status.step + 1, newest)
             if status.under_way is None or status.under_way.step != step
         )
