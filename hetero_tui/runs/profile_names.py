@@ -22,14 +22,14 @@ OF_NO_MATTER = frozenset(
 )
 """Settings that change nothing of what is measured."""
 
-MEASURED = 3
+MEASURED = 4
 """What is measured: another number, and what an earlier version has kept is not found."""
 
 
 def profile_name(order: Order, archive: bytes | None, spec: protocol.RunSpec, facts: Mapping[str, HostFacts]) -> str:
     """Names what is measured of an order: its code, the settings that matter, and the hosts.
 
-    Of these their devices, versions, and whether they run on their batteries.
+    Of these their devices, addresses (another one is another link), versions, and whether they run on their batteries.
     """
     settings = {name: value for name, value in order.settings.items() if name not in OF_NO_MATTER}
     strategy = order.settings.get("strategy")
@@ -44,10 +44,15 @@ def profile_name(order: Order, archive: bytes | None, spec: protocol.RunSpec, fa
         sorted((device.host, device.device, device.name, device.max_batch or 0) for device in spec.devices),
         spec.server_host,
         [
-            (host, facts[host].python.version, sorted(_versions(facts[host]).items()), facts[host].power == "battery")
+            (
+                host,
+                facts[host].reached or "",
+                facts[host].python.version,
+                sorted(_versions(facts[host]).items()),
+                facts[host].power == "battery",
+            )
             for host in hosts
         ],
-        spec.epoch,
     )
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
 

@@ -69,11 +69,14 @@ def test_what_is_older_than_two_weeks_or_from_the_future_is_old() -> None:
     assert dataclasses.replace(FOUND, time=0.0).is_old(NOW)
 
 
-def test_another_version_or_a_battery_asks_for_another_measurement(make_facts) -> None:
+def test_another_version_address_or_a_battery_asks_for_another_measurement_but_not_another_up(make_facts) -> None:
     order, usual = read_order("digits", [], ()), make_facts()
 
-    def name(facts: object) -> str:
-        return profile_name(order, None, SPEC, {"laptop": facts})  # type: ignore[dict-item]
+    def name(facts: object, spec: protocol.RunSpec = SPEC) -> str:
+        return profile_name(order, None, spec, {"laptop": facts})  # type: ignore[dict-item]
+
+    assert name(usual) == name(usual, dataclasses.replace(SPEC, epoch=SPEC.epoch + 1))
+    assert name(usual) != name(make_facts(reached="10.1.2.3"))
 
     assert name(usual) == name(make_facts(power="mains")) == name(make_facts(clock=5.0))
     newer = make_facts(packages=dict(usual.packages) | {"torch": "99.0"})
