@@ -23,6 +23,10 @@ FOUND = [
     ("pipeline", 3893),  # a stage was lost before the model was cut
     ("sync", 1178),  # shards were lost more often than the run would bear, within seconds
     ("local_sgd_overlap", 4862),
+    (
+        "local_sgd",
+        108073,
+    ),  # a worker that was stopped received three steps at once, and waited for one of them for good
     ("local_sgd", 5841),  # the last worker was lost in the first step, a part of which the shards had made
 ]
 

@@ -133,7 +133,9 @@ class ExchangeClient(ShardLinks[NewWeights]):
                 raise StepIncomplete(
                     f"{missing} are not here after {deadline:g} s", hint="a worker has not sent its slice"
                 )
-            self.step, self._now = incoming.step, None
+            if self.step is not None:  # else later steps' weights came meanwhile, too many to keep: fetch is next
+                self.step = incoming.step
+            self._now = None
         for link in self._links:
             link.forget_gradients()
 

@@ -174,6 +174,20 @@ def test_a_worker_that_missed_steps_is_told_and_can_fetch(fleet) -> None:
     away.step(5, [(0, gradient(5, 0))], 1, 10)
 
 
+def test_a_worker_that_slept_through_steps_while_it_waited_for_one_is_told(fleet) -> None:
+    shards = fleet(CUT, start(), ADAMW)
+    working, asleep = shards.join(), shards.join()
+    exchanging = asleep.client.begin(1, 1, 10, asleep.weights, asleep.new)
+    for step in range(1, 5):
+        working.step(step, [(0, gradient(step, 0))], 1, 10)
+    until(lambda: asleep.client.step is None and exchanging.incoming.whole)
+    exchanging.finish(DEADLINE)
+    with pytest.raises(FellBehind, match="fetch"):
+        asleep.client.begin(2, 1, 10, asleep.new, asleep.weights)
+    assert asleep.client.fetch(asleep.weights, DEADLINE) == 4
+    assert torch.equal(asleep.weights, working.weights)
+
+
 def test_a_shard_that_stays_away_is_reported_with_its_host(fleet, monkeypatch) -> None:
     monkeypatch.setattr(link, "RECONNECT_S", 0.3)
     shards = fleet(CUT, start(), ADAMW)
