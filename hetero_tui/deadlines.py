@@ -1,4 +1,4 @@
-"""Defines the deadlines of all waits on the laptop, in seconds."""
+"""Defines the deadlines of waits on the laptop, in seconds."""
 
 from __future__ import annotations
 

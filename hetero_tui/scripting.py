@@ -100,3 +100,12 @@ class Scripting(Installing):
         if self._fleet.inventory.host(host) is None:
             known = ", ".join(entry.name for entry in self._fleet.inventory.hosts)
             raise UsageError(f"no host {host!r} in the inventory", step=step, hint=f"hosts: {known}")
+
+    def _refuse_server(self, host: str) -> None:
+        entry = self._fleet.inventory.host(host)
+        if entry is not None and entry.role == "server":
+            raise UsageError(
+                f"{host} has `role: server`: it holds weights, and has no worker that could leave the run",
+                step="drain",
+                hint=f"to continue without it: hetero-tui down, hetero-tui remove {host}, hetero-tui resume",
+            )

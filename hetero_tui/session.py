@@ -274,9 +274,10 @@ class Session(Scripting):
     async def drain(self, host: str) -> membership.Asked:
         """Take ``host`` out of the current run after its step, without loss.
 
-        Raises UsageError if the inventory has no such host, RunError if no run is in progress.
+        Raises UsageError if the inventory has no such host, or it is only a server, RunError if no run is in progress.
         """
         self._refuse_unknown(host, step="drain")
+        self._refuse_server(host)
         with self._working("draining"):
             asked = await membership.drain(self.inventory.cluster, self._fleet.transports, host)
             self.notice(Level.INFO, asked.said)

@@ -1,4 +1,4 @@
-"""Defines the deadlines of all waits of the agent, in seconds."""
+"""Defines the deadlines of waits of the agent, in seconds."""
 
 from __future__ import annotations
 

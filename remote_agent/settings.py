@@ -138,13 +138,14 @@ class TrainingConfig:
         seed: of the initial weights, the order of the samples and each slice's randomness (dropout).
         strategy: how the workers train together. ``sync``: exact, with a parameter server. ``allreduce``: exact,
             without a server; also used by ``sync`` for a model that a server can't hold (batch normalisation, dtypes
-            other than float32). ``ssp``, ``async``: workers do not wait for each other. ``local_sgd``: workers exchange
-            weights once a round. ``pipeline``: exact; each device holds some layers of a model that is too large for
-            one device. ``auto``: the exact strategy and the machines with the shortest predicted step; ``pipeline`` if
-            the model fits on no device.
+            other than float32). ``async``: workers do not wait for each other. ``ssp``: a worker that is more than
+            ``staleness`` slices ahead waits for the slowest. ``local_sgd``: workers exchange weights once a round.
+            ``pipeline``: exact; each device holds some layers of a model that is too large for one device.
+            ``auto``: the exact strategy and the machines with the shortest predicted step; ``pipeline`` if the model
+            fits on no device.
         allow: ``inexact`` lets ``strategy=auto`` also choose strategies and codecs whose weights differ from those of
             one process, and lets ``pipeline`` choose a codec if this makes a step shorter.
-        staleness: steps that a worker may be ahead of the slowest, with ``ssp``.
+        staleness: slices that a worker may be ahead of the slowest, with ``ssp``.
         shards: parts of the parameter server, each on a host of its own; 0: the number with the shortest predicted
             step.
         checkpoint_every: steps from one checkpoint to the next; 0: save by time, as ``checkpoint_seconds`` says.

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hetero_tui import deadlines, events
-from hetero_tui.errors import ClusterError, RunError
+from hetero_tui.errors import ClusterError, RunError, UsageError
 from hetero_tui.events import ClusterState
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.inventory import Host, Inventory
@@ -37,6 +37,15 @@ async def test_a_stop_or_a_drain_that_ends_first_leaves_the_session_busy_with_th
                 await session.drain("laptop")
             assert session.busy == "starting"
         assert session.busy == ""
+
+
+async def test_a_drain_of_a_server_is_refused_since_it_has_no_worker(tmp_path: Path) -> None:
+    nas = Host(name="nas", connection="local", role="server")
+    inventory = Inventory(cluster=f"none-{secrets.token_hex(4)}", hosts=(nas,))
+    async with Session(inventory, tmp_path / "inventory.yaml", ledger_folder=tmp_path) as session:
+        with pytest.raises(UsageError, match="nas has `role: server`") as refused:
+            await session.drain("nas")
+    assert "hetero-tui remove nas" in refused.value.hint
 
 
 async def test_an_operation_that_ends_before_a_stop_that_goes_on_leaves_the_session_busy(session: Session) -> None:

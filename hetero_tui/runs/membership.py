@@ -42,7 +42,7 @@ async def drain(cluster: str, transports: Mapping[str, Transport], host: str) ->
     head, run = await _under_way(cluster, transports, "drain")
     told = await _tell(cluster, transports[head], run.id, protocol.RunCommand(command=ControlCommand.DRAIN, host=host))
     if told.is_out:
-        return Asked(run.id, f"{host} has no part in {run.id} now, and gets none until it is undrained")
+        return Asked(run.id, f"no worker of {host} trains in {run.id} now, and none will until it is undrained")
     if told.stays:
         others = f"every host that trains was told to leave, and {run.id} needs one"
         return Asked(run.id, f"{others}: {host} leaves when another one takes part; `hetero-tui stop` ends the run")

@@ -1,4 +1,4 @@
-"""Defines the deadlines of all waits of the engine, in seconds."""
+"""Defines the deadlines of waits of the engine, in seconds."""
 
 from __future__ import annotations
 

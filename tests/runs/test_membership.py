@@ -16,7 +16,7 @@ from remote_agent import protocol
     [
         (protocol.Told(), "text-1 is told to go on without nas"),
         (protocol.Told(stays=True), "nas leaves when another one takes part"),
-        (protocol.Told(is_out=True), "nas has no part in text-1 now"),
+        (protocol.Told(is_out=True), "no worker of nas trains in text-1 now"),
     ],
 )
 async def test_a_drain_says_whether_the_host_leaves(

@@ -1,4 +1,4 @@
-"""Defines the deadlines of all waits of the exchange, in seconds."""
+"""Defines the deadlines of waits of the exchange, in seconds."""
 
 from __future__ import annotations
 
