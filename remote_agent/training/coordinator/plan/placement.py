@@ -28,6 +28,14 @@ KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40), 
 """glibc's malloc keeps what was freed, as torch's allocators on GPUs do: a step's tensors have the sizes of the last
 step's, and to get fresh pages for them from the kernel can cost as much as to compute them. (See mallopt(3).)"""
 
+MAP_LARGE_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 22),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "MALLOC_ARENA_MAX": "1",
+}
+"""The same for a stage of a pipeline, whose memory is planned, except that tensors of 4 MB and more have pages of their
+own. Otherwise small tensors take pieces of the room that large ones left, and a stage grew by half within 30 steps."""
+
 RETURN_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 18), "MALLOC_ARENA_MAX": "1"}
 """A server computes little and holds much: what it freed goes back to the system, so that nothing of the weights' size
 lies about in pieces (``benchmarks.memory``: the parameters' bytes less)."""
@@ -61,9 +69,9 @@ class Placement:
     threads: int
     gpus: int = 0
 
-    def options(self) -> dict[str, Any]:
-        """Ray's options for the worker's actor."""
-        return actor_options(self.node) | {"num_gpus": self.gpus}
+    def options(self, malloc: Mapping[str, str]) -> dict[str, Any]:
+        """Ray's options for the worker's actor; ``malloc`` as for :func:`actor_options`."""
+        return actor_options(self.node, malloc) | {"num_gpus": self.gpus}
 
 
 def actor_options(node: Node, malloc: Mapping[str, str] = KEEP_MEMORY) -> dict[str, Any]:

@@ -213,7 +213,9 @@ class Workers:
         # How a sum is split over threads changes its last bits.
         threads = 1 if self._request.config.deterministic else seat.threads
         log = self._request.logged, seat.worker.partition("/")[2]
-        actor = rpc.start(Worker, seat.options(), seat.spec.device, threads, *log, groups=GROUPS, name=name)
+        is_stage = spec_of(self._request.config.strategy).split
+        options = seat.options(placement.MAP_LARGE_MEMORY if is_stage else placement.KEEP_MEMORY)
+        actor = rpc.start(Worker, options, seat.spec.device, threads, *log, groups=GROUPS, name=name)
         if self._request.prints is not None:
             self._request.prints.watch(seat.worker, actor)
         with self._lock:
