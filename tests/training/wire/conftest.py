@@ -91,14 +91,17 @@ class Cable:
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         self._sockets: list[socket.socket] = []
         self._limit: int | None = None
-        self._limited = True
+        self._limited, self._for_good = True, False
         self.broken = threading.Event()
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def break_after(self, count: int, *, to_shard: bool = True) -> None:
-        """Break every connection once `count` more bytes went that way; connections made later are whole."""
+    def break_after(self, count: int, *, to_shard: bool = True, for_good: bool = False) -> None:
+        """Break every connection once `count` more bytes went that way; connections made later are whole.
+
+        `for_good`: none is made later.
+        """
         self.broken.clear()
-        self._limit, self._limited = count, to_shard
+        self._limit, self._limited, self._for_good = count, to_shard, for_good
 
     def cut(self) -> None:
         self._limit = None
@@ -131,7 +134,7 @@ class Cable:
                 if to_shard == self._limited and self._limit is not None:
                     self._limit -= len(data)
                     if self._limit < 0:
-                        self.cut()
+                        (self.close if self._for_good else self.cut)()
                         return
                 target.sendall(data)
         for one in (source, target):

@@ -66,11 +66,9 @@ def test_a_worker_dies_halfway_through_its_push_and_another_sends_the_slice_agai
     buffers = torch.empty(NUMBERS), torch.empty(NUMBERS)
     dying.fetch(buffers[0], DEADLINE)
     for cable in cables:
-        cable.break_after(150_000)
+        cable.break_after(150_000, for_good=True)
     dying.begin(1, 2, 10, *buffers).contribute(1, gradient(1, 1)).offer(0, NUMBERS)
     assert all(cable.broken.wait(DEADLINE) for cable in cables)
-    for cable in cables:
-        cable.close()
     until(lambda: counted_of(shards.servers, 1, 1))
     assert counted_of(shards.servers, 1, 1) < len(CUT.chunks)
 
