@@ -62,7 +62,7 @@ class PublishedChunks(HeldChunks):
             Whether it counted; not if it was counted before, or its step is over.
 
         Raises:
-            MalformedFrame: it does not fit to the step.
+            MalformedFrame: it does not fit the step.
             ExchangeError: the optimizer failed.
         """
 

@@ -82,20 +82,7 @@ class Shard(PublishedChunks):
     # --- Gradients in ------------------------------------------------------------------------------------------------
 
     def contribute(self, header: Header, payload: Tensor, scratch: Tensor) -> bool:
-        """Count a GRADIENT frame; the last slice of a chunk makes its step and publishes it.
-
-        Args:
-            header: the frame's.
-            payload: of :meth:`payload_size` bytes (uint8).
-            scratch: float32, as long as the longest chunk; overwritten.
-
-        Returns:
-            Whether it counted; not if it was counted before, or its step is over.
-
-        Raises:
-            MalformedFrame: it does not fit the step.
-            ExchangeError: the optimizer failed.
-        """
+        """Count a GRADIENT frame, as the base says; the last slice of a chunk makes its step and publishes it."""
         chunk = header.chunk
         codec = self.codecs.gradients if header.codec == self.codecs.gradients.code else EXACT.gradients
         entry = self._sums[chunk]
