@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib
 import json
 import logging
 import os
@@ -84,7 +85,14 @@ def local_ray(modules: Sequence[str] = ()) -> Iterator[None]:
     import ray
 
     with tempfile.TemporaryDirectory(prefix="ht", dir="/tmp") as folder, forked_workers(Path(folder), modules):
-        ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(
+            address="local",
+            num_cpus=4,
+            num_gpus=1,  # so many slots: a script's worker on any device but the CPU asks for one
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
         try:
             yield
         finally:
@@ -166,6 +174,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", default="2,3", help="of 2 and 3 (default: both)")
     parser.add_argument("--strategy", default="sync", help="of sync and allreduce, with commas between")
     parser.add_argument(
+        "--device", choices=("cpu", "twin"), default="cpu", help="of the first worker; twin: with memory of its own"
+    )
+    parser.add_argument(
         "--kill", action="store_true", help="a worker is killed in the middle, where the case allows it"
     )
     parser.add_argument("--markdown", type=Path, help="write the table to this file")
@@ -178,8 +189,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names, areas = options.only.split(",") if options.only else list(CASES), options.areas.split(",")
     cases = [CASES[name] for name in names if not options.areas or CASES[name].area in areas]
     cases = [case for case in cases if case.quick or not options.quick]
+    if options.device != "cpu":
+        importlib.import_module("benchmarks.compatible.accelerator").register()
     ways = [
-        Way(workers=int(workers), strategy=strategy, killed=options.kill)
+        Way(workers=int(workers), strategy=strategy, killed=options.kill, device=options.device)
         for strategy in options.strategy.split(",")
         for workers in options.workers.split(",")
     ]

@@ -129,7 +129,7 @@ class Served:
 
     def _next(self, tokens: Sequence[int], kept: _Kept, temperature: float, top: int, chance: torch.Generator) -> int:
         with self._lock, torch.inference_mode():
-            logits = self._after(tokens, kept).double().cpu()
+            logits = self._after(tokens, kept).cpu().double()
             if not logits.isfinite().all():
                 raise JobError("the model gave numbers that are not finite")
             if temperature == 0:

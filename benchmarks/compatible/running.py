@@ -56,9 +56,11 @@ class Way:
     workers: int = 2
     strategy: str = "sync"
     killed: bool = False
+    device: str = "cpu"
 
     def __str__(self) -> str:
-        return f"{self.strategy}, {self.workers} workers" + (", one killed" if self.killed else "")
+        where = "" if self.device == "cpu" else f" on {self.device}"
+        return f"{self.strategy}, {self.workers} workers{where}" + (", one killed" if self.killed else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,18 +180,19 @@ def trained(case: Case, way: Way, folder: Path, watched: Watched, *, undisturbed
     torch.manual_seed(0)
     # A device takes whole units.
     limits = [max(most, config.unit) for most in LIMITS[way.workers, way.killed]]
-    with unequal(limits), _watching(watched):
+    with unequal(limits, way.device), _watching(watched):
         return trainer.train(folder=folder, progress=False)
 
 
 @contextlib.contextmanager
-def unequal(limits: Sequence[int]) -> Iterator[None]:
-    """The devices that are chosen for a script take at most so many samples each."""
+def unequal(limits: Sequence[int], device: str = "cpu") -> Iterator[None]:
+    """The devices that are chosen for a script take at most so many samples each; the first is a ``device``."""
     choose = placement.choose
 
     def limited(*arguments: Any) -> tuple[DeviceSpec, ...]:
-        chosen = choose(*arguments)
-        return tuple(dataclasses.replace(spec, max_batch=most) for spec, most in zip(chosen, limits, strict=True))
+        names = [device, *["cpu"] * (len(limits) - 1)]
+        chosen = zip(choose(*arguments), limits, names, strict=True)
+        return tuple(dataclasses.replace(spec, max_batch=most, device=name) for spec, most, name in chosen)
 
     with mock.patch.object(placement, "choose", limited):
         yield

@@ -271,7 +271,7 @@ def _leave(folder: Path) -> NoReturn:
 def _open_process(pid: int) -> int | None:
     """A descriptor that becomes readable when the process ends; None where the system has none, or it has ended."""
     if sys.platform == "linux":
-        with suppress(OSError):
+        with suppress(OSError, AttributeError):  # a Python that was built on an old Linux has no such function
             return os.pidfd_open(pid)
     return None
 

@@ -44,7 +44,7 @@ from remote_agent.training.user_code import checks
 from remote_agent.training.wire.agreement import Codecs
 from remote_agent.training.wire.endpoint import ShardEndpoint, StreamInfo, place
 from remote_agent.training.wire.layout import Layout
-from remote_agent.training.wire.shared_memory.messages import available
+from remote_agent.training.wire.shared_memory.memory import available
 
 LOG = logging.getLogger(__name__)
 

@@ -91,7 +91,7 @@ class _Call:
         weight = self.arguments.arguments["weight"]
         if weight is None:
             return float(counts.sum())
-        return float(weight[target[counts]].double().sum())
+        return float(weight[target[counts]].cpu().double().sum())
 
     def is_plain(self) -> bool:
         """Whether the mean is over all labels alike."""

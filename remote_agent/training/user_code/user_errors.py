@@ -140,6 +140,9 @@ _FULL = (
 _MIXED = re.compile(r"\bfloat\b.*\bdouble\b|\bdouble\b.*\bfloat\b", re.IGNORECASE)
 """What torch says where float32 meets float64."""
 
+_DEVICES = re.compile(r"same device|on cpu but expected|Placeholder storage|Passed CPU tensor|Tensor\) should be")
+"""What torch says where a tensor is on the CPU and others on a GPU: of CUDA, and of MPS."""
+
 
 def as_job_error(where: str, error: BaseException) -> JobError:
     """``error`` of the user's code, called for ``where``, with the lines that the user wrote.
@@ -157,6 +160,8 @@ def as_job_error(where: str, error: BaseException) -> JobError:
         hint = "the device's memory is full: lower batch_size, or set max_batch for the host"
     elif isinstance(error, RuntimeError) and _MIXED.search(str(error)):
         hint = "the data is float64, as numpy has it, and the model float32: x.astype('float32') makes them alike"
+    elif isinstance(error, RuntimeError) and _DEVICES.search(str(error)):
+        hint = "make tensors where the batch's are, as in torch.arange(n, device=x.device), or as buffers of the model"
     elif isinstance(error, SystemExit):
         hint = "a job's code must not end its process: raise an exception that says what is wrong"
     return JobError(f"{_place(where, own)}: {headline(error)}", hint=hint, detail="\n".join(_detail(error)))

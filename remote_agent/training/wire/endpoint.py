@@ -9,7 +9,7 @@ from pathlib import Path
 from remote_agent.training.shared.dataplane import StreamPlan
 from remote_agent.training.wire.agreement import Codecs
 from remote_agent.training.wire.layout import Layout
-from remote_agent.training.wire.shared_memory.messages import available
+from remote_agent.training.wire.shared_memory.memory import available
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -91,6 +91,7 @@ class Worker(LinkEnd):
         try:
             factory = job.guard("loading the job", job.loads, blob)
             self._device = devices.find(self._wanted)  # its kind may be the job's own
+            devices.select(self._device)
             model = job.create_model(factory, config.seed, config)
             checks.load_first(model, state)
             split = spec_of(config.strategy).split

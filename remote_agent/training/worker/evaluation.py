@@ -50,6 +50,7 @@ class BatchMeter:
         Raises:
             JobError: the job's metrics, model or data raised.
         """
+        devices.select(self._device)
         with untouched(self._model, self._device, self.changing), torch.no_grad():
             self._model.eval()
             return {number: self._of(data, number, indices) for number, indices in batches}

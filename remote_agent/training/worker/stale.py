@@ -30,6 +30,7 @@ from remote_agent.training.shared import flat
 from remote_agent.training.shared.flat import Payload
 from remote_agent.training.shared.messages import Failed, ShardLinkDown, StaleResult, StaleTask, Stamps
 from remote_agent.training.wire.stale_client import StaleClient
+from remote_agent.training.worker.device import backend
 from remote_agent.training.worker.device.compute import SliceLoss
 from remote_agent.training.worker.gradients import Gradients
 from remote_agent.training.worker.streamed import Compute
@@ -267,7 +268,7 @@ class StaleSteps:
         """Clip the slice's mean gradient; ``gradient`` is the sum of what weighs ``weight``."""
         if not self._clip_norm or not weight:
             return
-        norm = float(torch.linalg.vector_norm(gradient, dtype=torch.float64)) / weight
+        norm = float(torch.linalg.vector_norm(gradient, dtype=backend.of(gradient.device).widest)) / weight
         factor = self._clip_norm / (norm + _CLIP_EPSILON)
         if not factor >= 1:  # NaN clips too: it has to stay visible
             gradient.mul_(factor)

@@ -140,6 +140,12 @@ def test_a_supervisor_without_a_node_ends_at_once(agent, folder):
     assert "no node was started here" in done.stdout
 
 
+def test_a_python_built_for_an_old_linux_watches_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As uv's are: ``os`` has no ``pidfd_open`` there."""
+    monkeypatch.delattr(os, "pidfd_open", raising=False)
+    assert supervisor._open_process(os.getpid()) is None
+
+
 def test_a_word_that_is_garbage_counts_as_none(folder):
     write_private(supervision.path(folder), '{"phase": 1}')
     assert supervision.read(folder) is None

@@ -27,7 +27,8 @@ from remote_agent.training.wire.errors import StepIncomplete
 from remote_agent.training.wire.frames import Header, Kind
 from remote_agent.training.wire.layout import Layout, plan_layout
 from remote_agent.training.wire.shared_memory.client import SharedMemoryChannel
-from remote_agent.training.wire.shared_memory.messages import SharedMemoryError, available
+from remote_agent.training.wire.shared_memory.memory import allocate, attach, available
+from remote_agent.training.wire.shared_memory.messages import SharedMemoryError
 
 pytestmark = pytest.mark.skipif(not available(), reason="shared memory is for Linux")
 
@@ -40,6 +41,16 @@ def optimizer(weights: Tensor) -> torch.optim.Optimizer:
     """Two parameter groups with options of their own."""
     parts = [nn.Parameter(part.clone()) for part in weights.split([600, 400])]
     return torch.optim.AdamW([{"params": [parts[0]]}, {"params": [parts[1]], "weight_decay": 0.3}], lr=0.01)
+
+
+def test_a_python_built_for_an_old_linux_shares_memory_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As uv's are: ``os`` has no ``memfd_create`` there."""
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    assert available()
+    descriptor, memory = allocate(NUMEL)
+    attach(descriptor, NUMEL).fill_(3)
+    os.close(descriptor)
+    assert bool((memory == 3).all())
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from remote_agent.training.wire.agreement import Codecs
 from remote_agent.training.wire.endpoint import ShardEndpoint, place
 from remote_agent.training.wire.layout import plan_layout
 from remote_agent.training.wire.shared_memory.client import SharedMemoryChannel
-from remote_agent.training.wire.shared_memory.messages import available
+from remote_agent.training.wire.shared_memory.memory import available
 from remote_agent.training.worker.channels import Channel, NetworkChannel, open_channel
 
 pytestmark = pytest.mark.skipif(not available(), reason="shared memory is for Linux")

@@ -22,7 +22,7 @@ from remote_agent.training.shared.messages import Counted, ShardLinkDown, Slice,
 from remote_agent.training.wire.agreement import EXACT
 from remote_agent.training.wire.endpoint import ShardEndpoint, place
 from remote_agent.training.wire.layout import plan_layout
-from remote_agent.training.wire.shared_memory.messages import available
+from remote_agent.training.wire.shared_memory.memory import available
 from remote_agent.training.worker.channels import Channel, open_channel
 from remote_agent.training.worker.device.compute import SliceComputer
 from remote_agent.training.worker.streamed import Streaming

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
+import sys
 
 import torch
 from torch import Tensor
 
 _BYTES = 4
+_CLOSE_ON_EXEC = 1  # MFD_CLOEXEC
+
+
+def available() -> bool:
+    """Whether this computer has such memory.
+
+    The C library is asked, and not ``os``: a Python that was built for older Linuxes, as uv's are, does not have the
+    function.
+    """
+    return sys.platform == "linux" and hasattr(ctypes.CDLL(None), "memfd_create")
 
 
 def allocate(numel: int) -> tuple[int, Tensor]:
@@ -17,7 +29,9 @@ def allocate(numel: int) -> tuple[int, Tensor]:
     Raises:
         OSError: there is not enough memory.
     """
-    descriptor = os.memfd_create("hetero-tui", os.MFD_CLOEXEC)
+    descriptor = ctypes.CDLL(None, use_errno=True).memfd_create(b"hetero-tui", _CLOSE_ON_EXEC)
+    if descriptor < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     try:
         # Allocate now; at the first write a lack of memory would be a signal instead of an error.
         os.posix_fallocate(descriptor, 0, _BYTES * numel)

@@ -6,7 +6,6 @@ import enum
 import os
 import socket
 import struct
-import sys
 from dataclasses import dataclass
 
 from remote_agent.training.errors import TrainingError
@@ -53,11 +52,6 @@ class Message:
     samples: int = 0
     weight: float = 0.0
     text: bytes = b""
-
-
-def available() -> bool:
-    """Whether this operating system supports a shared-memory channel."""
-    return sys.platform == "linux" and hasattr(os, "memfd_create")
 
 
 def send(sock: socket.socket, message: Message, descriptors: tuple[int, ...] = ()) -> None:

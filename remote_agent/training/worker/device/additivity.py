@@ -218,7 +218,7 @@ class Additivity:
             numbers = gradient.detach().flatten()
             if numbers.is_complex():
                 numbers = torch.view_as_real(numbers).flatten()
-            found.append(numbers[:: max(1, len(numbers) // GRADIENTS)].double().cpu())
+            found.append(numbers[:: max(1, len(numbers) // GRADIENTS)].cpu().double())
         return found
 
     def _leave_no_gradient(self) -> None:

@@ -32,6 +32,7 @@ class Backend:
         has_fast_fp16: half precision is worth computing in.
         own_memory: it computes in memory of its own, from and to which tensors are copied.
         tolerance: the most that a loss in float32 may differ by rounding, as a part of itself.
+        widest: the widest dtype of real numbers that it computes in.
     """
 
     kind = "cpu"
@@ -39,6 +40,7 @@ class Backend:
     has_fast_fp16 = False
     own_memory = False
     tolerance = 3e-5
+    widest = torch.float64
 
     def names(self) -> list[str]:
         """Of the devices of this kind that torch sees here."""
@@ -47,6 +49,9 @@ class Backend:
     def title(self, device: torch.device) -> str:
         """What ``device`` is called in messages."""
         return f"this {device.type} device"
+
+    def select(self, device: torch.device) -> None:
+        """Have this thread's ``.to(kind)`` without a number, and what is made for the kind, be on ``device``."""
 
     def synchronize(self, device: torch.device) -> None:
         """Return when all work given to ``device`` is done."""
@@ -123,6 +128,9 @@ class Cuda(Backend):
     def title(self, device: torch.device) -> str:
         return str(self.api.get_device_name(device))
 
+    def select(self, device: torch.device) -> None:
+        self.api.set_device(device)
+
     def synchronize(self, device: torch.device) -> None:
         self.api.synchronize(device)
 
@@ -141,7 +149,8 @@ class Cuda(Backend):
         self.api.set_rng_state(state, device)
 
     def has_bfloat16(self, device: torch.device) -> bool:
-        return bool(self.api.is_bf16_supported(including_emulation=False))
+        with self.api.device(device):  # it asks the current one
+            return bool(self.api.is_bf16_supported(including_emulation=False))
 
     def used_bytes(self, device: torch.device) -> int:
         return int(self.api.memory_allocated(device))
@@ -162,6 +171,7 @@ class Xpu(Cuda):
 
     kind = "xpu"
     api = torch.xpu
+    widest = torch.float32  # Arc has no float64
 
 
 class Mps(Backend):
@@ -172,6 +182,7 @@ class Mps(Backend):
     has_fast_fp16 = True
     own_memory = True
     tolerance = 2e-4
+    widest = torch.float32
 
     def names(self) -> list[str]:
         return [self.kind] if torch.backends.mps.is_available() else []

@@ -58,9 +58,9 @@ def follows(whole: Tensor, left: Tensor, right: Tensor, a: int, b: int, toleranc
     """Whether state is the mean over parts of ``a`` and ``b`` samples; of whole numbers, the largest."""
     if not whole.is_floating_point():
         return torch.equal(whole, torch.maximum(left, right))
-    mean = (left.double().cpu() * a + right.double().cpu() * b) / (a + b)
+    mean = (left.cpu().double() * a + right.cpu().double() * b) / (a + b)
     scale = float(whole.abs().max()) if whole.numel() else 0.0
-    return torch.allclose(whole.double().cpu(), mean, rtol=tolerance, atol=1e-7 + 1e-2 * tolerance * scale)
+    return torch.allclose(whole.cpu().double(), mean, rtol=tolerance, atol=1e-7 + 1e-2 * tolerance * scale)
 
 
 def is_same(one: Seen, other: Seen) -> bool:

@@ -150,6 +150,7 @@ class SliceComputer:
         """As a call, as fast as it goes; when it returns the device is done."""
         if not len(own.indices):
             raise JobError("a slice without samples can't be computed")
+        devices.select(self._device)
         state = flat.buffers(self._model, self.changing) if self.changing else {}
         before = {name: tensor.detach().clone() for name, tensor in state.items()}
         while True:
@@ -286,6 +287,7 @@ class SliceComputer:
             seed: of the data's random numbers.
             begin: position of the first sample, for these.
         """
+        devices.select(self._device)
         samples = self.fetched(indices, begin, seed)
         with torch.enable_grad():
             return losses.of_part(self._loss, self._model, samples, len(indices))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
+from functools import partial
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -35,16 +38,40 @@ def find(name: str) -> torch.device:
 
 
 def move(batch: Any, device: torch.device) -> Any:
-    """``batch`` with all tensors in it on ``device``; tuples, lists and mappings are kept as they are."""
-    if not backend.of(device).own_memory:
-        return batch
-    if isinstance(batch, torch.Tensor):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, Mapping):
-        return {key: move(value, device) for key, value in batch.items()}
-    if isinstance(batch, tuple | list):
-        return type(batch)(move(value, device) for value in batch)
-    return batch
+    """``batch`` with all tensors in it on ``device``, of the same types as it is.
+
+    What has a method ``to``, as tensors, graphs of PyTorch Geometric and encodings of Hugging Face have, is asked. Of
+    an object without one, a copy has its attributes there.
+    """
+    return _moved(batch, device) if backend.of(device).own_memory else batch
+
+
+def _moved(value: Any, device: torch.device, *, attribute: bool = False) -> Any:
+    """As :func:`move`; objects that are an ``attribute`` of another one stay as they are: they may refer to it."""
+    there = partial(_moved, device=device, attribute=attribute)
+    if callable(getattr(value, "to", None)) and not isinstance(value, type):
+        # Without non_blocking: MPS then reads memory that is already let go (pytorch/pytorch#189690).
+        return value.to(device)
+    if isinstance(value, Mapping):
+        parts = {key: there(each) for key, each in value.items()}
+        if type(value) is dict or not isinstance(value, MutableMapping):
+            return parts
+        value = copy.copy(value)
+        value.update(parts)
+    elif isinstance(value, tuple | list):
+        items = map(there, value)
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    elif hasattr(value, "__dict__") and not (attribute or callable(value) or isinstance(value, ModuleType)):
+        own = {name: _moved(each, device, attribute=True) for name, each in vars(value).items()}
+        if any(own[name] is not each for name, each in vars(value).items()):
+            value = copy.copy(value)
+            vars(value).update(own)
+    return value
+
+
+def select(device: torch.device) -> None:
+    """Have ``.cuda()`` and the like in this thread mean ``device``, where the host has several of its kind."""
+    backend.of(device).select(device)
 
 
 def seed(device: torch.device, number: int) -> None:

@@ -1,0 +1,82 @@
+"""What a GPU asks of the code, on a device whose tensors are apart from the CPU's and that has no float64."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict, UserDict, namedtuple
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pack_sequence
+
+from benchmarks.compatible import accelerator
+from remote_agent.training.shared.own_devices import KINDS
+from remote_agent.training.worker.device import device as devices
+
+Pair = namedtuple("Pair", "image label")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    image: Tensor
+    label: int
+
+
+class Graph:
+    def __init__(self) -> None:
+        self.edges, self.parts, self.whole = torch.ones(2, 3), [torch.ones(1)], self
+
+
+@pytest.fixture(autouse=True)
+def twin() -> Iterator[torch.device]:
+    accelerator.register()
+    yield torch.device(accelerator.KIND, 0)
+    del KINDS[accelerator.KIND]
+
+
+def places(value: Any) -> list[str]:
+    """The devices of the tensors in it."""
+    if isinstance(value, Tensor):
+        return [value.device.type]
+    if hasattr(value, "items"):
+        value = list(value.values())
+    if hasattr(value, "__dict__") and not isinstance(value, tuple | list):
+        value = [each for each in vars(value).values() if each is not value and not isinstance(each, Graph)]
+    return [place for each in value for place in places(each)] if isinstance(value, tuple | list) else []
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        torch.ones(2),
+        (torch.ones(2), {"label": [torch.ones(1), "name"]}),
+        Pair(torch.ones(2), 3),
+        Sample(torch.ones(2), 3),
+        UserDict(image=torch.ones(2)),
+        OrderedDict(image=torch.ones(2)),
+        Graph(),
+    ],
+    ids=lambda batch: type(batch).__name__,
+)
+def test_a_batch_is_moved_whole_and_keeps_its_type(twin: torch.device, batch: Any) -> None:
+    before = places(batch)
+    moved = devices.move(batch, twin)
+    assert type(moved) is type(batch)
+    assert set(before) == {"cpu"}
+    assert places(moved) == [accelerator.KIND] * len(before)
+    assert places(batch) == before, "the dataset's own sample stays where it is"
+
+
+def test_what_can_move_itself_is_asked_to(twin: torch.device) -> None:
+    packed = devices.move([pack_sequence([torch.ones(3, 2)])], twin)[0]
+    assert (packed.data.device, packed.batch_sizes.device.type) == (twin, "cpu"), "torch keeps the sizes on the CPU"
+
+
+def test_the_device_is_as_strict_as_a_gpu(twin: torch.device) -> None:
+    with pytest.raises(RuntimeError, match="device"):
+        torch.ones(2, device=twin) + torch.ones(2)
+    with pytest.raises(TypeError, match="float64"):
+        torch.ones(2, device=twin).double()
