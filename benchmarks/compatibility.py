@@ -1,13 +1,17 @@
 """Do the models, losses, data and optimizers that PyTorch users bring train as in plain torch, or are they refused?
 
 ``python -m benchmarks.compatibility [--only NAMES] [--areas NAMES] [--workers 2,3] [--strategy sync,allreduce] [--kill]
-[--markdown FILE]``
+[--device twin] [--markdown FILE]``
 
 Each case is a job as a user writes it, trained by the script API on a local Ray with unequal workers, and by a plain
 torch loop over the same batches in one process. ``equal``: the largest relative error of all weights, buffers and of
 the final loss is at most 1e-5. ``itself``: with random numbers in the model, the weights are the same bit by bit when
 it is run again. ``refused``: a clear error before the first step. ``ended``: a clear error once it shows. Any other
 outcome makes the exit code 1.
+
+With ``--device twin`` the first worker is on a device whose tensors are apart from the CPU's and that has no float64
+(:mod:`benchmarks.compatible.accelerator`): what would fail on a GPU fails there. Cases in float64 do, too, and torch
+has no LSTM for it.
 """
 
 from __future__ import annotations

@@ -175,6 +175,11 @@ for _name, _implementation in OWN:
     _LIBRARIES[1].impl(_name, _implementation, "PrivateUse1")
 
 
-def register() -> None:
-    """Have the jobs of this process train on it where a device is called so."""
-    backend.register(Twin())
+def register(*, one_thread: bool = False) -> None:
+    """Have the jobs of this process train on it where a device is called so.
+
+    With ``one_thread`` only the computing thread may use it, as with Apple's GPUs.
+    """
+    kind = Twin()
+    kind.one_thread = one_thread
+    backend.register(kind)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
+import torch
 from torch import Tensor, nn
 
 from remote_agent.training.errors import UsageChanged
@@ -36,7 +37,7 @@ class Gradients:
     def __init__(self, parameters: dict[str, nn.Parameter], watched: dict[str, nn.Parameter]) -> None:
         self.once = False
         self.moments = [0.0] * len(parameters)
-        self._names = list(parameters)
+        self._names, self._parameters = list(parameters), list(parameters.values())
         self._shapes = [parameter.shape for parameter in parameters.values()]
         ends = list(accumulate(shape.numel() for shape in self._shapes))
         self.begins = [end - shape.numel() for end, shape in zip(ends, self._shapes, strict=True)]
@@ -60,6 +61,15 @@ class Gradients:
         """Views into ``buffer``, one for each parameter."""
         parts = buffer.split([shape.numel() for shape in self._shapes])  # type: ignore[no-untyped-call]
         return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
+
+    @torch.no_grad()
+    def show(self, weights: Sequence[Tensor]) -> None:
+        """Have the parameters be these :meth:`views`, or copies of them where they are on another device."""
+        for parameter, view in zip(self._parameters, weights, strict=True):
+            if view.device == parameter.device:
+                parameter.data = view
+            else:
+                parameter.copy_(view)
 
     def begin(self, views: Sequence[Tensor]) -> None:
         """Write the next gradients to ``views``, and add further ones of the same parameter."""
@@ -100,7 +110,7 @@ class Gradients:
             gradient = parameter.grad
             assert gradient is not None, "the hook runs when there is one"
             if self._written[position]:
-                self._views[position].add_(gradient)
+                self._views[position].add_(gradient.to(self._views[position].device))
             else:
                 self._views[position].copy_(gradient)
                 self._written[position] = True

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from remote_agent.training import job
 from remote_agent.training.deadlines import EXCHANGE_S
+from remote_agent.training.shared import flat
 from remote_agent.training.shared.messages import (
     Slice,
     StreamedAnswer,
@@ -60,15 +61,15 @@ class LocalRounds(Streaming):
         clip_norm: float = 0.0,
     ) -> None:
         self._optimizer, self._schedule, self._clip_norm = optimizer, schedule, clip_norm
-        self._weights = torch.empty_like(channel.gradient)
-        self._inner = torch.empty_like(channel.gradient)
+        device = next(iter(flat.trained(model).values())).device
+        self._weights = torch.empty_like(channel.gradient, device=device)
+        self._inner = torch.empty_like(channel.gradient, device=device)
         self._assumed: Tensor | None = None  # own weights at the end of the delayed round whose exchange is open
         self._moved = [0, 0]  # bytes (out, in) of exchanges that have ended since the last result
         self._made = -1  # the last round whose local steps this worker has made
         super().__init__(model, names, watched, channel, compute)
         self._inner_views = self._gradients.views(self._inner)
-        for parameter, view in zip(self._parameters.values(), self._gradients.views(self._weights), strict=True):
-            parameter.data = view
+        self._gradients.show(self._gradients.views(self._weights))
 
     @property
     def computed(self) -> int:
@@ -115,7 +116,8 @@ class LocalRounds(Streaming):
     def _correct(self) -> None:
         """Correct this worker's weights when the delayed round's common weights have arrived."""
         assert self._assumed is not None, "a delayed round was open"
-        self._weights.add_(self._channel.weights[self._channel.step % 2]).sub_(self._assumed)
+        common = self._channel.weights[self._channel.step % 2]
+        self._weights.add_(common.to(self._weights.device)).sub_(self._assumed)
         self._assumed = None
 
     def _count(self, timings: Timings) -> None:
@@ -177,7 +179,7 @@ class LocalRounds(Streaming):
     def _leave_difference(self, step: int, samples: int, views: Sequence[Tensor]) -> None:
         for view, start, parameter in zip(views, self._sides[step % 2], self._parameters.values(), strict=True):
             parameter.grad = None
-            torch.sub(start, parameter, out=view)
+            torch.sub(start, parameter.to(start.device), out=view)
             view.mul_(samples)
 
     def _flip(self) -> None:

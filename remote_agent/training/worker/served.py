@@ -37,6 +37,7 @@ from remote_agent.training.wire.agreement import EXACT
 from remote_agent.training.wire.endpoint import ShardEndpoint, StreamInfo
 from remote_agent.training.wire.stale_client import StaleClient
 from remote_agent.training.worker.channels import Channel, NetworkChannel, open_channel
+from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.engine import Engine, Parts, unusable
 from remote_agent.training.worker.local_rounds import LocalRounds
 from remote_agent.training.worker.stale import StaleSteps
@@ -76,6 +77,7 @@ class Served(Engine, Generic[Steps]):
     def join(self, way: StreamInfo, late: bool = False) -> str | Failed:
         parameters = flat.trained(self.parts.model)
         first = torch.cat([parameters[name].detach().reshape(-1) for name in way.plan.names])
+        first = first.to(devices.of_exchange(first.device))
         self.parts.weights.flats.clear()  # the channel has its own, and for gradients too
         for parameter in parameters.values():
             parameter.grad = None

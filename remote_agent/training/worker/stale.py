@@ -31,6 +31,7 @@ from remote_agent.training.shared.flat import Payload
 from remote_agent.training.shared.messages import Failed, ShardLinkDown, StaleResult, StaleTask, Stamps
 from remote_agent.training.wire.stale_client import StaleClient
 from remote_agent.training.worker.device import backend
+from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device.compute import SliceLoss
 from remote_agent.training.worker.gradients import Gradients
 from remote_agent.training.worker.streamed import Compute
@@ -83,6 +84,7 @@ class StaleSteps:
         self._parameters = {name: everything[name] for name in names}
         self._gradients = Gradients(self._parameters, {name: everything[name] for name in watched})
         first = torch.cat([parameter.detach().reshape(-1) for parameter in self._parameters.values()])
+        first = first.to(devices.of_exchange(first.device))
         self._weights = (first, torch.zeros_like(first))
         self._pushed = (torch.zeros_like(first), torch.zeros_like(first))
         self._watermarks = [0, 0]
@@ -273,11 +275,9 @@ class StaleSteps:
         if not factor >= 1:  # NaN clips too: it has to stay visible
             gradient.mul_(factor)
 
-    @torch.no_grad()
     def _show(self, side: int) -> None:
         """The model's parameters are these weights."""
-        for parameter, view in zip(self._parameters.values(), self._gradients.views(self._weights[side]), strict=True):
-            parameter.data = view
+        self._gradients.show(self._gradients.views(self._weights[side]))
 
 
 def _late() -> ShardLinkDown:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-import torch
 from torch import Tensor, nn
 
 from remote_agent.training.deadlines import EXCHANGE_S, FOLLOW_S, REPAIR_S
@@ -51,7 +50,7 @@ class Streaming:
     that is larger than all before, is sent only when it is complete, since its memory may not suffice.
 
     Args:
-        model: the model; its parameters become views of the channel's weights.
+        model: the model; its parameters become views of the channel's weights, where these are on its device.
         names: names of the parameters in the buffer, in its order.
         watched: names of the parameters that must not get a gradient.
         channel: the connection to the shards.
@@ -281,12 +280,9 @@ class Streaming:
 
         return paced
 
-    @torch.no_grad()
     def _flip(self) -> None:
-        """Make the parameters views of the newest weights."""
-        views = self._sides[self._channel.step % 2]
-        for parameter, view in zip(self._parameters.values(), views, strict=True):
-            parameter.data = view
+        """Have the parameters be the newest weights."""
+        self._gradients.show(self._sides[self._channel.step % 2])
 
 
 def answered(work: Callable[[], StreamedAnswer]) -> StreamedAnswer:

@@ -33,6 +33,7 @@ class Backend:
         own_memory: it computes in memory of its own, from and to which tensors are copied.
         tolerance: the most that a loss in float32 may differ by rounding, as a part of itself.
         widest: the widest dtype of real numbers that it computes in.
+        one_thread: only the thread that computes may use its tensors; others get copies on the CPU.
     """
 
     kind = "cpu"
@@ -41,6 +42,7 @@ class Backend:
     own_memory = False
     tolerance = 3e-5
     widest = torch.float64
+    one_thread = False
 
     def names(self) -> list[str]:
         """Of the devices of this kind that torch sees here."""
@@ -183,6 +185,7 @@ class Mps(Backend):
     own_memory = True
     tolerance = 2e-4
     widest = torch.float32
+    one_thread = True  # two at once end the process: pytorch/pytorch#197805
 
     def names(self) -> list[str]:
         return [self.kind] if torch.backends.mps.is_available() else []

@@ -69,6 +69,11 @@ def _moved(value: Any, device: torch.device, *, attribute: bool = False) -> Any:
     return value
 
 
+def of_exchange(device: torch.device) -> torch.device:
+    """Where tensors are that other threads send and receive while ``device`` computes."""
+    return torch.device("cpu") if backend.of(device).one_thread else device
+
+
 def select(device: torch.device) -> None:
     """Have ``.cuda()`` and the like in this thread mean ``device``, where the host has several of its kind."""
     backend.of(device).select(device)
