@@ -293,6 +293,13 @@ def create_model(factory: Any, seed: int, config: TrainingConfig | None = None) 
     return model
 
 
+def move_beside(factory: Any, model: nn.Module, device: torch.device) -> None:
+    """Have the modules that the job keeps beside its model (a teacher, a loss with class weights) on ``device``."""
+    for value in getattr(factory, "__dict__", {}).values():
+        if isinstance(value, nn.Module) and value is not model:
+            value.to(device)
+
+
 def _adapted(model: nn.Module, seed: int, config: TrainingConfig) -> nn.Module:
     """Freeze the model and add adapters, in place."""
     torch.manual_seed(seed)

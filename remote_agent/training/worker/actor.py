@@ -98,6 +98,7 @@ class Worker(LinkEnd):
             if not split:
                 memory.check_room(model, self._device)
             self._model = (model if split else model.to(self._device)).train()
+            job.move_beside(factory, model, self._device)
             self._factory = factory
             speed = simulated_speed()
         except TrainingError as error:

@@ -23,6 +23,15 @@ accelerator.register(one_thread={one_thread})
 
 
 class Job:
+    def __init__(self):
+        self.measure = nn.CrossEntropyLoss(label_smoothing=0.1)
+        self.teacher = nn.Linear(20, 5).requires_grad_(False)
+        nn.init.eye_(self.teacher.weight)
+
+    def loss(self, model, batch):
+        out = model(batch[0])
+        return self.measure(out, batch[1]) + (out - self.teacher(batch[0])).square().mean()
+
     def create_model(self):
         return nn.Sequential(nn.Linear(20, 16), nn.LayerNorm(16), nn.Tanh(), nn.Linear(16, 5))
 
