@@ -97,7 +97,8 @@ class Worker(LinkEnd):
             split = spec_of(config.strategy).split
             if not split:
                 memory.check_room(model, self._device)
-            self._model = (model if split else model.to(self._device)).train()
+                job.guard(f"moving the model to {self._device}", model.to, self._device)
+            self._model = model.train()
             job.move_beside(factory, model, self._device)
             self._factory = factory
             speed = simulated_speed()

@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pack_sequence
 
 from benchmarks.compatible import accelerator
 from remote_agent.training.shared.own_devices import KINDS
+from remote_agent.training.user_code.user_errors import as_job_error
 from remote_agent.training.worker.device import device as devices
 
 Pair = namedtuple("Pair", "image label")
@@ -76,7 +77,9 @@ def test_what_can_move_itself_is_asked_to(twin: torch.device) -> None:
 
 
 def test_the_device_is_as_strict_as_a_gpu(twin: torch.device) -> None:
-    with pytest.raises(RuntimeError, match="device"):
+    with pytest.raises(RuntimeError, match="device") as mixed:
         torch.ones(2, device=twin) + torch.ones(2)
-    with pytest.raises(TypeError, match="float64"):
+    with pytest.raises(TypeError, match="float64") as wide:
         torch.ones(2, device=twin).double()
+    assert "device=x.device" in as_job_error("loss", mixed.value).hint
+    assert "float32" in as_job_error("loss", wide.value).hint
