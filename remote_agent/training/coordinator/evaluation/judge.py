@@ -117,7 +117,7 @@ class Judge:
         for server, call in calls:
             try:
                 rpc.get(call, SERVER_S)
-            except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+            except rpc.NoAnswer as error:
                 raise server_gone(session, server.host, rpc.describe(error)) from error
 
     def best_step(self, session: Session) -> int | None:
