@@ -33,8 +33,7 @@ from remote_agent.training.shared.messages import (
     StreamedTask,
     WorkerStatus,
 )
-from remote_agent.training.wire.agreement import EXACT
-from remote_agent.training.wire.endpoint import ShardEndpoint, StreamInfo
+from remote_agent.training.wire.endpoint import StreamInfo
 from remote_agent.training.wire.stale_client import StaleClient
 from remote_agent.training.worker.channels import Channel, NetworkChannel, open_channel
 from remote_agent.training.worker.engine import Engine, Parts, unusable
@@ -154,13 +153,7 @@ class StreamedEngine(Served[Streaming]):
     """Steps that all workers make together."""
 
     def _begin(self, entry: StreamInfo, first: torch.Tensor, late: bool) -> tuple[Streaming, str]:
-        done = None if late else self.resumed.step
-        channel: Channel
-        if entry.relay is not None:
-            relay = ShardEndpoint(address=entry.relay, place="")
-            channel = NetworkChannel(entry.layout.of_one, [relay], entry.secret, first, EXACT, done)
-        else:
-            channel = open_channel(entry.layout, entry.shards, entry.secret, first, entry.codecs, done)
+        channel = open_channel(entry, first, None if late else self.resumed.step)
         return self._over(entry, channel), channel.kind
 
     def _over(self, entry: StreamInfo, channel: Channel) -> Streaming:

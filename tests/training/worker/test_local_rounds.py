@@ -14,10 +14,11 @@ from remote_agent.training.server.shard import Shard
 from remote_agent.training.server.shard_server import ShardServer
 from remote_agent.training.server.shared_memory_server import SharedMemoryServer, SharedWeights
 from remote_agent.training.server.update import OptimizerUpdate
+from remote_agent.training.shared.dataplane import StreamPlan
 from remote_agent.training.shared.messages import Counted, Slice, StreamedResult, StreamedTask
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.wire.agreement import EXACT
-from remote_agent.training.wire.endpoint import ShardEndpoint, place
+from remote_agent.training.wire.endpoint import ShardEndpoint, StreamInfo, place
 from remote_agent.training.wire.layout import plan_layout
 from remote_agent.training.wire.shared_memory.messages import available
 from remote_agent.training.worker.channels import Channel, open_channel
@@ -96,7 +97,11 @@ def replicas(request: pytest.FixtureRequest) -> Iterator[tuple[Replica, Replica]
         for where in (place(), "elsewhere")
     )
     endpoints = (here if request.param == "memory" else away, away)
-    channels = [open_channel(LAYOUT, [endpoint], SECRET, FIRST.clone()) for endpoint in endpoints]
+    plan = StreamPlan(names=("weight",), groups=(len(FIRST),), watched=())
+    entries = [
+        StreamInfo(plan=plan, layout=LAYOUT, shards=(endpoint,), secret=SECRET, codecs=EXACT) for endpoint in endpoints
+    ]
+    channels = [open_channel(entry, FIRST.clone(), 0) for entry in entries]
     yield Replica(channels[0]), Replica(channels[1])
     for each in (*channels, *servers):
         each.close()
