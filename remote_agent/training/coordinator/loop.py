@@ -209,7 +209,7 @@ def _save(
     try:
         snapshot = Once(report.snapshot()) if report.snapshot is not None else None
         payload = report.weights()
-    except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+    except rpc.NoAnswer as error:
         raise _not_fetched(session, report.step, error) from error
     load_payload(model, payload, session.buffer_names)
     slices.flush()
@@ -222,7 +222,7 @@ def _copy(session: Session, copies: Copies, report: StepReport, samples: int, sn
     before = copies.newest
     try:
         copies.after(session, report, samples, snapshot)
-    except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+    except rpc.NoAnswer as error:
         raise _not_fetched(session, None, error) from error
     if copies.newest is not before:
         rollback.prepare(session)
@@ -232,7 +232,7 @@ def _announce(request: Request, session: Session, ask: Callable[[], Saved | None
     """Write the event of a checkpoint that is now complete."""
     try:
         saved = ask()
-    except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+    except rpc.NoAnswer as error:
         raise _not_fetched(session, None, error) from error
     if saved is not None:
         session.journal.write(

@@ -108,7 +108,7 @@ def _with_blocks(session: Session) -> Survey:
     assert foreseen is not None, "the fleet is known"
     try:
         costs = rpc.get_all([member.call("costs") for member in members], SERVER_S)
-    except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+    except rpc.NoAnswer as error:
         cause = f"a worker was lost after it was measured: {rpc.describe(error)}"
         raise TrainingError(cause, hint="look at the hosts, then plan again") from error
     return pipeline_plan.with_blocks(foreseen.survey, session.config, members, costs)

@@ -120,7 +120,7 @@ class Prints:
     def _answer(self, actor: Actor, ref: Ref[Printed]) -> Printed:
         try:
             return rpc.get(ref, 0.0)
-        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+        except rpc.NoAnswer as error:
             if rpc.gone(error):
                 self.forget(actor)
             return Printed()

@@ -24,13 +24,13 @@ from remote_agent.training.coordinator.processes.actors import Servers
 from remote_agent.training.coordinator.processes.crashes import Crashes
 from remote_agent.training.coordinator.processes.joining import Joining
 from remote_agent.training.coordinator.sources import Source
-from remote_agent.training.coordinator.transfer import Stream
 from remote_agent.training.coordinator.validation import Validation
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.shared.flat import Payload
 from remote_agent.training.shared.messages import StreamedTask
 from remote_agent.training.shared.schedule import Rates
 from remote_agent.training.shared.slices import SliceSpan
+from remote_agent.training.wire.endpoint import Stream
 
 
 @dataclass(frozen=True, kw_only=True)

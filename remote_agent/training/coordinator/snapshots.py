@@ -71,7 +71,7 @@ def _first(refs: Sequence[Ref[T]], seconds: float) -> T:
         Timeout, or an error of Ray's: none is.
     """
     for ref in refs[:-1]:
-        with contextlib.suppress(*rpc.Lost, rpc.CallFailed, rpc.Timeout):
+        with contextlib.suppress(*rpc.NoAnswer):
             return rpc.get(ref, seconds)
     return rpc.get(refs[-1], seconds)
 

@@ -19,7 +19,7 @@ from remote_agent.training.coordinator.plan import siting
 from remote_agent.training.coordinator.plan.siting import Siting, Surroundings
 from remote_agent.training.coordinator.processes.actors import Servers
 from remote_agent.training.deadlines import TRANSFER_S
-from remote_agent.training.errors import LostAtStart, PlacementError, ServerGone
+from remote_agent.training.errors import LostAtStart, ServerGone
 from remote_agent.training.shared import dataplane, flat, rpc
 from remote_agent.training.shared.dataplane import OptimizerFacts, StreamPlan, Usage
 from remote_agent.training.shared.messages import Failed
@@ -27,8 +27,8 @@ from remote_agent.training.shared.rpc import Ref
 from remote_agent.training.wire import codecs
 from remote_agent.training.wire.agreement import EXACT, Codecs
 from remote_agent.training.wire.codecs import BFloat16
-from remote_agent.training.wire.endpoint import ShardEndpoint, StreamInfo
-from remote_agent.training.wire.layout import Layout, plan_layout
+from remote_agent.training.wire.endpoint import Stream, StreamInfo
+from remote_agent.training.wire.layout import plan_layout
 from remote_agent.training.wire.shared_memory.client import SharedMemoryChannel
 
 T = TypeVar("T")
@@ -39,25 +39,6 @@ RELAY_COPIES = 5
 """A relay's memory over the weights' bytes: those of two steps, what is on its way to workers, and two steps' sums."""
 
 MEMORY = SharedMemoryChannel.kind
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stream:
-    """The streamed parameters and their cut, which stay the same if a shard moves to another host.
-
-    Attributes:
-        plan: the streamed parameters.
-        layout: their cut into chunks and shards.
-        codecs: the codecs for the network.
-        memory: workers may use shared memory for a shard on their computer.
-        crowded: hosts with several devices whose shard relays for the workers there.
-    """
-
-    plan: StreamPlan
-    layout: Layout
-    codecs: Codecs
-    memory: bool
-    crowded: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,10 +110,7 @@ def _stream(
     joined = [(member, member.call("join", entry.of(member.host))) for member in members]
     kinds: Counter[str] = Counter()
     for member, answer in joined:
-        kind = _from_worker(answer, member)
-        if isinstance(kind, Failed):
-            raise kind.error(member.host)
-        kinds[str(kind)] += 1
+        kinds[_from_worker(answer, member)] += 1
     ways = ", ".join(f"{count} over {kind}" for kind, count in sorted(kinds.items()))
     devices = Counter(member.host for member in members)
     relayed = [
@@ -174,34 +152,19 @@ def serve(stream: Stream, servers: Sequence[Server], kept: Ref[Any] | None = Non
     secret = secrets.token_bytes(SECRET_BYTES)
     # A lost shard may be on a host that has another one.
     relaying = {server.host: server for server in servers if server.host in stream.crowded}
-    what = (secret, stream.memory, stream.codecs, kept)
     calls = [
-        server.actor.call("serve", stream.plan, stream.layout, number, *what, relaying.get(server.host) is server)
+        server.actor.call("serve", stream, number, secret, kept, relaying.get(server.host) is server)
         for number, server in enumerate(servers)
     ]
-    endpoints = []
-    for server, call in zip(servers, calls, strict=True):
-        answer = _from_server(call, server.host)
-        if isinstance(answer, Failed):
-            raise ServerGone(answer.cause, hint=answer.hint, host=server.host)
-        assert isinstance(answer, ShardEndpoint)
-        endpoints.append(answer)
-    entry = StreamInfo(
-        plan=stream.plan, layout=stream.layout, shards=tuple(endpoints), secret=secret, codecs=stream.codecs
-    )
+    shards = tuple(_from_server(call, server.host) for server, call in zip(servers, calls, strict=True))
+    entry = StreamInfo(plan=stream.plan, layout=stream.layout, shards=shards, secret=secret, codecs=stream.codecs)
     return dataclasses.replace(entry, relays=_relays(entry, relaying))
 
 
 def _relays(entry: StreamInfo, relaying: Mapping[str, Server]) -> tuple[tuple[str, tuple[str, int]], ...]:
     """Have these servers relay for their hosts' workers; each host with the address there."""
     calls = {host: server.actor.call("relay", entry) for host, server in relaying.items()}
-    addresses = []
-    for host, call in calls.items():
-        answer = _from_server(call, host)
-        if isinstance(answer, Failed):
-            raise ServerGone(answer.cause, hint=answer.hint, host=host)
-        addresses.append((host, answer))
-    return tuple(addresses)
+    return tuple((host, _from_server(call, host)) for host, call in calls.items())
 
 
 def _among_workers(model: nn.Module, usage: Usage, servers: Servers, members: Sequence[WorkerHandle]) -> Path:
@@ -209,9 +172,7 @@ def _among_workers(model: nn.Module, usage: Usage, servers: Servers, members: Se
     buffers = rpc.put(flat.gather(flat.buffers(model, sorted(usage.buffers))))
     calls = [(member, member.call("join", buffers)) for member in members]
     for member, call in calls:
-        answer: str | Failed = _from_worker(call, member)
-        if isinstance(answer, Failed):
-            raise answer.error(member.host)
+        _from_worker(call, member)
     servers.kill()
     size = sum(parameter.numel() * parameter.element_size() for parameter in flat.trained(model).values())
     return Path(servers=(), payload_bytes=size)
@@ -231,18 +192,20 @@ def _about_codec(config: TrainingConfig, kinds: Counter[str], agreed: Codecs) ->
     return (f"codec={config.codec} over the network, gradients and weights{exact}",)
 
 
-def _from_worker(call: Ref[T], member: WorkerHandle) -> T:
-    try:
-        return rpc.get(call, TRANSFER_S)
-    except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
-        cause = f"{member.name} was lost before the first step: {rpc.describe(error)}"
-        kind = LostAtStart if isinstance(error, rpc.Lost) else PlacementError
-        raise kind(cause, hint="look at the host's memory", host=member.host) from error
+def _from_worker(call: Ref[str | Failed], member: WorkerHandle) -> str:
+    failure = f"{member.name} was lost before the first step"
+    answer = rpc.get_at_start(call, TRANSFER_S, failure, hint="look at the host's memory", host=member.host)
+    if isinstance(answer, Failed):
+        raise answer.error(member.host)
+    return answer
 
 
-def _from_server(call: Ref[T], host: str) -> T:
+def _from_server(call: Ref[T | Failed], host: str) -> T:
     try:
-        return rpc.get(call, TRANSFER_S)
-    except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+        answer = rpc.get(call, TRANSFER_S)
+    except rpc.NoAnswer as error:
         cause = f"the parameter server was lost: {rpc.describe(error)}"
         raise ServerGone(cause, hint="look at the host's memory", host=host) from error
+    if isinstance(answer, Failed):
+        raise ServerGone(answer.cause, hint=answer.hint, host=host)
+    return answer

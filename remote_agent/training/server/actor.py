@@ -36,14 +36,12 @@ from remote_agent.training.server.stale_shard import StaleShard
 from remote_agent.training.server.update import OptimizerUpdate
 from remote_agent.training.shared import dataplane, flat, log_file, schedule, without_compiler
 from remote_agent.training.shared.coordinator_watchdog import CoordinatorWatchdog
-from remote_agent.training.shared.dataplane import OptimizerFacts, StreamPlan
+from remote_agent.training.shared.dataplane import OptimizerFacts
 from remote_agent.training.shared.link_speed import LinkEnd
 from remote_agent.training.shared.messages import Failed
 from remote_agent.training.shared.output import OUTPUT
 from remote_agent.training.user_code import checks
-from remote_agent.training.wire.agreement import Codecs
-from remote_agent.training.wire.endpoint import ShardEndpoint, StreamInfo, place
-from remote_agent.training.wire.layout import Layout
+from remote_agent.training.wire.endpoint import ShardEndpoint, Stream, StreamInfo, place
 from remote_agent.training.wire.shared_memory.memory import available
 
 LOG = logging.getLogger(__name__)
@@ -116,21 +114,19 @@ class ParameterServer(LinkEnd):
 
     def serve(
         self,
-        plan: StreamPlan,
-        layout: Layout,
+        streamed: Stream,
         number: int,
         secret: bytes,
-        memory: bool,
-        codecs: Codecs,
-        kept: NDArray[np.float32] | None = None,
-        relays: bool = False,
+        kept: NDArray[np.float32] | None,
+        relays: bool,
     ) -> ShardEndpoint | Failed:
-        """Serve shard ``number`` of the streamed buffer in the background; with ``memory`` also through shared memory.
+        """Serve shard ``number`` of the ``streamed`` buffer in the background.
 
         A shard that was served before ends, since the run continues from an earlier step: with the weights that a
         worker has ``kept`` (shape ``(layout.numel,)``), or without them with the weights of :meth:`open`.
         With ``relays`` :meth:`relay` is called next, for this host's workers.
         """
+        plan, layout, codecs = streamed.plan, streamed.layout, streamed.codecs
         for stream in self._streams:
             stream.close()
         self._streams.clear()
@@ -140,8 +136,8 @@ class ParameterServer(LinkEnd):
         local = spec_of(self._config.strategy).rounds  # then the workers clip and use the schedule
         options = self._schedule.options if self._schedule is not None and not local else None
         update = OptimizerUpdate(layout, self._optimizer_of, options, self._config.ema_decay)
-        most_norm = self._config.clip_norm or None if not local else None
-        shares_memory = memory and available() and layout.shards == 1
+        most_norm = None if local else self._config.clip_norm or None
+        shares_memory = streamed.memory and available() and layout.shards == 1
         try:
             done = self._resumed.step
             board = SharedWeights(layout, weights, done) if shares_memory else None

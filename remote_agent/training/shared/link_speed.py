@@ -21,7 +21,7 @@ import psutil
 import ray
 
 from remote_agent.training.deadlines import LINK_ALONE_S, LINK_ANSWER_S, LINK_CONNECT_S, LINK_NONCE_S, LINK_S
-from remote_agent.training.errors import LostAtStart, PlacementError
+from remote_agent.training.errors import PlacementError
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.rpc import Actor, Ref
 
@@ -174,15 +174,11 @@ def survey(hosts: Sequence[str], actors: Sequence[Actor], *, alone: bool = False
 
 def _ask(hosts: Sequence[str], calls: Sequence[Ref[T]]) -> list[T]:
     deadline = time.monotonic() + LINK_ANSWER_S
-    answers = []
-    for host, call in zip(hosts, calls, strict=True):
-        try:
-            answers.append(rpc.get(call, max(0.0, deadline - time.monotonic())))
-        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
-            cause = f"its link could not be measured: {rpc.describe(error)}"
-            kind = LostAtStart if isinstance(error, rpc.Lost) else PlacementError
-            raise kind(cause, hint="look at the host, or set shards=1", host=host) from error
-    return answers
+    failure, hint = "its link could not be measured", "look at the host, or set shards=1"
+    return [
+        rpc.get_at_start(call, max(0.0, deadline - time.monotonic()), failure, hint=hint, host=host)
+        for host, call in zip(hosts, calls, strict=True)
+    ]
 
 
 def _connects(address: Address) -> float | None:

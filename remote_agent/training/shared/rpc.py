@@ -10,7 +10,9 @@ import ray
 from ray import exceptions
 from ray.util import list_named_actors
 
+from remote_agent.errors import first_line
 from remote_agent.training.deadlines import CLOSE_S
+from remote_agent.training.errors import LostAtStart, PlacementError
 
 T = TypeVar("T")
 
@@ -35,6 +37,9 @@ HOST_AWAY = "its host can't be reached"
 CallFailed = exceptions.RayTaskError
 """What a call raises when the actor's own code raised."""
 
+NoAnswer = (*Lost, CallFailed, Timeout)
+"""What :func:`get` raises when there is no answer, whatever the reason."""
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Ref(Generic[T]):
@@ -55,6 +60,20 @@ def get(ref: Ref[T], deadline_s: float) -> T:
         Timeout: it did not come within ``deadline_s``.
     """
     return cast("T", ray.get(ref.raw, timeout=deadline_s))
+
+
+def get_at_start(ref: Ref[T], deadline_s: float, failure: str, *, hint: str, host: str) -> T:
+    """The value, waited for before the first step; ``failure`` and ``hint`` are for the error.
+
+    Raises:
+        LostAtStart: the actor on ``host`` is gone.
+        PlacementError: it did not answer in time, or its code raised.
+    """
+    try:
+        return get(ref, deadline_s)
+    except NoAnswer as error:
+        kind = LostAtStart if isinstance(error, Lost) else PlacementError
+        raise kind(f"{failure}: {describe(error)}", hint=hint, host=host) from error
 
 
 def get_all(refs: Sequence[Ref[T]], deadline_s: float) -> list[T]:
@@ -101,8 +120,7 @@ def describe(error: Exception) -> str:
         return HOST_AWAY
     if isinstance(error, Timeout):
         return "it did not answer in time"
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__
+    return first_line(error)[:300]
 
 
 def start(cls: type, options: dict[str, Any], *arguments: Any, groups: Sequence[str] = (), name: str = "") -> Actor:

@@ -1,4 +1,4 @@
-"""Defines the shards' addresses, and the data that a worker needs to join them."""
+"""Defines what is streamed, the shards' addresses, and the data that a worker needs to join them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,25 @@ from remote_agent.training.shared.dataplane import StreamPlan
 from remote_agent.training.wire.agreement import Codecs
 from remote_agent.training.wire.layout import Layout
 from remote_agent.training.wire.shared_memory.memory import available
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """The streamed parameters and their cut, which stay the same if a shard moves to another host.
+
+    Attributes:
+        plan: the streamed parameters.
+        layout: their cut into chunks and shards.
+        codecs: the codecs for the network.
+        memory: workers may use shared memory for a shard on their computer.
+        crowded: hosts with several devices whose shard relays for the workers there.
+    """
+
+    plan: StreamPlan
+    layout: Layout
+    codecs: Codecs
+    memory: bool
+    crowded: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 from remote_agent.training.shared.slices import WHOLE, Part
 from remote_agent.training.wire.agreement import EXACT, Codecs
 from remote_agent.training.wire.client import ExchangeClient
-from remote_agent.training.wire.endpoint import ShardEndpoint, place
+from remote_agent.training.wire.endpoint import StreamInfo, place
 from remote_agent.training.wire.exchanging import Exchanging
 from remote_agent.training.wire.layout import Layout
 from remote_agent.training.wire.shared_memory.client import SharedMemoryChannel
@@ -97,7 +97,7 @@ class NetworkChannel:
     """A :class:`Channel` over TCP.
 
     Args:
-        shards: the endpoints, in the layout's order.
+        addresses: (host, port) of each shard, in the layout's order.
         secret: the secret of both ends.
         weights: the first weights, those of ``step``, bitwise the same as the shards'; on the worker's device.
         step: number of steps in them; None: they are not the run's weights, which have to be :meth:`fetched <fetch>`.
@@ -108,17 +108,17 @@ class NetworkChannel:
     def __init__(
         self,
         layout: Layout,
-        shards: Sequence[ShardEndpoint],
+        addresses: Sequence[tuple[str, int]],
         secret: bytes,
         weights: Tensor,
-        codecs: Codecs = EXACT,
-        step: int | None = 0,
+        codecs: Codecs,
+        step: int | None,
     ) -> None:
         self.step = -1 if step is None else step
         self.gradient = torch.zeros_like(weights)
         self.weights = (torch.zeros_like(weights), torch.zeros_like(weights))
         self.weights[self.step % 2].copy_(weights)
-        self._client = ExchangeClient(layout, [shard.address for shard in shards], secret, codecs, step=step)
+        self._client = ExchangeClient(layout, addresses, secret, codecs, step=step)
         self._client.start()
         self._numel = layout.numel
         self._now: Exchanging[NewWeights] | None = None
@@ -182,23 +182,17 @@ class NetworkChannel:
         self._client.close()
 
 
-def open_channel(
-    layout: Layout,
-    shards: Sequence[ShardEndpoint],
-    secret: bytes,
-    weights: Tensor,
-    codecs: Codecs = EXACT,
-    step: int | None = 0,
-) -> Channel:
-    """Connect to the shards: through shared memory if there is one shard and it is here, else over the network.
+def open_channel(entry: StreamInfo, weights: Tensor, step: int | None) -> Channel:
+    """Connect to the host's relay, or to the shards: through shared memory if the only shard is here, else by network.
 
-    ``codecs`` are for the network only; shared memory uses none. ``step`` is the number of steps in ``weights``; None:
-    they are not the run's weights, which have to be fetched.
+    ``step`` is the number of steps in ``weights``; None: they are not the run's weights, which have to be fetched.
 
     Raises:
         TrainingError: the shard is here, and refuses this worker.
     """
-    here = place()
-    if here and len(shards) == 1 and shards[0].memory and shards[0].place == here:
+    layout, shards = entry.layout, entry.shards
+    if entry.relay is not None:
+        return NetworkChannel(layout.of_one, [entry.relay], entry.secret, weights, EXACT, step)
+    if len(shards) == 1 and shards[0].memory and shards[0].place == place():
         return SharedMemoryChannel(shards[0].memory, layout, EXACT.signature(layout), weights.device)
-    return NetworkChannel(layout, shards, secret, weights, codecs, step)
+    return NetworkChannel(layout, [shard.address for shard in shards], entry.secret, weights, entry.codecs, step)

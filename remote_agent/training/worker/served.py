@@ -33,8 +33,7 @@ from remote_agent.training.shared.messages import (
     StreamedTask,
     WorkerStatus,
 )
-from remote_agent.training.wire.agreement import EXACT
-from remote_agent.training.wire.endpoint import ShardEndpoint, StreamInfo
+from remote_agent.training.wire.endpoint import StreamInfo
 from remote_agent.training.wire.stale_client import StaleClient
 from remote_agent.training.worker.channels import Channel, NetworkChannel, open_channel
 from remote_agent.training.worker.device import device as devices
@@ -156,17 +155,11 @@ class StreamedEngine(Served[Streaming]):
     """Steps that all workers make together."""
 
     def _begin(self, entry: StreamInfo, first: torch.Tensor, late: bool) -> tuple[Streaming, str]:
-        done = None if late else self.resumed.step
-        channel: Channel
-        if entry.relay is not None:
-            relay = ShardEndpoint(address=entry.relay, place="")
-            channel = NetworkChannel(entry.layout.of_one, [relay], entry.secret, first, EXACT, done)
-        else:
-            channel = open_channel(entry.layout, entry.shards, entry.secret, first, entry.codecs, done)
+        channel = open_channel(entry, first, None if late else self.resumed.step)
         return self._over(entry, channel), channel.kind
 
     def _over(self, entry: StreamInfo, channel: Channel) -> Streaming:
-        return Streaming(self.parts.model, entry.plan.names, entry.plan.watched, channel, self.parts.compute)
+        return Streaming(self.parts.model, entry.plan, channel, self.parts.compute)
 
     def step(self, task: StreamedTask) -> StreamedAnswer:
         """This worker's part in a step; see :meth:`Streaming.step`."""
@@ -206,8 +199,8 @@ class LocalEngine(StreamedEngine):
         self.optimizer = job.create_optimizer(parts.factory, parts.model, parts.config)
         into_optimizer(parts.model, self.optimizer, self.resumed.state.optimizer)
         options = schedule.create(parts.factory, self.optimizer, parts.config)
-        of_model = (parts.model, entry.plan.names, entry.plan.watched, channel, parts.compute)
-        return LocalRounds(*of_model, self.optimizer, options, parts.config.clip_norm)
+        own = (self.optimizer, options, parts.config.clip_norm)
+        return LocalRounds(parts.model, entry.plan, channel, parts.compute, *own)
 
 
 class StaleEngine(Served[StaleSteps]):
@@ -215,10 +208,10 @@ class StaleEngine(Served[StaleSteps]):
 
     def _begin(self, entry: StreamInfo, first: torch.Tensor, late: bool) -> tuple[StaleSteps, str]:
         del first, late  # it fetches them
-        parts, plan = self.parts, entry.plan
+        parts = self.parts
         client = StaleClient(entry.layout, [shard.address for shard in entry.shards], entry.secret, entry.codecs)
-        of_model = (parts.model, plan.names, plan.watched)
-        steps = StaleSteps(*of_model, client, parts.compute, parts.config.clip_norm, self.resumed.step)
+        own = (parts.config.clip_norm, self.resumed.step)
+        steps = StaleSteps(parts.model, entry.plan, client, parts.compute, *own)
         return steps, NetworkChannel.kind
 
     def compute(self, task: StaleTask) -> None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,14 +26,14 @@ from torch import Tensor, nn
 from remote_agent.training.deadlines import EXCHANGE_S, TRANSFER_S
 from remote_agent.training.errors import JobError, LossNotFinite, TrainingError
 from remote_agent.training.shared import flat
+from remote_agent.training.shared.dataplane import StreamPlan
 from remote_agent.training.shared.flat import Payload
 from remote_agent.training.shared.messages import Failed, ShardLinkDown, StaleResult, StaleTask, Stamps
 from remote_agent.training.wire.stale_client import StaleClient
 from remote_agent.training.worker.device import backend
 from remote_agent.training.worker.device import device as devices
-from remote_agent.training.worker.device.compute import SliceLoss
+from remote_agent.training.worker.device.compute import SliceComputer, SliceLoss
 from remote_agent.training.worker.gradients import Gradients
-from remote_agent.training.worker.streamed import Compute
 
 _GIVEN_UP = ShardLinkDown(cause="the slice was given up: the run goes on with other shards")
 _CLIP_EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
@@ -57,8 +56,7 @@ class StaleSteps:
 
     Args:
         model: the model; its parameters become views of this worker's weights.
-        names: of the parameters in the buffer, in its order.
-        watched: names of those that must not get a gradient.
+        plan: the streamed parameters.
         client: the connections to the shards; started here.
         compute: computes one slice.
         clip_norm: the most that the norm of a slice's mean gradient may be; 0: any.
@@ -72,18 +70,15 @@ class StaleSteps:
     def __init__(
         self,
         model: nn.Module,
-        names: Sequence[str],
-        watched: Sequence[str],
+        plan: StreamPlan,
         client: StaleClient,
-        compute: Compute,
-        clip_norm: float = 0.0,
-        done: int = 0,
+        compute: SliceComputer,
+        clip_norm: float,
+        done: int,
     ) -> None:
-        everything = flat.trained(model)
         self._model = model
-        self._parameters = {name: everything[name] for name in names}
-        self._gradients = Gradients(self._parameters, {name: everything[name] for name in watched})
-        first = torch.cat([parameter.detach().reshape(-1) for parameter in self._parameters.values()])
+        self._gradients = Gradients(model, plan)
+        first = torch.cat([parameter.detach().reshape(-1) for parameter in self._gradients.parameters])
         first = first.to(devices.of_exchange(first.device))
         self._weights = (first, torch.zeros_like(first))
         self._pushed = (torch.zeros_like(first), torch.zeros_like(first))

@@ -8,13 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
 
 from torch import Tensor, nn
 
 from remote_agent.training.deadlines import EXCHANGE_S, FOLLOW_S, REPAIR_S
 from remote_agent.training.errors import JobError, LossNotFinite, TrainingError
-from remote_agent.training.shared import flat
+from remote_agent.training.shared.dataplane import StreamPlan
 from remote_agent.training.shared.messages import (
     Counted,
     Failed,
@@ -28,19 +27,8 @@ from remote_agent.training.shared.messages import (
 )
 from remote_agent.training.wire.errors import FellBehind, StepIncomplete
 from remote_agent.training.worker.channels import Channel
-from remote_agent.training.worker.device.compute import SliceLoss
-from remote_agent.training.worker.device.simulation import SimulatedDevice
+from remote_agent.training.worker.device.compute import SliceComputer, SliceLoss
 from remote_agent.training.worker.gradients import Gradients, Offer
-
-
-class Compute(Protocol):
-    """Computes slices; see :class:`~remote_agent.training.worker.device.compute.SliceComputer`."""
-
-    simulated: SimulatedDevice | None
-    on_last: Callable[[SliceLoss], None] | None
-
-    def __call__(self, step: int, own: Slice, at: str = "") -> SliceLoss:
-        """Leave the gradient sum over the slice's samples in the parameters, and return the loss and its weight."""
 
 
 class Streaming:
@@ -51,8 +39,7 @@ class Streaming:
 
     Args:
         model: the model; its parameters become views of the channel's weights, where these are on its device.
-        names: names of the parameters in the buffer, in its order.
-        watched: names of the parameters that must not get a gradient.
+        plan: the streamed parameters.
         channel: the connection to the shards.
         compute: computes one slice.
 
@@ -61,12 +48,8 @@ class Streaming:
         following: it does not take part in the steps, but gets the weights of each; see :meth:`follow`.
     """
 
-    def __init__(
-        self, model: nn.Module, names: Sequence[str], watched: Sequence[str], channel: Channel, compute: Compute
-    ) -> None:
-        everything = flat.trained(model)
-        self._parameters = {name: everything[name] for name in names}
-        self._gradients = Gradients(self._parameters, {name: everything[name] for name in watched})
+    def __init__(self, model: nn.Module, plan: StreamPlan, channel: Channel, compute: SliceComputer) -> None:
+        self._gradients = Gradients(model, plan)
         self._own = self._gradients.views(channel.gradient)
         self._sides = tuple(self._gradients.views(side) for side in channel.weights)
         self._channel, self._compute = channel, compute

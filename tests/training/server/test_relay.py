@@ -20,7 +20,6 @@ from remote_agent.training.wire import codecs as wire_codecs
 from remote_agent.training.wire import handshake
 from remote_agent.training.wire.agreement import EXACT, Codecs
 from remote_agent.training.wire.connection import Connection
-from remote_agent.training.wire.endpoint import ShardEndpoint
 from remote_agent.training.wire.errors import ConnectionBroken, ExchangeError, FellBehind
 from remote_agent.training.wire.frames import Header, Kind
 from remote_agent.training.wire.layout import plan_layout
@@ -66,13 +65,12 @@ class Fleet:
 
     def near(self, step: int | None = 0) -> NetworkChannel:
         """A worker on the relay's host."""
-        endpoint = ShardEndpoint(address=self.server.address, place="")
-        return self._open(NetworkChannel(LAYOUT.of_one, [endpoint], TOKEN, FIRST_WEIGHTS, EXACT, step))
+        return self._open(NetworkChannel(LAYOUT.of_one, [self.server.address], TOKEN, FIRST_WEIGHTS, EXACT, step))
 
     def far(self) -> NetworkChannel:
         """A worker with connections of its own."""
-        endpoints = [ShardEndpoint(address=server.address, place="") for server in self.servers]
-        return self._open(NetworkChannel(LAYOUT, endpoints, TOKEN, FIRST_WEIGHTS, self.codecs))
+        addresses = [server.address for server in self.servers]
+        return self._open(NetworkChannel(LAYOUT, addresses, TOKEN, FIRST_WEIGHTS, self.codecs, 0))
 
     def _open(self, channel: NetworkChannel) -> NetworkChannel:
         self.stack.callback(channel.close)

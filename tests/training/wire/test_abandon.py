@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from remote_agent.training.wire.agreement import EXACT
-from remote_agent.training.wire.endpoint import ShardEndpoint
 from remote_agent.training.wire.errors import ExchangeError
 from remote_agent.training.wire.layout import plan_layout
 from remote_agent.training.worker.channels import NetworkChannel
@@ -26,8 +25,7 @@ def weights() -> torch.Tensor:
 
 
 def channel(shards, step: int = 0) -> NetworkChannel:
-    endpoints = [ShardEndpoint(address=address, place="") for address in shards.addresses]
-    return NetworkChannel(CUT, endpoints, TOKEN, weights(), EXACT, step)
+    return NetworkChannel(CUT, shards.addresses, TOKEN, weights(), EXACT, step)
 
 
 def test_whoever_waits_for_a_step_is_freed_at_once(fleet) -> None:

@@ -12,9 +12,10 @@ from remote_agent.training.server.shard import Shard
 from remote_agent.training.server.shard_server import ShardServer
 from remote_agent.training.server.shared_memory_server import SharedMemoryServer, SharedWeights
 from remote_agent.training.server.update import OptimizerUpdate
+from remote_agent.training.shared.dataplane import StreamPlan
 from remote_agent.training.wire import codecs
 from remote_agent.training.wire.agreement import Codecs
-from remote_agent.training.wire.endpoint import ShardEndpoint, place
+from remote_agent.training.wire.endpoint import ShardEndpoint, StreamInfo, place
 from remote_agent.training.wire.layout import plan_layout
 from remote_agent.training.wire.shared_memory.client import SharedMemoryChannel
 from remote_agent.training.wire.shared_memory.memory import available
@@ -47,7 +48,12 @@ def channels(request: pytest.FixtureRequest) -> Iterator[tuple[Channel, Channel]
         server.start()
     here = ShardEndpoint(address=servers[0].address, place=place(), memory=servers[1].address)
     away = ShardEndpoint(address=servers[0].address, place="another computer", memory=servers[1].address)
-    opened = tuple(open_channel(LAYOUT, [endpoint], SECRET, numbers(0), agreed) for endpoint in (here, away))
+    plan = StreamPlan(names=("weight",), groups=(NUMEL,), watched=())
+    entries = (
+        StreamInfo(plan=plan, layout=LAYOUT, shards=(endpoint,), secret=SECRET, codecs=agreed)
+        for endpoint in (here, away)
+    )
+    opened = tuple(open_channel(entry, numbers(0), 0) for entry in entries)
     yield opened[0], opened[1]
     for each in (*opened, *servers):
         each.close()

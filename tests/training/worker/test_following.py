@@ -18,9 +18,10 @@ from remote_agent.training.server.shard import Shard
 from remote_agent.training.server.shard_server import ShardServer
 from remote_agent.training.server.shared_memory_server import SharedMemoryServer, SharedWeights
 from remote_agent.training.server.update import OptimizerUpdate
+from remote_agent.training.shared.dataplane import StreamPlan
 from remote_agent.training.shared.messages import Counted, ShardLinkDown, Slice, StreamedResult, StreamedTask
 from remote_agent.training.wire.agreement import EXACT
-from remote_agent.training.wire.endpoint import ShardEndpoint, place
+from remote_agent.training.wire.endpoint import ShardEndpoint, StreamInfo, place
 from remote_agent.training.wire.layout import plan_layout
 from remote_agent.training.wire.shared_memory.memory import available
 from remote_agent.training.worker.channels import Channel, open_channel
@@ -95,12 +96,13 @@ def worker(request: pytest.FixtureRequest) -> Iterator[Open]:
 
         def start(step: int | None) -> tuple[Streaming, Channel]:
             network = model()
-            names = [name for name, _ in network.named_parameters()]
-            channel = open_channel(layout, [endpoint], SECRET, first, EXACT, step)
+            names = tuple(name for name, _ in network.named_parameters())
+            plan = StreamPlan(names=names, groups=(len(first),), watched=())
+            entry = StreamInfo(plan=plan, layout=layout, shards=(endpoint,), secret=SECRET, codecs=EXACT)
+            channel = open_channel(entry, first, step)
             stack.callback(channel.close)
-            return Streaming(
-                network, names, [], channel, SliceComputer(network, loss, as_dataset(data()), CPU, 0)
-            ), channel
+            compute = SliceComputer(network, loss, as_dataset(data()), CPU, 0)
+            return Streaming(network, plan, channel, compute), channel
 
         yield start
 

@@ -14,10 +14,11 @@ from remote_agent.training.server.shard import Shard
 from remote_agent.training.server.shard_server import ShardServer
 from remote_agent.training.server.shared_memory_server import SharedMemoryServer, SharedWeights
 from remote_agent.training.server.update import OptimizerUpdate
+from remote_agent.training.shared.dataplane import StreamPlan
 from remote_agent.training.shared.messages import Counted, Slice, StreamedResult, StreamedTask
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.wire.agreement import EXACT
-from remote_agent.training.wire.endpoint import ShardEndpoint, place
+from remote_agent.training.wire.endpoint import ShardEndpoint, StreamInfo, place
 from remote_agent.training.wire.layout import plan_layout
 from remote_agent.training.wire.shared_memory.memory import available
 from remote_agent.training.worker.channels import Channel, open_channel
@@ -35,6 +36,7 @@ SECRET = b"a secret of the test's own"
 X = torch.randn(SAMPLES, SIZE, generator=torch.Generator().manual_seed(1))
 Y = X @ torch.randn(SIZE, generator=torch.Generator().manual_seed(2))
 FIRST = torch.randn(SIZE, generator=torch.Generator().manual_seed(3))
+PLAN = StreamPlan(names=("weight",), groups=(SIZE,), watched=())
 
 
 class Replica:
@@ -46,7 +48,7 @@ class Replica:
         self.before: Callable[[int, int], None] = lambda step, number: None
         self._number = {0: 0}
         optimizer = torch.optim.SGD(self.model.parameters(), lr=RATE)
-        self.rounds = LocalRounds(self.model, ["weight"], [], channel, self._compute, optimizer)
+        self.rounds = LocalRounds(self.model, PLAN, channel, self._compute, optimizer, None, 0.0)
 
     def _compute(self, step: int, own: Slice) -> SliceLoss:
         self.before(step, own.index // len(STEPS))
@@ -96,7 +98,10 @@ def replicas(request: pytest.FixtureRequest) -> Iterator[tuple[Replica, Replica]
         for where in (place(), "elsewhere")
     )
     endpoints = (here if request.param == "memory" else away, away)
-    channels = [open_channel(LAYOUT, [endpoint], SECRET, FIRST.clone()) for endpoint in endpoints]
+    entries = [
+        StreamInfo(plan=PLAN, layout=LAYOUT, shards=(endpoint,), secret=SECRET, codecs=EXACT) for endpoint in endpoints
+    ]
+    channels = [open_channel(entry, FIRST.clone(), 0) for entry in entries]
     yield Replica(channels[0]), Replica(channels[1])
     for each in (*channels, *servers):
         each.close()

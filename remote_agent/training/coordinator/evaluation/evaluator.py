@@ -121,7 +121,7 @@ def _together(session: Session, task: EvaluationTask, wanted: Collection[int]) -
         for member, call in calls:
             try:
                 answer: dict[int, Figures] | Failed = answer_of(member, call, heartbeat, EXCHANGE_S)
-            except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+            except rpc.NoAnswer as error:
                 raise NoWorkerLeft from error
             if isinstance(answer, Failed):
                 raise answer.error(member.host)
@@ -197,7 +197,7 @@ class _Work:
     def _take(self, piece: _Piece) -> None:
         try:
             answer: dict[int, Figures] | Failed = rpc.get(piece.answer, PING_S)
-        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
+        except rpc.NoAnswer:
             self._again(piece)
             self._lose(piece.member)
             return

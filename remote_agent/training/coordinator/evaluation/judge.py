@@ -78,7 +78,7 @@ class Judge:
         step = session.order.done
         if session.takeover is None or session.takeover.open_step is not None or step in dict(session.watched):
             return
-        spans = record.read_last(folder / record.FILE, 1).get(step)
+        spans = record.read(folder / record.FILE, 1).get(step)
         if spans:
             self.after(session, step, min(span.begin for span in spans), max(span.end for span in spans))
 
@@ -117,7 +117,7 @@ class Judge:
         for server, call in calls:
             try:
                 rpc.get(call, SERVER_S)
-            except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+            except rpc.NoAnswer as error:
                 raise server_gone(session, server.host, rpc.describe(error)) from error
 
     def best_step(self, session: Session) -> int | None:

@@ -13,7 +13,7 @@ from remote_agent.planning.sharding import Site, Traffic
 from remote_agent.strategies import spec_of
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.deadlines import TRANSFER_S
-from remote_agent.training.errors import LostAtStart, PlacementError
+from remote_agent.training.errors import PlacementError
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.link_speed import LinkRates, survey
 from remote_agent.training.shared.rpc import Actor
@@ -194,12 +194,8 @@ def _places(actors: Sequence[Located], *, apart: bool) -> list[_Place]:
     places: dict[str, _Place] = {}
     for located, call in zip(actors, calls, strict=True):
         host, actor = located.host, located.actor
-        try:
-            where = rpc.get(call, TRANSFER_S)
-        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
-            cause = f"a worker or server was lost before the first step: {rpc.describe(error)}"
-            kind = LostAtStart if isinstance(error, rpc.Lost) else PlacementError
-            raise kind(cause, hint="look at the host's memory", host=host) from error
+        failure = "a worker or server was lost before the first step"
+        where = rpc.get_at_start(call, TRANSFER_S, failure, hint="look at the host's memory", host=host)
         known = places.setdefault(host if apart or not where else where, _Place(host, actor, where))
         known.workers[host] = known.workers.get(host, 0) + located.computes
     return list(places.values())

@@ -101,7 +101,7 @@ class Crashes:
         """The reason why a worker was not measured in time, if a call of the user's code does not return."""
         try:
             pulse: Pulse = rpc.get(actor.call_in(PING, "ping"), PING_S)
-        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
+        except rpc.NoAnswer:
             words = self._last_words(seat.spec.host, actor.key)  # it may hold Python's own lock
             busy = Busy(place=words.place, seconds=words.seconds) if words is not None and words.place else None
         else:

@@ -146,7 +146,7 @@ class Heartbeat:
                 pulse = answer if isinstance(answer, Pulse) else Pulse()
                 patience_s = patience(self._waits[actor])
                 beat = Beat(asked=at, pulse=pulse, patience_s=patience_s, failed=isinstance(answer, Failed))
-            except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+            except rpc.NoAnswer as error:
                 # Out of reach for now: the next ping will tell.
                 beat = dataclasses.replace(known, ended=rpc.describe(error)) if rpc.gone(error) else known
             self._know(actor, beat)

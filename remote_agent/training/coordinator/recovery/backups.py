@@ -192,7 +192,7 @@ class Copies:
         if self._coming is None or not self._coming.done():
             return
         coming, self._coming = self._coming, None
-        if isinstance(coming.exception(), (*rpc.Lost, rpc.CallFailed, rpc.Timeout)):
+        if isinstance(coming.exception(), rpc.NoAnswer):
             self._unseen = self._coming_slices + self._unseen
             return
         sent = coming.result()
@@ -221,6 +221,6 @@ def _kept(keeping: Sequence[tuple[str, Ref[bool]]]) -> frozenset[str]:
         try:
             if rpc.get(call, max(0.0, deadline - time.monotonic())):
                 names.append(name)
-        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
+        except rpc.NoAnswer:
             continue  # the strategy will detect the failure; others have the weights too
     return frozenset(names)

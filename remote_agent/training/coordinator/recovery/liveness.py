@@ -37,7 +37,7 @@ def check_servers(session: Session) -> None:
     for host, call in calls:
         try:
             failed = rpc.get(call, max(0.0, deadline - time.monotonic()))
-        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+        except rpc.NoAnswer as error:
             raise server_gone(session, host, rpc.describe(error)) from error
         if isinstance(failed, Failed):
             raise failed.error(host)
@@ -91,7 +91,7 @@ def check_weights(session: Session, heartbeat: Heartbeat, step: int) -> None:
     calls = [server.actor.call("steps") for server in session.servers]
     try:
         made = frozenset[int]().union(*rpc.get_all(calls, PING_S))
-    except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
+    except rpc.NoAnswer:
         return  # the heartbeat will detect the lost shard
     if len(made) > 1:
         cause = f"the last worker was lost when the shards had made a part of step {step}"
@@ -160,7 +160,7 @@ def newest_weights(members: Sequence[WorkerHandle], heartbeat: Heartbeat) -> Pay
     for member in others:
         try:
             return answer_of(member, member.call("weights"), heartbeat, TRANSFER_S)
-        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
+        except rpc.NoAnswer:
             continue  # its loss is detected at its next task
     return rpc.get(last.call("weights"), TRANSFER_S)
 

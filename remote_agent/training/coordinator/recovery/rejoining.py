@@ -18,7 +18,7 @@ def of_following(follows: Ref[ShardLinkDown | None]) -> Evidence | None:
     """The evidence of a call to follow that has ended, which it should not do before the worker takes part."""
     try:
         answer = rpc.get(follows, 0.0)
-    except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+    except rpc.NoAnswer as error:
         return Died(rpc.describe(error))
     return Died(answer.cause if answer is not None else "it stopped following the run")
 
@@ -30,7 +30,7 @@ def learn_from_late(away: Rejoining, member: WorkerHandle) -> None:
     samples = away.held.samples
     try:
         answer = rpc.get(away.held.answer, 0.0)
-    except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
+    except rpc.NoAnswer:
         return
     now = member.track.current
     if not isinstance(answer, StreamedResult | StaleResult) or not samples:

@@ -190,7 +190,7 @@ def _free_workers(session: Session, step: int, gone: str) -> list[bool]:
             continue
         try:
             failed = rpc.get(call, max(0.0, deadline - time.monotonic()))
-        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
+        except rpc.NoAnswer:
             answers.append(False)
             continue
         if isinstance(failed, Failed):
@@ -199,7 +199,7 @@ def _free_workers(session: Session, step: int, gone: str) -> list[bool]:
     for member, freed in freeing:
         try:
             rpc.get(freed, max(0.0, deadline - time.monotonic()))
-        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+        except rpc.NoAnswer as error:
             if member in session.members:
                 lose(session, member, step, rpc.describe(error))
     return answers
@@ -232,7 +232,7 @@ def _load(session: Session, servers: Sequence[Server], copy: Copy) -> None:
     for server, call in calls:
         try:
             rpc.get(call, SERVER_S)
-        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+        except rpc.NoAnswer as error:
             cause = f"a shard was lost while it was restored: {rpc.describe(error)}"
             raise ServerGone(cause, hint=_HINT, host=server.host) from error
 
@@ -267,7 +267,7 @@ def _rejoin(
     for member, call in calls:
         try:
             answer = answer_of(member, call, heartbeat, TRANSFER_S)
-        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+        except rpc.NoAnswer as error:
             lose(session, member, step, rpc.describe(error))
             continue
         if isinstance(answer, Failed):

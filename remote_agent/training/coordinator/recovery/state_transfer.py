@@ -34,7 +34,7 @@ def hand_over(
     for member, call in calls:
         try:
             answer = answer_of(member, call, heartbeat, TRANSFER_S)
-        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+        except rpc.NoAnswer as error:
             failed[member] = Died(f"it could not take over the weights: {rpc.describe(error)}")
         else:
             if answer is not None:

@@ -258,7 +258,7 @@ class AllReduce(Strategy):
         for member, call in calls.items():
             try:
                 total += answer_of(member, call, self._heartbeat, PING_S)[1]
-            except (*rpc.Lost, rpc.CallFailed, rpc.Timeout):
+            except rpc.NoAnswer:
                 return  # the next check decides
         if total == current.moved:
             self._call_off(current)
@@ -316,7 +316,7 @@ class AllReduce(Strategy):
             try:
                 patience = given_up_after(self._session.config.slice_deadline_s, member.usual_call_s)
                 failed = answer_of(member, call, self._heartbeat, patience)
-            except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+            except rpc.NoAnswer as error:
                 self._membership.handle_failure(step, member, policy.Died(rpc.describe(error)), newest=step)
             else:
                 if isinstance(failed, Failed):
@@ -328,7 +328,7 @@ class AllReduce(Strategy):
         """The weights after the last committed step, from the first living worker that answers."""
         try:
             return newest_weights(self._session.members, self._heartbeat)
-        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+        except rpc.NoAnswer as error:
             cause = f"no worker gave the weights: {rpc.describe(error)}"
             raise WorkersGone(cause, hint="look at the hosts, then start the run again") from error
 

@@ -139,7 +139,7 @@ class Driver:
         first = awaited[position]
         try:
             answer = rpc.get(first.answer, PING_S)
-        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+        except rpc.NoAnswer as error:
             return Lost(first.member, policy.Died(rpc.describe(error)))
         if isinstance(answer, Failed):
             raise answer.error(first.member.host)

@@ -259,7 +259,7 @@ def _ask_workers(
     for member, call in asked:
         try:
             status: WorkerStatus | None = rpc.get(call, max(0.0, deadline - time.monotonic()))
-        except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+        except rpc.NoAnswer as error:
             if not rpc.gone(error):
                 raise TakeoverRefused(f"{member.name}: {rpc.describe(error)}") from error
             lost.append((member.seat, rpc.describe(error)))
@@ -293,14 +293,14 @@ def _servers(state: TakeoverState, at: TakeoverPoint) -> tuple[Server, ...]:
                 raise TakeoverRefused(f"the parameter server on {server.host}: {answer.cause}")
             if answer > at.newest:
                 raise TakeoverRefused(f"no worker knows how step {answer} was cut")
-    except (*rpc.Lost, rpc.CallFailed, rpc.Timeout) as error:
+    except rpc.NoAnswer as error:
         raise TakeoverRefused(f"the parameter server: {rpc.describe(error)}") from error
     return tuple(servers)
 
 
 def _on_record(file: Path) -> Mapping[int, Sequence[SliceSpan]]:
     try:
-        return record.read_last(file, RECORDED_STEPS)
+        return record.read(file, RECORDED_STEPS)
     except (OSError, ValueError) as error:
         raise TakeoverRefused(f"the record of slices can't be read: {error}") from error
 

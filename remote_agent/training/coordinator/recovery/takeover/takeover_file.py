@@ -22,9 +22,8 @@ from remote_agent.training.coordinator.plan.placement import Placement
 from remote_agent.training.coordinator.request import Request
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.coordinator.sources import Indexed
-from remote_agent.training.coordinator.transfer import Stream
 from remote_agent.training.shared.clock import ClockOffset
-from remote_agent.training.wire.endpoint import StreamInfo
+from remote_agent.training.wire.endpoint import Stream, StreamInfo
 
 FILE = "takeover.pickle"
 """The file's name in a run's folder."""
