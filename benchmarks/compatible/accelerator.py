@@ -168,7 +168,7 @@ class _Module(backend_registration._DummyBackendModule):  # noqa: SLF001 - torch
 
 backend_registration._setup_privateuseone_for_python_backend(KIND, _Module())  # noqa: SLF001 - as above
 # A module's ``to`` keeps its parameters, and which are tied, as with torch's own kinds.
-torch._has_compatible_shallow_copy_type = lambda *_: True  # type: ignore[attr-defined]  # noqa: SLF001
+torch._has_compatible_shallow_copy_type = lambda *_: True  # noqa: SLF001 - as above
 setattr(Tensor, "data", property(_DATA.__get__, _set_data))  # noqa: B010 - mypy takes it for an attribute
 _LIBRARY: Any = torch.library.Library
 _LIBRARIES = _LIBRARY("_", "IMPL"), _LIBRARY("aten", "IMPL")

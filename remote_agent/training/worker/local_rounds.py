@@ -60,8 +60,9 @@ class LocalRounds(Streaming):
         clip_norm: float,
     ) -> None:
         self._optimizer, self._schedule, self._clip_norm = optimizer, schedule, clip_norm
-        self._weights = torch.empty_like(channel.gradient, device=compute.device)
-        self._inner = torch.empty_like(channel.gradient, device=compute.device)
+        device = next(model.parameters()).device
+        self._weights = torch.empty_like(channel.gradient, device=device)
+        self._inner = torch.empty_like(channel.gradient, device=device)
         self._assumed: Tensor | None = None  # own weights at the end of the delayed round whose exchange is open
         self._moved = [0, 0]  # bytes (out, in) of exchanges that have ended since the last result
         self._made = -1  # the last round whose local steps this worker has made
