@@ -31,7 +31,7 @@ from hetero_tui.narration import Narrator, Output
 
 application = typer.Typer(
     name="hetero-tui",
-    help="Train one PyTorch model on all the mismatched machines you have.",
+    help="Train one PyTorch model on all the mismatched machines you have. Without a command, the app opens.",
     no_args_is_help=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
