@@ -27,11 +27,11 @@ from hetero_tui.launcher import (
     read_settings,
     run_to_end,
 )
-from hetero_tui.narration import Narrator, Output
+from hetero_tui.narration import Narrator, Output, saying, waiting_for
 
 application = typer.Typer(
     name="hetero-tui",
-    help="Train one PyTorch model on all the mismatched machines you have.",
+    help="Train one PyTorch model on all the mismatched machines you have. Without a command, the app opens.",
     no_args_is_help=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -115,8 +115,9 @@ def demo(
                 code = app.return_code or DONE
                 output.say("tearing the demo down ...")
             else:
-                await session.up()
-                code = await commanding.follow(session, output, await session.launch(order), demo=True)
+                async with saying(output, lambda: waiting_for(session.state)):
+                    await session.up()
+                    code = await commanding.follow(session, output, await session.launch(order), demo=True)
         assert fleet.report is not None
         clean = "the demo is taken down: no process, port or folder of it is left"
         return commanding.report_leftovers(output, fleet.report, clean) or code

@@ -15,7 +15,7 @@ AcceptKeys = Annotated[
     bool,
     typer.Option("--accept-new-host-keys", help="Trust hosts that were never seen; a changed key is refused even so."),
 ]
-Run = Annotated[str | None, typer.Argument(help="The run's name; the newest if not given.")]
+Run = Annotated[str | None, typer.Argument(metavar="RUN", help="The run's name; the newest if not given.")]
 With = Annotated[
     list[str] | None,
     typer.Option(
@@ -65,9 +65,12 @@ def settings(context: typer.Context, incomplete: str) -> list[str]:
     return [f"{name}=" for name in (*own, *names()) if name.startswith(incomplete)]
 
 
-Host = Annotated[str, typer.Argument(help="A host of the inventory.", autocompletion=hosts)]
+Host = Annotated[str, typer.Argument(metavar="HOST", help="A host of the inventory.", autocompletion=hosts)]
 Job = Annotated[
-    str, typer.Argument(help="A ready job (digits, text, hf-lm) or path/to/file.py:Name.", autocompletion=jobs)
+    str,
+    typer.Argument(
+        metavar="JOB", help="A ready job (digits, text, hf-lm) or path/to/file.py:Name.", autocompletion=jobs
+    ),
 ]
 JobOrNone = Annotated[
     str | None,

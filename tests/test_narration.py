@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
+from typer.testing import CliRunner
 
 from hetero_tui import events, narration
+from hetero_tui.cli import application
+from hetero_tui.errors import UsageError
 from hetero_tui.events import ClusterState, HostState
 from hetero_tui.fold import apply
 from hetero_tui.narration import Output, StepPrinter, saying, waiting_for
@@ -112,3 +118,31 @@ def test_only_a_terminal_that_knows_escape_codes_gets_any(
     assert ("\x1b]9;text-1 finished\x07\x07" in said.err) is rings
     if output.plain or term == "dumb":
         assert "\x1b" not in said.err + said.out
+
+
+def test_the_demo_in_a_pipe_says_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    class Waiting:
+        """A session whose cluster is up once it was said that this is waited for."""
+
+        state = apply(initial("demo", (("fast", "a"),)), events.ClusterChanged(time=0.0, state=ClusterState.STARTING))
+
+        def subscribe(self, _: object) -> None:
+            pass
+
+        async def up(self) -> None:
+            async with asyncio.timeout(10):
+                while not any("Ray starts: 0 of 1 hosts are up" in text for text in said):
+                    await asyncio.sleep(0)
+            raise UsageError("that will do")
+
+    @asynccontextmanager
+    async def fleet(**_: object) -> AsyncIterator[SimpleNamespace]:
+        yield SimpleNamespace(session=Waiting())
+
+    monkeypatch.setattr(Output, "say", lambda _, text, style="": said.append(text))
+    monkeypatch.setattr(narration, "WORD_EVERY", 0.0)
+    monkeypatch.setattr("hetero_tui.demo.fleet.demo_fleet", fleet)
+    CliRunner().invoke(application, ["demo", "--plain"])
+    assert any("that will do" in text for text in said)

@@ -11,6 +11,10 @@ from hetero_tui.fleet import agent
 from hetero_tui.text import last_lines
 from hetero_tui.transport import Transport
 from remote_agent import protocol
+from remote_agent.kinds import nearest
+
+START = "`hetero-tui train digits` starts one"
+"""What to do where a run is asked for, and none is known."""
 
 
 def ignore(_: HostError) -> None:
@@ -95,9 +99,11 @@ def find_among(
     for host, summary in found:
         if summary.id == run:
             return host, summary
-    known = ", ".join(summary.id for _, summary in found) or "there are none"
+    known = [summary.id for _, summary in found]
     cause = "no run yet" if run is None else f"no run {run!r} on the hosts that answer"
-    cause, hint = with_silent(cause, f"runs: {known}", failed)
+    if run is not None and (close := nearest(run, known)):
+        cause += f"; did you mean {close!r}?"
+    cause, hint = with_silent(cause, f"runs: {', '.join(known)}" if known else START, failed)
     raise RunError(cause, step="find run", hint=hint)
 
 

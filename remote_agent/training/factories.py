@@ -13,7 +13,10 @@ from remote_agent.training.config import TrainingConfig
 
 
 class ModelFactory(Protocol):
-    """The only method that a job needs; the other protocols are optional."""
+    """The only method that a factory needs; the other protocols are optional.
+
+    A job without a ``DistributedTrainer`` also needs ``create_data()``, which returns the training data.
+    """
 
     def create_model(self) -> nn.Module:
         """Make a new model with its initial weights."""

@@ -1,6 +1,9 @@
 """A run that several hosts have a folder of is listed once, by the host that knows best."""
 
-from hetero_tui.runs.listing import told_best
+import pytest
+
+from hetero_tui.errors import RunError
+from hetero_tui.runs.listing import find_among, told_best
 from remote_agent.protocol import RunSummary
 from remote_agent.states import RunState
 
@@ -38,3 +41,18 @@ def test_a_run_that_ended_before_its_first_event_is_not_the_newest_and_one_that_
 
     runs = [entry("new", "starting", None), entry("old", "lost", None), entry("b", "stopped", 5.0)]
     assert [summary.id for _, summary in told_best(runs)] == ["old", "b", "new"]
+
+
+def test_a_misspelt_run_is_answered_with_the_nearest_one_and_all_that_there_are() -> None:
+    runs = (told("a", "finished", head="a", run="text-7f3a"), told("a", "finished", head="a", run="digits-0b12"))
+    with pytest.raises(RunError) as caught:
+        find_among(runs, "text-7f3")
+    assert caught.value.cause == "no run 'text-7f3' on the hosts that answer; did you mean 'text-7f3a'?"
+    assert caught.value.hint == "runs: text-7f3a, digits-0b12"
+
+
+@pytest.mark.parametrize("run", [None, "text-7f3a"])
+def test_where_there_is_no_run_the_hint_says_how_to_start_one(run: str | None) -> None:
+    with pytest.raises(RunError) as caught:
+        find_among((), run)
+    assert caught.value.hint == "`hetero-tui train digits` starts one"
