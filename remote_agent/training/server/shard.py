@@ -24,7 +24,7 @@ from torch import Tensor
 
 from remote_agent.training.server.published_chunks import Listener, PublishedChunks, in_own_pages
 from remote_agent.training.server.sums import ChunkSum
-from remote_agent.training.server.update import Update
+from remote_agent.training.server.update import OptimizerUpdate
 from remote_agent.training.wire import frames
 from remote_agent.training.wire.agreement import EXACT, Codecs
 from remote_agent.training.wire.errors import ExchangeError, MalformedFrame
@@ -53,7 +53,7 @@ class Shard(PublishedChunks):
         layout: Layout,
         number: int,
         weights: Tensor,
-        update: Update,
+        update: OptimizerUpdate,
         codecs: Codecs,
         *,
         most_norm: float | None = None,

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from remote_agent.training.server.held_chunks import HeldChunks
 from remote_agent.training.server.slice_log import SliceLog
-from remote_agent.training.server.update import Update
+from remote_agent.training.server.update import OptimizerUpdate
 from remote_agent.training.wire.agreement import Codecs, decode
 from remote_agent.training.wire.errors import ExchangeError, MalformedFrame
 from remote_agent.training.wire.frames import Header, Kind
@@ -69,7 +69,7 @@ class StaleShard(HeldChunks):
         layout: Layout,
         number: int,
         weights: Tensor,
-        update: Update,
+        update: OptimizerUpdate,
         codecs: Codecs,
         *,
         batch: int,

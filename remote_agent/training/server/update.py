@@ -8,7 +8,7 @@ Muon) does not.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,27 +23,8 @@ OptionsOf = Callable[[int, int], Mapping[str, Any]]
 """A function that returns the options that a schedule sets, from the parameter group's number and the step."""
 
 
-class Update(Protocol):
-    """Changes weights. A shard calls it for one chunk from one thread at a time, for several chunks at once."""
-
-    def bind(self, chunk: int, weights: Tensor) -> None:
-        """Use ``weights`` (float32, flat) as the chunk's memory; call it before the first step."""
-
-    def apply(self, chunk: int, step: int, gradient: Tensor, weight: float = 1.0) -> None:
-        """Change the chunk's weights in place by its mean ``gradient`` (float32, flat; may be overwritten).
-
-        ``weight`` is this step's part of a whole step, by which the learning rate is multiplied.
-        """
-
-    def state(self, chunk: int) -> Mapping[str, Tensor]:
-        """The state of :meth:`apply` for the chunk, by name."""
-
-    def load_state(self, chunk: int, state: Mapping[str, Tensor]) -> None:
-        """Load a state that :meth:`state` returned elsewhere."""
-
-
 class OptimizerUpdate:
-    """A torch optimizer for each chunk.
+    """A torch optimizer for each chunk. It is called for one chunk from one thread at a time, for several at once.
 
     Args:
         layout: how the buffer is cut.
@@ -63,10 +44,15 @@ class OptimizerUpdate:
         self._chunks: dict[int, tuple[nn.Parameter, torch.optim.Optimizer]] = {}
 
     def bind(self, chunk: int, weights: Tensor) -> None:
+        """Use ``weights`` (float32, flat) as the chunk's memory; call it before the first step."""
         parameter = nn.Parameter(weights)
         self._chunks[chunk] = (parameter, self._make(self._layout.chunks[chunk].group, parameter))
 
     def apply(self, chunk: int, step: int, gradient: Tensor, weight: float = 1.0) -> None:
+        """Change the chunk's weights in place by its mean ``gradient`` (float32, flat; may be overwritten).
+
+        ``weight`` is this step's part of a whole step, by which the learning rate is multiplied.
+        """
         parameter, optimizer = self._chunks[chunk]
         if self._options is not None:
             changed = self._options(self._layout.chunks[chunk].group, step)
@@ -83,12 +69,14 @@ class OptimizerUpdate:
             group["lr"] = rate
 
     def state(self, chunk: int) -> Mapping[str, Tensor]:
+        """The optimizer's state for the chunk, by name."""
         parameter, optimizer = self._chunks[chunk]
         entries: Mapping[str, Any] = optimizer.state_dict()["state"].get(0, {})
         kept = {name: torch.as_tensor(value).detach().clone() for name, value in entries.items() if value is not None}
         return kept | self._average.of(parameter)
 
     def load_state(self, chunk: int, state: Mapping[str, Tensor]) -> None:
+        """Load a state that :meth:`state` returned elsewhere."""
         parameter, optimizer = self._chunks[chunk]
         self._average.take(parameter, state.get(EMA))
         document = optimizer.state_dict()

@@ -82,7 +82,7 @@ class ExchangeClient(ShardLinks[NewWeights]):
                 )
             self._fetching, self.step = None, fetching.step
             assert self.step is not None, "whole weights have a step"
-            for _, header, payload in fetching.later:
+            for header, payload in fetching.later:
                 self._keep(header, payload)
             return fetching.step or 0
 
@@ -165,7 +165,7 @@ class ExchangeClient(ShardLinks[NewWeights]):
         now = self._now
         return None if now is None else now.incoming
 
-    def take(self, shard: int, header: Header, payload: Tensor) -> None:
+    def take(self, header: Header, payload: Tensor) -> None:
         incoming = self.awaited()
         if incoming is not None and incoming.step == header.step:
             incoming.decode(header, payload)  # without the lock: each link has chunks of its own
@@ -176,7 +176,7 @@ class ExchangeClient(ShardLinks[NewWeights]):
                 if header.kind is Kind.WHOLE:
                     self._fetching.take_whole(header, payload)
                 else:
-                    self._fetching.take_weights(shard, header, payload.clone())
+                    self._fetching.take_weights(header, payload.clone())
                 self._changed.notify_all()
             elif self.step is not None:
                 self._keep(header, payload.clone())

@@ -24,13 +24,13 @@ class Fetching:
         out: float32, shape ``(layout.numel,)``: gets the weights.
 
     Attributes:
-        later: WEIGHTS frames beyond the step that is fetched: (shard, header, payload).
+        later: WEIGHTS frames beyond the step that is fetched: (header, payload).
     """
 
     def __init__(self, layout: Layout, codec: Codec, out: Tensor) -> None:
         if out.shape != (layout.numel,):
             raise ValueError(f"weights are one flat float32 buffer of {layout.numel} numbers")
-        self.later: list[tuple[int, Header, Tensor]] = []
+        self.later: list[tuple[Header, Tensor]] = []
         self._layout, self._codec, self._out = layout, codec, out
         self._steps = [_NOT_HERE] * len(layout.chunks)
         self._newest: dict[int, int] = {}
@@ -55,10 +55,10 @@ class Fetching:
         self._newest[shard] = step
         self._advance()
 
-    def take_weights(self, shard: int, header: Header, payload: Tensor) -> None:
+    def take_weights(self, header: Header, payload: Tensor) -> None:
         """Take a WEIGHTS frame; ``payload`` is kept."""
         if self._steps[header.chunk] != _NOT_HERE:
-            self.later.append((shard, header, payload))
+            self.later.append((header, payload))
             self._advance()
 
     def _advance(self) -> None:
@@ -67,9 +67,9 @@ class Fetching:
         if target is None:
             return
         remaining = []
-        for shard, header, payload in self.later:
+        for header, payload in self.later:
             if header.step > target:
-                remaining.append((shard, header, payload))
+                remaining.append((header, payload))
             elif header.step == self._steps[header.chunk] + 1:
                 self._add(header, payload)
                 self._steps[header.chunk] = header.step

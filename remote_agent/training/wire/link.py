@@ -53,7 +53,7 @@ class Worker(Protocol):
     def arrived(self, header: Header) -> None:
         """Take a payload that was received into :meth:`memory`."""
 
-    def take(self, shard: int, header: Header, payload: Tensor) -> None:
+    def take(self, header: Header, payload: Tensor) -> None:
         """Take a WEIGHTS or WHOLE frame; ``payload`` is overwritten afterwards."""
 
     def take_newest(self, shard: int, step: int) -> None:
@@ -247,7 +247,7 @@ class Link:
                 self._worker.arrived(header)
             else:
                 connection.receive_into(memoryview(self._buffer)[:size])
-                self._worker.take(self.number, header, self._tensor[:size])
+                self._worker.take(header, self._tensor[:size])
             return
         payload = connection.receive_control(header)
         match header.kind:

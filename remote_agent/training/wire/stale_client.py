@@ -149,7 +149,7 @@ class StaleClient(ShardLinks[FreshWeights]):
     def awaited(self) -> FreshWeights | None:
         return self._incoming
 
-    def take(self, shard: int, header: Header, payload: Tensor) -> None:
+    def take(self, header: Header, payload: Tensor) -> None:
         incoming = self._incoming
         if incoming is not None:
             incoming.decode(header, payload)  # without the lock: each link has chunks of its own

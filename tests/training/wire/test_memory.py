@@ -21,19 +21,12 @@ ROOT = Path(__file__).resolve().parents[3]
 NUMBERS, DEADLINE = 4_000_000, 60.0
 SHARD = f"""
 import re, sys, torch
-from remote_agent.training.wire import codecs
-from remote_agent.training.wire.agreement import EXACT, Codecs
-from remote_agent.training.wire.client import ExchangeClient
-from remote_agent.training.wire.errors import ExchangeError
-from remote_agent.training.wire.exchanging import Exchanging
-from remote_agent.training.wire.layout import Layout, plan_layout
-from remote_agent.training.server.shard_server import ShardServer
 from remote_agent.training.server.shard import Shard
-from remote_agent.training.wire.stale_client import StaleClient
-from remote_agent.training.server.stale_server import StaleServer
-from remote_agent.training.server.stale_shard import StaleShard
-from remote_agent.training.wire.steps import Contribution, NewWeights, Timings
-from remote_agent.training.server.update import OptimizerUpdate, Update
+from remote_agent.training.server.shard_server import ShardServer
+from remote_agent.training.server.update import OptimizerUpdate
+from remote_agent.training.wire import codecs
+from remote_agent.training.wire.agreement import Codecs
+from remote_agent.training.wire.layout import plan_layout
 torch.set_num_threads(1)
 layout = plan_layout([{NUMBERS}], [1.0])
 pair = Codecs(codecs.create("fp32"), codecs.create("fp32"))
