@@ -29,18 +29,8 @@ def connect(address: str, node_address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
     except (OSError, ValueError) as error:
         raise ClusterUnreachable(f"Ray's head at {address} can't be reached: {error}", hint=hint) from error
-    try:
-        ray.init(
-            address=address,
-            _node_ip_address=node_address,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            configure_logging=True,
-        )
-    except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
-        first = str(error).strip().splitlines()[:1] or [type(error).__name__]
-        raise ClusterUnreachable(f"Ray's head at {address} refused the coordinator: {first[0]}", hint=hint) from error
-    _silence()
+    failure = f"Ray's head at {address} refused the coordinator"
+    _init(failure, hint, address=address, _node_ip_address=node_address)
 
 
 def connect_script() -> bool:
@@ -51,22 +41,18 @@ def connect_script() -> bool:
     """
     if ray.is_initialized():
         return False
-    try:
-        ray.init(log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
-        first = str(error).strip().splitlines()[:1] or [type(error).__name__]
-        raise ClusterUnreachable(f"can't connect to Ray: {first[0]}", hint="check RAY_ADDRESS, or unset it") from None
-    _silence()
+    _init("can't connect to Ray", "check RAY_ADDRESS, or unset it")
     return True
 
 
-def _silence() -> None:
-    """Silence Ray's prints about lost workers on stdout, since a lost worker is an event of the run."""
-    worker.print_to_stdstream = _nothing
-
-
-def _nothing(*_: object, **__: object) -> None:
-    """Prints nothing."""
+def _init(failure: str, hint: str, **options: str) -> None:
+    try:
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
+    except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
+        first = str(error).strip().splitlines()[:1] or [type(error).__name__]
+        raise ClusterUnreachable(f"{failure}: {first[0]}", hint=hint) from None
+    # Ray prints about lost workers on stdout, but a lost worker is an event of the run.
+    worker.print_to_stdstream = lambda *_, **__: None
 
 
 def disconnect() -> None:

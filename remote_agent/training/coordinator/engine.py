@@ -63,7 +63,10 @@ def run(
             asked = loggers.wanted(request.config.log_to)
             told.enter_context(Callbacks([*own, *asked, *callbacks], journal, request.folder, request.host))
             with Crashes(journal) as crashes:
-                return _run(request, journal, stopping, progress, crashes)
+                try:
+                    return _started(request, journal, stopping, progress, crashes)
+                except WorkersGone as error:
+                    raise crashes.explained(error) from error
         except TrainingError as error:
             fail(journal, error, request.host, progress.step)
             raise
@@ -85,15 +88,6 @@ def fail(journal: Journal, error: TrainingError, host: str, step: int) -> None:
         journal.write(
             protocol.RunFailed, step=step, host=where, cause=error.cause, hint=error.hint, detail=error.detail
         )
-
-
-def _run(
-    request: Request, journal: Journal, stopping: Callable[[], bool], progress: Progress, crashes: Crashes
-) -> Outcome:
-    try:
-        return _started(request, journal, stopping, progress, crashes)
-    except WorkersGone as error:
-        raise crashes.explained(error) from error
 
 
 def _started(
