@@ -209,7 +209,8 @@ def saved_run(place: Path) -> bytes:
     (place / "checkpoints").mkdir(parents=True)
     (place / "run.json").write_text(protocol.encode(spec))
     (place / "checkpoints/step-00000007.safetensors").write_bytes(weights)
-    about = {"step": 7, "weights": "step-00000007.safetensors", "config": {"batch_size": 1, "seed": 0}}
+    config = {"batch_size": 1, "seed": 0}
+    about = {"step": 7, "position": 7, "weights": "step-00000007.safetensors", "config": config}
     (place / "checkpoints/step-00000007.json").write_text(json.dumps(about))
     return weights
 

@@ -66,7 +66,7 @@ class Checkpoint:
         Raises:
             JobError: the file can't be read.
         """
-        return _read(self.path)
+        return load(self.path)
 
     def training_state(self) -> TrainingState:
         """What the optimizer remembered.
@@ -77,7 +77,7 @@ class Checkpoint:
         if self.optimizer is None:
             return TrainingState(missing=self.missing)
         try:
-            return optimizer_state.unpack(_read(self.optimizer), self.missing)
+            return optimizer_state.unpack(load(self.optimizer), self.missing)
         except NotPortable as error:
             raise JobError(f"{self.optimizer.name} can't be read: {error}", hint=_HINT) from error
 
@@ -170,11 +170,6 @@ def prune(folder: Path, keep: int, best: int | None = None) -> None:
 # --- Reading ---------------------------------------------------------------------------------------------------------
 
 
-def load(path: Path) -> dict[str, Tensor]:
-    """The state dict in a checkpoint's safetensors file."""
-    return safetensors.torch.load_file(path)
-
-
 def find(place: Path) -> Checkpoint:
     """The checkpoint at ``place``: one of its files, or a run's folder, whose newest whole one is taken.
 
@@ -192,12 +187,11 @@ def find(place: Path) -> Checkpoint:
     try:
         described = json.loads(document.read_text())
         config = dict(described["config"])
-        step = int(described["step"])
         optimizer = described.get("optimizer")
         return Checkpoint(
             path=document.with_name(str(described["weights"])),
-            step=step,
-            position=int(described.get("position", step * int(config["batch_size"]))),
+            step=int(described["step"]),
+            position=int(described["position"]),
             seed=int(config["seed"]),
             config=config,
             dataset_size=described.get("dataset_size"),
@@ -210,7 +204,12 @@ def find(place: Path) -> Checkpoint:
         raise JobError(f"there is no checkpoint to read at {place}: {reason}", hint=_HINT) from error
 
 
-def _read(path: Path) -> dict[str, Tensor]:
+def load(path: Path) -> dict[str, Tensor]:
+    """The state dict in a checkpoint's safetensors file.
+
+    Raises:
+        JobError: it can't be read.
+    """
     try:
         return safetensors.torch.load_file(path)
     except (OSError, SafetensorError) as error:

@@ -186,7 +186,7 @@ def test_a_folder_that_can_not_be_written_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [None, "", "{}", '{"step": 1}', '{"step": 1, "weights": "w", "config": {"seed": "x"}}']
+    "text", [None, "", "{}", '{"step": 1}', '{"step": 1, "weights": "w", "position": 0, "config": {"seed": "x"}}']
 )
 def test_what_is_no_checkpoint_is_an_error_with_what_to_do(tmp_path: Path, text: str | None) -> None:
     place = tmp_path / "step-00000001.json"

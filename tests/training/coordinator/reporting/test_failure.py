@@ -21,7 +21,8 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     def fails(request: Any, journal: Any, *_: Any, **__: Any) -> NoReturn:
         folder = tmp_path / "run" / "checkpoints"
         folder.mkdir()
-        described = {"step": 10, "weights": "step-00000010.safetensors", "config": {"batch_size": 8, "seed": 0}}
+        weights = "step-00000010.safetensors"
+        described = {"step": 10, "position": 80, "weights": weights, "config": {"batch_size": 8, "seed": 0}}
         (folder / "step-00000010.json").write_text(json.dumps(described))
         try:
             raise ValueError("no such label")
