@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.data import datasets
+from remote_agent.training.data import datasets, record
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.job import create_model, loss_function
 
@@ -27,6 +28,15 @@ def job_of(source: str, folder: Path) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.Job()
+
+
+def times_counted(path: Path, order: SampleOrder) -> np.ndarray:
+    """How often each sample of the dataset was counted, by the record at ``path``."""
+    total = np.zeros(order.size, np.int64)
+    for spans in record.read(path).values():
+        for span in spans:
+            np.add.at(total, order.take(span.begin, span.end), 1)
+    return total
 
 
 def train(

@@ -6,7 +6,7 @@ writes ``{"resumed_after": 5}`` first: the lines of later steps before it tell o
 hold; they are superseded, and the steps are written again.
 
 Which sample a position holds follows from seed and dataset alone, so the record proves how often each sample was
-counted: :func:`counts`. That no position was left out or used twice: :func:`gaps_and_overlaps`.
+counted. :func:`gaps_and_overlaps` says whether a position was left out or used twice.
 """
 
 from __future__ import annotations
@@ -14,14 +14,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from remote_agent import tail
-from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import StorageError
 from remote_agent.training.shared.slices import SliceSpan
 
@@ -96,34 +93,20 @@ class SliceRecord:
 # --- Reading ---------------------------------------------------------------------------------------------------------
 
 
-def read(path: Path) -> dict[int, tuple[SliceSpan, ...]]:
-    """The slices of each step that counts, in the order of the steps; superseded lines are left out.
+def read(path: Path, count: int = sys.maxsize) -> dict[int, tuple[SliceSpan, ...]]:
+    """The slices of the last ``count`` steps that count, in the order of the steps; superseded lines are left out.
+
+    The file is read from its end, since a whole one of 100,000 steps takes seconds.
 
     Raises:
         ValueError: a line is not of a record. A last line without its end is passed over: its step was not reported.
     """
-    steps: dict[int, tuple[SliceSpan, ...]] = {}
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
-        step, spans = _parsed(line, f"{path.name}, line {number}")
-        if spans is None:
-            steps = {known: made for known, made in steps.items() if known <= step}
-        else:
-            steps[step] = spans
-    return dict(sorted(steps.items()))
-
-
-def read_last(path: Path, count: int) -> dict[int, tuple[SliceSpan, ...]]:
-    """As :func:`read`, the last ``count`` steps alone: a run of 100,000 steps takes seconds to read.
-
-    Raises:
-        ValueError: as :func:`read`, about the lines that were looked at.
-    """
     found: dict[int, tuple[SliceSpan, ...]] = {}
     last = math.inf
     with path.open("rb") as file:
-        # Backwards: a step counts where it is reported last, if the run did not go back before it later.
+        # A step counts where it is reported last, if the run did not go back before it later.
         for _, line in tail.lines_from_end(file):
-            step, spans = _parsed(line, f"{path.name}, near its end")
+            step, spans = _parsed(line, path)
             if spans is None:
                 last = min(last, step)
             elif step <= last and step not in found:
@@ -133,7 +116,7 @@ def read_last(path: Path, count: int) -> dict[int, tuple[SliceSpan, ...]]:
     return dict(sorted(found.items()))
 
 
-def _parsed(line: bytes, where: str) -> tuple[int, tuple[SliceSpan, ...] | None]:
+def _parsed(line: bytes, path: Path) -> tuple[int, tuple[SliceSpan, ...] | None]:
     """(step, its slices), or (the step that the run goes on after, None)."""
     try:
         document = json.loads(line)
@@ -142,21 +125,7 @@ def _parsed(line: bytes, where: str) -> tuple[int, tuple[SliceSpan, ...] | None]
         spans = tuple(SliceSpan(str(worker), int(begin), int(end)) for worker, begin, end in document["slices"])
         return int(document["step"]), spans
     except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{where}: not a record of slices: {error}") from None
-
-
-def counts(path: Path, order: SampleOrder) -> NDArray[np.int64]:
-    """How often each sample was counted, int64 of shape ``(order.size,)``.
-
-    Args:
-        path: the record.
-        order: the run's: its seed and the dataset's size.
-    """
-    total = np.zeros(order.size, np.int64)
-    for spans in read(path).values():
-        for span in spans:
-            np.add.at(total, order.take(span.begin, span.end), 1)
-    return total
+        raise ValueError(f"{path.name}: {line[:80]!r} is no record of slices: {error}") from None
 
 
 def gaps_and_overlaps(slices: Sequence[SliceSpan], end: int, begin: int = 0) -> tuple[str, ...]:

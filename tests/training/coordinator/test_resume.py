@@ -147,7 +147,7 @@ def test_every_sample_is_counted_once_an_epoch_whoever_dies_and_when(launch: Any
     assert [event["host"] for event in resumed.of_kind("worker_lost")] == ["b", "c"]
     path = resumed.folder / record.FILE
     assert any("resumed_after" in json.loads(line) for line in path.read_text().splitlines())
-    assert np.array_equal(record.counts(path, SampleOrder(0, SIZE, BATCH)), np.full(SIZE, 3))
+    assert np.array_equal(plain.times_counted(path, SampleOrder(0, SIZE, BATCH)), np.full(SIZE, 3))
     slices = [span for spans in record.read(path).values() for span in spans]
     assert record.gaps_and_overlaps(slices, 3 * SIZE) == ()
     (finished,) = resumed.of_kind("run_finished")
@@ -179,7 +179,7 @@ def test_rounds_of_local_steps_end_with_the_last_sample_of_the_last_epoch_and_re
     trained(resumed)
     assert "2 workers" in resumed.of_kind("run_resumed")[0]["notes"][0]
     path = resumed.folder / record.FILE
-    assert np.array_equal(record.counts(path, SampleOrder(0, SIZE, 6)), np.full(SIZE, 4))
+    assert np.array_equal(plain.times_counted(path, SampleOrder(0, SIZE, 6)), np.full(SIZE, 4))
 
 
 def test_nothing_is_left_to_do_for_a_checkpoint_that_holds_all_steps(launch: Any, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from remote_agent.training.data.order_record import FILE, OrderRecord
 from remote_agent.training.data.record import SliceRecord
 from remote_agent.training.errors import JobError
 from remote_agent.training.shared.slices import SliceSpan
+from tests.training.plain import times_counted
 
 SIZE = 23
 SAMPLES = torch.arange(SIZE)
@@ -223,7 +224,7 @@ def test_the_record_of_slices_tells_how_often_each_sample_of_a_loader_was_counte
     slices = SliceRecord(tmp_path / record.FILE)
     slices.write(1, [SliceSpan("a", 0, 6)])
     slices.close()
-    counts = record.counts(tmp_path / record.FILE, order)
+    counts = times_counted(tmp_path / record.FILE, order)
     assert (counts[5], counts[7], counts.sum()) == (4, 2, 6)
 
 

@@ -78,7 +78,7 @@ class Judge:
         step = session.order.done
         if session.takeover is None or session.takeover.open_step is not None or step in dict(session.watched):
             return
-        spans = record.read_last(folder / record.FILE, 1).get(step)
+        spans = record.read(folder / record.FILE, 1).get(step)
         if spans:
             self.after(session, step, min(span.begin for span in spans), max(span.end for span in spans))
 

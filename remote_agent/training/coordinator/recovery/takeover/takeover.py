@@ -300,7 +300,7 @@ def _servers(state: TakeoverState, at: TakeoverPoint) -> tuple[Server, ...]:
 
 def _on_record(file: Path) -> Mapping[int, Sequence[SliceSpan]]:
     try:
-        return record.read_last(file, RECORDED_STEPS)
+        return record.read(file, RECORDED_STEPS)
     except (OSError, ValueError) as error:
         raise TakeoverRefused(f"the record of slices can't be read: {error}") from error
 
