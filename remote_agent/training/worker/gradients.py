@@ -9,6 +9,8 @@ from itertools import accumulate
 from torch import Tensor, nn
 
 from remote_agent.training.errors import UsageChanged
+from remote_agent.training.shared import flat
+from remote_agent.training.shared.dataplane import StreamPlan
 
 Offer = Callable[[int, int], None]
 """A function that is called when the numbers ``begin`` to ``end`` of the flat buffer are final."""
@@ -23,24 +25,26 @@ class Gradients:
     :meth:`last`.
 
     Args:
-        parameters: in the order of the buffer.
-        watched: parameters that are not in the buffer, by name, and must not get a gradient.
+        plan: says which parameters are in the buffer, and which ones must not get a gradient.
 
     Attributes:
+        parameters: those in the buffer, in its order.
         once: in the newest last backward that was only watched, each parameter got its gradient in one part, so it can
             be offered as soon as it is computed.
         moments: the time of that for each parameter (``time.perf_counter()``).
         begins: the position of each parameter in the buffer.
     """
 
-    def __init__(self, parameters: dict[str, nn.Parameter], watched: dict[str, nn.Parameter]) -> None:
+    def __init__(self, model: nn.Module, plan: StreamPlan) -> None:
+        everything = flat.trained(model)
+        self.parameters = [everything[name] for name in plan.names]
         self.once = False
-        self.moments = [0.0] * len(parameters)
-        self._names = list(parameters)
-        self._shapes = [parameter.shape for parameter in parameters.values()]
+        self.moments = [0.0] * len(plan.names)
+        self._names = plan.names
+        self._shapes = [parameter.shape for parameter in self.parameters]
         ends = list(accumulate(shape.numel() for shape in self._shapes))
         self.begins = [end - shape.numel() for end, shape in zip(ends, self._shapes, strict=True)]
-        self._watched = watched
+        self._watched = {name: everything[name] for name in plan.watched}
         self._views: Sequence[Tensor] = ()
         self._written: list[bool] = []
         self._passed: list[int] = []
@@ -48,7 +52,7 @@ class Gradients:
         self._offer: Offer | None = None
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(position))  # type: ignore[no-untyped-call]
-            for position, parameter in enumerate(parameters.values())
+            for position, parameter in enumerate(self.parameters)
         ]
 
     def close(self) -> None:
@@ -60,6 +64,11 @@ class Gradients:
         """Views into ``buffer``, one for each parameter."""
         parts = buffer.split([shape.numel() for shape in self._shapes])  # type: ignore[no-untyped-call]
         return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
+
+    def show(self, views: Sequence[Tensor]) -> None:
+        """Make the parameters views of these weights."""
+        for parameter, view in zip(self.parameters, views, strict=True):
+            parameter.data = view
 
     def begin(self, views: Sequence[Tensor]) -> None:
         """Write the next gradients to ``views``, and add further ones of the same parameter."""

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from remote_agent.training import job
 from remote_agent.training.deadlines import EXCHANGE_S
+from remote_agent.training.shared.dataplane import StreamPlan
 from remote_agent.training.shared.messages import (
     Slice,
     StreamedAnswer,
@@ -51,13 +52,12 @@ class LocalRounds(Streaming):
     def __init__(
         self,
         model: nn.Module,
-        names: Sequence[str],
-        watched: Sequence[str],
+        plan: StreamPlan,
         channel: Channel,
         compute: Compute,
         optimizer: torch.optim.Optimizer,
-        schedule: Schedule | None = None,
-        clip_norm: float = 0.0,
+        schedule: Schedule | None,
+        clip_norm: float,
     ) -> None:
         self._optimizer, self._schedule, self._clip_norm = optimizer, schedule, clip_norm
         self._weights = torch.empty_like(channel.gradient)
@@ -65,10 +65,9 @@ class LocalRounds(Streaming):
         self._assumed: Tensor | None = None  # own weights at the end of the delayed round whose exchange is open
         self._moved = [0, 0]  # bytes (out, in) of exchanges that have ended since the last result
         self._made = -1  # the last round whose local steps this worker has made
-        super().__init__(model, names, watched, channel, compute)
+        super().__init__(model, plan, channel, compute)
         self._inner_views = self._gradients.views(self._inner)
-        for parameter, view in zip(self._parameters.values(), self._gradients.views(self._weights), strict=True):
-            parameter.data = view
+        self._gradients.show(self._gradients.views(self._weights))
 
     @property
     def computed(self) -> int:
@@ -162,10 +161,10 @@ class LocalRounds(Streaming):
             if not result.weight:
                 continue  # nothing in it counts, as in a step without it
             self._inner.div_(result.weight)
-            for parameter, gradient in zip(self._parameters.values(), self._inner_views, strict=True):
+            for parameter, gradient in zip(self._gradients.parameters, self._inner_views, strict=True):
                 parameter.grad = gradient
             if self._clip_norm:
-                nn.utils.clip_grad_norm_(self._parameters.values(), self._clip_norm)
+                nn.utils.clip_grad_norm_(self._gradients.parameters, self._clip_norm)
             job.guard("the optimizer's step", self._optimizer.step)
             total += result.loss * len(batch)
             if correcting and self._assumed is not None and self._channel.ready():
@@ -175,7 +174,7 @@ class LocalRounds(Streaming):
 
     @torch.no_grad()
     def _leave_difference(self, step: int, samples: int, views: Sequence[Tensor]) -> None:
-        for view, start, parameter in zip(views, self._sides[step % 2], self._parameters.values(), strict=True):
+        for view, start, parameter in zip(views, self._sides[step % 2], self._gradients.parameters, strict=True):
             parameter.grad = None
             torch.sub(start, parameter, out=view)
             view.mul_(samples)

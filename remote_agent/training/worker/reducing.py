@@ -33,14 +33,10 @@ class ReductionEngine(WaitingEngine):
             self.average = WeightAverage(parts.config.ema_decay)
             into_optimizer(parts.model, optimizer, self.resumed.state.optimizer, self.average)
             self._reduction = Reduction(
-                parts.model,
-                parts.weights,
-                parts.compute,
+                parts,
                 optimizer,
-                schedule=schedule.create(parts.factory, optimizer, parts.config),
-                most_norm=parts.config.clip_norm,
-                seed=parts.config.seed,
-                first=(parts.buffers, way),
+                schedule.create(parts.factory, optimizer, parts.config),
+                first=way,
                 done=self.resumed.step,
                 address=ray.util.get_node_ip_address(),
                 average=self.average,

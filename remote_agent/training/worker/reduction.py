@@ -24,13 +24,13 @@ import time
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from remote_agent.training import job
 from remote_agent.training.errors import TrainingError
 from remote_agent.training.shared import flat
 from remote_agent.training.shared.average import WeightAverage
-from remote_agent.training.shared.flat import FlatTensors, Payload
+from remote_agent.training.shared.flat import Payload
 from remote_agent.training.shared.messages import (
     Broken,
     Computed,
@@ -45,8 +45,8 @@ from remote_agent.training.shared.schedule import Schedule
 from remote_agent.training.user_code import checks
 from remote_agent.training.wire.errors import NothingCounts
 from remote_agent.training.worker.device.compute import seed_everything, slice_seed
+from remote_agent.training.worker.engine import Parts
 from remote_agent.training.worker.process_group import GroupBroken, ProcessGroup
-from remote_agent.training.worker.streamed import Compute
 
 ALIGN_EVERY = 100
 """Steps between two alignments of the weights, which add about half a percent to the traffic."""
@@ -84,12 +84,10 @@ class Reduction:
     """Makes one worker's steps. One thread calls :meth:`step` and :meth:`commit`, another :meth:`give_up`.
 
     Args:
-        model: the model on its device, in training mode.
-        compute: computes one slice, and leaves the gradient sum in the parameters' ``grad``.
-        optimizer: the job's, over ``model``.
+        parts: the worker's; the model is in training mode.
+        optimizer: the job's, over the model.
         schedule: the optimizer's options by step; None: they are constant.
-        most_norm: largest norm of the mean gradient; 0: no limit.
-        first: the buffers that training changes, by name, with their values before the first step.
+        first: the buffers that training changes, before the first step.
         done: number of steps that an earlier part of this run made.
         address: this node's address.
         average: the average of the weights.
@@ -101,27 +99,23 @@ class Reduction:
 
     def __init__(
         self,
-        model: nn.Module,
-        weights: FlatTensors,
-        compute: Compute,
+        parts: Parts,
         optimizer: torch.optim.Optimizer,
-        *,
         schedule: Schedule | None,
-        most_norm: float,
-        seed: int,
-        first: tuple[tuple[str, ...], Payload],
+        *,
+        first: Payload,
         done: int,
         address: str,
-        average: WeightAverage | None = None,
+        average: WeightAverage,
     ) -> None:
-        self._weights, self._compute, self._optimizer = weights, compute, optimizer
-        self._average = average or WeightAverage(0.0)
-        self._schedule, self._most_norm, self._seed, self._address = schedule, most_norm, seed, address
-        self._parameters = [parameter for members in weights.parameters for parameter in members]
-        self._buffers = flat.buffers(model, first[0])
-        self._bystanders: flat.Bystanders | None = flat.Bystanders(model, first[0])
+        self._weights, self._compute, self._optimizer = parts.weights, parts.compute, optimizer
+        self._schedule, self._average, self._address = schedule, average, address
+        self._most_norm, self._seed = parts.config.clip_norm, parts.config.seed
+        self._parameters = [parameter for members in parts.weights.parameters for parameter in members]
+        self._buffers = flat.buffers(parts.model, parts.buffers)
+        self._bystanders: flat.Bystanders | None = flat.Bystanders(parts.model, parts.buffers)
         self._kept = {name: tensor.clone() for name, tensor in self._buffers.items()}
-        _unpack(self._kept, first[1])
+        _unpack(self._kept, first)
         self.contributed = self._committed = done
         self.moved = 0
         self._group: ProcessGroup | None = None

@@ -157,7 +157,7 @@ class StreamedEngine(Served[Streaming]):
         return self._over(entry, channel), channel.kind
 
     def _over(self, entry: StreamInfo, channel: Channel) -> Streaming:
-        return Streaming(self.parts.model, entry.plan.names, entry.plan.watched, channel, self.parts.compute)
+        return Streaming(self.parts.model, entry.plan, channel, self.parts.compute)
 
     def step(self, task: StreamedTask) -> StreamedAnswer:
         """This worker's part in a step; see :meth:`Streaming.step`."""
@@ -197,8 +197,8 @@ class LocalEngine(StreamedEngine):
         self.optimizer = job.create_optimizer(parts.factory, parts.model, parts.config)
         into_optimizer(parts.model, self.optimizer, self.resumed.state.optimizer)
         options = schedule.create(parts.factory, self.optimizer, parts.config)
-        of_model = (parts.model, entry.plan.names, entry.plan.watched, channel, parts.compute)
-        return LocalRounds(*of_model, self.optimizer, options, parts.config.clip_norm)
+        own = (self.optimizer, options, parts.config.clip_norm)
+        return LocalRounds(parts.model, entry.plan, channel, parts.compute, *own)
 
 
 class StaleEngine(Served[StaleSteps]):
@@ -206,10 +206,10 @@ class StaleEngine(Served[StaleSteps]):
 
     def _begin(self, entry: StreamInfo, first: torch.Tensor, late: bool) -> tuple[StaleSteps, str]:
         del first, late  # it fetches them
-        parts, plan = self.parts, entry.plan
+        parts = self.parts
         client = StaleClient(entry.layout, [shard.address for shard in entry.shards], entry.secret, entry.codecs)
-        of_model = (parts.model, plan.names, plan.watched)
-        steps = StaleSteps(*of_model, client, parts.compute, parts.config.clip_norm, self.resumed.step)
+        own = (parts.config.clip_norm, self.resumed.step)
+        steps = StaleSteps(parts.model, entry.plan, client, parts.compute, *own)
         return steps, NetworkChannel.kind
 
     def compute(self, task: StaleTask) -> None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +26,7 @@ from torch import Tensor, nn
 from remote_agent.training.deadlines import EXCHANGE_S, TRANSFER_S
 from remote_agent.training.errors import JobError, LossNotFinite, TrainingError
 from remote_agent.training.shared import flat
+from remote_agent.training.shared.dataplane import StreamPlan
 from remote_agent.training.shared.flat import Payload
 from remote_agent.training.shared.messages import Failed, ShardLinkDown, StaleResult, StaleTask, Stamps
 from remote_agent.training.wire.stale_client import StaleClient
@@ -55,8 +55,7 @@ class StaleSteps:
 
     Args:
         model: the model; its parameters become views of this worker's weights.
-        names: of the parameters in the buffer, in its order.
-        watched: names of those that must not get a gradient.
+        plan: the streamed parameters.
         client: the connections to the shards; started here.
         compute: computes one slice.
         clip_norm: the most that the norm of a slice's mean gradient may be; 0: any.
@@ -70,18 +69,15 @@ class StaleSteps:
     def __init__(
         self,
         model: nn.Module,
-        names: Sequence[str],
-        watched: Sequence[str],
+        plan: StreamPlan,
         client: StaleClient,
         compute: Compute,
-        clip_norm: float = 0.0,
-        done: int = 0,
+        clip_norm: float,
+        done: int,
     ) -> None:
-        everything = flat.trained(model)
         self._model = model
-        self._parameters = {name: everything[name] for name in names}
-        self._gradients = Gradients(self._parameters, {name: everything[name] for name in watched})
-        first = torch.cat([parameter.detach().reshape(-1) for parameter in self._parameters.values()])
+        self._gradients = Gradients(model, plan)
+        first = torch.cat([parameter.detach().reshape(-1) for parameter in self._gradients.parameters])
         self._weights = (first, torch.zeros_like(first))
         self._pushed = (torch.zeros_like(first), torch.zeros_like(first))
         self._watermarks = [0, 0]
@@ -275,8 +271,7 @@ class StaleSteps:
     @torch.no_grad()
     def _show(self, side: int) -> None:
         """The model's parameters are these weights."""
-        for parameter, view in zip(self._parameters.values(), self._gradients.views(self._weights[side]), strict=True):
-            parameter.data = view
+        self._gradients.show(self._gradients.views(self._weights[side]))
 
 
 def _late() -> ShardLinkDown:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from remote_agent.training.deadlines import EXCHANGE_S, FOLLOW_S, REPAIR_S
 from remote_agent.training.errors import JobError, LossNotFinite, TrainingError
-from remote_agent.training.shared import flat
+from remote_agent.training.shared.dataplane import StreamPlan
 from remote_agent.training.shared.messages import (
     Counted,
     Failed,
@@ -52,8 +52,7 @@ class Streaming:
 
     Args:
         model: the model; its parameters become views of the channel's weights.
-        names: names of the parameters in the buffer, in its order.
-        watched: names of the parameters that must not get a gradient.
+        plan: the streamed parameters.
         channel: the connection to the shards.
         compute: computes one slice.
 
@@ -62,12 +61,8 @@ class Streaming:
         following: it does not take part in the steps, but gets the weights of each; see :meth:`follow`.
     """
 
-    def __init__(
-        self, model: nn.Module, names: Sequence[str], watched: Sequence[str], channel: Channel, compute: Compute
-    ) -> None:
-        everything = flat.trained(model)
-        self._parameters = {name: everything[name] for name in names}
-        self._gradients = Gradients(self._parameters, {name: everything[name] for name in watched})
+    def __init__(self, model: nn.Module, plan: StreamPlan, channel: Channel, compute: Compute) -> None:
+        self._gradients = Gradients(model, plan)
         self._own = self._gradients.views(channel.gradient)
         self._sides = tuple(self._gradients.views(side) for side in channel.weights)
         self._channel, self._compute = channel, compute
@@ -284,9 +279,7 @@ class Streaming:
     @torch.no_grad()
     def _flip(self) -> None:
         """Make the parameters views of the newest weights."""
-        views = self._sides[self._channel.step % 2]
-        for parameter, view in zip(self._parameters.values(), views, strict=True):
-            parameter.data = view
+        self._gradients.show(self._sides[self._channel.step % 2])
 
 
 def answered(work: Callable[[], StreamedAnswer]) -> StreamedAnswer:

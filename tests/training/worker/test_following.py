@@ -96,14 +96,13 @@ def worker(request: pytest.FixtureRequest) -> Iterator[Open]:
 
         def start(step: int | None) -> tuple[Streaming, Channel]:
             network = model()
-            names = [name for name, _ in network.named_parameters()]
-            plan = StreamPlan(names=tuple(names), groups=(len(first),), watched=())
+            names = tuple(name for name, _ in network.named_parameters())
+            plan = StreamPlan(names=names, groups=(len(first),), watched=())
             entry = StreamInfo(plan=plan, layout=layout, shards=(endpoint,), secret=SECRET, codecs=EXACT)
             channel = open_channel(entry, first, step)
             stack.callback(channel.close)
-            return Streaming(
-                network, names, [], channel, SliceComputer(network, loss, as_dataset(data()), CPU, 0)
-            ), channel
+            compute = SliceComputer(network, loss, as_dataset(data()), CPU, 0)
+            return Streaming(network, plan, channel, compute), channel
 
         yield start
 

@@ -36,6 +36,7 @@ SECRET = b"a secret of the test's own"
 X = torch.randn(SAMPLES, SIZE, generator=torch.Generator().manual_seed(1))
 Y = X @ torch.randn(SIZE, generator=torch.Generator().manual_seed(2))
 FIRST = torch.randn(SIZE, generator=torch.Generator().manual_seed(3))
+PLAN = StreamPlan(names=("weight",), groups=(SIZE,), watched=())
 
 
 class Replica:
@@ -47,7 +48,7 @@ class Replica:
         self.before: Callable[[int, int], None] = lambda step, number: None
         self._number = {0: 0}
         optimizer = torch.optim.SGD(self.model.parameters(), lr=RATE)
-        self.rounds = LocalRounds(self.model, ["weight"], [], channel, self._compute, optimizer)
+        self.rounds = LocalRounds(self.model, PLAN, channel, self._compute, optimizer, None, 0.0)
 
     def _compute(self, step: int, own: Slice) -> SliceLoss:
         self.before(step, own.index // len(STEPS))
@@ -97,9 +98,8 @@ def replicas(request: pytest.FixtureRequest) -> Iterator[tuple[Replica, Replica]
         for where in (place(), "elsewhere")
     )
     endpoints = (here if request.param == "memory" else away, away)
-    plan = StreamPlan(names=("weight",), groups=(len(FIRST),), watched=())
     entries = [
-        StreamInfo(plan=plan, layout=LAYOUT, shards=(endpoint,), secret=SECRET, codecs=EXACT) for endpoint in endpoints
+        StreamInfo(plan=PLAN, layout=LAYOUT, shards=(endpoint,), secret=SECRET, codecs=EXACT) for endpoint in endpoints
     ]
     channels = [open_channel(entry, FIRST.clone(), 0) for entry in entries]
     yield Replica(channels[0]), Replica(channels[1])

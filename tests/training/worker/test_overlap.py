@@ -20,6 +20,7 @@ from remote_agent.training.data.datasets import as_dataset
 from remote_agent.training.server.shard import Shard
 from remote_agent.training.server.shard_server import ShardServer
 from remote_agent.training.server.update import OptimizerUpdate
+from remote_agent.training.shared.dataplane import StreamPlan
 from remote_agent.training.shared.messages import Failed, ShardLinkDown, Slice, StreamedResult, StreamedTask
 from remote_agent.training.wire.agreement import EXACT
 from remote_agent.training.wire.frames import Header, Kind
@@ -102,10 +103,11 @@ def worker() -> Iterator[Open]:
             layout = plan_layout([len(weights)], [1.0, 1.0], 136)  # half a layer
             shards = [Shard(layout, number, weights, OptimizerUpdate(layout, sgd), EXACT) for number in range(2)]
             servers = [stack.enter_context(ShardServer(shard, SECRET, "127.0.0.1")) for shard in shards]
+            plan = StreamPlan(names=tuple(parameters), groups=(len(weights),), watched=())
             channel = NetworkChannel(layout, [server.address for server in servers], SECRET, weights, EXACT, 0)
             stack.callback(channel.close)
             compute = SliceComputer(model, loss, as_dataset(data()), CPU, 0, most)
-            streaming = Streaming(model, list(parameters), [], channel, compute)
+            streaming = Streaming(model, plan, channel, compute)
             compute.on_repeat = streaming.again
             return OneWorker(model, shards, compute, streaming, channel)
 

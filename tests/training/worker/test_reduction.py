@@ -16,10 +16,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import LossNotFinite
 from remote_agent.training.shared import flat
+from remote_agent.training.shared.average import WeightAverage
 from remote_agent.training.shared.messages import Broken, Failed, GroupMembership, Reduced, ReductionTask, Slice
 from remote_agent.training.worker.device.compute import SliceLoss
+from remote_agent.training.worker.engine import Parts
 from remote_agent.training.worker.meeting_place import MeetingPlace
 from remote_agent.training.worker.reduction import ALIGN_EVERY, Reduction
 
@@ -57,20 +60,13 @@ class Worker:
         self.computed: list[tuple[int, int]] = []
         optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1)
         first = flat.gather(flat.buffers(self.model, names))
-        self.reduction = Reduction(
-            self.model,
-            weights,
-            self.compute,
-            optimizer,
-            schedule=None,
-            most_norm=0.0,
-            seed=0,
-            first=(names, first),
-            done=done,
-            address=ADDRESS,
+        parts = Parts(
+            model=self.model, weights=weights, compute=self, factory=None, config=TrainingConfig(), buffers=names
         )
+        average = WeightAverage(0.0)
+        self.reduction = Reduction(parts, optimizer, None, first=first, done=done, address=ADDRESS, average=average)
 
-    def compute(self, step: int, own: Slice) -> SliceLoss:
+    def __call__(self, step: int, own: Slice) -> SliceLoss:
         self.computed.append((step, own.index))
         self.model.zero_grad()
         loss = self.model(own.indices)
