@@ -36,8 +36,8 @@ from remote_agent.training.shared.messages import (
 from remote_agent.training.shared.schedule import Schedule
 from remote_agent.training.wire.steps import Timings
 from remote_agent.training.worker.channels import Channel
-from remote_agent.training.worker.device.compute import SliceLoss
-from remote_agent.training.worker.streamed import Compute, Streaming, streamed
+from remote_agent.training.worker.device.compute import SliceComputer, SliceLoss
+from remote_agent.training.worker.streamed import Streaming, streamed
 
 
 class LocalRounds(Streaming):
@@ -54,7 +54,7 @@ class LocalRounds(Streaming):
         model: nn.Module,
         plan: StreamPlan,
         channel: Channel,
-        compute: Compute,
+        compute: SliceComputer,
         optimizer: torch.optim.Optimizer,
         schedule: Schedule | None,
         clip_norm: float,

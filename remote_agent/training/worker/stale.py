@@ -30,9 +30,8 @@ from remote_agent.training.shared.dataplane import StreamPlan
 from remote_agent.training.shared.flat import Payload
 from remote_agent.training.shared.messages import Failed, ShardLinkDown, StaleResult, StaleTask, Stamps
 from remote_agent.training.wire.stale_client import StaleClient
-from remote_agent.training.worker.device.compute import SliceLoss
+from remote_agent.training.worker.device.compute import SliceComputer, SliceLoss
 from remote_agent.training.worker.gradients import Gradients
-from remote_agent.training.worker.streamed import Compute
 
 _GIVEN_UP = ShardLinkDown(cause="the slice was given up: the run goes on with other shards")
 _CLIP_EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
@@ -71,7 +70,7 @@ class StaleSteps:
         model: nn.Module,
         plan: StreamPlan,
         client: StaleClient,
-        compute: Compute,
+        compute: SliceComputer,
         clip_norm: float,
         done: int,
     ) -> None:

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -29,19 +28,8 @@ from remote_agent.training.shared.messages import (
 )
 from remote_agent.training.wire.errors import FellBehind, StepIncomplete
 from remote_agent.training.worker.channels import Channel
-from remote_agent.training.worker.device.compute import SliceLoss
-from remote_agent.training.worker.device.simulation import SimulatedDevice
+from remote_agent.training.worker.device.compute import SliceComputer, SliceLoss
 from remote_agent.training.worker.gradients import Gradients, Offer
-
-
-class Compute(Protocol):
-    """Computes slices; see :class:`~remote_agent.training.worker.device.compute.SliceComputer`."""
-
-    simulated: SimulatedDevice | None
-    on_last: Callable[[SliceLoss], None] | None
-
-    def __call__(self, step: int, own: Slice, at: str = "") -> SliceLoss:
-        """Leave the gradient sum over the slice's samples in the parameters, and return the loss and its weight."""
 
 
 class Streaming:
@@ -61,7 +49,7 @@ class Streaming:
         following: it does not take part in the steps, but gets the weights of each; see :meth:`follow`.
     """
 
-    def __init__(self, model: nn.Module, plan: StreamPlan, channel: Channel, compute: Compute) -> None:
+    def __init__(self, model: nn.Module, plan: StreamPlan, channel: Channel, compute: SliceComputer) -> None:
         self._gradients = Gradients(model, plan)
         self._own = self._gradients.views(channel.gradient)
         self._sides = tuple(self._gradients.views(side) for side in channel.weights)
