@@ -14,6 +14,24 @@ from remote_agent.training.config import TrainingConfig
 from remote_agent.training.shared.own_devices import KINDS
 from tests.training import plain
 
+JOB = """
+
+class Job:
+    config = TrainingConfig({settings})
+
+    def create_model(self):
+        return nn.Sequential(nn.Linear(20, {width}), nn.Tanh(), nn.Linear({width}, 5))
+
+    def create_optimizer(self, model, config):
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def create_data(self):
+        generator = torch.Generator().manual_seed(5)
+        x = torch.randn(100, 20, generator=generator)
+        return x, (x[:, :5] + 0.3 * x[:, 5:10]).argmax(1)
+"""
+
+
 RELAY = '''
 import time
 
@@ -91,22 +109,7 @@ class Runner(Engine):
 
 
 register(StrategySpec(name="relay", coordinator=Relay, worker=Runner, servers=False))
-
-
-class Job:
-    config = TrainingConfig(strategy="relay")
-
-    def create_model(self):
-        return nn.Sequential(nn.Linear(20, 16), nn.Tanh(), nn.Linear(16, 5))
-
-    def create_optimizer(self, model, config):
-        return torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def create_data(self):
-        generator = torch.Generator().manual_seed(5)
-        x = torch.randn(100, 20, generator=generator)
-        return x, (x[:, :5] + 0.3 * x[:, 5:10]).argmax(1)
-'''
+''' + JOB.format(settings='strategy="relay"', width=16)
 
 
 HALVES = """
@@ -131,22 +134,7 @@ class Halves:
 
 
 codecs.register("fp16", Halves)
-
-
-class Job:
-    config = TrainingConfig(codec="fp16")
-
-    def create_model(self):
-        return nn.Sequential(nn.Linear(20, 160), nn.Tanh(), nn.Linear(160, 5))
-
-    def create_optimizer(self, model, config):
-        return torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def create_data(self):
-        generator = torch.Generator().manual_seed(5)
-        x = torch.randn(100, 20, generator=generator)
-        return x, (x[:, :5] + 0.3 * x[:, 5:10]).argmax(1)
-"""
+""" + JOB.format(settings='codec="fp16"', width=160)
 
 
 TWIN = """
@@ -168,22 +156,7 @@ class Twin(backend.Backend):
 
 
 backend.register(Twin())
-
-
-class Job:
-    config = TrainingConfig(precision="bf16")
-
-    def create_model(self):
-        return nn.Sequential(nn.Linear(20, 16), nn.Tanh(), nn.Linear(16, 5))
-
-    def create_optimizer(self, model, config):
-        return torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def create_data(self):
-        generator = torch.Generator().manual_seed(5)
-        x = torch.randn(100, 20, generator=generator)
-        return x, (x[:, :5] + 0.3 * x[:, 5:10]).argmax(1)
-"""
+""" + JOB.format(settings='precision="bf16"', width=16)
 
 
 @pytest.fixture(autouse=True)
