@@ -32,6 +32,11 @@ class TrainingError(Exception):
         return f"{where}{self.cause}{advice}"
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says; its class, where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].strip()
+
+
 class ConfigError(TrainingError):
     """An error for invalid settings; ``mistakes`` has one sentence for each of them."""
 

@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional
 
+from remote_agent.errors import first_line
 from remote_agent.job_settings import LanguageModel
 from remote_agent.models.adapters import CannotAdapt, adapt
 from remote_agent.training.config import TrainingConfig
@@ -149,7 +150,7 @@ class LanguageModelJob:
             raise JobError(f"{named}: {name} is missing", hint="copy the whole folder") from error
         except SafetensorError as error:
             hint = "copy the folder again: a file of weights is cut off or damaged"
-            raise JobError(f"{named}: its weights can't be read: {_first_line(error)}", hint=hint) from error
+            raise JobError(f"{named}: its weights can't be read: {first_line(error)}", hint=hint) from error
         if wrong := sorted(about["mismatched_keys"]):
             name, there, wanted = wrong[0]
             cause = f"{name} is of shape {tuple(there)}, and config.json says {tuple(wanted)}"
@@ -165,7 +166,7 @@ class LanguageModelJob:
         try:
             return _transformers().AutoConfig.from_pretrained(self._folder(), local_files_only=True)
         except (OSError, ValueError, KeyError) as error:
-            raise JobError(f"model={self.settings.model}: {_first_line(error)}") from error
+            raise JobError(f"model={self.settings.model}: {first_line(error)}") from error
 
     def made_from(self) -> list[Path]:
         """The files that the model is made from; none: it is not made from files."""
@@ -180,7 +181,7 @@ class LanguageModelJob:
                 made: nn.Module = _transformers().AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         except (ValueError, KeyError) as error:
             hint = "name a causal language model, such as Llama, Mistral, Qwen2, Gemma 2, GPT-NeoX or GPT-2"
-            raise JobError(f"model={self.settings.model}: {_first_line(error)}", hint=hint) from error
+            raise JobError(f"model={self.settings.model}: {first_line(error)}", hint=hint) from error
         return made.eval()  # as one that is read
 
     def _tokenizer(self) -> Any:
@@ -198,7 +199,7 @@ class LanguageModelJob:
         except (OSError, ValueError, KeyError, ImportError) as error:
             hint = "name its folder with tokenizer=FOLDER: it has tokenizer.json"
             is_there = (Path(named).expanduser() / "tokenizer.json").is_file()
-            why = f"can't be read there: {_first_line(error)}" if is_there else "is there: tokenizer.json is missing"
+            why = f"can't be read there: {first_line(error)}" if is_there else "is there: tokenizer.json is missing"
             raise JobError(f"{which}: no tokenizer {why}", hint=hint) from error
         config = self._config()
         known, ids = int(config.get_text_config().vocab_size), max(tokenizer.get_vocab().values(), default=-1)
@@ -312,7 +313,3 @@ def _transformers() -> Any:
         raise JobError("this host has no transformers, which hf-lm needs", hint=hint) from error
     transformers.utils.logging.disable_progress_bar()
     return transformers
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -9,6 +9,7 @@ import socket
 import ray
 from ray._private import worker
 
+from remote_agent.errors import first_line
 from remote_agent.training.deadlines import CONNECT_S
 from remote_agent.training.errors import ClusterUnreachable
 
@@ -49,8 +50,7 @@ def _init(failure: str, hint: str, **options: str) -> None:
     try:
         ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
     except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
-        first = str(error).strip().splitlines()[:1] or [type(error).__name__]
-        raise ClusterUnreachable(f"{failure}: {first[0]}", hint=hint) from None
+        raise ClusterUnreachable(f"{failure}: {first_line(error)}", hint=hint) from None
     # Ray prints about lost workers on stdout, but a lost worker is an event of the run.
     worker.print_to_stdstream = lambda *_, **__: None
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from remote_agent.errors import first_line
 from remote_agent.training.data import blocks
 from remote_agent.training.data.blocks import Batch, Block
 from remote_agent.training.deadlines import DATA_S
@@ -79,7 +80,7 @@ class BlockReader:
             return blocks.gather(positions, found)
         except (RuntimeError, ValueError, KeyError) as error:
             raise JobError(
-                f"batches that the data yielded can't be joined to steps of other sizes: {str(error).splitlines()[0]}",
+                f"batches that the data yielded can't be joined to steps of other sizes: {first_line(error)}",
                 hint="leave batch_size out, with strategy=sync or allreduce: then each batch is a step as it comes",
             ) from error
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
+from remote_agent.errors import first_line
 from remote_agent.training.errors import JobError
 
 
@@ -34,7 +35,7 @@ def collated(samples: Sequence[Any], names: Sequence[int]) -> Any:
             ) from error
         if isinstance(error, TypeError):
             raise JobError(
-                f"sample {names[0]} can't be put into a batch: {shapes[0]}: {str(error).splitlines()[0]}",
+                f"sample {names[0]} can't be put into a batch: {shapes[0]}: {first_line(error)}",
                 hint="make tensors, arrays and numbers of it, or give a DataLoader with a collate_fn",
             ) from error
         raise

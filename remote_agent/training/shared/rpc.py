@@ -10,6 +10,7 @@ import ray
 from ray import exceptions
 from ray.util import list_named_actors
 
+from remote_agent.errors import first_line
 from remote_agent.training.deadlines import CLOSE_S
 from remote_agent.training.errors import LostAtStart, PlacementError
 
@@ -119,8 +120,7 @@ def describe(error: Exception) -> str:
         return HOST_AWAY
     if isinstance(error, Timeout):
         return "it did not answer in time"
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__
+    return first_line(error)[:300]
 
 
 def start(cls: type, options: dict[str, Any], *arguments: Any, groups: Sequence[str] = (), name: str = "") -> Actor:

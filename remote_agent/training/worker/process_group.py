@@ -36,6 +36,7 @@ from torch import Tensor
 from torch.distributed import HashStore, ReduceOp  # type: ignore[attr-defined]  # torch's stubs lack one
 
 from remote_agent import tls
+from remote_agent.errors import first_line
 from remote_agent.training.deadlines import GROUP_S, REDUCE_S
 from remote_agent.training.shared.messages import GroupMembership
 from remote_agent.training.wire.errors import ExchangeError
@@ -255,7 +256,7 @@ def _key(place: int) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    text = first_line(error)
     with contextlib.suppress(ValueError):
         text = text[text.index("] ") + 2 :] if text.startswith("[/") else text
     return text[:200]
