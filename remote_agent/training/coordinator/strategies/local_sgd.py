@@ -19,10 +19,10 @@ left out, but this round takes up to twice as long.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable, Sequence
 
 from remote_agent.planning.device_profile import DeviceProfile
+from remote_agent.planning.simulator import local_counts
 from remote_agent.training.checkpoint.optimizer_state import Snapshot
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import snapshots
@@ -44,22 +44,16 @@ def local_batch(config: TrainingConfig, devices: int) -> int:
     return config.local_batch or max(1, config.batch_size // devices)
 
 
-def local_steps(most: int, batch: int, profiles: Sequence[DeviceProfile]) -> tuple[int, ...]:
-    """Local steps of each device in a round, so that all finish at about the same time.
-
-    Args:
-        most: those of the fastest device.
-        batch: samples of one local step.
-        profiles: of the devices.
-    """
-    times = [profile.seconds(batch) for profile in profiles]
-    return tuple(max(1, math.floor(most * min(times) / time + 0.5)) for time in times)
+def round_cut(most: int, batch: int, profiles: Sequence[DeviceProfile]) -> tuple[int, ...]:
+    """Samples of each device in a round of local steps of ``batch`` samples, of which the fastest makes ``most``."""
+    counts = local_counts(most, [profile.seconds(batch) for profile in profiles])
+    return tuple(batch * count for count in counts)
 
 
 def better_rounds(most: int, batch: int, cut: Sequence[int], tracks: Sequence[SpeedTrack]) -> tuple[int, ...] | None:
     """Samples of each device in the next rounds; None: the present ``cut`` is nearly as fast."""
     profiles = [track.current for track in tracks]
-    fresh = tuple(batch * steps for steps in local_steps(most, batch, profiles))
+    fresh = round_cut(most, batch, profiles)
     gain = _rate(fresh, batch, profiles) / _rate(cut, batch, profiles)
     return fresh if gain > 1 / (1 - balance.least_gain(tracks)) else None
 
@@ -93,8 +87,9 @@ class RoundBalancer(ShareBalancer):
         )
 
     def _fresh_cut(self) -> tuple[int, ...]:
-        most, profiles = self._session.config.local_steps, [track.current for track in self._session.tracks]
-        return tuple(self.batch * steps for steps in local_steps(most, self.batch, profiles))
+        return round_cut(
+            self._session.config.local_steps, self.batch, [track.current for track in self._session.tracks]
+        )
 
     def _better_cut(self, steps_since: int) -> tuple[int, ...] | None:
         tracks = self._session.tracks
@@ -114,9 +109,9 @@ class LocalSgd(Streamed):
     def first_cut(cls, config: TrainingConfig, profiles: Sequence[DeviceProfile], least: int) -> FirstCut:
         del least
         batch = local_batch(config, len(profiles))
-        steps = local_steps(config.local_steps, batch, profiles)
-        cut = tuple(batch * count for count in steps)
-        about = f"a round is {', '.join(map(str, steps))} local steps of {batch} samples; outer={config.outer}"
+        cut = round_cut(config.local_steps, batch, profiles)
+        steps = ", ".join(str(samples // batch) for samples in cut)
+        about = f"a round is {steps} local steps of {batch} samples; outer={config.outer}"
         about += ", exchanged while the next one is computed" if config.overlap else ""
         return FirstCut(samples=cut, seconds=round_seconds(cut, batch, profiles), about=(about,))
 

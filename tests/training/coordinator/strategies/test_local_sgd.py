@@ -16,7 +16,7 @@ from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.plan.balance import SpeedTrack
-from remote_agent.training.coordinator.strategies.local_sgd import better_rounds, local_batch, local_steps
+from remote_agent.training.coordinator.strategies.local_sgd import better_rounds, local_batch, round_cut
 from remote_agent.training.data import datasets
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import ConfigError
@@ -65,8 +65,8 @@ def job_source(optimizer: str, middle: str = "nn.Tanh()", seconds_a_sample: floa
 
 def test_slower_devices_make_fewer_local_steps_in_the_same_time_and_at_least_one() -> None:
     profiles = [DeviceProfile(100.0, 0.01), DeviceProfile(50.0, 0.02), DeviceProfile(1.0)]
-    assert local_steps(20, 10, profiles) == (20, 10, 1)
-    assert local_steps(1, 10, profiles) == (1, 1, 1)
+    assert round_cut(20, 10, profiles) == (200, 100, 10)
+    assert round_cut(1, 10, profiles) == (10, 10, 10)
     assert local_batch(TrainingConfig(batch_size=32), 3) == 10
     assert local_batch(TrainingConfig(batch_size=2), 3) == 1
     assert local_batch(TrainingConfig(batch_size=32, local_batch=4), 3) == 4
