@@ -40,7 +40,6 @@ from remote_agent.training.coordinator.recovery import rollback
 from remote_agent.training.coordinator.recovery.takeover import takeover
 from remote_agent.training.coordinator.strategies import allreduce
 from remote_agent.training.server import actor as server_actor
-from remote_agent.training.server import service
 from remote_agent.training.server.actor import ParameterServer
 from remote_agent.training.shared import dataplane, flat, link_speed
 from remote_agent.training.shared.dataplane import OptimizerFacts, Usage
@@ -48,8 +47,7 @@ from remote_agent.training.shared.findings import Findings
 from remote_agent.training.shared.link_speed import LinkRates
 from remote_agent.training.shared.messages import Pulse, Slice, WorkerReady
 from remote_agent.training.shared.stages import micro_batch
-from remote_agent.training.wire import link, stage_links
-from remote_agent.training.wire.handshake import Strangers
+from remote_agent.training.wire import link, listener, stage_links
 from remote_agent.training.worker import channels, reducing, reduction, staged, whole_model
 from remote_agent.training.worker.device.compute import SliceLoss
 from remote_agent.training.worker.engine import Engine, Parts
@@ -321,23 +319,21 @@ def of_engine(kernel: Kernel, cluster: Cluster, head: Host, commands: list[RunCo
         return tuple(node(host) for host in cluster.hosts.values() if host.node)
 
     ray = types.SimpleNamespace(util=types.SimpleNamespace(get_node_ip_address=here))
-    handshake = types.SimpleNamespace(connect=wires.connect, accept=wires.accept, Strangers=Strangers)
+    handshake = types.SimpleNamespace(connect=wires.connect, accept=wires.accept)
     memory = types.SimpleNamespace(virtual_memory=lambda: types.SimpleNamespace(available=1 << 34))
     places: list[tuple[Any, str, Any]] = [
         (allreduce, "ray", ray),
         (reducing, "ray", ray),
         (staged, "ray", ray),
         (stage_links, "handshake", handshake),
-        (stage_links, "socket", wires),
-        (stage_links, "Connection", wires.connection),
         (stage_links, "queue", types.SimpleNamespace(SimpleQueue=lambda: Queue(kernel))),
         (server_actor, "ray", ray),
         (allreduce, "MeetingPlace", network.meeting),
         (reduction, "ProcessGroup", network.group),
         (link, "handshake", handshake),
-        (service, "handshake", handshake),
-        (service, "socket", wires),
-        (service, "Connection", wires.connection),
+        (listener, "handshake", handshake),
+        (listener, "socket", wires),
+        (listener, "Connection", wires.connection),
         (server_actor, "place", here),
         (server_actor, "_give_back_memory", lambda: None),
         (channels, "place", here),

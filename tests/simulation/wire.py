@@ -146,9 +146,6 @@ class Listener:
     def getsockname(self) -> tuple[str, int]:
         return self._address
 
-    def settimeout(self, seconds: float) -> None:
-        """Closing it wakes whoever accepts."""
-
     def put(self, connection: Connection) -> None:
         """A client has connected."""
         self._waiting.append(connection)
@@ -172,7 +169,7 @@ class Listener:
 
 
 class Wires:
-    """All hosts' ports; what ``link`` and ``service`` have sockets and the handshake for."""
+    """All hosts' ports; what ``link`` and ``listener`` have sockets and the handshake for."""
 
     SHUT_RDWR, AF_INET, AF_INET6 = 2, 2, 10
 

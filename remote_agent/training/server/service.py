@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import logging
-import socket
 import threading
 from typing import Generic, Self, TypeVar
 
@@ -16,9 +14,9 @@ import torch
 from torch import Tensor
 
 from remote_agent.training.server.held_chunks import HeldChunks
-from remote_agent.training.wire import frames, handshake
+from remote_agent.training.wire import frames
 from remote_agent.training.wire.connection import Connection
-from remote_agent.training.wire.deadlines import ACCEPT_PAUSE_S, CLOSE_S
+from remote_agent.training.wire.deadlines import CLOSE_S
 from remote_agent.training.wire.errors import (
     ConnectionBroken,
     ConnectionRefused,
@@ -27,10 +25,8 @@ from remote_agent.training.wire.errors import (
     MalformedFrame,
 )
 from remote_agent.training.wire.frames import Header, Kind, Reason
+from remote_agent.training.wire.listener import Listener
 from remote_agent.training.wire.outbox import Frame, Outbox
-
-_log = logging.getLogger(__name__)
-_BACKLOG = 64
 
 Held = TypeVar("Held", bound=HeldChunks)
 
@@ -41,24 +37,17 @@ class Service(abc.ABC, Generic[Held]):
     Args:
         token: the cluster's secret; a worker must prove that it knows it.
         host: the address to listen on.
-        port: 0: any free one.
 
     Attributes:
         address: (host, port) it listens on.
         failure: why the shard can't go on (its optimizer failed), or None.
     """
 
-    def __init__(self, shard: Held, token: bytes, host: str, port: int = 0) -> None:
+    def __init__(self, shard: Held, token: bytes, host: str) -> None:
         self.failure: ExchangeError | None = None
-        self.shard, self._token = shard, token
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
-        self.address: tuple[str, int] = self._listener.getsockname()[:2]
-        self._strangers = handshake.Strangers()
-        self._lock = threading.Lock()
-        self._connections: dict[Connection, threading.Thread] = {}
-        self._closed = threading.Event()
-        self._accepting = threading.Thread(target=self._accept, name=f"shard-{shard.number}-accept", daemon=True)
+        self.shard = shard
+        self._listener = Listener(host, token, self._serve, f"shard-{shard.number}")
+        self.address = self._listener.address
 
     def __enter__(self) -> Self:
         self.start()
@@ -68,21 +57,11 @@ class Service(abc.ABC, Generic[Held]):
         self.close()
 
     def start(self) -> None:
-        self._accepting.start()
+        self._listener.start()
 
     def close(self) -> None:
-        """End all connections and wait for their threads, at most :data:`CLOSE_S` each. Idempotent."""
-        with self._lock:
-            self._closed.set()
-            connections = dict(self._connections)
-        with contextlib.suppress(OSError):  # where shutdown does not wake accept, close does
-            self._listener.shutdown(socket.SHUT_RDWR)
+        """End all connections; see :meth:`Listener.close`."""
         self._listener.close()
-        for connection in connections:
-            connection.close()
-        for thread in (self._accepting, *connections.values()):
-            if thread.is_alive():
-                thread.join(CLOSE_S)
 
     # --- What a kind of shard says -----------------------------------------------------------------------------------
 
@@ -112,45 +91,16 @@ class Service(abc.ABC, Generic[Held]):
 
     # --- Connections -------------------------------------------------------------------------------------------------
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                sock, peer = self._listener.accept()
-            except OSError:
-                # The caller hung up before we answered, or no descriptor is left, and none may be for long.
-                if self._closed.wait(ACCEPT_PAUSE_S):
-                    return
-                continue
-            connection = Connection(sock, f"{peer[0]}:{peer[1]}")
-            thread = threading.Thread(
-                target=self._serve, args=(connection,), name=f"shard-{self.shard.number}-{connection.peer}", daemon=True
-            )
-            with self._lock:
-                if self._closed.is_set():
-                    sock.close()
-                    return
-                self._connections[connection] = thread
-                self._strangers.admit(connection)
-                thread.start()
-
     def _serve(self, connection: Connection) -> None:
-        with connection:
-            try:
-                with self._strangers.meeting(connection):
-                    handshake.accept(connection, self._token)
-                outbox = Outbox(len(self.shard.chunks))
-                try:
-                    self._welcome(connection, outbox)
-                    self._converse(connection, outbox)
-                except ConnectionBroken:
-                    raise
-                except ExchangeError as error:
-                    _tell(connection, error)
-                    raise
-            except ExchangeError as error:
-                _log.info("shard %d: %s", self.shard.number, error)
-        with self._lock:
-            self._connections.pop(connection, None)
+        outbox = Outbox(len(self.shard.chunks))
+        try:
+            self._welcome(connection, outbox)
+            self._converse(connection, outbox)
+        except ConnectionBroken:
+            raise
+        except ExchangeError as error:
+            _tell(connection, error)
+            raise
 
     def _welcome(self, connection: Connection, outbox: Outbox) -> None:
         """Check the worker's HELLO and answer it."""
@@ -214,18 +164,12 @@ class Service(abc.ABC, Generic[Held]):
 
     def disconnect(self) -> None:
         """End all connections; the workers connect again."""
-        with self._lock:
-            connections = list(self._connections)
-        for connection in connections:
-            connection.close()
+        self._listener.disconnect()
 
     def _fail(self, error: ExchangeError) -> None:
         """End all connections, since the shard's state is invalid; later connections get the reason."""
         self.failure = error
-        with self._lock:
-            for connection in self._connections:
-                if self._connections[connection] is not threading.current_thread():
-                    connection.close()
+        self.disconnect()
 
 
 def _tell(connection: Connection, error: ExchangeError) -> None:

@@ -15,12 +15,9 @@ network.
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import secrets
 import socket
-import threading
-from collections.abc import Iterator
 
 from remote_agent.training.wire.connection import Connection
 from remote_agent.training.wire.deadlines import CONNECT_S, FRAME_S, HANDSHAKE_S
@@ -30,37 +27,6 @@ from remote_agent.training.wire.frames import VERSION
 _OPENING = b"HTXG" + bytes([VERSION])
 _RANDOM = 32
 _MAC = 32
-
-
-class Strangers:
-    """The connections without a proof of the token so far: at most ``most``; a new one replaces the oldest.
-
-    A process that knows the token proves it within milliseconds. Without this limit, a thousand silent connections
-    would use all threads and descriptors of this process for :data:`HANDSHAKE_S`.
-    """
-
-    def __init__(self, most: int = 64) -> None:
-        self._most = most
-        self._lock = threading.Lock()
-        self._waiting: dict[Connection, None] = {}
-
-    def admit(self, connection: Connection) -> None:
-        """Add a connection that was just accepted."""
-        with self._lock:
-            self._waiting[connection] = None
-            if len(self._waiting) > self._most:
-                oldest = next(iter(self._waiting))
-                del self._waiting[oldest]
-                oldest.close()
-
-    @contextlib.contextmanager
-    def meeting(self, connection: Connection) -> Iterator[None]:
-        """Count a connection while its other side proves the token."""
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._waiting.pop(connection, None)
 
 
 def connect(address: tuple[str, int], token: bytes) -> Connection:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import enum
 import queue
-import socket
 import struct
 import threading
 import time
@@ -28,6 +27,7 @@ from remote_agent.training.wire.connection import Connection
 from remote_agent.training.wire.deadlines import ACCEPT_PAUSE_S, CLOSE_S, RECONNECT_S, STEP_S
 from remote_agent.training.wire.errors import ConnectionBroken, ExchangeError, MalformedFrame
 from remote_agent.training.wire.frames import Header, Kind
+from remote_agent.training.wire.listener import Listener
 
 _DTYPES = (
     torch.float32,
@@ -46,7 +46,6 @@ _NONE, _CODED = 255, 128
 _COUNT, _TENSOR, _SIZE = struct.Struct("!I"), struct.Struct("!BB"), struct.Struct("!Q")
 _ALIGNMENT = 64
 _MAX_BYTES = (1 << 32) - 1
-_LOOK_S = 0.2
 
 CONNECT_ALL_S = RECONNECT_S
 """Until all stages of a pipeline must be connected."""
@@ -233,15 +232,13 @@ class StageLinks:
         self._links: dict[int, _Link] = {}
         self._arrived: dict[Name, Tensors] = {}
         self._cause = ""
-        self._closed = False
         self._threads: list[threading.Thread] = []
-        self._listening = socket.create_server((host, 0), backlog=16)
-        self._listening.settimeout(_LOOK_S)
-        self.address: tuple[str, int] = (host, self._listening.getsockname()[1])
+        self._listener = Listener(host, secret, self._joined, f"stage-{stage}")
+        self.address = self._listener.address
         self.sent = 0
         self.waited = Waited()
         self._sending, self._receiving = _Busy(), _Busy()
-        self._start("accept", self._accept)
+        self._listener.start()
 
     def open(self, addresses: Mapping[int, tuple[str, int]], peers: Collection[int], deadline_s: float) -> None:
         """Connect to the peers before this stage, and wait for those after it.
@@ -316,13 +313,12 @@ class StageLinks:
 
     def close(self) -> None:
         with self._ready:
-            self._closed = True
             self._cause = self._cause or "the connections to the other stages are closed"
             self._ready.notify_all()
             links = list(self._links.values())
-        self._listening.close()
         for link in links:
             link.close()
+        self._listener.close()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(CLOSE_S)
@@ -332,11 +328,6 @@ class StageLinks:
             raise ConnectionBroken(self._cause)
 
     # --- Connections -------------------------------------------------------------------------------------------------
-
-    def _start(self, name: str, work: Callable[..., None], *arguments: object) -> None:
-        thread = threading.Thread(target=work, args=arguments, name=name, daemon=True)
-        self._threads.append(thread)
-        thread.start()
 
     def _connect(self, address: tuple[str, int], end: float) -> Connection:
         while True:
@@ -352,29 +343,21 @@ class StageLinks:
         link = _Link(connection, peer, self._sending, self.fail)
         link.send(Header(Kind.TENSORS, slice=self._stage, chunk=Purpose.HELLO), bytearray())
         self._register(link, peer)
+        receiving = threading.Thread(
+            target=self._receive, args=(connection, peer), name=f"from-stage-{peer}", daemon=True
+        )
+        self._threads.append(receiving)
+        receiving.start()
 
     def _register(self, link: _Link, peer: int) -> None:
         with self._ready:
             self._links[peer] = link
             self._ready.notify_all()
-        self._start(f"from-stage-{peer}", self._receive, link.connection, peer)
 
-    def _accept(self) -> None:
-        while not self._closed:
-            try:
-                accepted, address = self._listening.accept()
-            except TimeoutError:
-                continue
-            except OSError:
-                return  # it is closed
-            connection = Connection(accepted, f"{address[0]}:{address[1]}")
-            try:
-                handshake.accept(connection, self._secret)
-                hello = connection.receive_header(may_idle=False)
-            except ExchangeError:
-                connection.close()  # it did not prove the token
-                continue
-            self._register(_Link(connection, hello.slice, self._sending, self.fail), hello.slice)
+    def _joined(self, connection: Connection) -> None:
+        peer = connection.receive_header(may_idle=False).slice
+        self._register(_Link(connection, peer, self._sending, self.fail), peer)
+        self._receive(connection, peer)
 
     def _receive(self, connection: Connection, peer: int) -> None:
         try:

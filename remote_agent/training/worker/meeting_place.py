@@ -12,9 +12,8 @@ what they have to say, in big-endian numbers::
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import secrets
-import socket
 import struct
 import threading
 from collections.abc import Sequence
@@ -25,9 +24,9 @@ from remote_agent.training.shared.messages import GroupMembership
 from remote_agent.training.wire import frames, handshake
 from remote_agent.training.wire.connection import Connection
 from remote_agent.training.wire.deadlines import ACCEPT_PAUSE_S
-from remote_agent.training.wire.errors import ConnectionBroken, ExchangeError, MalformedFrame
+from remote_agent.training.wire.errors import ConnectionBroken, MalformedFrame
+from remote_agent.training.wire.listener import Listener
 
-_BACKLOG = 128
 _MOST = 1 << 20  # bytes of a member's words
 _REQUEST = struct.Struct("!QBIII")  # group, what about, rank, workers in the group, bytes of bits and words
 _ANSWER = struct.Struct("!?I")  # whether all have come, bytes of one's words
@@ -46,15 +45,12 @@ class MeetingPlace:
     """
 
     def __init__(self, address: str) -> None:
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._listener = socket.create_server((address, 0), family=family, backlog=_BACKLOG)
-        self._address, self._port = address, int(self._listener.getsockname()[1])
         self._secret, self._number = secrets.token_bytes(32), 0
         self._changed = threading.Condition()
         self._words: dict[tuple[int, int, bytes], dict[int, bytes]] = {}
         self._given_up = 0
-        self._strangers = handshake.Strangers()
-        threading.Thread(target=self._accept, name="meeting-place", daemon=True).start()
+        self._listener = Listener(address, self._secret, self._serve, "meeting-place")
+        self._listener.start()
 
     def invite(self, hosts: Sequence[str]) -> tuple[GroupMembership, ...]:
         """A new group of a member on each of these hosts: what each of them must know."""
@@ -65,8 +61,8 @@ class MeetingPlace:
             GroupMembership(
                 number=self._number,
                 secret=self._secret,
-                address=self._address,
-                port=self._port,
+                address=self._listener.address[0],
+                port=self._listener.address[1],
                 rank=rank,
                 hosts=tuple(hosts),
             )
@@ -79,29 +75,11 @@ class MeetingPlace:
             self._given_up = max(self._given_up, membership.number)
             self._changed.notify_all()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                sock, peer = self._listener.accept()
-            except OSError:  # the caller hung up before, or no descriptor is left, and none may be for long
-                threading.Event().wait(ACCEPT_PAUSE_S)
-                continue
-            connection = Connection(sock, f"{peer[0]}:{peer[1]}")
-            self._strangers.admit(connection)
-            threading.Thread(target=self._serve, args=(connection,), name="meeting-place", daemon=True).start()
-
     def _serve(self, connection: Connection) -> None:
-        with connection:
-            try:
-                with self._strangers.meeting(connection):
-                    handshake.accept(connection, self._secret)
-                connection.limit(GROUP_S)
-                while True:
-                    self._answer(connection)
-            except ConnectionBroken:
-                pass
-            except ExchangeError as error:
-                logging.getLogger(__name__).info("meeting place: %s", error)
+        connection.limit(GROUP_S)
+        with contextlib.suppress(ConnectionBroken):  # a member has what it asked for, or was lost
+            while True:
+                self._answer(connection)
 
     def _answer(self, connection: Connection) -> None:
         number, about, rank, size, length = _REQUEST.unpack(_received(connection, _REQUEST.size))

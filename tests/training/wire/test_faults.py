@@ -326,8 +326,8 @@ class OutOfDescriptors:
 def test_a_shard_that_is_out_of_descriptors_waits_for_one_without_keeping_a_core_busy(fleet) -> None:
     shards = fleet(CUT, start(), ADAMW)
     server = shards.servers[0]
-    listener = OutOfDescriptors(server._listener)
-    server._listener = listener
+    listener = OutOfDescriptors(server._listener._socket)
+    server._listener._socket = listener
     socket.create_connection(server.address, DEADLINE).close()  # what the thread waits for; then it has the other
     until(lambda: listener.tried >= 3)
     tried, began = listener.tried, time.monotonic()

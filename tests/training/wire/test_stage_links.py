@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import torch
 
 from remote_agent.training.wire import codecs
 from remote_agent.training.wire.connection import Connection
+from remote_agent.training.wire.deadlines import HANDSHAKE_S
 from remote_agent.training.wire.errors import ConnectionBroken, MalformedFrame
 from remote_agent.training.wire.stage_links import Name, Purpose, StageLinks, pack, unpack
 
@@ -20,14 +22,18 @@ SOON_S = 0.4
 """Less than the pause, and far more than a message takes."""
 
 
-@pytest.fixture
-def pair() -> Iterator[tuple[StageLinks, StageLinks]]:
-    """The first and the second stage, connected."""
-    first, second = (StageLinks(stage, b"secret", "127.0.0.1") for stage in (0, 1))
+def connected(first: StageLinks, second: StageLinks) -> None:
     opening = threading.Thread(target=second.open, args=({0: first.address}, (0,), 20.0))
     opening.start()
     first.open({}, (1,), 20.0)
     opening.join()
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[StageLinks, StageLinks]]:
+    """The first and the second stage, connected."""
+    first, second = (StageLinks(stage, b"secret", "127.0.0.1") for stage in (0, 1))
+    connected(first, second)
     yield first, second
     first.close()
     second.close()
@@ -137,3 +143,16 @@ def test_a_stage_that_connects_to_one_that_is_lost_can_be_told_so() -> None:
     finally:
         stage.close()
     assert time.monotonic() - began < 5.0
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_stages_connect_at_an_address_of_either_kind_whoever_else_connects_and_is_silent(address: str) -> None:
+    if ":" in address and not socket.has_ipv6:
+        pytest.skip("this computer has no IPv6")
+    first, second = (StageLinks(stage, b"secret", address) for stage in (0, 1))
+    with socket.create_connection(first.address, timeout=20.0):
+        began = time.monotonic()
+        connected(first, second)
+        assert time.monotonic() - began < HANDSHAKE_S / 2
+    first.close()
+    second.close()
