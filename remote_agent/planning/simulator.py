@@ -28,6 +28,7 @@ from remote_agent.planning.fairness import fair_rates
 from remote_agent.planning.shares import split
 from remote_agent.planning.sites import DoesNotFit, NoRoom, sited
 from remote_agent.planning.survey import Device, Host, Survey, wire_bytes
+from remote_agent.planning.units import aligned
 from remote_agent.planning.ways import (
     ALLREDUCE,
     ASYNC,
@@ -45,7 +46,12 @@ from remote_agent.planning.ways import (
     ratio_name,
 )
 
-HANDLED = "chunks through threads and processors, by an exchange of a host with itself, measured"
+SLOWEST = "the slowest device's slice"
+SIMULATED = "links, simulated chunk by chunk"
+BUSIEST = "the busiest link"
+HANDLED = "chunks through threads and processors, by an exchange of a host with itself"
+CALL = "one call of an actor"
+"""Sources of terms."""
 
 STEPS = 3
 """Steps that are simulated one after the other: the first is longer, as all workers begin it at once."""
@@ -87,15 +93,39 @@ def predict(survey: Survey, way: Way, *, bound: bool = False) -> Prediction:
     make = {ALLREDUCE: _allreduce, LOCAL: _local, SSP: _stale, ASYNC: _stale}
     simple = make.get(way.strategy)
     found = simple(survey, way, devices) if simple is not None else _sync(survey, way, devices, bound=bound)
-    terms = tuple(
-        dataclasses.replace(term, seconds=term.seconds * survey.ratios.get(ratio_name(way.strategy, term.name), 1.0))
-        for term in found.terms
-    )
+    terms = tuple(_corrected(term, survey.ratios.get(ratio_name(way.strategy, term.name), 1.0)) for term in found.terms)
     if survey.other_s:
-        terms += (Term(name=OTHER, seconds=survey.other_s, source="steps of this job, measured: what is left of them"),)
-    watts, hourly = sum(host.watts for host in survey.hosts), sum(host.price for host in survey.hosts)
-    seconds = sum(term.seconds for term in terms)
-    return dataclasses.replace(found, terms=terms, joules=watts * seconds, price=hourly * seconds / 3600)
+        terms += (Term(name=OTHER, seconds=survey.other_s, source="what is left of this job's steps"),)
+    seconds, slower = sum(term.seconds for term in terms), survey.ratios.get(COMPUTE, 1.0)
+    found = dataclasses.replace(
+        found,
+        terms=terms,
+        busy_s={name: slower * each for name, each in found.busy_s.items()},
+        link_s=min(found.link_s, seconds),
+        joules=_of_all([host.watts for host in survey.hosts]) * seconds,
+        price=_of_all([host.price for host in survey.hosts]) * seconds / 3600,
+    )
+    return dataclasses.replace(found, bound=_bound(found))
+
+
+def _corrected(term: Term, ratio: float) -> Term:
+    """The term as steps of this job showed it."""
+    if ratio == 1:
+        return term
+    source = f"{term.source}; {ratio:.2g} times that in steps of this job"
+    return dataclasses.replace(term, seconds=ratio * term.seconds, source=source)
+
+
+def _bound(found: Prediction) -> str:
+    beside = found.beside
+    if beside is None or found.term(COMPUTE) >= 0.5 * found.seconds:
+        return f"computing on {max(found.busy_s, key=found.busy_s.__getitem__)}"
+    return found.link if found.waits_for_link else beside.name
+
+
+def _of_all(values: Sequence[float]) -> float:
+    """Their sum; 0 if one of them is not known."""
+    return sum(values) if all(values) else 0.0
 
 
 # --- Where a step is one batch ---------------------------------------------------------------------------------------
@@ -112,9 +142,10 @@ def cut(survey: Survey, devices: _Devices) -> tuple[int, ...]:
     """
     work = survey.work
     try:
-        return split(work.batch, [device.profile for _, device in devices], work.least)
+        shares = split(work.batch, [device.profile for _, device in devices], work.least)
     except ValueError as error:
         raise DoesNotFit(str(error)) from None
+    return aligned(shares, work.unit) if work.unit else shares
 
 
 def _sync(survey: Survey, way: Way, devices: _Devices, *, bound: bool) -> Prediction:
@@ -126,16 +157,17 @@ def _sync(survey: Survey, way: Way, devices: _Devices, *, bound: bool) -> Predic
         for (host, _), time, samples in zip(devices, times, shares, strict=True)
     ]
     compute = max(times)
-    seconds, exchanged = _exchanged(survey, way, parts, _peers(survey, senders, parts), bound=bound)
+    sending = _peers(survey, senders, parts)
+    seconds, exchanged = _exchanged(survey, way, parts, sending, bound=bound)
     rest = max(0.0, seconds - compute)
     update = min(rest, exchanged.update_s)
     handling = min(rest - update, exchanged.handling_s + _turn(survey))
     terms = (
-        Term(name=COMPUTE, seconds=compute, source="the slowest device's slice, measured"),
-        Term(name=EXCHANGE, seconds=rest - update - handling, source="links as measured, simulated"),
+        Term(name=COMPUTE, seconds=compute, source=SLOWEST),
+        Term(name=EXCHANGE, seconds=rest - update - handling, source=_source(sending)),
         Term(name=HANDLING, seconds=handling, source=HANDLED),
-        Term(name=UPDATE, seconds=update, source="the optimizer's step on the shards, measured"),
-        Term(name=CALLS, seconds=survey.call_s, source="one call of an actor, measured"),
+        Term(name=UPDATE, seconds=update, source="the optimizer's step on the shards"),
+        Term(name=CALLS, seconds=survey.call_s, source=CALL),
     )
     return _prediction(way, terms, devices, shares, times, parts, exchanged.busy, survey.work.batch)
 
@@ -159,6 +191,10 @@ def _exchanged(
     )
     ahead = (ends[-1] - ends[0]) / (STEPS - 1)
     return ahead + (max(ends[0], ahead) - ahead) / copied_every(ahead), done
+
+
+def _source(senders: Sequence[Sender]) -> str:
+    return SIMULATED if len(senders) <= MAX_SIMULATED else BUSIEST
 
 
 def copied_every(step_s: float) -> int:
@@ -237,11 +273,11 @@ def _allreduce(survey: Survey, way: Way, devices: _Devices) -> Prediction:
     handling = (half_turns + on_host) * _turn(survey) / 2 + RING_TOUCHES * ((hosts > 1) + (most > 1)) * touch
     step = max(device.step_s for _, device in devices)
     terms = (
-        Term(name=COMPUTE, seconds=max(times), source="the slowest device's slice, measured"),
+        Term(name=COMPUTE, seconds=max(times), source=SLOWEST),
         Term(name=EXCHANGE, seconds=ring, source="2 (n - 1) / n of the gradient over the slowest link"),
         Term(name=HANDLING, seconds=handling, source=HANDLED),
-        Term(name=UPDATE, seconds=step, source="the job's optimizer on the slowest device, measured"),
-        Term(name=CALLS, seconds=2 * survey.call_s, source="two calls of an actor, measured"),
+        Term(name=UPDATE, seconds=step, source="the job's optimizer on the slowest device"),
+        Term(name=CALLS, seconds=2 * survey.call_s, source="two calls of an actor"),
     )
     return _prediction(way, terms, devices, shares, times, {}, busy, survey.work.batch)
 
@@ -272,10 +308,10 @@ def _local(survey: Survey, way: Way, devices: _Devices) -> Prediction:
     rest = max(0.0, seconds - compute)
     handling = min(rest, exchanged.handling_s + _turn(survey))
     terms = (
-        Term(name=COMPUTE, seconds=compute, source="local steps of the device that ends last, measured"),
-        Term(name=EXCHANGE, seconds=rest - handling, source="links as measured, simulated"),
+        Term(name=COMPUTE, seconds=compute, source="local steps of the device that ends last"),
+        Term(name=EXCHANGE, seconds=rest - handling, source=_source(senders)),
         Term(name=HANDLING, seconds=handling, source=HANDLED),
-        Term(name=CALLS, seconds=survey.call_s, source="one call of an actor, measured"),
+        Term(name=CALLS, seconds=survey.call_s, source=CALL),
     )
     shares = [count * batch for count in counts]
     return _prediction(way, terms, devices, shares, times, parts, exchanged.busy, sum(shares))
@@ -302,7 +338,7 @@ def _stale(survey: Survey, way: Way, devices: _Devices) -> Prediction:
     }
     compute = survey.work.batch / sum(shares[number] / times[number] for number in taking)
     terms = (
-        Term(name=COMPUTE, seconds=compute, source="all devices at their own pace, measured"),
+        Term(name=COMPUTE, seconds=compute, source="all devices at their own pace"),
         Term(name=EXCHANGE, seconds=max(0.0, seconds - compute), source="links shared fairly; what they don't hide"),
     )
     links = {name: value for name, value in busy.items() if name.startswith(("the link", "the medium"))}
@@ -380,11 +416,7 @@ def _prediction(
     samples: int,
 ) -> Prediction:
     names = [device.name for _, device in devices]
-    seconds, compute = sum(term.seconds for term in terms), terms[0].seconds
-    link = max(busy, key=lambda name: busy[name], default="")
-    link_s = busy.get(link, 0.0)
-    slowest = names[max(range(len(times)), key=times.__getitem__)]
-    bound = f"{link}" if seconds > 0 and seconds - compute > 0.5 * seconds and link else f"computing on {slowest}"
+    link_s, link = max(((seconds, name) for name, seconds in busy.items() if seconds > 0), default=(0.0, ""))
     return Prediction(
         way=way,
         terms=terms,
@@ -392,7 +424,6 @@ def _prediction(
         shares=dict(zip(names, shares, strict=True)),
         busy_s=dict(zip(names, times, strict=True)),
         parts=dict(parts),
-        bound=bound,
         link_s=link_s,
         link=link,
     )

@@ -103,7 +103,7 @@ class Prediction:
     shares: Mapping[str, int]
     busy_s: Mapping[str, float]
     parts: Mapping[str, float]
-    bound: str
+    bound: str = ""
     link_s: float = 0.0
     link: str = ""
     joules: float = 0.0
@@ -122,3 +122,15 @@ class Prediction:
     def term(self, name: str) -> float:
         """Seconds of one of its terms."""
         return sum(term.seconds for term in self.terms if term.name == name)
+
+    @property
+    def beside(self) -> Term | None:
+        """The longest term beside computing; None: there is nothing else."""
+        others = [term for term in self.terms if term.name != COMPUTE]
+        return max(others, key=lambda term: term.seconds, default=None)
+
+    @property
+    def waits_for_link(self) -> bool:
+        """Most of what is not computing is the exchange, and most of that its busiest link."""
+        exposed, exchange = self.seconds - self.term(COMPUTE), self.term(EXCHANGE)
+        return bool(self.link) and exchange >= 0.5 * exposed and self.link_s >= 0.5 * exchange

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from remote_agent.planning.choice import Choice, Limits
+from remote_agent.planning.choice import Choice
 from remote_agent.planning.simulator import predict
 from remote_agent.planning.survey import Survey
 from remote_agent.planning.verdicts import SHARE_OF_SUM, local_steps_for, names, seconds, verdicts
@@ -43,8 +43,8 @@ def choice(
     )
 
 
-def said(best: Prediction, of: Survey = FLEET, limits: Limits | None = None, **more: Any) -> tuple[str, ...]:
-    return verdicts(of, choice(best, **more), limits or Limits())
+def said(best: Prediction, of: Survey = FLEET, **more: Any) -> tuple[str, ...]:
+    return verdicts(of, choice(best, **more))
 
 
 @pytest.mark.parametrize(
@@ -53,10 +53,13 @@ def said(best: Prediction, of: Survey = FLEET, limits: Limits | None = None, **m
         (0.0, "0 ms"),
         (0.24, "240 ms"),
         (0.9994, "999 ms"),
+        (0.9996, "1 s"),
         (1.0, "1 s"),
         (18.64, "18.6 s"),
         (99.4, "99.4 s"),
+        (99.96, "100 s"),
         (100.4, "100 s"),
+        (12345.0, "12,345 s"),
     ],
 )
 def test_a_time_has_the_unit_that_fits(value: float, words: str) -> None:
@@ -105,7 +108,9 @@ def test_a_way_that_is_not_exact_is_said_to_be_none() -> None:
         ("b", -0.01, "b makes little difference (-1.0%)"),
         ("b", None, "b is needed: without it the job does not fit"),
         ("c", 0.02, "c would add 2.0% only, less than the prediction's error: leave it out"),
-        ("c", 0.0, "c would add 0.0% only, less than the prediction's error: leave it out"),
+        ("b", -0.4, "b slows the step by 67%: leave it out"),
+        ("c", 0.0, "c would make no difference: leave it out"),
+        ("c", -0.004, "c would make no difference: leave it out"),
         ("c", -0.2, "c would slow the step by 25%: leave it out"),
         ("c", None, "c is left out: with it the job does not fit"),
         ("c", -math.inf, "c is left out: with it the job does not fit"),
@@ -131,9 +136,9 @@ def test_what_limits_is_computing_a_link_or_what_else_takes_the_time() -> None:
     computing = found(terms={COMPUTE: 2.0, EXCHANGE: 0.3})
     assert said(computing)[-1] == "computing on a/0 is the limit"
     handling = found(terms={COMPUTE: 2.0, EXCHANGE: 0.3, HANDLING: 0.7}, link_s=0.3)
-    assert said(handling)[-1] == "beside computing, most of a step is handling: 700 ms of 3 s"
+    assert said(handling)[-1] == "beside computing, handling takes the longest: 700 ms of 3 s"
     idle = found(terms={COMPUTE: 2.0, EXCHANGE: 1.0}, link_s=0.4)
-    assert said(idle)[-1] == "beside computing, most of a step is exchange: 1 s of 3 s"
+    assert said(idle)[-1] == "beside computing, exchange takes the longest: 1 s of 3 s"
     link = found(terms={COMPUTE: 2.0, EXCHANGE: 1.0}, link_s=0.5)
     assert said(link)[-1].startswith("the link of a limits: 500 ms of 3 s")
     assert said(found(terms={COMPUTE: 4.0, EXCHANGE: 1.0}, link_s=1.0))[-1].startswith("the link of a limits")
