@@ -44,10 +44,10 @@ def _helps(choice: Choice, host: str) -> str:
     gain, inside = choice.gains.get(host), host in choice.best.way.hosts
     if gain is None:
         return ("needed" if host in choice.gains and len(choice.best.way.hosts) > 1 else "") if inside else "left out"
-    if inside:
+    if inside and gain >= 0:
         return f"{100 * gain:+.0f}%"
-    said = "does not fit" if gain <= -math.inf else f"step {100 * (1 / (1 + gain) - 1):+.0f}%"
-    return f"{said}: left out"
+    said = "does not fit" if gain <= -math.inf else f"step {100 * (1 / (1 + gain) - 1):+,.0f}%".replace("-0%", "+0%")
+    return said if inside else f"{said}: left out"
 
 
 def way_rows(choice: Choice, *, all_ways: bool = True) -> list[list[str]]:
@@ -92,9 +92,9 @@ def explained(best: Prediction) -> list[str]:
 def costs(best: Prediction) -> list[str]:
     """Energy and money for a million samples, if they are known of all machines that take part."""
     per_million = 1e6 / best.samples
-    parts = [f"{per_million * best.joules / 3.6e6:,.3g} kWh"] if best.joules else []
-    parts += [f"a price of {per_million * best.price:,.3g}"] if best.price else []
-    return [f"a million samples take {' and '.join(parts)}"] if parts else []
+    parts = [f"take {per_million * best.joules / 3.6e6:.3g} kWh"] if best.joules else []
+    parts += [f"cost {per_million * best.price:.3g}"] if best.price else []
+    return [f"a million samples {' and '.join(parts)}"] if parts else []
 
 
 def document(survey: Survey, choice: Choice, told: tuple[str, ...], *, measured: bool) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def _added(survey: Survey, value: str) -> Survey:
         raise ValueError(f"no device {device!r}{_near(device, DEVICES)}; the catalogue has {', '.join(DEVICES)}")
     measured = [each for host in survey.hosts for each in host.devices if not each.estimate]
     if not measured:
-        raise ValueError("no device was measured that it could be compared with")
+        raise ValueError("no device was measured that it could be compared with; with --fleet, write it into the file")
     free = (device if number == 1 else f"{device}-{number}" for number in itertools.count(1))
     name = next(each for each in free if each not in survey.names)
     anchor = max(measured, key=lambda each: each.speed)

@@ -253,7 +253,9 @@ def _improved(search: _Search, survey: Survey, best: Prediction) -> tuple[Predic
         gains = _gains(search, survey, best)
         inside = set(best.way.hosts)
         # By how much faster a step is with the host added, or left out.
-        by = {name: (1 / (1 + gain) if name in inside else 1 + gain) for name, gain in gains.items() if gain is not None}
+        by = {
+            name: (1 / (1 + gain) if name in inside else 1 + gain) for name, gain in gains.items() if gain is not None
+        }
         change = max(by, key=by.__getitem__, default="")
         if search.limits.all_hosts or not change or by[change] <= 1 + MARGIN:
             return best, gains

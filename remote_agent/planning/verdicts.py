@@ -24,6 +24,8 @@ MOST_NAMED = 5
 
 def seconds(value: float) -> str:
     """A time as people write it: ``18.6 s``, ``240 ms``."""
+    if value < 5e-7:
+        return "0 ms"
     if value >= 99.95:
         return f"{value:,.0f} s"
     return f"{value:.3g} s" if value >= 0.9995 else f"{value * 1e3:.3g} ms"
@@ -56,10 +58,11 @@ def _use(survey: Survey, choice: Choice) -> Iterator[str]:
     best, everything = choice.best, choice.everything
     alone = len(best.way.hosts) == 1
     if alone and everything is not None and len(survey.hosts) > 1:
-        yield (
-            f"use {best.way.hosts[0]} alone: {seconds(best.seconds)} a step against"
-            f" {seconds(_same_samples(everything, best))} with all {len(survey.hosts)} hosts"
-        )
+        others, count = _same_samples(everything, best), len(survey.hosts)
+        against = f"{seconds(others)} with {f'all {count}' if count > 2 else 'both'} hosts"
+        is_less = others < best.seconds  # though by less than the margin
+        against = f"; {against} is within the prediction's error" if is_less else f" against {against}"
+        yield f"use {best.way.hosts[0]} alone: {seconds(best.seconds)} a step{against}"
     elif alone:
         yield f"use {best.way.hosts[0]}: {seconds(best.seconds)} a step"
     else:
@@ -85,7 +88,7 @@ def _hosts(choice: Choice) -> Iterator[str]:
             told.setdefault(said, []).append(host)
     for said, hosts in told.items():
         for group in [hosts] if len(hosts) > MOST_NAMED else [[host] for host in hosts]:
-            yield f"{names(group)}{', each,' if len(group) > 1 else ''} {said}"
+            yield f"{'each of ' if len(group) > 1 else ''}{names(group)} {said}"
 
 
 def _about(gain: float | None, *, inside: bool, alone: bool) -> str:
@@ -152,11 +155,13 @@ def _shared(survey: Survey) -> Iterator[str]:
     """What links were found to share, which fewer machines would have more of."""
     media: dict[str, list[str]] = {}
     for host in survey.hosts:
-        if host.medium in survey.media:
-            media.setdefault(host.medium, []).append(host.name)
-        elif host.both:
-            yield f"the link of {host.name} carries one direction at a time, {host.both / 1e6:.3g} MB/s"
+        if host.both or host.medium in survey.media:
+            media.setdefault(host.medium or host.name, []).append(host.name)
     for medium, hosts in media.items():
+        if len(hosts) == 1:
+            both = survey.media.get(medium) or next(host.both for host in survey.hosts if host.name == hosts[0])
+            yield f"the link of {hosts[0]} carries one direction at a time, {both / 1e6:.3g} MB/s"
+            continue
         carries = f"{survey.media[medium] / 1e6:.3g} MB/s, sent and received"
         yield f"{names(hosts)} share one medium of {carries}: the fewer use it, the more each has"
 

@@ -66,7 +66,7 @@ def test_a_row_of_each_device_says_share_time_link_part_and_what_its_host_adds()
     [
         (BEST, {"nas": None}, "needed"),
         (BEST, {}, ""),
-        (BEST, {"nas": -0.05}, "-5%"),
+        (BEST, {"nas": -0.05}, "step +5%"),
         (found(("nas",)), {"nas": None}, ""),
         (found(("mercer",)), {}, "left out"),
         (found(("mercer",)), {"nas": None}, "left out"),

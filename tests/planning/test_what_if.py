@@ -181,6 +181,6 @@ def test_energy_and_price_are_told_where_they_are_known_of_all_machines_that_tak
     path.write_text("parameters: 1000\nbatch: 100\nhosts: {a: {speed: 10, watts: 360, price: 0.36}}\n")
     done = CliRunner().invoke(application, ["plan", "text", "--fleet", str(path)])
     # 100,000 s at 360 W, and as many hours at the price; a little more for calls and the slice's fixed cost.
-    assert "a million samples take 10 kWh and a price of 10" in done.stdout
+    assert "a million samples take 10 kWh and cost 10" in done.stdout
     path.write_text("parameters: 1000\nbatch: 100\nhosts: {a: {speed: 10, watts: 360}, b: {speed: 10}}\n")
     assert "a million samples" not in CliRunner().invoke(application, ["plan", "text", "--fleet", str(path)]).stdout

@@ -88,6 +88,8 @@ def test_it_is_said_who_shares_what() -> None:
     single = survey([host("a", 1.0), dataclasses.replace(host("b", 1.0), both=AIR)], PARAMETERS)
     told = verdicts(single, choose(single))
     assert "the link of b carries one direction at a time, 12 MB/s" in told
+    only = dataclasses.replace(shared, hosts=shared.hosts[:1])
+    assert verdicts(only, choose(only))[-1] == "the link of a carries one direction at a time, 24 MB/s"
 
 
 def test_what_is_shared_stays_shared_when_links_are_measured_again() -> None:

@@ -51,6 +51,7 @@ def said(best: Prediction, of: Survey = FLEET, **more: Any) -> tuple[str, ...]:
     ("value", "words"),
     [
         (0.0, "0 ms"),
+        (2e-16, "0 ms"),
         (0.24, "240 ms"),
         (0.9994, "999 ms"),
         (0.9996, "1 s"),
@@ -87,6 +88,11 @@ def test_what_to_use_is_said_first() -> None:
     assert said(found(("a",)), of=one, everything=found(("a",)))[0] == "use a: 2 s a step"
     other = found(ALL, {COMPUTE: 8.0}, samples=96)  # twice as many samples in a step
     assert said(found(("a",)), everything=other)[0] == "use a alone: 2 s a step against 4 s with all 3 hosts"
+    near = found(AB, {COMPUTE: 1.95})
+    two = survey([host("a", 40), host("b", 40)])
+    assert said(found(("a",)), of=two, everything=near)[0] == (
+        "use a alone: 2 s a step; 1.95 s with both hosts is within the prediction's error"
+    )
 
 
 def test_a_way_that_is_not_exact_is_said_to_be_none() -> None:
@@ -127,7 +133,7 @@ def test_a_host_that_is_used_alone_adds_nothing_to_itself() -> None:
 def test_hosts_of_which_the_same_is_said_are_named_together_where_they_are_many() -> None:
     many = {f"h{number}": 0.5 for number in range(6)}
     best = found(tuple(many))
-    assert said(best, gains=many)[1] == "h0, h1, h2, h3, h4 and h5, each, adds 50%: use it"
+    assert said(best, gains=many)[1] == "each of h0, h1, h2, h3, h4 and h5 adds 50%: use it"
     five = dict(list(many.items())[:5])
     assert [line for line in said(best, gains=five) if "adds" in line] == [f"{name} adds 50%: use it" for name in five]
 
