@@ -101,6 +101,9 @@ def _fleet(root: Value | None, name: str, mistakes: Mistakes) -> FleetFile | Non
     hosts: list[Host] = []
     names = set[str]()
     for entry in groups.value.entries:
+        if not entry.key.strip() or not entry.key.isprintable():
+            mistakes.add(entry.line, "hosts", f"expected a name that can be shown, not {entry.key!r}")
+            continue
         room = MAX_DEVICES + 1 - len(hosts)  # of more, mistakes are told, but no hosts are made
         found = _hosts(entry.key, entry.value, gflop, mistakes, room)
         if room and len(found) == room:
