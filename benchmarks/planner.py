@@ -227,13 +227,13 @@ def sweep(options: argparse.Namespace, known: Sequence[Cell]) -> Iterator[Cell]:
                 for model in options.models.split(",")
                 for way in (PLAN, ALONE, *options.ways.split(","), CHOSEN)
             ]
-            wanted = _wanted(cells, options.only, done)
+            wanted = to_run(cells, options.only, done)
             if wanted and time.monotonic() < ends:
                 with open_fleet(rate, [float(speed) for speed in speeds.split(":")]) as fleet:
                     yield from _on(fleet, wanted, options, ends)
 
 
-def _wanted(cells: Sequence[Cell], patterns: str, done: Collection[str]) -> list[Cell]:
+def to_run(cells: Sequence[Cell], patterns: str, done: Collection[str]) -> list[Cell]:
     """Those of a fleet that are to be run, each model's after its plan."""
     asked = [cell for cell in cells if any(fnmatch.fnmatch(cell.name, each) for each in patterns.split(","))]
     models = {cell.model for cell in asked if cell.name not in done and cell.way != CHOSEN}
@@ -372,7 +372,7 @@ def table(cells: Sequence[Cell]) -> list[str]:
             f" | {1e3 * cell.measured_s:.0f} ms | {100 * cell.off:+.0f} % | {cell.load:.1f} |"
         )
     median, most, count = errors(cells)
-    rows += ["", f"{count} cells: median error {median:.0%}, 90 % of them within {most:.0%}.", *terms(cells), ""]
+    rows += ["", f"{count} cells: median error {median:.0%}, 90 % of them within {most:.0%}.", *by_term(cells), ""]
     rows += ["| fleet and model | chosen | best exact way measured | of its speed | one machine is best | said so |"]
     rows += ["|---|---|---|---|---|---|"]
     for each in choices(cells):
@@ -385,7 +385,7 @@ def table(cells: Sequence[Cell]) -> list[str]:
     return [*rows, "", *regret(choices(cells))]
 
 
-def terms(cells: Sequence[Cell]) -> list[str]:
+def by_term(cells: Sequence[Cell]) -> list[str]:
     """Measured over predicted seconds of computing, and of all else where that is a twentieth of the step or more."""
     computing, rest = list[float](), list[float]()
     for cell in cells:
