@@ -26,7 +26,7 @@ from remote_agent.planning.channels import Network
 from remote_agent.planning.exchange import Exchange, Exchanged, Sender, peers
 from remote_agent.planning.fairness import fair_rates
 from remote_agent.planning.shares import split
-from remote_agent.planning.sites import DoesNotFit, NoRoom, sited
+from remote_agent.planning.sites import DoesNotFit, check_memory, sited
 from remote_agent.planning.survey import Device, Host, Survey, wire_bytes
 from remote_agent.planning.units import aligned
 from remote_agent.planning.ways import (
@@ -48,7 +48,6 @@ from remote_agent.planning.ways import (
 
 SLOWEST = "the slowest device's slice"
 SIMULATED = "links, simulated chunk by chunk"
-BUSIEST = "the busiest link"
 HANDLED = "chunks through threads and processors, by an exchange of a host with itself"
 CALL = "one call of an actor"
 """Sources of terms."""
@@ -69,9 +68,6 @@ RING_OPERATIONS = 2
 RING_TOUCHES = 2
 """Times that a number is handled in a ring, beside being sent: packed and unpacked, and summed."""
 
-COPIES_ON_DEVICE = 5
-"""A device's memory over its parameters' bytes, without activations: weights, new ones, gradients, and what is sent."""
-
 
 def predict(survey: Survey, way: Way, *, bound: bool = False) -> Prediction:
     """A step of a way.
@@ -89,11 +85,11 @@ def predict(survey: Survey, way: Way, *, bound: bool = False) -> Prediction:
     devices = [(host, device) for host in survey.hosts for device in host.devices]
     if not devices:
         raise DoesNotFit("no device computes there")
-    _check_memory(survey, devices)
+    check_memory(survey, [device for _, device in devices])
     make = {ALLREDUCE: _allreduce, LOCAL: _local, SSP: _stale, ASYNC: _stale}
     simple = make.get(way.strategy)
     found = simple(survey, way, devices) if simple is not None else _sync(survey, way, devices, bound=bound)
-    terms = tuple(_corrected(term, survey.ratios.get(ratio_name(way.strategy, term.name), 1.0)) for term in found.terms)
+    terms = tuple(term.times(survey.ratios.get(ratio_name(way.strategy, term.name), 1.0)) for term in found.terms)
     if survey.other_s:
         terms += (Term(name=OTHER, seconds=survey.other_s, source="what is left of this job's steps"),)
     seconds, slower = sum(term.seconds for term in terms), survey.ratios.get(COMPUTE, 1.0)
@@ -105,22 +101,7 @@ def predict(survey: Survey, way: Way, *, bound: bool = False) -> Prediction:
         joules=_of_all([host.watts for host in survey.hosts]) * seconds,
         price=_of_all([host.price for host in survey.hosts]) * seconds / 3600,
     )
-    return dataclasses.replace(found, bound=_bound(found))
-
-
-def _corrected(term: Term, ratio: float) -> Term:
-    """The term as steps of this job showed it."""
-    if ratio == 1:
-        return term
-    source = f"{term.source}; {ratio:.2g} times that in steps of this job"
-    return dataclasses.replace(term, seconds=ratio * term.seconds, source=source)
-
-
-def _bound(found: Prediction) -> str:
-    beside = found.beside
-    if beside is None or found.term(COMPUTE) >= 0.5 * found.seconds:
-        return f"computing on {max(found.busy_s, key=found.busy_s.__getitem__)}"
-    return found.link if found.waits_for_link else beside.name
+    return dataclasses.replace(found, bound=found.limit)
 
 
 def _of_all(values: Sequence[float]) -> float:
@@ -194,7 +175,7 @@ def _exchanged(
 
 
 def _source(senders: Sequence[Sender]) -> str:
-    return SIMULATED if len(senders) <= MAX_SIMULATED else BUSIEST
+    return SIMULATED if len(senders) <= MAX_SIMULATED else "the busiest link"
 
 
 def copied_every(step_s: float) -> int:
@@ -393,16 +374,6 @@ def _codec(survey: Survey, way: Way) -> str:
 
 def _has_network(survey: Survey) -> bool:
     return len({host.computer or host.name for host in survey.hosts}) > 1
-
-
-def _check_memory(survey: Survey, devices: _Devices) -> None:
-    needed = COPIES_ON_DEVICE * 4 * survey.work.parameters
-    for _, device in devices:
-        if device.memory is not None and device.memory < needed:
-            raise NoRoom(
-                f"{device.name} lacks {(needed - device.memory) / 1e9:.2f} GB: weights and gradients take"
-                f" {needed / 1e9:.2f} GB, {device.memory / 1e9:.2f} GB are free"
-            )
 
 
 def _prediction(

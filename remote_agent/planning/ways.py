@@ -78,6 +78,13 @@ class Term:
     seconds: float
     source: str
 
+    def times(self, ratio: float) -> Term:
+        """The same, so many times as long, as steps of this job showed it."""
+        if ratio == 1:
+            return self
+        source = f"{self.source}; {ratio:.2g} times that in steps of this job"
+        return Term(name=self.name, seconds=ratio * self.seconds, source=source)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
@@ -134,3 +141,11 @@ class Prediction:
         """Most of what is not computing is the exchange, and most of that its busiest link."""
         exposed, exchange = self.seconds - self.term(COMPUTE), self.term(EXCHANGE)
         return bool(self.link) and exchange >= 0.5 * exposed and self.link_s >= 0.5 * exchange
+
+    @property
+    def limit(self) -> str:
+        """What limits it, in words."""
+        beside = self.beside
+        if beside is None or self.term(COMPUTE) >= 0.5 * self.seconds:
+            return f"computing on {max(self.busy_s, key=self.busy_s.__getitem__)}"
+        return self.link if self.waits_for_link else beside.name

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from remote_agent.planning import simulator
-from remote_agent.planning.simulator import COPIES_ON_DEVICE, RING_OPERATIONS, RING_TOUCHES, local_counts, predict
-from remote_agent.planning.sites import DoesNotFit
+from remote_agent.planning.simulator import RING_OPERATIONS, RING_TOUCHES, local_counts, predict
+from remote_agent.planning.sites import COPIES_ON_DEVICE, DoesNotFit
 from remote_agent.planning.survey import Survey
 from remote_agent.planning.ways import CALLS, COMPUTE, EXCHANGE, HANDLING, OTHER, UPDATE, Prediction, Way
 from tests.agent.planning.fleets import host, survey
