@@ -11,7 +11,7 @@ import pytest
 from remote_agent.planning.choice import Choice
 from remote_agent.planning.simulator import predict
 from remote_agent.planning.survey import Survey
-from remote_agent.planning.verdicts import SHARE_OF_SUM, local_steps_for, names, seconds, verdicts
+from remote_agent.planning.verdicts import SHARE_OF_SUM, local_steps_for, names, rate, seconds, verdicts
 from remote_agent.planning.ways import COMPUTE, EXCHANGE, HANDLING, Prediction, Term, Way
 from tests.agent.planning.fleets import host, survey
 
@@ -79,6 +79,10 @@ def test_a_time_has_the_unit_that_fits(value: float, words: str) -> None:
 )
 def test_hosts_are_named_and_of_many_the_first(hosts: str, words: str) -> None:
     assert names(tuple(hosts)) == words
+
+
+def test_a_speed_has_three_digits_or_all_before_the_point() -> None:
+    assert [rate(value) for value in (0.01234, 24.32, 99.96, 1234.5)] == ["0.0123", "24.3", "100", "1,234"]
 
 
 def test_what_to_use_is_said_first() -> None:
