@@ -1,7 +1,8 @@
 """How right the planner is: predicted and measured step times, and what the chosen way costs beside the best one.
 
 ``python -m benchmarks.planner [--rates 1000,100,10] [--speeds 1:1:1,1:0.4:0.2] [--models small,middle,large]
-[--ways sync,allreduce,…] [--only '100/*/small/*'] [--results FILE] [--resume] [--table]``
+[--ways sync,allreduce,…] [--only '100/*/small/*,1000/*/middle/sync'] [--minutes 4] [--results FILE] [--resume]
+[--table]``
 
 Root on Linux: the lab's hosts, links shaped by ``tc``, devices simulated by a sleep (``benchmarks.lab``). A cell is one
 way to train one model on one fleet: one run of some seconds, whose plan predicts what its steps then take; the median
@@ -9,7 +10,8 @@ step counts, without the first ones. So both are from the same minute. Of each f
 asked first, each run begins with what that found out and no other run, and what it chooses is run where no other way
 was the same. ``alone`` is ``sync`` on the fastest host, as a fleet of its own. *Regret*: the step of the chosen way
 over that of the best exact way that was run. Cells are appended to the file one by one, so that a sweep can be broken
-off and taken up.
+off and taken up: with ``--minutes``, no cell begins later, and with ``--resume``, only those are run that the file does
+not have, and the plan that they begin with.
 """
 
 from __future__ import annotations
@@ -18,18 +20,21 @@ import argparse
 import dataclasses
 import fnmatch
 import json
+import math
 import os
 import statistics
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.lab import Fleet, last_line, open_fleet
 from remote_agent import protocol
+from remote_agent.planning.self_check import LEAST_PART
+from remote_agent.planning.ways import COMPUTE
 from tests.lab.network import LabError
 from tests.lab.product import HeteroTui, setting
 
@@ -214,6 +219,7 @@ def _train(product: HeteroTui, job: str, settings: dict[str, Any], seconds: floa
 def sweep(options: argparse.Namespace, known: Sequence[Cell]) -> Iterator[Cell]:
     """All cells that are asked for and not known, fleet by fleet."""
     done = {cell.name for cell in known if not cell.error}
+    ends = time.monotonic() + 60 * options.minutes
     for rate in map(float, options.rates.split(",")):
         for speeds in options.speeds.split(","):
             cells = [
@@ -221,20 +227,30 @@ def sweep(options: argparse.Namespace, known: Sequence[Cell]) -> Iterator[Cell]:
                 for model in options.models.split(",")
                 for way in (PLAN, ALONE, *options.ways.split(","), CHOSEN)
             ]
-            wanted = [cell for cell in cells if fnmatch.fnmatch(cell.name, options.only) and cell.name not in done]
-            if any(cell.way != CHOSEN for cell in wanted):
+            wanted = to_run(cells, options.only, done)
+            if wanted and time.monotonic() < ends:
                 with open_fleet(rate, [float(speed) for speed in speeds.split(":")]) as fleet:
-                    yield from _on(fleet, wanted, options, known)
+                    yield from _on(fleet, wanted, options, ends)
 
 
-def _on(fleet: Fleet, wanted: Sequence[Cell], options: argparse.Namespace, known: Sequence[Cell]) -> Iterator[Cell]:
+def to_run(cells: Sequence[Cell], patterns: str, done: Collection[str]) -> list[Cell]:
+    """Those of a fleet that are to be run, each model's after its plan."""
+    asked = [cell for cell in cells if any(fnmatch.fnmatch(cell.name, each) for each in patterns.split(","))]
+    models = {cell.model for cell in asked if cell.name not in done and cell.way != CHOSEN}
+    open_ = [cell for cell in asked if cell.name not in done]
+    return [cell for cell in cells if cell.model in models and (cell.way == PLAN or cell in open_)]
+
+
+def _on(fleet: Fleet, wanted: Sequence[Cell], options: argparse.Namespace, ends: float) -> Iterator[Cell]:
     product = HeteroTui(fleet.lab.laptop, fleet.lab.inventory())
     up = product.run("up", "--json")
     if up.returncode:
         raise SystemExit(f"`up` gave exit code {up.returncode}: {last_line(up.stderr)}")
-    plans = {cell.fleet: cell for cell in known if cell.way == PLAN}
+    plans: dict[tuple[float, str, str], Cell] = {}
     try:
         for cell in wanted:
+            if time.monotonic() > ends:
+                return
             way, hosts = cell.way, list[str]()
             if cell.way == ALONE:
                 way, hosts = "sync", [fleet.lab.hosts[0].name]
@@ -356,7 +372,7 @@ def table(cells: Sequence[Cell]) -> list[str]:
             f" | {1e3 * cell.measured_s:.0f} ms | {100 * cell.off:+.0f} % | {cell.load:.1f} |"
         )
     median, most, count = errors(cells)
-    rows += ["", f"{count} cells: median error {median:.0%}, 90 % of them within {most:.0%}.", ""]
+    rows += ["", f"{count} cells: median error {median:.0%}, 90 % of them within {most:.0%}.", *by_term(cells), ""]
     rows += ["| fleet and model | chosen | best exact way measured | of its speed | one machine is best | said so |"]
     rows += ["|---|---|---|---|---|---|"]
     for each in choices(cells):
@@ -366,7 +382,37 @@ def table(cells: Sequence[Cell]) -> list[str]:
             f"| {rate:g} Mbit/s, {speeds}, {model} | `{each.way}` | `{each.best}` | {each.kept:.2f}"
             f" | {yes[each.alone_is_best]} | {yes[each.said_alone]} |"
         )
-    return rows
+    return [*rows, "", *regret(choices(cells))]
+
+
+def by_term(cells: Sequence[Cell]) -> list[str]:
+    """Measured over predicted seconds of computing, and of all else where that is a twentieth of the step or more."""
+    computing, rest = list[float](), list[float]()
+    for cell in cells:
+        predicted = cell.terms.get(COMPUTE, 0.0)
+        if cell.way == PLAN or not cell.measured_s or not predicted:
+            continue
+        computing.append(cell.compute_s / predicted)
+        if cell.predicted_s - predicted > LEAST_PART * cell.predicted_s:
+            rest.append((cell.measured_s - cell.compute_s) / (cell.predicted_s - predicted))
+    named = (("computing", computing), ("all else", rest))
+    return [
+        f"{name}: measured over predicted {min(found):.2f} to {max(found):.2f}, median {statistics.median(found):.2f}."
+        for name, found in named
+        if found
+    ]
+
+
+def regret(found: Sequence[Kept]) -> list[str]:
+    """What the chosen ways keep of the best ones' speed, and where one machine is chosen."""
+    if not found:
+        return []
+    kept = [each.kept for each in found]
+    right = sum(each.alone_is_best == each.said_alone for each in found)
+    return [
+        f"Chosen ways have {statistics.median(kept):.2f} of the best one's speed (median), {min(kept):.2f} at worst.",
+        f"One machine is chosen where it is best, and nowhere else, in {right} of {len(found)}.",
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -376,7 +422,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--speeds", default="1:1:1,1:0.4:0.2,1:0.1:0.1", help="speeds of the hosts' devices")
     parser.add_argument("--models", default="small,middle,large", help="of 0.1, 3 and 17 million parameters")
     parser.add_argument("--ways", default=",".join(WAYS), help="strategy[:setting=value…] with commas between")
-    parser.add_argument("--only", default="*", metavar="PATTERN", help="cells RATE/SPEEDS/MODEL/WAY that match this")
+    parser.add_argument("--only", default="*", metavar="PATTERN,…", help="cells RATE/SPEEDS/MODEL/WAY")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="no cell begins later")
     parser.add_argument("--batch", type=int, default=24, help="samples of a step (default: 24)")
     parser.add_argument("--seconds", type=float, default=8.0, help="of steps of each run (default: 8)")
     parser.add_argument("--results", type=Path, default=Path("planner.jsonl"), help="a line for each cell")

@@ -13,6 +13,8 @@ from hetero_tui.launcher import DONE, FAILED
 from hetero_tui.narration import Output
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hetero_tui.runs.order import Order
     from hetero_tui.runs.racing import By
     from hetero_tui.session import Session
@@ -55,11 +57,8 @@ async def plan(
     changes = what_if or []
     if fleet is not None:
         described = fleet_file.read(fleet)
-        code = _print(output, described.survey, config, changes, explain=explain)
-        if described.faults_per_host_day and not output.as_json and code == DONE:
-            lost = described.lost(len(described.survey.hosts), 1.0)
-            output.data(f"faults: {100 * lost:.2g}% of the time would be lost")
-        return code
+        survey = described.under(config, batch="batch_size" in order.settings)
+        return _print(output, survey, config, changes, explain=explain, lost=described.lost)
     async with call.session() as session:
         what_if_changes.check([host.name for host in session.inventory.hosts], changes)
         survey, measured = await session.survey_of(order, anew=measure)
@@ -145,6 +144,7 @@ def _print(
     *,
     explain: bool,
     measured: bool = False,
+    lost: Callable[[int, float], float] | None = None,
 ) -> int:
     from hetero_tui.planning import plan_report
     from hetero_tui.planning.what_if import changed
@@ -162,9 +162,11 @@ def _print(
         found = choose(survey, limits)
     except DoesNotFit as error:
         return _does_not_fit(output, error)
-    told = (*survey.notes, *verdicts(survey, found, limits))
+    told = (*survey.notes, *verdicts(survey, found))
+    part = lost(len(found.best.way.hosts), found.best.seconds) if lost is not None else 0.0
     if output.as_json:
-        output.document(plan_report.document(survey, found, told, measured=measured))
+        document = plan_report.document(survey, found, told, measured=measured)
+        output.document(document | {"lost_to_faults": part} if lost is not None else document)
         return DONE
     output.table(plan_report.HOST_HEADINGS, plan_report.host_rows(survey, found))
     output.data("")
@@ -172,6 +174,8 @@ def _print(
     output.data("")
     more = plan_report.explained(found.best) if explain else []
     more += plan_report.measured_at(survey) if not measured else []
+    more += [f"faults: {100 * part:.2g}% of the time would be lost"] if part else []
+    more += plan_report.costs(found.best)
     for line in (*told, *(f"does not fit: {why}" for why in found.refused), *more, *plan_report.estimates(survey)):
         output.data(line)
     return DONE

@@ -8,7 +8,7 @@ from hetero_tui.planning import plan_report
 from remote_agent.planning.choice import Choice
 from remote_agent.planning.pipeline import CutPlan, names_of
 from remote_agent.planning.survey import Device, Host, Survey
-from remote_agent.planning.verdicts import names, seconds
+from remote_agent.planning.verdicts import names, rate, seconds
 from remote_agent.planning.ways import COMPUTE, EXCHANGE, PIPELINE, Prediction, Term, Way
 
 HEADINGS = ["HOST", "DEVICE", "BLOCKS", "MICRO-BATCH", "MEMORY", "LINK MB/s"]
@@ -69,7 +69,7 @@ def verdicts(survey: Survey, plan: CutPlan, best: Prediction) -> tuple[str, ...]
         limit = f"{best.bound} limit: {seconds(best.term(EXCHANGE))} of {seconds(best.seconds)}"
     use = (
         f"use {best.way.title} on {names(best.way.hosts)}: {seconds(best.seconds)} a step of {best.samples} samples,"
-        f" {best.speed:.3g} samples/s"
+        f" {rate(best.speed)} samples/s"
     )
     pieces = f"{plan.micro_batches} micro-batches of {survey.work.micro_batch} samples"
     return (

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from hetero_tui.errors import PlanError
 from hetero_tui.inventory.document import LARGEST, Mapping, Mistakes, Value, parse
 from hetero_tui.planning.catalogue import DEVICES, OVERHEAD_S, USED, WIFI_BYTES, link_rate
 from remote_agent.planning.survey import Device, Host, Survey, Work
+from remote_agent.settings import TrainingConfig
 
 MAX_DEVICES = 1000
 """Most devices of a file."""
@@ -46,6 +48,17 @@ class FleetFile:
 
     survey: Survey
     faults_per_host_day: float = 0.0
+
+    def under(self, config: TrainingConfig, *, batch: bool) -> Survey:
+        """The fleet with a run's settings; with ``batch``, these say the samples of a step, not the file."""
+        work = dataclasses.replace(
+            self.survey.work,
+            batch=config.batch_size if batch else self.survey.work.batch,
+            clipped=config.clip_norm > 0,
+            unit=config.unit,
+            topk_fraction=config.topk_fraction,
+        )
+        return dataclasses.replace(self.survey, work=work)
 
     def lost(self, hosts: int, step_s: float) -> float:
         """Part of the time that faults cost so many hosts: stalls of all, a step made again, one host away."""
@@ -88,6 +101,9 @@ def _fleet(root: Value | None, name: str, mistakes: Mistakes) -> FleetFile | Non
     hosts: list[Host] = []
     names = set[str]()
     for entry in groups.value.entries:
+        if not entry.key.strip() or not entry.key.isprintable():
+            mistakes.add(entry.line, "hosts", f"expected a name that can be shown, not {entry.key!r}")
+            continue
         room = MAX_DEVICES + 1 - len(hosts)  # of more, mistakes are told, but no hosts are made
         found = _hosts(entry.key, entry.value, gflop, mistakes, room)
         if room and len(found) == room:
@@ -193,6 +209,8 @@ def _number(
         return default or 0.0
     number: Any = value.value
     is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    if key == "faults_per_host_day" and is_number and number == 0:
+        return 0.0
     if not is_number or not 0 < number < 1e15 or (whole and number != int(number)):
         mistakes.add(value.line, place, f"expected a {'whole ' if whole else ''}number above 0, not {number!r}")
         return default or 0.0

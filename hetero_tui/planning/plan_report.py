@@ -6,9 +6,10 @@ import math
 import time
 from typing import Any
 
+from hetero_tui.planning.catalogue import OVERHEAD_S
 from remote_agent.planning.choice import Choice
 from remote_agent.planning.survey import Host, Survey
-from remote_agent.planning.verdicts import names, seconds
+from remote_agent.planning.verdicts import names, rate, seconds
 from remote_agent.planning.ways import Prediction
 
 HOST_HEADINGS = ["HOST", "DEVICE", "SHARE", "COMPUTES", "LINK MB/s", "SHARDS", "HELPS"]
@@ -43,10 +44,10 @@ def _helps(choice: Choice, host: str) -> str:
     gain, inside = choice.gains.get(host), host in choice.best.way.hosts
     if gain is None:
         return ("needed" if host in choice.gains and len(choice.best.way.hosts) > 1 else "") if inside else "left out"
-    if inside:
+    if inside and gain >= 0:
         return f"{100 * gain:+.0f}%"
-    said = "does not fit" if gain <= -math.inf else f"step {100 * (1 / (1 + gain) - 1):+.0f}%"
-    return f"{said}: left out"
+    said = "does not fit" if gain <= -math.inf else f"step {100 * (1 / (1 + gain) - 1):+,.0f}%".replace("-0%", "+0%")
+    return said if inside else f"{said}: left out"
 
 
 def way_rows(choice: Choice, *, all_ways: bool = True) -> list[list[str]]:
@@ -67,7 +68,7 @@ def way_rows(choice: Choice, *, all_ways: bool = True) -> list[list[str]]:
         told.add(strategy)
         title = ("> " if each is best else "  ") + ("alone" if len(way.hosts) == 1 else way.title)
         exact = "yes" if way.exact or len(way.hosts) == 1 else "no"
-        rows.append([title, names(way.hosts), seconds(each.seconds), f"{each.speed:.4g}", exact, each.bound])
+        rows.append([title, names(way.hosts), seconds(each.seconds), rate(each.speed), exact, each.bound])
     return rows
 
 
@@ -81,9 +82,19 @@ def measured_at(survey: Survey) -> list[str]:
 
 def explained(best: Prediction) -> list[str]:
     """The terms of a step, each with its source."""
-    return [f"{term.name}: {seconds(term.seconds)} ({term.source})" for term in best.terms] + (
+    lines = [f"{term.name}: {seconds(term.seconds)} ({term.source})" for term in best.terms]
+    lines.append(f"in all: {seconds(best.seconds)} a step")
+    return lines + (
         [f"{best.link} is at work for {seconds(best.link_s)} of {seconds(best.seconds)}"] if best.link else []
     )
+
+
+def costs(best: Prediction) -> list[str]:
+    """Energy and money for a million samples, if they are known of all machines that take part."""
+    per_million = 1e6 / best.samples
+    parts = [f"take {per_million * best.joules / 3.6e6:.3g} kWh"] if best.joules else []
+    parts += [f"cost {per_million * best.price:.3g}"] if best.price else []
+    return [f"a million samples {' and '.join(parts)}"] if parts else []
 
 
 def document(survey: Survey, choice: Choice, told: tuple[str, ...], *, measured: bool) -> dict[str, Any]:
@@ -145,7 +156,9 @@ def _way(found: Prediction) -> dict[str, Any]:
 
 def estimates(survey: Survey) -> list[str]:
     """What of the fleet was not measured, and where its figures come from."""
+    assumed = f"{1e3 * OVERHEAD_S:g} ms for a slice and {1e3 * survey.call_s:g} ms for a call are assumed"
     found: dict[str, list[str]] = {}
     for device in (device for host in survey.hosts for device in host.devices if device.estimate):
         found.setdefault(device.estimate, []).append(device.product or device.name)
-    return [f"estimate: {names(devices)}: {source}" for source, devices in found.items()]
+    lines = [f"estimate: {names(devices)}: {source}" for source, devices in found.items()]
+    return lines + ([] if survey.time else [f"nothing was measured: {assumed}"])

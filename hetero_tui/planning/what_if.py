@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import itertools
 from collections.abc import Collection, Sequence
 
 from hetero_tui.errors import PlanError
@@ -58,9 +59,9 @@ def _added(survey: Survey, value: str) -> Survey:
         raise ValueError(f"no device {device!r}{_near(device, DEVICES)}; the catalogue has {', '.join(DEVICES)}")
     measured = [each for host in survey.hosts for each in host.devices if not each.estimate]
     if not measured:
-        raise ValueError("no device was measured that it could be compared with")
-    count = sum(host.name.startswith(device) for host in survey.hosts)
-    name = device if not count else f"{device}-{count + 1}"
+        raise ValueError("no device was measured that it could be compared with; with --fleet, write it into the file")
+    free = (device if number == 1 else f"{device}-{number}" for number in itertools.count(1))
+    name = next(each for each in free if each not in survey.names)
     anchor = max(measured, key=lambda each: each.speed)
     new = estimate(f"{name}/{device}", device, anchor)
     if anchor.blocks is not None and new.memory is not None:
@@ -71,6 +72,8 @@ def _added(survey: Survey, value: str) -> Survey:
         name=name,
         devices=(new,),
         update_s=max(each.update_s for each in survey.hosts),
+        turn_s=max(each.turn_s for each in survey.hosts),
+        touch_s=max(each.touch_s for each in survey.hosts),
         computer=f"what if {name}",
     )
     return _on_link(dataclasses.replace(survey, hosts=(*survey.hosts, host)), [name], link if at else "1gbit")

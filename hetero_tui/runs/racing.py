@@ -22,7 +22,7 @@ from hetero_tui.runs.order import Order
 from hetero_tui.text import HostText
 from remote_agent import protocol
 from remote_agent.planning.choice import Choice
-from remote_agent.planning.verdicts import names, seconds
+from remote_agent.planning.verdicts import names, rate, seconds
 from remote_agent.planning.ways import LOCAL, Prediction, Way
 
 By = Literal["speed", "loss"]
@@ -195,7 +195,7 @@ def rows(found: Sequence[Raced]) -> list[list[str]]:
             names(each.predicted.way.hosts),
             seconds(each.predicted.seconds),
             "failed" if each.error else seconds(each.step_s),
-            "-" if each.error else f"{each.speed:.4g}",
+            "-" if each.error else rate(each.speed),
             "-" if each.fall is None else f"{-each.fall:+.3g}",
             each.run,
         ]
@@ -210,7 +210,8 @@ def verdict(found: Sequence[Raced], by: By) -> tuple[str, ...]:
     if best.score(by) == float("-inf"):
         return (*said, "neither can be judged")
     what = {"speed": "samples a second", "loss": "of the loss a second"}[by]
-    figures = " against ".join(f"{each.score(by):.3g}" for each in sorted(found, key=lambda each: each is not best))
+    told = rate if by == "speed" else "{:.3g}".format
+    figures = " against ".join(told(each.score(by)) for each in sorted(found, key=lambda each: each is not best))
     agrees = "as predicted" if best is found[0] else f"though {title(found[0].predicted.way)} was predicted to be best"
     said.append(f"{title(best.predicted.way)} won by {by}, {agrees}: {figures} {what}".replace("-inf", "none"))
     exact = all(each.predicted.way.exact or len(each.predicted.way.hosts) == 1 for each in found)

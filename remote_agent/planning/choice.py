@@ -2,7 +2,8 @@
 
 Up to :data:`MAX_SUBSETS` hosts all subsets are tried, those with the shortest lower bound first, until no other can be
 the shortest. Of more, hosts are ranked by what they add beside the fastest one, and the first 1, 2, 3, ... of them are
-tried; so the time grows with the number of hosts, not with 2 to its power.
+tried; so the time grows with the number of hosts, not with 2 to its power. Of what was found each single host is then
+left out, or added, as long as a step gets shorter by that.
 Of two ways whose times differ by less than :data:`MARGIN` the one with fewer hosts is taken, then the simpler one: a
 difference below the prediction's own error says nothing. ``sync`` counts as the simplest: most faults cost it least.
 """
@@ -44,7 +45,6 @@ class Limits:
         local_batch: samples of a local step; 0: the batch over all devices.
         overlap: of rounds; None: either.
         all_hosts: every host takes part.
-        error: by how much recent predictions were off, as a part.
     """
 
     strategy: str = ""
@@ -55,12 +55,6 @@ class Limits:
     local_batch: int = 0
     overlap: bool | None = None
     all_hosts: bool = False
-    error: float = 0.0
-
-    @property
-    def margin(self) -> float:
-        """The part of a step's time by which a way must be shorter to be called so."""
-        return max(MARGIN, 2 * self.error)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,15 +100,18 @@ def choose(survey: Survey, limits: Limits | None = None) -> Choice:
     if not found:
         kind = NoRoom if search.lacks_room else DoesNotFit
         raise kind("; ".join(search.refused) or "no device is there")
-    found.sort(key=lambda each: -each.speed)
     best = search.preferred(found)
     assert best is not None, "there is one"
+    found.remove(best)
+    best, gains = _improved(search, survey, best)
+    found.append(best)
+    found.sort(key=lambda each: -each.speed)
     singles = [search.of(dataclasses.replace(best.way, hosts=names)) for names in _alone(hosts)]
     alone = max((each for each in singles if each is not None), key=lambda each: each.speed, default=None)
     return Choice(
         best=best,
         ways=tuple(found),
-        gains=_gains(search, survey, best),
+        gains=gains,
         alone=alone,
         everything=search.of(dataclasses.replace(best.way, hosts=survey.names)),
         refused=search.refused,
@@ -165,7 +162,7 @@ class _Search:
         bounds = [(found.seconds, way) for way in ways if (found := self._bound(way)) is not None]
         known: list[Prediction] = []
         for least, way in sorted(bounds, key=lambda each: each[0]):
-            if known and least > (1 + self.limits.margin) * min(each.seconds for each in known):
+            if known and least > (1 + MARGIN) * min(each.seconds for each in known):
                 break
             found = self.of(way)
             known += [found] if found is not None else []
@@ -211,7 +208,7 @@ class _Search:
         if not known:
             return None
         best = max(known, key=lambda each: each.speed)
-        alike = [each for each in known if each.speed * (1 + self.limits.margin) >= best.speed]
+        alike = [each for each in known if each.speed * (1 + MARGIN) >= best.speed]
         return min(
             alike, key=lambda each: (not each.way.exact, len(each.way.hosts), each.way.strategy != SYNC, -each.speed)
         )
@@ -248,6 +245,24 @@ def _templates(survey: Survey, limits: Limits) -> Iterator[Way]:
             lengths = (limits.local_steps,) if limits.local_steps else LOCAL_STEPS
             for length, overlap in itertools.product(lengths, overlaps):
                 yield dataclasses.replace(way, codec=codec, local_steps=length, overlap=overlap)
+
+
+def _improved(search: _Search, survey: Survey, best: Prediction) -> tuple[Prediction, dict[str, float | None]]:
+    """The way with hosts added or left out one by one, while that makes a step shorter; what each host gains there."""
+    while True:
+        gains = _gains(search, survey, best)
+        inside = set(best.way.hosts)
+        # By how much faster a step is with the host added, or left out.
+        by = {
+            name: (1 / (1 + gain) if name in inside else 1 + gain) for name, gain in gains.items() if gain is not None
+        }
+        change = max(by, key=by.__getitem__, default="")
+        if search.limits.all_hosts or not change or by[change] <= 1 + MARGIN:
+            return best, gains
+        names = tuple(name for name in survey.names if (name in inside) != (name == change))
+        better = search.of(dataclasses.replace(best.way, hosts=names))
+        assert better is not None, "its speed is known"
+        best = better
 
 
 def _gains(search: _Search, survey: Survey, best: Prediction) -> dict[str, float | None]:

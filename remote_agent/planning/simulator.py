@@ -26,8 +26,9 @@ from remote_agent.planning.channels import Network
 from remote_agent.planning.exchange import Exchange, Exchanged, Sender, peers
 from remote_agent.planning.fairness import fair_rates
 from remote_agent.planning.shares import split
-from remote_agent.planning.sites import DoesNotFit, NoRoom, sited
+from remote_agent.planning.sites import DoesNotFit, check_memory, sited
 from remote_agent.planning.survey import Device, Host, Survey, wire_bytes
+from remote_agent.planning.units import aligned
 from remote_agent.planning.ways import (
     ALLREDUCE,
     ASYNC,
@@ -45,7 +46,11 @@ from remote_agent.planning.ways import (
     ratio_name,
 )
 
-HANDLED = "chunks through threads and processors, by an exchange of a host with itself, measured"
+SLOWEST = "the slowest device's slice"
+SIMULATED = "links, simulated chunk by chunk"
+HANDLED = "chunks through threads and processors, by an exchange of a host with itself"
+CALL = "one call of an actor"
+"""Sources of terms."""
 
 STEPS = 3
 """Steps that are simulated one after the other: the first is longer, as all workers begin it at once."""
@@ -62,9 +67,6 @@ RING_OPERATIONS = 2
 
 RING_TOUCHES = 2
 """Times that a number is handled in a ring, beside being sent: packed and unpacked, and summed."""
-
-COPIES_ON_DEVICE = 5
-"""A device's memory over its parameters' bytes, without activations: weights, new ones, gradients, and what is sent."""
 
 
 def predict(survey: Survey, way: Way, *, bound: bool = False) -> Prediction:
@@ -83,19 +85,28 @@ def predict(survey: Survey, way: Way, *, bound: bool = False) -> Prediction:
     devices = [(host, device) for host in survey.hosts for device in host.devices]
     if not devices:
         raise DoesNotFit("no device computes there")
-    _check_memory(survey, devices)
+    check_memory(survey, [device for _, device in devices])
     make = {ALLREDUCE: _allreduce, LOCAL: _local, SSP: _stale, ASYNC: _stale}
     simple = make.get(way.strategy)
     found = simple(survey, way, devices) if simple is not None else _sync(survey, way, devices, bound=bound)
-    terms = tuple(
-        dataclasses.replace(term, seconds=term.seconds * survey.ratios.get(ratio_name(way.strategy, term.name), 1.0))
-        for term in found.terms
-    )
+    terms = tuple(term.times(survey.ratios.get(ratio_name(way.strategy, term.name), 1.0)) for term in found.terms)
     if survey.other_s:
-        terms += (Term(name=OTHER, seconds=survey.other_s, source="steps of this job, measured: what is left of them"),)
-    watts, hourly = sum(host.watts for host in survey.hosts), sum(host.price for host in survey.hosts)
-    seconds = sum(term.seconds for term in terms)
-    return dataclasses.replace(found, terms=terms, joules=watts * seconds, price=hourly * seconds / 3600)
+        terms += (Term(name=OTHER, seconds=survey.other_s, source="what is left of this job's steps"),)
+    seconds, slower = sum(term.seconds for term in terms), survey.ratios.get(COMPUTE, 1.0)
+    found = dataclasses.replace(
+        found,
+        terms=terms,
+        busy_s={name: slower * each for name, each in found.busy_s.items()},
+        link_s=min(found.link_s, seconds),
+        joules=_of_all([host.watts for host in survey.hosts]) * seconds,
+        price=_of_all([host.price for host in survey.hosts]) * seconds / 3600,
+    )
+    return dataclasses.replace(found, bound=found.limit)
+
+
+def _of_all(values: Sequence[float]) -> float:
+    """Their sum; 0 if one of them is not known."""
+    return sum(values) if all(values) else 0.0
 
 
 # --- Where a step is one batch ---------------------------------------------------------------------------------------
@@ -112,9 +123,10 @@ def cut(survey: Survey, devices: _Devices) -> tuple[int, ...]:
     """
     work = survey.work
     try:
-        return split(work.batch, [device.profile for _, device in devices], work.least)
+        shares = split(work.batch, [device.profile for _, device in devices], work.least)
     except ValueError as error:
         raise DoesNotFit(str(error)) from None
+    return aligned(shares, work.unit) if work.unit else shares
 
 
 def _sync(survey: Survey, way: Way, devices: _Devices, *, bound: bool) -> Prediction:
@@ -126,16 +138,17 @@ def _sync(survey: Survey, way: Way, devices: _Devices, *, bound: bool) -> Predic
         for (host, _), time, samples in zip(devices, times, shares, strict=True)
     ]
     compute = max(times)
-    seconds, exchanged = _exchanged(survey, way, parts, _peers(survey, senders, parts), bound=bound)
+    sending = _peers(survey, senders, parts)
+    seconds, exchanged = _exchanged(survey, way, parts, sending, bound=bound)
     rest = max(0.0, seconds - compute)
     update = min(rest, exchanged.update_s)
     handling = min(rest - update, exchanged.handling_s + _turn(survey))
     terms = (
-        Term(name=COMPUTE, seconds=compute, source="the slowest device's slice, measured"),
-        Term(name=EXCHANGE, seconds=rest - update - handling, source="links as measured, simulated"),
+        Term(name=COMPUTE, seconds=compute, source=SLOWEST),
+        Term(name=EXCHANGE, seconds=rest - update - handling, source=_source(sending)),
         Term(name=HANDLING, seconds=handling, source=HANDLED),
-        Term(name=UPDATE, seconds=update, source="the optimizer's step on the shards, measured"),
-        Term(name=CALLS, seconds=survey.call_s, source="one call of an actor, measured"),
+        Term(name=UPDATE, seconds=update, source="the optimizer's step on the shards"),
+        Term(name=CALLS, seconds=survey.call_s, source=CALL),
     )
     return _prediction(way, terms, devices, shares, times, parts, exchanged.busy, survey.work.batch)
 
@@ -159,6 +172,10 @@ def _exchanged(
     )
     ahead = (ends[-1] - ends[0]) / (STEPS - 1)
     return ahead + (max(ends[0], ahead) - ahead) / copied_every(ahead), done
+
+
+def _source(senders: Sequence[Sender]) -> str:
+    return SIMULATED if len(senders) <= MAX_SIMULATED else "the busiest link"
 
 
 def copied_every(step_s: float) -> int:
@@ -237,11 +254,11 @@ def _allreduce(survey: Survey, way: Way, devices: _Devices) -> Prediction:
     handling = (half_turns + on_host) * _turn(survey) / 2 + RING_TOUCHES * ((hosts > 1) + (most > 1)) * touch
     step = max(device.step_s for _, device in devices)
     terms = (
-        Term(name=COMPUTE, seconds=max(times), source="the slowest device's slice, measured"),
+        Term(name=COMPUTE, seconds=max(times), source=SLOWEST),
         Term(name=EXCHANGE, seconds=ring, source="2 (n - 1) / n of the gradient over the slowest link"),
         Term(name=HANDLING, seconds=handling, source=HANDLED),
-        Term(name=UPDATE, seconds=step, source="the job's optimizer on the slowest device, measured"),
-        Term(name=CALLS, seconds=2 * survey.call_s, source="two calls of an actor, measured"),
+        Term(name=UPDATE, seconds=step, source="the job's optimizer on the slowest device"),
+        Term(name=CALLS, seconds=2 * survey.call_s, source="two calls of an actor"),
     )
     return _prediction(way, terms, devices, shares, times, {}, busy, survey.work.batch)
 
@@ -272,10 +289,10 @@ def _local(survey: Survey, way: Way, devices: _Devices) -> Prediction:
     rest = max(0.0, seconds - compute)
     handling = min(rest, exchanged.handling_s + _turn(survey))
     terms = (
-        Term(name=COMPUTE, seconds=compute, source="local steps of the device that ends last, measured"),
-        Term(name=EXCHANGE, seconds=rest - handling, source="links as measured, simulated"),
+        Term(name=COMPUTE, seconds=compute, source="local steps of the device that ends last"),
+        Term(name=EXCHANGE, seconds=rest - handling, source=_source(senders)),
         Term(name=HANDLING, seconds=handling, source=HANDLED),
-        Term(name=CALLS, seconds=survey.call_s, source="one call of an actor, measured"),
+        Term(name=CALLS, seconds=survey.call_s, source=CALL),
     )
     shares = [count * batch for count in counts]
     return _prediction(way, terms, devices, shares, times, parts, exchanged.busy, sum(shares))
@@ -302,7 +319,7 @@ def _stale(survey: Survey, way: Way, devices: _Devices) -> Prediction:
     }
     compute = survey.work.batch / sum(shares[number] / times[number] for number in taking)
     terms = (
-        Term(name=COMPUTE, seconds=compute, source="all devices at their own pace, measured"),
+        Term(name=COMPUTE, seconds=compute, source="all devices at their own pace"),
         Term(name=EXCHANGE, seconds=max(0.0, seconds - compute), source="links shared fairly; what they don't hide"),
     )
     links = {name: value for name, value in busy.items() if name.startswith(("the link", "the medium"))}
@@ -359,16 +376,6 @@ def _has_network(survey: Survey) -> bool:
     return len({host.computer or host.name for host in survey.hosts}) > 1
 
 
-def _check_memory(survey: Survey, devices: _Devices) -> None:
-    needed = COPIES_ON_DEVICE * 4 * survey.work.parameters
-    for _, device in devices:
-        if device.memory is not None and device.memory < needed:
-            raise NoRoom(
-                f"{device.name} lacks {(needed - device.memory) / 1e9:.2f} GB: weights and gradients take"
-                f" {needed / 1e9:.2f} GB, {device.memory / 1e9:.2f} GB are free"
-            )
-
-
 def _prediction(
     way: Way,
     terms: tuple[Term, ...],
@@ -380,11 +387,7 @@ def _prediction(
     samples: int,
 ) -> Prediction:
     names = [device.name for _, device in devices]
-    seconds, compute = sum(term.seconds for term in terms), terms[0].seconds
-    link = max(busy, key=lambda name: busy[name], default="")
-    link_s = busy.get(link, 0.0)
-    slowest = names[max(range(len(times)), key=times.__getitem__)]
-    bound = f"{link}" if seconds > 0 and seconds - compute > 0.5 * seconds and link else f"computing on {slowest}"
+    link_s, link = max(((seconds, name) for name, seconds in busy.items() if seconds > 0), default=(0.0, ""))
     return Prediction(
         way=way,
         terms=terms,
@@ -392,7 +395,6 @@ def _prediction(
         shares=dict(zip(names, shares, strict=True)),
         busy_s=dict(zip(names, times, strict=True)),
         parts=dict(parts),
-        bound=bound,
         link_s=link_s,
         link=link,
     )

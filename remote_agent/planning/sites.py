@@ -1,4 +1,4 @@
-"""Places the shards of the parameter server in a prediction, as the product does (``sharding``). Pure."""
+"""Says what fits where in a prediction: the model on devices, and shards on hosts as the product sites them. Pure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from remote_agent.planning import sharding
 from remote_agent.planning.channels import UNLIMITED
 from remote_agent.planning.sharding import Site, Traffic
-from remote_agent.planning.survey import Host, Survey, wire_bytes
+from remote_agent.planning.survey import Device, Host, Survey, wire_bytes
 
 MAX_SITES = 24
 """Of more hosts than these, shards go in equal parts to the best links, at most 1 / ``MIN_PART`` of them."""
+
+COPIES_ON_DEVICE = 5
+"""A device's memory over its parameters' bytes, without activations: weights, new ones, gradients, and what is sent."""
 
 
 class DoesNotFit(ValueError):
@@ -19,6 +22,21 @@ class DoesNotFit(ValueError):
 
 class NoRoom(DoesNotFit):
     """It is the model that is too large, not what the user allows of a batch."""
+
+
+def check_memory(survey: Survey, devices: Sequence[Device]) -> None:
+    """See that each device has room for the model.
+
+    Raises:
+        NoRoom: one has not.
+    """
+    needed = COPIES_ON_DEVICE * 4 * survey.work.parameters
+    for device in devices:
+        if device.memory is not None and device.memory < needed:
+            raise NoRoom(
+                f"{device.name} lacks {(needed - device.memory) / 1e9:.2f} GB: weights and gradients take"
+                f" {needed / 1e9:.2f} GB, {device.memory / 1e9:.2f} GB are free"
+            )
 
 
 def sited(survey: Survey, codec: str, shards: int, *, relays: bool = False) -> dict[str, float]:

@@ -32,7 +32,6 @@ class Device:
         step_s: of the job's optimizer over all parameters, on this device.
         max_batch: most samples of a slice; None: any.
         memory: bytes that training may use; None: not known.
-        simulated_speed: of a simulated device.
         product: what it is, in words.
         estimate: where the figures come from that were not measured here; empty: they were.
         blocks: what each block of the model takes there, where it is to be cut between them; None: it is not.
@@ -44,7 +43,6 @@ class Device:
     step_s: float = 0.0
     max_batch: int | None = None
     memory: int | None = None
-    simulated_speed: float | None = None
     estimate: str = ""
     product: str = ""
     blocks: DeviceBlocks | None = None

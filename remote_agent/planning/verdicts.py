@@ -6,12 +6,12 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
-from remote_agent.planning.choice import Choice, Limits
+from remote_agent.planning.choice import MARGIN, Choice
 from remote_agent.planning.codec_sizes import LOSSY
 from remote_agent.planning.simulator import predict
 from remote_agent.planning.sites import DoesNotFit
 from remote_agent.planning.survey import Survey
-from remote_agent.planning.ways import ALLREDUCE, COMPUTE, EXCHANGE, LOCAL, SYNC, Prediction, Way
+from remote_agent.planning.ways import ALLREDUCE, COMPUTE, LOCAL, SYNC, Prediction, Way
 
 SHARE_OF_SUM = 0.95
 """Of the summed speed that a number of local steps is proposed for."""
@@ -24,9 +24,16 @@ MOST_NAMED = 5
 
 def seconds(value: float) -> str:
     """A time as people write it: ``18.6 s``, ``240 ms``."""
-    if value >= 100:
-        return f"{value:.0f} s"
-    return f"{value:.3g} s" if value >= 1 else f"{value * 1e3:.3g} ms"
+    if value < 5e-7:
+        return "0 ms"
+    if value >= 99.95:
+        return f"{value:,.0f} s"
+    return f"{value:.3g} s" if value >= 0.9995 else f"{value * 1e3:.3g} ms"
+
+
+def rate(value: float) -> str:
+    """Of samples a second: ``24.3``, ``12,300``."""
+    return f"{value:,.0f}" if value >= 99.95 else f"{value:.3g}"
 
 
 def names(hosts: Sequence[str]) -> str:
@@ -36,9 +43,9 @@ def names(hosts: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(hosts[:-1]), hosts[-1])))
 
 
-def verdicts(survey: Survey, choice: Choice, limits: Limits) -> tuple[str, ...]:
+def verdicts(survey: Survey, choice: Choice) -> tuple[str, ...]:
     """What the user should know, the most important first."""
-    return (*_use(survey, choice), *_hosts(choice, limits), *_limit(survey, choice), *_shared(survey))
+    return (*_use(survey, choice), *_hosts(choice), *_limit(survey, choice), *_shared(survey))
 
 
 def left_out(choice: Choice) -> dict[str, str]:
@@ -51,16 +58,17 @@ def _use(survey: Survey, choice: Choice) -> Iterator[str]:
     best, everything = choice.best, choice.everything
     alone = len(best.way.hosts) == 1
     if alone and everything is not None and len(survey.hosts) > 1:
-        yield (
-            f"use {best.way.hosts[0]} alone: {seconds(best.seconds)} a step against"
-            f" {seconds(_same_samples(everything, best))} with all {len(survey.hosts)} hosts"
-        )
+        others, count = _same_samples(everything, best), len(survey.hosts)
+        against = f"{seconds(others)} with {f'all {count}' if count > 2 else 'both'} hosts"
+        is_less = others < best.seconds  # though by less than the margin
+        against = f"; {against} is within the prediction's error" if is_less else f" against {against}"
+        yield f"use {best.way.hosts[0]} alone: {seconds(best.seconds)} a step{against}"
     elif alone:
         yield f"use {best.way.hosts[0]}: {seconds(best.seconds)} a step"
     else:
         yield (
             f"use {best.way.title} on {names(best.way.hosts)}: {seconds(best.seconds)} a step of"
-            f" {best.samples} samples, {best.speed:.3g} samples/s"
+            f" {best.samples} samples, {rate(best.speed)} samples/s"
         )
     if not best.way.exact:
         yield "it is not exact: what is predicted is samples per second, not how soon a loss is reached"
@@ -71,26 +79,28 @@ def _same_samples(other: Prediction, best: Prediction) -> float:
     return best.samples / other.speed
 
 
-def _hosts(choice: Choice, limits: Limits) -> Iterator[str]:
+def _hosts(choice: Choice) -> Iterator[str]:
     """What each host adds; hosts of which the same is to be said are named together."""
     told: dict[str, list[str]] = {}
     for host, gain in choice.gains.items():
-        said = _about(gain, limits, inside=host in choice.best.way.hosts, alone=len(choice.best.way.hosts) == 1)
+        said = _about(gain, inside=host in choice.best.way.hosts, alone=len(choice.best.way.hosts) == 1)
         if said:
             told.setdefault(said, []).append(host)
     for said, hosts in told.items():
         for group in [hosts] if len(hosts) > MOST_NAMED else [[host] for host in hosts]:
-            yield f"{names(group)}{', each,' if len(group) > 1 else ''} {said}"
+            yield f"{'each of ' if len(group) > 1 else ''}{names(group)} {said}"
 
 
-def _about(gain: float | None, limits: Limits, *, inside: bool, alone: bool) -> str:
+def _about(gain: float | None, *, inside: bool, alone: bool) -> str:
     if inside:
         if alone:
             return ""
         if gain is None:
             return "is needed: without it the job does not fit"
-        if gain >= limits.margin:
+        if gain >= MARGIN:
             return f"adds {100 * gain:.0f}%: use it"
+        if gain <= -MARGIN:
+            return f"slows the step by {_slower(gain)}: leave it out"
         return f"makes little difference ({100 * gain:+.1f}%)"
     if gain is None or gain <= -math.inf:
         return f"is left out: {_why_not(gain)}"
@@ -100,24 +110,29 @@ def _about(gain: float | None, limits: Limits, *, inside: bool, alone: bool) -> 
 def _why_not(gain: float | None) -> str:
     if gain is None or gain <= -math.inf:
         return "with it the job does not fit"
-    if gain < 0:
-        return f"would slow the step by {100 * (1 / (1 + gain) - 1):.0f}%"
+    if gain <= -0.005:
+        return f"would slow the step by {_slower(gain)}"
+    if gain < 0.0005:
+        return "would make no difference"
     return f"would add {100 * gain:.1f}% only, less than the prediction's error"
+
+
+def _slower(gain: float) -> str:
+    """By how much longer a step is with a host, of the time without it."""
+    return f"{100 * (1 / (1 + gain) - 1):,.0f}%"
 
 
 def _limit(survey: Survey, choice: Choice) -> Iterator[str]:
     best = choice.best
     if len(best.way.hosts) == 1:
         return
-    exposed = best.seconds - best.term(COMPUTE)
-    is_link = best.term(EXCHANGE) >= 0.5 * exposed and best.link_s >= 0.5 * best.term(EXCHANGE)
-    if exposed >= 0.2 * best.seconds and not is_link:
-        longest = max((term for term in best.terms if term.name != COMPUTE), key=lambda term: term.seconds)
-        part = f"{seconds(longest.seconds)} of {seconds(best.seconds)}"
-        yield f"beside computing, most of a step is {longest.name}: {part}"
-        return
-    if exposed < 0.2 * best.seconds or not best.link:
+    exposed, beside = best.seconds - best.term(COMPUTE), best.beside
+    if beside is None or exposed < 0.2 * best.seconds:
         yield f"{best.bound} is the limit"
+        return
+    if not best.waits_for_link:
+        part = f"{seconds(beside.seconds)} of {seconds(best.seconds)}"
+        yield f"beside computing, {beside.name} takes the longest: {part}"
         return
     words = [f"{best.link} limits: {seconds(best.link_s)} of {seconds(best.seconds)}"]
     for codec in LOSSY:
@@ -140,11 +155,13 @@ def _shared(survey: Survey) -> Iterator[str]:
     """What links were found to share, which fewer machines would have more of."""
     media: dict[str, list[str]] = {}
     for host in survey.hosts:
-        if host.medium in survey.media:
-            media.setdefault(host.medium, []).append(host.name)
-        elif host.both:
-            yield f"the link of {host.name} carries one direction at a time, {host.both / 1e6:.3g} MB/s"
+        if host.both or host.medium in survey.media:
+            media.setdefault(host.medium or host.name, []).append(host.name)
     for medium, hosts in media.items():
+        if len(hosts) == 1:
+            both = survey.media.get(medium) or next(host.both for host in survey.hosts if host.name == hosts[0])
+            yield f"the link of {hosts[0]} carries one direction at a time, {both / 1e6:.3g} MB/s"
+            continue
         carries = f"{survey.media[medium] / 1e6:.3g} MB/s, sent and received"
         yield f"{names(hosts)} share one medium of {carries}: the fewer use it, the more each has"
 

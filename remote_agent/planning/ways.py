@@ -78,6 +78,13 @@ class Term:
     seconds: float
     source: str
 
+    def times(self, ratio: float) -> Term:
+        """The same, so many times as long, as steps of this job showed it."""
+        if ratio == 1:
+            return self
+        source = f"{self.source}; {ratio:.2g} times that in steps of this job"
+        return Term(name=self.name, seconds=ratio * self.seconds, source=source)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
@@ -103,7 +110,7 @@ class Prediction:
     shares: Mapping[str, int]
     busy_s: Mapping[str, float]
     parts: Mapping[str, float]
-    bound: str
+    bound: str = ""
     link_s: float = 0.0
     link: str = ""
     joules: float = 0.0
@@ -122,3 +129,23 @@ class Prediction:
     def term(self, name: str) -> float:
         """Seconds of one of its terms."""
         return sum(term.seconds for term in self.terms if term.name == name)
+
+    @property
+    def beside(self) -> Term | None:
+        """The longest term beside computing; None: there is nothing else."""
+        others = [term for term in self.terms if term.name != COMPUTE]
+        return max(others, key=lambda term: term.seconds, default=None)
+
+    @property
+    def waits_for_link(self) -> bool:
+        """Most of what is not computing is the exchange, and most of that its busiest link."""
+        exposed, exchange = self.seconds - self.term(COMPUTE), self.term(EXCHANGE)
+        return bool(self.link) and exchange >= 0.5 * exposed and self.link_s >= 0.5 * exchange
+
+    @property
+    def limit(self) -> str:
+        """What limits it, in words."""
+        beside = self.beside
+        if beside is None or self.term(COMPUTE) >= 0.5 * self.seconds:
+            return f"computing on {max(self.busy_s, key=self.busy_s.__getitem__)}"
+        return self.link if self.waits_for_link else beside.name

@@ -102,6 +102,10 @@ def test_several_alike_are_numbered_and_one_is_not(tmp_path: Path) -> None:
             "hosts: {a: {device: m1}}\n",
             ["parameters: is missing", "batch: is missing", "or device together with gflop"],
         ),
+        (
+            f'{TOP}hosts: {{"a\\e[31m": {{speed: 1}}, " ": {{speed: 1}}}}\n',
+            ["expected a name that can be shown, not 'a\\x1b[31m'", "expected a name that can be shown, not ' '"],
+        ),
         ("parameters: 1.5\nbatch: 2\nhosts: {a: {speed: 1}}\n", ["parameters: expected a whole number above 0"]),
     ],
 )

@@ -66,7 +66,7 @@ def test_a_row_of_each_device_says_share_time_link_part_and_what_its_host_adds()
     [
         (BEST, {"nas": None}, "needed"),
         (BEST, {}, ""),
-        (BEST, {"nas": -0.05}, "-5%"),
+        (BEST, {"nas": -0.05}, "step +5%"),
         (found(("nas",)), {"nas": None}, ""),
         (found(("mercer",)), {}, "left out"),
         (found(("mercer",)), {"nas": None}, "left out"),
@@ -106,7 +106,7 @@ def test_one_host_alone_is_listed_once() -> None:
 
 
 def test_a_step_is_explained_term_by_term_and_by_its_busiest_link() -> None:
-    assert explained(BEST) == ["compute: 2 s (measured)", "exchange: 0 ms (links)"]
+    assert explained(BEST) == ["compute: 2 s (measured)", "exchange: 0 ms (links)", "in all: 2 s a step"]
     linked = found(BOTH, link="the link of nas", link_s=0.5)
     assert explained(linked)[-1] == "the link of nas is at work for 500 ms of 2 s"
 
@@ -115,7 +115,8 @@ def test_when_and_what_was_not_measured_is_said() -> None:
     assert measured_at(SURVEY) == []
     (line,) = measured_at(dataclasses.replace(SURVEY, time=1_790_000_460.0))
     assert line.startswith("devices and links were measured 2026-09-")
-    assert estimates(SURVEY) == ["estimate: pi/0: a guess"]
+    assert estimates(dataclasses.replace(SURVEY, time=1.0)) == ["estimate: pi/0: a guess"]
+    assert estimates(SURVEY)[1:] == ["nothing was measured: 5 ms for a slice and 2 ms for a call are assumed"]
 
 
 def test_the_document_for_scripts_is_json_and_has_no_infinite_numbers() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -41,6 +44,19 @@ def test_an_added_device_is_as_fast_as_published_beside_one_that_was_measured_an
     assert added.up == pytest.approx(0.94 * 100e6 / 8)
     twice = changed(measured(), ["add=rtx4070@1gbit", "add=rtx4070@1gbit"])
     assert twice.names == ("mercer", "nas", "rtx4070", "rtx4070-2")
+
+
+def test_an_added_device_never_has_the_name_of_a_host_that_is_there() -> None:
+    changes = ["add=m1", "add=m1", "without=m1", "add=m1", "add=m1"]
+    assert changed(measured(), changes).names == ("mercer", "nas", "m1-2", "m1", "m1-3")
+    own = dataclasses.replace(measured(), hosts=(dataclasses.replace(measured().hosts[0], name="m1-2"),))
+    assert changed(own, ["add=m1", "add=m1"]).names == ("m1-2", "m1", "m1-3")
+
+
+def test_an_added_host_handles_chunks_no_faster_than_those_that_are_there() -> None:
+    hosts = tuple(dataclasses.replace(each, turn_s=0.001, touch_s=2e-9) for each in measured().hosts)
+    added = changed(dataclasses.replace(measured(), hosts=hosts), ["add=rtx4070"]).hosts[-1]
+    assert (added.turn_s, added.touch_s) == (0.001, 2e-9)
 
 
 def test_links_and_hosts_change_one_after_the_other() -> None:
@@ -118,7 +134,7 @@ def test_estimates_name_all_devices_that_they_are_of(tmp_path: Path) -> None:
     path = tmp_path / "lab.yaml"
     path.write_text(FLEET)
     told = estimates(fleet_file.read(path).survey)
-    assert [line.split(": ")[1] for line in told] == ["gpu-1/device, gpu-2/device and gpu-3/device", "nas/device"]
+    assert [line.split(": ")[1] for line in told[:2]] == ["gpu-1/device, gpu-2/device and gpu-3/device", "nas/device"]
 
 
 def test_what_faults_cost_grows_with_the_hosts_and_stays_below_all_of_the_time(tmp_path: Path) -> None:
@@ -126,3 +142,45 @@ def test_what_faults_cost_grows_with_the_hosts_and_stays_below_all_of_the_time(t
     path.write_text("faults_per_host_day: 24\n" + FLEET.lstrip())
     found = fleet_file.read(path)
     assert 0 < found.lost(2, 1.0) < found.lost(20, 1.0) < found.lost(100_000, 1.0) == 1.0
+
+
+def plan_of(path: Path, *more: str) -> dict[str, Any]:
+    """What ``plan --fleet --json`` prints: one document, and nothing beside it."""
+    done = CliRunner().invoke(application, ["plan", "text", "--fleet", str(path), "--json", *more])
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_settings_count_for_a_fleet_of_a_file_too(tmp_path: Path) -> None:
+    path = tmp_path / "lab.yaml"
+    path.write_text(FLEET)
+    usual = plan_of(path)
+    assert usual["batch"] == 512
+    assert plan_of(path, "--set", "batch_size=96")["batch"] == 96
+    slow = plan_of(path, "--set", "strategy=sync", "--set", "clip_norm=1")["chosen"]["step_s"]
+    assert slow > plan_of(path, "--set", "strategy=sync")["chosen"]["step_s"], "weights wait for all gradients"
+
+
+def test_faults_are_those_of_the_hosts_and_the_step_that_are_chosen(tmp_path: Path) -> None:
+    path = tmp_path / "lab.yaml"
+    path.write_text("faults_per_host_day: 24\n" + FLEET.lstrip())
+    found = plan_of(path)
+    chosen = found["chosen"]
+    assert len(chosen["hosts"]) < 4
+    expected = fleet_file.read(path).lost(len(chosen["hosts"]), chosen["step_s"])
+    assert found["lost_to_faults"] == pytest.approx(expected)
+    done = CliRunner().invoke(application, ["plan", "text", "--fleet", str(path)])
+    assert f"faults: {100 * expected:.2g}% of the time would be lost" in done.stdout
+    path.write_text("faults_per_host_day: 0\n" + FLEET.lstrip())
+    assert plan_of(path)["lost_to_faults"] == 0
+
+
+def test_energy_and_price_are_told_where_they_are_known_of_all_machines_that_take_part(tmp_path: Path) -> None:
+    path = tmp_path / "lab.yaml"
+    path.write_text("parameters: 1000\nbatch: 100\nhosts: {a: {speed: 10, watts: 360, price: 0.36}}\n")
+    done = CliRunner().invoke(application, ["plan", "text", "--fleet", str(path)])
+    # 100,000 s at 360 W, and as many hours at the price; a little more for calls and the slice's fixed cost.
+    assert "a million samples take 10 kWh and cost 10" in done.stdout
+    path.write_text("parameters: 1000\nbatch: 100\nhosts: {a: {speed: 10, watts: 360}, b: {speed: 10}}\n")
+    assert "a million samples" not in CliRunner().invoke(application, ["plan", "text", "--fleet", str(path)]).stdout

@@ -96,6 +96,9 @@ def test_by_speed_the_first_steps_do_not_count_and_by_loss_its_fall_a_second_doe
     assert racing.document((fast, steep), "loss")["winner"] == "steep"
     assert "won by loss, though" in racing.verdict((fast, steep), "loss")[0]
     assert "won by speed, as predicted: 96 against 48 samples a second" in racing.verdict((fast, steep), "speed")[0]
+    large = racing.raced(CHOICE.best, "large", steps(40, 0.001, 4.0))
+    assert "as predicted: 48,000 against 48 samples a second" in racing.verdict((large, steep), "speed")[0]
+    assert racing.rows((large, steep))[0][4] == "48,000"
 
 
 def test_what_failed_or_has_no_loss_wins_nothing() -> None:

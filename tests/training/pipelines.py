@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from remote_agent.models.blocks import blocks_of
 from remote_agent.models.part import Part
 from remote_agent.models.seams import trace
+from remote_agent.planning import units
 from remote_agent.training import job
 from remote_agent.training.checkpoint.optimizer_state import TrainingState, of_optimizer
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.data import datasets
 from remote_agent.training.data.order import SampleOrder
-from remote_agent.training.shared import findings, flat, units
+from remote_agent.training.shared import findings, flat
 from remote_agent.training.shared.messages import Slice
 from remote_agent.training.shared.stages import (
     Commit,

@@ -6,14 +6,13 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 
-from remote_agent.planning import shares
+from remote_agent.planning import shares, units
 from remote_agent.protocol import Notice, Rebalanced, WorkerSlow
 from remote_agent.training.coordinator.members import WorkerHandle
 from remote_agent.training.coordinator.plan import balance, resting
 from remote_agent.training.coordinator.plan.resting import Rest
 from remote_agent.training.coordinator.session import Session
 from remote_agent.training.errors import TrainingError
-from remote_agent.training.shared import units
 from remote_agent.training.shared.messages import Result
 
 LAST_HINT = "look at the host, then start the run again"

@@ -7,9 +7,9 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from remote_agent.planning import units
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import JobError
-from remote_agent.training.shared import units
 
 LATER_HINT = (
     "what was trained up to here may not be what plain torch trains: return (sum, weight) from loss where it is a mean"

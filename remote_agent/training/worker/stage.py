@@ -30,10 +30,10 @@ from torch import Tensor, nn
 
 from remote_agent.models.errors import CannotCut
 from remote_agent.models.part import Part
+from remote_agent.planning import units
 from remote_agent.training import job
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import JobError, LossNotFinite
-from remote_agent.training.shared import units
 from remote_agent.training.shared.average import WeightAverage
 from remote_agent.training.shared.messages import Stamps
 from remote_agent.training.shared.schedule import Schedule

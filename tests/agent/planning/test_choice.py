@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remote_agent.planning.channels import Channel
-from remote_agent.planning.choice import Limits, choose
+from remote_agent.planning.choice import MARGIN, Limits, choose
 from remote_agent.planning.simulator import predict
 from remote_agent.planning.sites import NoRoom
 from remote_agent.planning.verdicts import local_steps_for, verdicts
@@ -30,15 +30,14 @@ def test_no_exact_way_with_any_set_of_hosts_is_faster_by_more_than_the_margin(
     speeds: list[float], rates: list[float], parameters: int
 ) -> None:
     fleet = survey([host(f"h{n}", s, rates[n]) for n, s in enumerate(speeds)], parameters, ready=BACKWARD)
-    limits = Limits()
-    chosen = choose(fleet, limits).best
+    chosen = choose(fleet).best
     every = [
         predict(fleet, Way(strategy=strategy, hosts=hosts))
         for strategy in ("sync", "allreduce")
         for count in range(1, len(speeds) + 1)
         for hosts in itertools.combinations(fleet.names, count)
     ]
-    assert max(each.speed for each in every) <= chosen.speed * (1 + limits.margin) * 1.001
+    assert max(each.speed for each in every) <= chosen.speed * (1 + MARGIN) * 1.001
     assert chosen.way.exact
 
 
@@ -46,7 +45,7 @@ def test_one_machine_is_chosen_where_the_link_eats_what_the_others_add() -> None
     fleet = survey([host("mercer", 40, LINK_10M), host("crosby", 20, LINK_10M), host("nas", 20, LINK_10M)])
     choice = choose(fleet)
     assert choice.best.way.hosts == ("mercer",)
-    told = verdicts(fleet, choice, Limits())
+    told = verdicts(fleet, choice)
     assert told[0].startswith("use mercer alone: 1.2 s a step against ")
     assert any(said.startswith("nas would slow the step by ") and said.endswith("leave it out") for said in told)
 
@@ -63,7 +62,7 @@ def test_a_model_that_no_server_can_hold_is_trained_on_one_host_where_connection
 
 def test_what_helps_is_said_to_help_and_by_how_much() -> None:
     fleet = survey([host("mercer", 40), host("macbook", 40), host("nas", 20, LINK_10M)], ready=BACKWARD)
-    told = verdicts(fleet, choose(fleet), Limits())
+    told = verdicts(fleet, choose(fleet))
     assert told[0].startswith("use sync on mercer and macbook: 600 ms a step of 48 samples")
     assert told[2] == "macbook adds 100%: use it"
     assert any(said.startswith("nas would slow the step") for said in told)
@@ -71,7 +70,7 @@ def test_what_helps_is_said_to_help_and_by_how_much() -> None:
 
 def test_a_limiting_link_is_named_with_what_would_help() -> None:
     fleet = survey([host("mercer", 4, LINK_100M), host("crosby", 4, LINK_100M)], 12 * MILLION)
-    told = verdicts(fleet, choose(fleet), Limits())[-1]
+    told = verdicts(fleet, choose(fleet))[-1]
     assert told.startswith("the link of ")
     assert "bf16 would make it " in told
     assert told.endswith(" local steps reach 95% of the summed speed (not exact)")
@@ -95,7 +94,7 @@ def test_only_exact_ways_are_chosen_unless_others_are_allowed() -> None:
     allowed = choose(fleet, Limits(inexact=True))
     assert not allowed.best.way.exact
     assert allowed.best.speed > 1.5 * choose(fleet).best.speed
-    assert "not exact" in " ".join(verdicts(fleet, allowed, Limits(inexact=True)))
+    assert "not exact" in " ".join(verdicts(fleet, allowed))
 
 
 def test_what_the_user_fixed_stays() -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from remote_agent.planning import media
-from remote_agent.planning.choice import Limits, choose
+from remote_agent.planning.choice import choose
 from remote_agent.planning.media import SHARED
 from remote_agent.planning.simulator import predict
 from remote_agent.planning.survey import Host, Survey
@@ -83,11 +83,13 @@ def test_a_host_on_a_link_of_its_own_is_on_no_medium() -> None:
 
 def test_it_is_said_who_shares_what() -> None:
     shared = _surveyed(AIR / 3, AIR)
-    told = verdicts(shared, choose(shared), Limits())
+    told = verdicts(shared, choose(shared))
     assert "a, b and c share one medium of 24 MB/s, sent and received: the fewer use it, the more each has" in told
     single = survey([host("a", 1.0), dataclasses.replace(host("b", 1.0), both=AIR)], PARAMETERS)
-    told = verdicts(single, choose(single), Limits())
+    told = verdicts(single, choose(single))
     assert "the link of b carries one direction at a time, 12 MB/s" in told
+    only = dataclasses.replace(shared, hosts=shared.hosts[:1])
+    assert verdicts(only, choose(only))[-1] == "the link of a carries one direction at a time, 24 MB/s"
 
 
 def test_what_is_shared_stays_shared_when_links_are_measured_again() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from remote_agent.planning import simulator
-from remote_agent.planning.simulator import COPIES_ON_DEVICE, RING_OPERATIONS, RING_TOUCHES, local_counts, predict
-from remote_agent.planning.sites import DoesNotFit
+from remote_agent.planning.simulator import RING_OPERATIONS, RING_TOUCHES, local_counts, predict
+from remote_agent.planning.sites import COPIES_ON_DEVICE, DoesNotFit
 from remote_agent.planning.survey import Survey
 from remote_agent.planning.ways import CALLS, COMPUTE, EXCHANGE, HANDLING, OTHER, UPDATE, Prediction, Way
 from tests.agent.planning.fleets import host, survey
@@ -229,3 +229,38 @@ def test_through_memory_no_codec_is_used() -> None:
         return predicted(survey(hosts, MILLION), codec="int8", parts=(("a", 1.0),)).seconds
 
     assert parts_s("x") == pytest.approx(2 * 1.0, rel=0.05), "what a shard handles, and no link"
+
+
+def test_a_batch_is_cut_into_whole_units_as_the_run_does() -> None:
+    hosts = [host("a", 40), host("b", 16), host("c", 8)]
+    free, units = survey(hosts, batch=24), survey(hosts, batch=24, unit=8)
+    assert tuple(predicted(free).shares.values()) == (15, 6, 3)
+    for strategy in ("sync", "allreduce", "ssp"):
+        assert tuple(predicted(units, strategy).shares.values()) == (16, 8, 0)
+    assert predicted(units).term(COMPUTE) == pytest.approx(8 / 16)
+
+
+def test_one_host_alone_is_not_limited_by_its_link() -> None:
+    alone = predicted(survey([host("a", 1e6, update_s=1e-6)], MILLION))
+    assert (alone.link, alone.link_s, alone.bound) == ("", 0.0, UPDATE)
+
+
+def test_a_step_that_waits_for_calls_is_not_said_to_wait_for_a_link() -> None:
+    of = dataclasses.replace(survey([host("a", 1e6, FAST), host("b", 1e6, FAST)], 1000), call_s=0.5)
+    assert predicted(of).bound == CALLS
+
+
+def test_a_corrected_term_says_by_how_much() -> None:
+    of = dataclasses.replace(survey([host("a", 24), host("b", 24)], MILLION), ratios={COMPUTE: 1.5})
+    compute, exchange, *_ = predicted(of).terms
+    assert compute.source == "the slowest device's slice; 1.5 times that in steps of this job"
+    assert "times" not in exchange.source
+
+
+def test_energy_and_price_are_those_of_all_hosts_or_not_known() -> None:
+    known = survey([host("a", 24, watts=100.0, price=0.2), host("b", 24, watts=50.0)], 1000)
+    found = predicted(known)
+    assert found.joules == pytest.approx(150 * found.seconds)
+    assert found.price == 0.0, "b's is not known"
+    alone = predicted(known.of(["a"]))
+    assert alone.price == pytest.approx(0.2 * alone.seconds / 3600)

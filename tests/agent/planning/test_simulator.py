@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remote_agent.planning.fairness import fair_rates
-from remote_agent.planning.simulator import COPIES_ON_DEVICE, predict
-from remote_agent.planning.sites import DoesNotFit
+from remote_agent.planning.simulator import predict
+from remote_agent.planning.sites import COPIES_ON_DEVICE, DoesNotFit
 from remote_agent.planning.survey import Survey, wire_bytes
 from remote_agent.planning.ways import COMPUTE, EXCHANGE, HANDLING, UPDATE, Way
 from tests.agent.planning.fleets import BACKWARD, LINK_1G, LINK_100M, host, survey

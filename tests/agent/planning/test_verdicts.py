@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from remote_agent.planning.choice import Choice, Limits
+from remote_agent.planning.choice import Choice
 from remote_agent.planning.simulator import predict
 from remote_agent.planning.survey import Survey
-from remote_agent.planning.verdicts import SHARE_OF_SUM, local_steps_for, names, seconds, verdicts
+from remote_agent.planning.verdicts import SHARE_OF_SUM, local_steps_for, names, rate, seconds, verdicts
 from remote_agent.planning.ways import COMPUTE, EXCHANGE, HANDLING, Prediction, Term, Way
 from tests.agent.planning.fleets import host, survey
 
@@ -43,20 +43,24 @@ def choice(
     )
 
 
-def said(best: Prediction, of: Survey = FLEET, limits: Limits | None = None, **more: Any) -> tuple[str, ...]:
-    return verdicts(of, choice(best, **more), limits or Limits())
+def said(best: Prediction, of: Survey = FLEET, **more: Any) -> tuple[str, ...]:
+    return verdicts(of, choice(best, **more))
 
 
 @pytest.mark.parametrize(
     ("value", "words"),
     [
         (0.0, "0 ms"),
+        (2e-16, "0 ms"),
         (0.24, "240 ms"),
         (0.9994, "999 ms"),
+        (0.9996, "1 s"),
         (1.0, "1 s"),
         (18.64, "18.6 s"),
         (99.4, "99.4 s"),
+        (99.96, "100 s"),
         (100.4, "100 s"),
+        (12345.0, "12,345 s"),
     ],
 )
 def test_a_time_has_the_unit_that_fits(value: float, words: str) -> None:
@@ -77,6 +81,10 @@ def test_hosts_are_named_and_of_many_the_first(hosts: str, words: str) -> None:
     assert names(tuple(hosts)) == words
 
 
+def test_a_speed_has_three_digits_or_all_before_the_point() -> None:
+    assert [rate(value) for value in (0.01234, 24.32, 99.96, 1234.5)] == ["0.0123", "24.3", "100", "1,234"]
+
+
 def test_what_to_use_is_said_first() -> None:
     assert said(found())[0] == "use sync on a and b: 2 s a step of 48 samples, 24 samples/s"
     assert said(found(("a",)), everything=None)[0] == "use a: 2 s a step"
@@ -84,6 +92,11 @@ def test_what_to_use_is_said_first() -> None:
     assert said(found(("a",)), of=one, everything=found(("a",)))[0] == "use a: 2 s a step"
     other = found(ALL, {COMPUTE: 8.0}, samples=96)  # twice as many samples in a step
     assert said(found(("a",)), everything=other)[0] == "use a alone: 2 s a step against 4 s with all 3 hosts"
+    near = found(AB, {COMPUTE: 1.95})
+    two = survey([host("a", 40), host("b", 40)])
+    assert said(found(("a",)), of=two, everything=near)[0] == (
+        "use a alone: 2 s a step; 1.95 s with both hosts is within the prediction's error"
+    )
 
 
 def test_a_way_that_is_not_exact_is_said_to_be_none() -> None:
@@ -105,7 +118,9 @@ def test_a_way_that_is_not_exact_is_said_to_be_none() -> None:
         ("b", -0.01, "b makes little difference (-1.0%)"),
         ("b", None, "b is needed: without it the job does not fit"),
         ("c", 0.02, "c would add 2.0% only, less than the prediction's error: leave it out"),
-        ("c", 0.0, "c would add 0.0% only, less than the prediction's error: leave it out"),
+        ("b", -0.4, "b slows the step by 67%: leave it out"),
+        ("c", 0.0, "c would make no difference: leave it out"),
+        ("c", -0.004, "c would make no difference: leave it out"),
         ("c", -0.2, "c would slow the step by 25%: leave it out"),
         ("c", None, "c is left out: with it the job does not fit"),
         ("c", -math.inf, "c is left out: with it the job does not fit"),
@@ -122,7 +137,7 @@ def test_a_host_that_is_used_alone_adds_nothing_to_itself() -> None:
 def test_hosts_of_which_the_same_is_said_are_named_together_where_they_are_many() -> None:
     many = {f"h{number}": 0.5 for number in range(6)}
     best = found(tuple(many))
-    assert said(best, gains=many)[1] == "h0, h1, h2, h3, h4 and h5, each, adds 50%: use it"
+    assert said(best, gains=many)[1] == "each of h0, h1, h2, h3, h4 and h5 adds 50%: use it"
     five = dict(list(many.items())[:5])
     assert [line for line in said(best, gains=five) if "adds" in line] == [f"{name} adds 50%: use it" for name in five]
 
@@ -131,9 +146,9 @@ def test_what_limits_is_computing_a_link_or_what_else_takes_the_time() -> None:
     computing = found(terms={COMPUTE: 2.0, EXCHANGE: 0.3})
     assert said(computing)[-1] == "computing on a/0 is the limit"
     handling = found(terms={COMPUTE: 2.0, EXCHANGE: 0.3, HANDLING: 0.7}, link_s=0.3)
-    assert said(handling)[-1] == "beside computing, most of a step is handling: 700 ms of 3 s"
+    assert said(handling)[-1] == "beside computing, handling takes the longest: 700 ms of 3 s"
     idle = found(terms={COMPUTE: 2.0, EXCHANGE: 1.0}, link_s=0.4)
-    assert said(idle)[-1] == "beside computing, most of a step is exchange: 1 s of 3 s"
+    assert said(idle)[-1] == "beside computing, exchange takes the longest: 1 s of 3 s"
     link = found(terms={COMPUTE: 2.0, EXCHANGE: 1.0}, link_s=0.5)
     assert said(link)[-1].startswith("the link of a limits: 500 ms of 3 s")
     assert said(found(terms={COMPUTE: 4.0, EXCHANGE: 1.0}, link_s=1.0))[-1].startswith("the link of a limits")

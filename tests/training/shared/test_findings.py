@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from remote_agent.planning import units
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.errors import JobError
-from remote_agent.training.shared import units
 from remote_agent.training.shared.findings import Findings, about, differs, is_watched, settle
 
 

@@ -119,7 +119,6 @@ def _host(fleet: Fleet, found: Measurements, name: str, mine: Sequence[int], com
             overhead_s=found.profiles[position].overhead_s,
             max_batch=found.profiles[position].max_batch,
             step_s=found.costs[position].step_s * fleet.relative if found.costs else 0.0,
-            simulated_speed=fleet.simulated[position],
             product=fleet.specs[position].name,
         )
         for position in mine
@@ -208,7 +207,7 @@ def chosen(config: TrainingConfig, survey: Survey) -> Chosen:
     return Chosen(
         config=into(config, found),
         hosts=found.best.way.hosts,
-        reasons=verdicts.verdicts(survey, found, limits),
+        reasons=verdicts.verdicts(survey, found),
         left_out=verdicts.left_out(found),
     )
 
@@ -271,4 +270,4 @@ def about(config: TrainingConfig, survey: Survey) -> tuple[str, ...]:
         found = choice.choose(survey, limits)
     except DoesNotFit:
         return ()
-    return verdicts.verdicts(survey, found, limits)
+    return verdicts.verdicts(survey, found)

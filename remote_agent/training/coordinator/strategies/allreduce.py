@@ -36,6 +36,7 @@ from itertools import pairwise
 import ray
 
 from remote_agent import tls
+from remote_agent.planning import units
 from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator import snapshots
@@ -59,7 +60,7 @@ from remote_agent.training.coordinator.strategies.base import Strategy, report_r
 from remote_agent.training.coordinator.strategies.driver import Answered, Driver, Lost, Owed, Stalled
 from remote_agent.training.deadlines import PING_S, given_up_after, late_after
 from remote_agent.training.errors import JobError, PlacementError, TrainingError, WorkersGone
-from remote_agent.training.shared import rpc, units
+from remote_agent.training.shared import rpc
 from remote_agent.training.shared.figures import whole
 from remote_agent.training.shared.flat import Payload
 from remote_agent.training.shared.messages import PING, Broken, Failed, Reduced, ReductionTask, Slice

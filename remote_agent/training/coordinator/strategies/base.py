@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 
+from remote_agent.planning import units
 from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.planning.shares import split, step_seconds
 from remote_agent.protocol import SliceReissued
@@ -12,7 +13,6 @@ from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.members import WorkerHandle
 from remote_agent.training.coordinator.plan.run_plan import FirstCut
 from remote_agent.training.coordinator.session import Session, StepReport
-from remote_agent.training.shared import units
 
 
 def report_reissued(session: Session, step: int, lost_by: str, to: WorkerHandle, samples: int, stall_s: float) -> None:

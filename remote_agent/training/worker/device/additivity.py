@@ -7,7 +7,7 @@ a teacher that follows the trained weights; a queue of samples is not. What the 
 changes in every call stays on its worker, so that is looked for as well.
 
 Dropout makes a loss random: then it is compared in evaluation mode. So it is with batch normalisation, whose statistics
-are those of a unit (:mod:`~remote_agent.training.shared.units`). What is random even then is compared on average.
+are those of a unit (:mod:`~remote_agent.planning.units`). What is random even then is compared on average.
 """
 
 from __future__ import annotations

@@ -23,9 +23,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from remote_agent.planning import units
 from remote_agent.training.data import datasets
 from remote_agent.training.errors import JobError, LossNotFinite, TooLarge, TrainingError
-from remote_agent.training.shared import flat, units
+from remote_agent.training.shared import flat
 from remote_agent.training.shared.messages import Slice
 from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code import losses, seeding
@@ -89,7 +90,7 @@ class SliceComputer:
         changing: names of the model's buffers and frozen parameters that training changes. Each part starts from what
             they were; afterwards they are the parts' mean by samples (of whole numbers the largest).
         summed: the loss adds its samples up.
-        unit: samples that are always computed together, see :mod:`~remote_agent.training.shared.units`; 0: any.
+        unit: samples that are always computed together, see :mod:`~remote_agent.planning.units`; 0: any.
         watch: looks at the loss now and then; None: it is not checked.
         on_last: called with what the slice came to before the backward that makes its gradients final, where nothing
             but full memory can still have the slice computed again. Not with loss scaling.

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from remote_agent.planning import units
 from remote_agent.protocol import CONTROL_FILE, RunCommand, encode
 from remote_agent.states import ControlCommand
 from remote_agent.training.checkpoint import checkpoint
@@ -18,7 +19,6 @@ from remote_agent.training.data import datasets, record
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.errors import ConfigError
 from remote_agent.training.job import create_model, loss_function
-from remote_agent.training.shared import units
 from tests.training import plain
 from tests.training.coordinator.recovery.test_faults import until
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remote_agent.training.shared import units
+from remote_agent.planning import units
 
 CUTS = st.lists(st.integers(0, 40), min_size=1, max_size=5).filter(any)
 
