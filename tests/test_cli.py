@@ -36,6 +36,14 @@ def test_a_missing_inventory_says_how_to_make_one(cli) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("words", [("probe",), ("check",), ("bootstrap",)])
+def test_an_inventory_without_hosts_says_how_to_add_one(cli, words: tuple[str, ...]) -> None:
+    cli.inventory.write_text("hosts:\n")
+    done = cli(*words)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "names no hosts yet -> `hetero-tui add me@HOST` adds one" in done.stderr
+
+
 @pytest.mark.parametrize(
     "words",
     [

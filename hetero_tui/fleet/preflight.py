@@ -18,6 +18,9 @@ NEEDED_PACKAGES = ("ray", "torch", "safetensors", "psutil", "numpy")
 NEEDED_RAY = "2.60"
 """The version of Ray that the agent needs (pyproject.toml); all nodes of a cluster have the same patch release."""
 
+BOOTSTRAP_MENDS = "`hetero-tui bootstrap` makes an environment there that has all of it (or `up --bootstrap`)"
+"""The hint for a host whose Python lacks something."""
+
 OLDEST_PYTHON = (3, 11)
 MIN_FREE_DISK = 1 << 30
 """Bytes that must be free for Ray's spill files, logs and a checkpoint."""
@@ -214,7 +217,7 @@ def _limits(facts: HostFacts) -> Iterator[Problem]:
 def _environment_hint(host: Host) -> str:
     """The hint for a host without a usable Python."""
     if host.python is None:
-        return "`hetero-tui bootstrap` makes an environment there that has all of it (or `up --bootstrap`)"
+        return BOOTSTRAP_MENDS
     return "install `hetero-tui[node]`'s packages in that one, or take `python:` out and run `hetero-tui bootstrap`"
 
 

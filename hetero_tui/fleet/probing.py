@@ -37,6 +37,9 @@ _EXHAUSTED = re.compile(
 )
 """Errors of programs that reach a limit of their user."""
 
+BOOTSTRAP_BRINGS = "run `hetero-tui bootstrap`, which brings one, or name a Python 3.11 or newer there as `python:`"
+"""The hint for a host without a Python that the probe can use."""
+
 _WSL_HINT = "install WSL2 and an SSH server in it, and name its address and port in the inventory"
 
 
@@ -167,7 +170,7 @@ async def _version(transport: Transport, candidates: list[str], deadline: float)
 def _python_hint(host: Host) -> str:
     if host.python is not None:
         return "correct `python:` of this host, or take it out and run `hetero-tui bootstrap`"
-    return "run `hetero-tui bootstrap`, which brings one, or name a Python 3.11 or newer there as `python:`"
+    return BOOTSTRAP_BRINGS
 
 
 def state_after(error: HostError) -> HostState:

@@ -106,7 +106,9 @@ async def tear_down(
     )
     if not whole.leftovers:
         ledger.forget_token()
-    emit(events.ClusterChanged(time=time.time(), state=ClusterState.DOWN))
+    left = ", ".join(dict.fromkeys(entry.host for entry in whole.leftovers))
+    detail = f"but not on {left}, where it may still run" if left else ""
+    emit(events.ClusterChanged(time=time.time(), state=ClusterState.DOWN, detail=detail))
     return whole
 
 
