@@ -235,11 +235,19 @@ def judge_together(fleet: Mapping[str, HostFacts], head: str | None = None) -> d
         who = f"the running head, {head}, has" if head in versions else _have(versions, usual)
         for name, version in versions.items():
             if version != usual and name not in odd:
-                odd[name] = Problem(
-                    f"has {word} {version}, and {who} {usual}",
-                    f"install {word} {usual} there: one cluster can't mix them",
-                )
+                hint = _same_version_hint(word, usual, fleet[name], head_runs=head in versions)
+                odd[name] = Problem(f"has {word} {version}, and {who} {usual}", f"{hint}: one cluster can't mix them")
     return odd
+
+
+def _same_version_hint(word: str, version: str, facts: HostFacts, *, head_runs: bool) -> str:
+    """The hint for a host whose Ray or Python is not of the others' version."""
+    if "/.hetero-tui/" in facts.python.executable:
+        first = "run `hetero-tui down`, then " if head_runs else ""
+        return f"{first}`hetero-tui bootstrap` gives all hosts the same"
+    if word == "Ray":
+        return f"`{shlex.quote(facts.python.executable)} -m pip install 'ray=={version}'`"
+    return f"name a Python {version} there as `python:`, or take `python:` out and run `hetero-tui bootstrap`"
 
 
 def _have(versions: Mapping[str, str], version: str) -> str:
