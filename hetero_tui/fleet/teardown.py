@@ -177,7 +177,8 @@ async def _tear_down(
         if state_after(error) is HostState.REFUSED and error.hint:  # nor will the next one get in by itself
             detail = f"{detail}, once it lets this computer in -> {error.hint}"
         return TeardownReport(leftovers=(Leftover(host=name, kind="host", detail=detail),))
-    state = HostState.FAILED if report.leftovers else HostState.READY
+    ran = any(entry.kind == "process" for entry in report.removed)  # so it was fit; of others that is not known
+    state = HostState.FAILED if report.leftovers else HostState.READY if ran and not purge else HostState.IDLE
     emit(events.HostChanged(time=time.time(), host=name, state=state, detail="left behind" if report.leftovers else ""))
     return report
 

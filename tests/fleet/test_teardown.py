@@ -99,6 +99,14 @@ async def test_a_machine_that_was_set_up_anew_is_left_with_what_lets_the_next_te
     assert left.detail.endswith("-> if so: `ssh-keygen -R nas`")
 
 
+async def test_a_machine_on_which_nothing_ran_is_not_called_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    machine, nothing = LocalTransport(Host(name="nas", connection="local")), Ledger("home", tmp_path)
+    heard: list[events.Event] = []
+    await tear_down("home", {"nas": machine}, nothing, heard.append, (), nothing)
+    assert [event.state for event in heard if isinstance(event, events.HostChanged)] == [events.HostState.IDLE]
+
+
 def launch(folder: Path, name: str, program: str, *arguments: str) -> processes.ProcessRecord:
     """Start a Python program as a process of this cluster."""
     return processes.launch(folder, name, [sys.executable, "-c", program, *arguments], folder / "logs" / f"{name}.log")
