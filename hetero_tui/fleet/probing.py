@@ -125,7 +125,7 @@ async def probe_host(cluster: str, host: Host, transport: Transport, deadline: f
         if re.match(r"Python (2|3\.[0-7])\b", version):
             raise PythonMissing(
                 host.name,
-                f"{version} is too old even for the probe, which needs 3.8 (used: {', '.join(candidates)})",
+                f"{version} is too old even for the probe, which needs 3.8 ({_used(candidates)})",
                 step=STEP,
                 hint=_python_hint(host),
             )
@@ -134,7 +134,7 @@ async def probe_host(cluster: str, host: Host, transport: Transport, deadline: f
         if _EXHAUSTED.search(tail):
             hint = "its user may have too few processes, files or too little memory: `ulimit -a` there says how many"
         else:
-            hint = f"try `python3 --version` there; used: {', '.join(candidates)}"
+            hint = f"try `python3 --version` there; {_used(candidates)}"
         raise CommandFailed(
             host.name,
             _SHELLS_PREFIX.sub("", last_lines(tail, 1)) or f"{ended} and no answer",
@@ -165,6 +165,10 @@ async def _version(transport: Transport, candidates: list[str], deadline: float)
     """The version of the Python that was used; before 3.4 it is printed on stderr."""
     done = await transport.run(agent.with_python("-V", candidates), step=STEP, deadline=max(1.0, deadline))
     return last_lines(done.stdout, 1) or last_lines(done.stderr, 1)
+
+
+def _used(candidates: list[str]) -> str:
+    return f"{'used' if len(candidates) == 1 else 'used the first that is there of'}: {', '.join(candidates)}"
 
 
 def _python_hint(host: Host) -> str:
