@@ -48,6 +48,23 @@ hosts:  # c6#
     "---\nhosts:\n    laptop:  # c1#\n        connection: local\n    # c2#\n...\n# c3#\n",
     "cluster: {name: x}\nhosts: {}  # c1#\n",
     "# c1#\nhosts:  # c2#\n  # c3#\n",
+    """hosts:
+  a:
+    devices:  # c1#
+      - cpu  # c2#
+      # c3#
+    user: >-
+      me
+    address: x
+  # c4#
+  b:
+    address: y
+    devices:
+    - cpu  # c5#
+    # c6#
+  c: {address: z}
+# c7#
+""",
 )
 _PIECES = (
     *(
@@ -130,6 +147,8 @@ def wrong_with(text: str, folder: Path) -> str:
         after = path.read_bytes().decode()
         if lost := [comment for comment in comments if comment not in after]:
             return f"lost by remove {host.name}: {lost}\n{after}"
+        if load(path).hosts != tuple(other for other in inventory.hosts if other is not host):
+            return f"remove {host.name} changed other hosts\n{after}"
     return _wrong_with_changing(text, path, inventory, comments)
 
 

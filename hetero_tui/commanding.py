@@ -263,6 +263,8 @@ class Call:
         from hetero_tui.session import Session
 
         inventory, watches = load(self.path), record or watch
+        if not inventory.hosts:
+            self.output.say(f"hetero-tui: {self.path} names no hosts yet -> `hetero-tui add me@HOST` adds one")
         session = Session(inventory, self.path, accept_new_host_keys=self.accept, log_errors=False, watches=watches)
         async with session:
             if narrate:

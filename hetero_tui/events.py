@@ -118,11 +118,12 @@ class HostKeyOffered:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterChanged:
-    """The cluster's state or head changed."""
+    """The cluster's state or head changed. ``detail`` restricts the new state, in words for the log."""
 
     time: float
     state: ClusterState
     head: str | None = None
+    detail: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -221,9 +221,10 @@ def _cluster_changed(state: State, event: events.ClusterChanged) -> State:
     level = {
         ClusterState.UP: Level.GOOD,
         ClusterState.DEGRADED: Level.WARNING,
-    }.get(event.state, Level.INFO)
+    }.get(event.state, Level.WARNING if event.detail else Level.INFO)
     where = f", head {event.head}" if event.head and event.state in (ClusterState.UP, ClusterState.DEGRADED) else ""
-    return _logged(state, event.time, level, f"cluster {state.cluster} is {event.state}{where}")
+    detail = f", {event.detail}" if event.detail else ""
+    return _logged(state, event.time, level, f"cluster {state.cluster} is {event.state}{where}{detail}")
 
 
 # --- Runs ------------------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ class Installing(Keeper):
     async def bootstrap(self, sources: Sources, extras: Sequence[str] = ()) -> BootstrapReport:
         """Give every host that lacks one an environment that can train; ``extras`` are requirements of jobs besides."""
         async with self._exclusively("installing"), self._fleet.alone("bootstrap"):
-            await self._fleet.look()
+            await self._fleet.look(installs=True)
             return await self._fleet.bootstrap(sources, extras)
 
     async def _look(
@@ -60,7 +60,7 @@ class Installing(Keeper):
         Raises:
             ClusterError: a host that is fit for the cluster lacks some of the ``requirements``.
         """
-        await self._fleet.look()
+        await self._fleet.look(installs=sources is not None)
         lacks = await self._fleet.lacking(requirements)
         if sources is None and any(not lack.python for lack in lacks) and asks is not None:
             where = "install it in hetero-tui's environments there?"

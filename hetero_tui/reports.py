@@ -74,6 +74,7 @@ def teardown_document(report: TeardownReport) -> dict[str, Any]:
     return {
         "removed": [{"host": entry.host, "kind": entry.kind, "detail": entry.detail} for entry in report.removed],
         "leftovers": [{"host": entry.host, "kind": entry.kind, "detail": entry.detail} for entry in report.leftovers],
+        "unseen": list(report.unseen),
     }
 
 

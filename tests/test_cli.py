@@ -36,6 +36,14 @@ def test_a_missing_inventory_says_how_to_make_one(cli) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("words", [("probe",), ("check",), ("bootstrap",)])
+def test_an_inventory_without_hosts_says_how_to_add_one(cli, words: tuple[str, ...]) -> None:
+    cli.inventory.write_text("hosts:\n")
+    done = cli(*words)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "names no hosts yet -> `hetero-tui add me@HOST` adds one" in done.stderr
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -99,7 +107,7 @@ def test_without_a_cluster_there_is_nothing_to_attach_to_or_to_stop(cli) -> None
 def test_down_where_nothing_was_ever_started_is_done_at_once(cli) -> None:
     done = cli("down", "--yes", "--json")
     assert done.returncode == 0
-    assert json.loads(done.stdout) == {"removed": [], "leftovers": []}
+    assert json.loads(done.stdout) == {"removed": [], "leftovers": [], "unseen": []}
 
 
 def test_a_recording_is_told_in_a_pipe_and_anything_else_is_refused(cli) -> None:

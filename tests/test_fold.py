@@ -791,6 +791,9 @@ def test_a_clusters_head_is_said_where_it_is_up_and_forgotten_where_it_is_down()
     state = after(down, start=both_up())
     assert state.head is None
     assert said(state)[-1] == (Level.INFO, "cluster lab is down")
+    partly = events.ClusterChanged(time=9.0, state=ClusterState.DOWN, detail="but not on nas, where it may still run")
+    text = "cluster lab is down, but not on nas, where it may still run"
+    assert said(after(partly, start=both_up()))[-1] == (Level.WARNING, text)
     assert said(after(events.ClusterChanged(time=9.0, state=ClusterState.UP)))[-1] == (Level.GOOD, "cluster lab is up")
 
 

@@ -22,8 +22,8 @@ from hetero_tui.fleet.install.bootstrap import bootstrap
 from hetero_tui.fleet.install.requirements import Lack, lacking
 from hetero_tui.fleet.install.sources import Sources
 from hetero_tui.fleet.ledger import PURGE, Ledger
-from hetero_tui.fleet.preflight import judge_fleet
-from hetero_tui.fleet.probing import Probed, probe_fleet, state_after
+from hetero_tui.fleet.preflight import BOOTSTRAP_MENDS, judge_fleet
+from hetero_tui.fleet.probing import BOOTSTRAP_BRINGS, Probed, probe_fleet, state_after
 from hetero_tui.fleet.survey import Surveyed, head_name, mark_replaced, survey
 from hetero_tui.fleet.teardown import purge_hosts, tear_down
 from hetero_tui.fleet.view import FleetView
@@ -95,11 +95,20 @@ class LiveFleet:
 
     # --- Looking -----------------------------------------------------------------------------------------------------
 
-    async def look(self) -> None:
-        """Probe every host, then survey those that answered, and update the hosts' states."""
-        self.probed = await probe_fleet(self.inventory, self.transports, self.emit)
+    async def look(self, *, installs: bool = False) -> None:
+        """Probe every host, then survey those that answered, and update the hosts' states.
+
+        ``installs``: what is missing is installed next, so the hint to do that is left out.
+        """
+        emit = self._emit_without_bootstrap if installs else self.emit
+        self.probed = await probe_fleet(self.inventory, self.transports, emit)
         await self._purge_waiting()
-        await self._survey_probed(self.transports)
+        await self._survey_probed(self.transports, emit)
+
+    def _emit_without_bootstrap(self, event: events.Event) -> None:
+        if isinstance(event, events.HostChanged) and event.hint in (BOOTSTRAP_MENDS, BOOTSTRAP_BRINGS):
+            event = replace(event, hint="")
+        self.emit(event)
 
     async def look_at(self, name: str) -> None:
         """Probe only this host, then survey it and all that answered last, and update the hosts' states."""
@@ -113,18 +122,18 @@ class LiveFleet:
         idle = {name: link for name, link in idle.items() if name in self.answering}
         if idle:
             await self._probe_again(idle)
-            self._judge()
+            self._judge(self.emit)
 
     async def _probe_again(self, hosts: Mapping[str, Transport]) -> None:
         """Probe these hosts, and keep the last results of the others."""
         fresh = await probe_fleet(self.inventory, hosts, self.emit)
         self.probed = tuple({entry.host: entry for entry in (*self.probed, *fresh)}.values())
 
-    async def _survey_probed(self, names: Collection[str]) -> None:
+    async def _survey_probed(self, names: Collection[str], emit: Emit | None = None) -> None:
         await self.survey({*names} & self.facts.keys())
-        self._judge()
+        self._judge(emit or self.emit)
 
-    def _judge(self) -> None:
+    def _judge(self, emit: Emit) -> None:
         judged = judge_fleet(self.inventory, self.facts, head_name(self.surveyed))
         for name, problems in judged.items():
             found = self.surveyed.get(name)
@@ -134,7 +143,7 @@ class LiveFleet:
                 continue  # it is fit, but its Ray has ended, which was reported
             state = HostState.UNFIT if problems else HostState.READY
             detail, hint = (problems[0].cause, problems[0].hint) if problems else ("", "")
-            self.emit(events.HostChanged(time=time.time(), host=name, state=state, detail=detail, hint=hint))
+            emit(events.HostChanged(time=time.time(), host=name, state=state, detail=detail, hint=hint))
 
     async def survey(self, names: set[str] | None = None) -> None:
         """Survey the hosts (all, or those named) for a node of ours, and watch those that answer."""

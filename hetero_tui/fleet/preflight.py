@@ -18,6 +18,9 @@ NEEDED_PACKAGES = ("ray", "torch", "safetensors", "psutil", "numpy")
 NEEDED_RAY = "2.60"
 """The version of Ray that the agent needs (pyproject.toml); all nodes of a cluster have the same patch release."""
 
+BOOTSTRAP_MENDS = "`hetero-tui bootstrap` makes an environment there that has all of it (or `up --bootstrap`)"
+"""The hint for a host whose Python lacks something."""
+
 OLDEST_PYTHON = (3, 11)
 MIN_FREE_DISK = 1 << 30
 """Bytes that must be free for Ray's spill files, logs and a checkpoint."""
@@ -214,7 +217,7 @@ def _limits(facts: HostFacts) -> Iterator[Problem]:
 def _environment_hint(host: Host) -> str:
     """The hint for a host without a usable Python."""
     if host.python is None:
-        return "`hetero-tui bootstrap` makes an environment there that has all of it (or `up --bootstrap`)"
+        return BOOTSTRAP_MENDS
     return "install `hetero-tui[node]`'s packages in that one, or take `python:` out and run `hetero-tui bootstrap`"
 
 
@@ -232,11 +235,19 @@ def judge_together(fleet: Mapping[str, HostFacts], head: str | None = None) -> d
         who = f"the running head, {head}, has" if head in versions else _have(versions, usual)
         for name, version in versions.items():
             if version != usual and name not in odd:
-                odd[name] = Problem(
-                    f"has {word} {version}, and {who} {usual}",
-                    f"install {word} {usual} there: one cluster can't mix them",
-                )
+                hint = _same_version_hint(word, usual, fleet[name], head_runs=head in versions)
+                odd[name] = Problem(f"has {word} {version}, and {who} {usual}", f"{hint}: one cluster can't mix them")
     return odd
+
+
+def _same_version_hint(word: str, version: str, facts: HostFacts, *, head_runs: bool) -> str:
+    """The hint for a host whose Ray or Python is not of the others' version."""
+    if "/.hetero-tui/" in facts.python.executable:
+        first = "run `hetero-tui down`, then " if head_runs else ""
+        return f"{first}`hetero-tui bootstrap` gives all hosts the same"
+    if word == "Ray":
+        return f"`{shlex.quote(facts.python.executable)} -m pip install 'ray=={version}'`"
+    return f"name a Python {version} there as `python:`, or take `python:` out and run `hetero-tui bootstrap`"
 
 
 def _have(versions: Mapping[str, str], version: str) -> str:

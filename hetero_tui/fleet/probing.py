@@ -37,6 +37,9 @@ _EXHAUSTED = re.compile(
 )
 """Errors of programs that reach a limit of their user."""
 
+BOOTSTRAP_BRINGS = "run `hetero-tui bootstrap`, which brings one, or name a Python 3.11 or newer there as `python:`"
+"""The hint for a host without a Python that the probe can use."""
+
 _WSL_HINT = "install WSL2 and an SSH server in it, and name its address and port in the inventory"
 
 
@@ -122,7 +125,7 @@ async def probe_host(cluster: str, host: Host, transport: Transport, deadline: f
         if re.match(r"Python (2|3\.[0-7])\b", version):
             raise PythonMissing(
                 host.name,
-                f"{version} is too old even for the probe, which needs 3.8 (used: {', '.join(candidates)})",
+                f"{version} is too old even for the probe, which needs 3.8 ({_used(candidates)})",
                 step=STEP,
                 hint=_python_hint(host),
             )
@@ -131,7 +134,7 @@ async def probe_host(cluster: str, host: Host, transport: Transport, deadline: f
         if _EXHAUSTED.search(tail):
             hint = "its user may have too few processes, files or too little memory: `ulimit -a` there says how many"
         else:
-            hint = f"try `python3 --version` there; used: {', '.join(candidates)}"
+            hint = f"try `python3 --version` there; {_used(candidates)}"
         raise CommandFailed(
             host.name,
             _SHELLS_PREFIX.sub("", last_lines(tail, 1)) or f"{ended} and no answer",
@@ -164,10 +167,14 @@ async def _version(transport: Transport, candidates: list[str], deadline: float)
     return last_lines(done.stdout, 1) or last_lines(done.stderr, 1)
 
 
+def _used(candidates: list[str]) -> str:
+    return f"{'used' if len(candidates) == 1 else 'used the first that is there of'}: {', '.join(candidates)}"
+
+
 def _python_hint(host: Host) -> str:
     if host.python is not None:
         return "correct `python:` of this host, or take it out and run `hetero-tui bootstrap`"
-    return "run `hetero-tui bootstrap`, which brings one, or name a Python 3.11 or newer there as `python:`"
+    return BOOTSTRAP_BRINGS
 
 
 def state_after(error: HostError) -> HostState:

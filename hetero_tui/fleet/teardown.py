@@ -106,7 +106,9 @@ async def tear_down(
     )
     if not whole.leftovers:
         ledger.forget_token()
-    emit(events.ClusterChanged(time=time.time(), state=ClusterState.DOWN))
+    left = ", ".join(dict.fromkeys(entry.host for entry in whole.leftovers))
+    detail = f"but not on {left}, where it may still run" if left else ""
+    emit(events.ClusterChanged(time=time.time(), state=ClusterState.DOWN, detail=detail))
     return whole
 
 
@@ -175,7 +177,8 @@ async def _tear_down(
         if state_after(error) is HostState.REFUSED and error.hint:  # nor will the next one get in by itself
             detail = f"{detail}, once it lets this computer in -> {error.hint}"
         return TeardownReport(leftovers=(Leftover(host=name, kind="host", detail=detail),))
-    state = HostState.FAILED if report.leftovers else HostState.READY
+    ran = any(entry.kind == "process" for entry in report.removed)  # so it was fit; of others that is not known
+    state = HostState.FAILED if report.leftovers else HostState.READY if ran and not purge else HostState.IDLE
     emit(events.HostChanged(time=time.time(), host=name, state=state, detail="left behind" if report.leftovers else ""))
     return report
 

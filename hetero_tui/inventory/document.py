@@ -14,7 +14,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent
-from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
+from ruamel.yaml.nodes import CollectionNode, MappingNode, ScalarNode, SequenceNode
 
 LARGEST = 256 * 1024
 """Bytes of the largest file that is read: thousands of hosts fit, and a wrong file is refused before it is parsed."""
@@ -87,6 +87,8 @@ def parse(text: str, mistakes: Mistakes) -> Value | None:
         root = YAML(typ="safe", pure=True).compose(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
+        if _is_cut_off(error):
+            mark = error.context_mark or mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
         mistakes.add(line, "", _broken(error), column=column)
         return None
@@ -98,8 +100,14 @@ def parse(text: str, mistakes: Mistakes) -> Value | None:
     return None if root is None else _value(root, "", mistakes)
 
 
+def _is_cut_off(error: MarkedYAMLError) -> bool:
+    return re.search("end of stream|stream end", str(error.problem)) is not None
+
+
 def _broken(error: MarkedYAMLError) -> str:
     problem = " ".join(str(error.problem or error.context or "").split())
+    if _is_cut_off(error) and error.context_mark is not None:
+        return "not YAML: the quotation mark or bracket that opens here is never closed"
     if "'\\t'" in problem:
         return "a tab where YAML allows spaces only; indent with spaces"
     if "expected a single document" in problem or "expected a single document" in str(error.context):
@@ -109,6 +117,8 @@ def _broken(error: MarkedYAMLError) -> str:
 
 def _value(node: Any, where: str, mistakes: Mistakes) -> Value:
     line = node.start_mark.line + 1
+    if isinstance(node, CollectionNode) and str(node.tag) not in (f"{_TAG}map", f"{_TAG}seq"):
+        _refuse_tag(node, where, mistakes)
     if isinstance(node, MappingNode):
         entries = []
         for key, value in node.value:
@@ -145,5 +155,9 @@ def _scalar(node: ScalarNode, where: str, mistakes: Mistakes) -> Plain:
         return text
     if tag in (f"{_TAG}timestamp", f"{_TAG}merge"):
         return text
-    mistakes.add(node.start_mark.line + 1, where, f"tags ({tag.replace(_TAG, '!!')}) are not supported")
+    _refuse_tag(node, where, mistakes)
     return None
+
+
+def _refuse_tag(node: Any, where: str, mistakes: Mistakes) -> None:
+    mistakes.add(node.start_mark.line + 1, where, f"tags ({str(node.tag).replace(_TAG, '!!')}) are not supported")

@@ -9,7 +9,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
-from ruamel.yaml.nodes import MappingNode
+from ruamel.yaml.nodes import CollectionNode, MappingNode
 from ruamel.yaml.tokens import BlockEndToken, StreamEndToken
 
 
@@ -29,8 +29,12 @@ def with_host(text: str, name: str, fields: Mapping[str, object]) -> str:
     key, hosts = pair
     start, end = hosts.start_mark.index, hosts.end_mark.index
     if isinstance(hosts, MappingNode) and hosts.value and not hosts.flow_style:
-        indent = " " * int(hosts.value[-1][0].start_mark.column)
-        return _with_lines(text, _last_line(hosts) + 1, f"{indent}{item}")
+        column = int(hosts.value[-1][0].start_mark.column)
+        lines = text.splitlines()
+        before = _last_line(hosts) + 1
+        while before < len(lines) and re.match(rf" {{{column + 1},}}#", lines[before]):  # a comment of the last host
+            before += 1
+        return _with_lines(text, before, f"{' ' * column}{item}")
     if isinstance(hosts, MappingNode) and (hosts.value or root.flow_style or "#" in text[start:end]):
         return _within(text, hosts, item)
     if root.flow_style:
@@ -78,6 +82,8 @@ def _with_field(text: str, name: str, key: str, value: object) -> str:
     pair = next((pair for pair in host.value if pair[0].value == key), None)
     if value is None:
         return text if pair is None else _without(text, host, pair)
+    if pair is not None and not host.flow_style and _last_line(pair[1]) > pair[0].start_mark.line:
+        return _without(text, host, pair, instead=item[1:-1])
     if pair is not None:
         start, end = pair[0].start_mark.index, pair[1].end_mark.index
         if pair[1].start_mark.index == pair[1].end_mark.index:  # no value so far
@@ -89,8 +95,11 @@ def _with_field(text: str, name: str, key: str, value: object) -> str:
     return _with_lines(text, _last_line(host) + 1, f"{indent}{item[1:-1]}")
 
 
-def _without(text: str, mapping: MappingNode, entry: Any) -> str:
-    """Without one ``key: value`` of a mapping; what stood in comments at it becomes lines of their own."""
+def _without(text: str, mapping: MappingNode, entry: Any, *, instead: str = "") -> str:
+    """Without one ``key: value`` of a mapping; what stood in comments at it becomes lines of their own.
+
+    The line ``instead`` takes its place, which is possible in a block mapping.
+    """
     if mapping.flow_style:
         return _without_item(text, entry)
     first, last = entry[0].start_mark.line, _last_line(entry[1])
@@ -102,7 +111,8 @@ def _without(text: str, mapping: MappingNode, entry: Any) -> str:
         for number in range(first, last + 1)
         if number in comments
     ]
-    return "".join([*lines[:first], *kept, *lines[last + 1 :]])
+    new = [f"{indent}{instead}{_line_end(text)}"] if instead else []
+    return "".join([*lines[:first], *new, *kept, *lines[last + 1 :]])
 
 
 def _flow(fields: Mapping[str, object]) -> str:
@@ -156,11 +166,12 @@ def _value(root: Any, key: str) -> MappingNode | None:
 
 
 def _last_line(node: Any) -> int:
-    """The line on which a value ends; a block mapping's own end mark is where the next thing begins."""
-    if isinstance(node, MappingNode) and not node.flow_style and node.value:
+    """The line on which a value ends; the end mark of a block mapping or list is where the next thing begins."""
+    if isinstance(node, CollectionNode) and not node.flow_style and node.value:
+        items = node.value if isinstance(node, MappingNode) else [(item, item) for item in node.value]
         return max(
             _last_line(value) if value.start_mark.index < value.end_mark.index else int(key.end_mark.line)
-            for key, value in node.value
+            for key, value in items
         )
     line, column = node.end_mark.line, node.end_mark.column
     return int(line - 1 if column == 0 and line > node.start_mark.line else line)

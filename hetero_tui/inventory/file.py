@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from ruamel.yaml.error import YAMLError
 
 from hetero_tui.errors import InventoryError
 from hetero_tui.inventory import editing
@@ -61,11 +62,13 @@ def add_host(path: Path, name: str, fields: MappingType[str, object]) -> Invento
 def with_host(path: Path, name: str, fields: MappingType[str, object]) -> tuple[Inventory, str]:
     """The inventory, and its text, as :func:`add_host` would make them; nothing is written. Raises as that does."""
     text = _text(path) if path.exists() else ""
-    if _read(text, path, may_be_empty=True).host(name) is not None:
+    before = _read(text, path, may_be_empty=True)
+    refused = f"{name} can't be added to {path}"
+    if before.host(name) is not None:
         what = f"hosts.{name}: is there already; edit the file to change it"
-        raise InventoryError(str(path), (what,), f"{name} can't be added to {path}")
+        raise InventoryError(str(path), (what,), refused)
     changed = editing.with_host(text, name, fields)
-    return _checked(changed, path, f"{name} can't be added to {path}"), changed
+    return _checked(changed, path, refused, before, name), changed
 
 
 def remove_host(path: Path, name: str) -> Inventory:
@@ -87,7 +90,7 @@ def remove_host(path: Path, name: str) -> Inventory:
     ):
         raise InventoryError(str(path), uses, f"{name} can't be removed from {path}")
     changed = editing.without_host(text, name)
-    inventory = _checked(changed, path, f"{name} can't be removed from {path}")
+    inventory = _checked(changed, path, f"{name} can't be removed from {path}", existing, name)
     _replace(path, changed)
     return inventory
 
@@ -116,16 +119,13 @@ def with_changed(path: Path, name: str, fields: MappingType[str, object]) -> tup
     text = _text(path)
     inventory = _read(text, path)
     changes = {key: fields.get(key) for key in {**before, **fields} if fields.get(key) != before.get(key)}
-    changed = editing.with_fields(text, name, changes)
-    after = _checked(changed, path, refused)
-    others = [host for host in inventory.hosts if host.name != name]
-    kept = after.model_copy(update={"hosts": inventory.hosts}) == inventory
-    if (
-        not kept
-        or [host for host in after.hosts if host.name != name] != others
-        or _own_fields(changed, name) != fields
-    ):
-        raise InventoryError(str(path), (f"hosts.{name}: is written in an unusual way; change it there",), refused)
+    try:
+        changed = editing.with_fields(text, name, changes)
+    except YAMLError:
+        raise _unusual(path, name, refused) from None
+    after = _checked(changed, path, refused, inventory, name)
+    if _own_fields(changed, name) != fields:
+        raise _unusual(path, name, refused)
     return after, changed
 
 
@@ -150,13 +150,27 @@ def _unknown(path: Path, name: str, existing: Inventory) -> InventoryError:
     return InventoryError(str(path), (f"hosts.{name}: is not there; hosts are: {known}",))
 
 
-def _checked(text: str, path: Path, refused: str) -> Inventory:
-    """The inventory of a text that is about to be written; its lines are not those of the file that the user knows."""
+def _checked(text: str, path: Path, refused: str, before: Inventory, name: str) -> Inventory:
+    """The inventory of a text that is about to be written; its lines are not those of the file that the user knows.
+
+    It must differ from the inventory ``before`` in nothing but the host ``name``.
+    """
     try:
-        return _read(text, path)
+        after = _read(text, path)
     except InventoryError as error:
         mistakes = tuple(re.sub(r"^line \d+: | \(line \d+\)", "", mistake) for mistake in error.mistakes)
         raise InventoryError(str(path), mistakes, refused) from None
+    if _without(after, name) != _without(before, name):
+        raise _unusual(path, name, refused)
+    return after
+
+
+def _without(inventory: Inventory, name: str) -> Inventory:
+    return inventory.model_copy(update={"hosts": tuple(host for host in inventory.hosts if host.name != name)})
+
+
+def _unusual(path: Path, name: str, refused: str) -> InventoryError:
+    return InventoryError(str(path), (f"hosts.{name}: is written in an unusual way; edit the file",), refused)
 
 
 def _text(path: Path) -> str:
@@ -164,6 +178,8 @@ def _text(path: Path) -> str:
         return InventoryError(str(path), (what,))
 
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():  # opening a pipe would wait for its writer
+            raise refuse("it is no regular file")
         with path.open("rb") as file:
             data = file.read(LARGEST + 1)
     except FileNotFoundError:
@@ -203,7 +219,8 @@ def _fields(value: Value, where: str, allowed: Iterable[str] | None, mistakes: M
     if value.value is None:
         return {}
     if not isinstance(value.value, Mapping):
-        mistakes.add(value.line, where, "should be a mapping of `key: value`")
+        example = ", such as {address: mercer.local}" if where.startswith("hosts.") else ""
+        mistakes.add(value.line, where, f"should be a mapping of `key: value`{example}")
         return {}
     known = None if allowed is None else tuple(allowed)
     fields: dict[str, Value] = {}
@@ -328,8 +345,20 @@ def _absolute(values: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` whole or not at all, with the old file's mode."""
-    path = path.resolve()
+    """Write ``text`` to ``path`` whole or not at all, with the old file's mode.
+
+    Raises:
+        InventoryError: it can't be written.
+    """
+    try:
+        if path.exists():
+            path.open("r+b").close()  # a write-protected file could be replaced, which its owner does not want
+        _write(path.resolve(), text)
+    except OSError as error:
+        raise InventoryError(str(path), (f"{error.strerror}",), f"{path} can't be written") from None
+
+
+def _write(path: Path, text: str) -> None:
     mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
     encoding = "utf-8-sig" if path.exists() and path.read_bytes().startswith(codecs.BOM_UTF8) else "utf-8"
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

@@ -19,12 +19,16 @@ Jump = re.compile(r"^(?:(?P<user>[^\s@:,]+)@)?(?P<address>[^\s@:,\[\]]+|\[[0-9A-
 """A jump host that the inventory does not name: ``[user@]host[:port]``, as in OpenSSH's ProxyJump."""
 
 
+_NEVER_IN_ADDRESSES = re.compile(r"[/\\,;|&<>*?$\"'\u2018\u2019\u201c\u201d]")
+"""Signs of patterns, shells and word processors; neither a name nor ssh's own configuration has them in a host."""
+
+
 def _word(value: str) -> str:
     """A value that ends up in a connection or on a command line: something, in one piece, and no option."""
     if not value:
         raise ValueError("it is empty")
-    if value != value.strip() or any(ord(character) < 32 or ord(character) == 127 for character in value):
-        raise ValueError("it has blanks around it, or control characters in it")
+    if value != value.strip() or not value.isprintable():
+        raise ValueError("it has blanks around it, or characters in it that can't be seen")
     if value.startswith("-"):
         raise ValueError("it may not start with a dash")
     return value
@@ -42,6 +46,8 @@ def _address(value: str) -> str:
         raise ValueError("write an IPv6 address without brackets, and a port as `port: ...`")
     if value.count(":") == 1:
         raise ValueError("the address holds a port; write it as `port: ...`")
+    if strange := _NEVER_IN_ADDRESSES.search(value):
+        raise ValueError(f"an address has no {strange[0]!r}")
     return value
 
 

@@ -79,7 +79,8 @@ def plan_cluster(
         ClusterError: there is no candidate, or the wanted head is not one of them, or none of its ports is free.
     """
     if not candidates:
-        raise ClusterError("no host can join a cluster", step=STEP, hint="`hetero-tui probe` says what each one lacks")
+        hint = "`hetero-tui probe` says what each one lacks" if inventory.hosts else "`hetero-tui add` adds hosts"
+        raise ClusterError("no host can join a cluster", step=STEP, hint=hint)
     shared = shared_addresses(candidates)
     chosen, reason = _choose_head(inventory, candidates, head, holders, shared)
     others = {name: candidate for name, candidate in candidates.items() if name != chosen}

@@ -67,6 +67,18 @@ def test_the_odd_one_out_is_the_one_with_another_ray_or_python(make_facts: Any) 
     assert "2.9.0" in odd["c"].cause
     assert "2.60.0" in odd["c"].cause
     assert "3.12" in odd["d"].cause
+    assert odd["c"].hint == "`/usr/bin/python3 -m pip install 'ray==2.60.0'`: one cluster can't mix them"
+    assert odd["d"].hint.startswith("name a Python 3.11 there as `python:`, or take `python:` out and run")
+
+
+def test_an_environment_of_ours_with_another_version_is_mended_by_bootstrap(make_facts: Any) -> None:
+    usual = make_facts()
+    python = {"version": "3.11.7", "executable": "/home/me/.hetero-tui/lab/env/bin/python"}
+    ours = make_facts(packages={**usual.packages, "ray": "2.60.1"}, python=python)
+    alone = judge_together({"a": usual, "b": usual, "c": ours})["c"].hint
+    assert alone == "`hetero-tui bootstrap` gives all hosts the same: one cluster can't mix them"
+    beside = judge_together({"a": usual, "c": ours}, "a")["c"].hint
+    assert beside.startswith("run `hetero-tui down`, then `hetero-tui bootstrap` gives")
 
 
 @pytest.mark.parametrize(

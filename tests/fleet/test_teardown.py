@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hetero_tui import deadlines
+from hetero_tui import deadlines, events
 from hetero_tui.demo.machines import EmbeddedMachines
 from hetero_tui.errors import HostKeyChanged
 from hetero_tui.fleet import agent
@@ -88,10 +88,23 @@ class Reinstalled(LocalTransport):
 async def test_a_machine_that_was_set_up_anew_is_left_with_what_lets_the_next_teardown_in(tmp_path: Path):
     ledger, host = Ledger("home", tmp_path), Host(name="nas", connection="local")
     ledger.intend(host, "node")
-    report = await tear_down("home", {"nas": Reinstalled(host)}, ledger, lambda _: None, (), Ledger("home", tmp_path))
+    heard: list[events.Event] = []
+    report = await tear_down("home", {"nas": Reinstalled(host)}, ledger, heard.append, (), Ledger("home", tmp_path))
     (left,) = report.leftovers
+    assert [event.detail for event in heard if isinstance(event, events.ClusterChanged)] == [
+        "",
+        "but not on nas, where it may still run",
+    ]
     assert left.detail.startswith("nas shows another key; it is cleaned by the next `hetero-tui down`, once it lets")
     assert left.detail.endswith("-> if so: `ssh-keygen -R nas`")
+
+
+async def test_a_machine_on_which_nothing_ran_is_not_called_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    machine, nothing = LocalTransport(Host(name="nas", connection="local")), Ledger("home", tmp_path)
+    heard: list[events.Event] = []
+    await tear_down("home", {"nas": machine}, nothing, heard.append, (), nothing)
+    assert [event.state for event in heard if isinstance(event, events.HostChanged)] == [events.HostState.IDLE]
 
 
 def launch(folder: Path, name: str, program: str, *arguments: str) -> processes.ProcessRecord:

@@ -57,6 +57,9 @@ entries = st.sampled_from(
         "\n    address: A  # comment 2\n    # comment 3\n    role: server",
         '\n    address: "A"\n\n    python: "/a # b"',
         "{address: A,\n    port: 22}   # comment 4",
+        "\n    address: A\n    devices:\n    - cpu\n    - cuda:0",
+        "\n    user: >-\n      me\n    address: A\n    devices:  # comment 1\n    - cpu  # comment 2\n    # comment 3",
+        "\n    devices: [cpu,  # comment 4\n      cuda:0]\n    address: A",
     ]
 )
 between = st.sampled_from(["", "  # comment 5\n", "\n", "# comment 6\n\n", "\t# comment 7\n".expandtabs()])

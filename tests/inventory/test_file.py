@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hetero_tui.errors import InventoryError
 from hetero_tui.inventory.document import LARGEST
-from hetero_tui.inventory.file import add_host, load
+from hetero_tui.inventory.file import add_host, load, remove_host
 
 ROOT = Path(__file__).parents[2]
 
@@ -136,9 +136,17 @@ def test_every_mistake_is_told_at_once_in_the_order_of_lines(mistakes):
         ("cluster: {head: x}", "line 1: cluster.head: 'x' is not a host; hosts are: none"),
         ("- a\n- b", "line 1: should be a mapping of `key: value`"),
         ("hosts:\n\ta: {}", "line 2, column 1: a tab where YAML allows spaces only; indent with spaces"),
-        ("hosts: {a: {address: x}", "line 1, column 24: not YAML: "),
+        ("hosts: {a: {address: x}", "line 1, column 8: not YAML: the quotation mark or bracket that opens here is"),
+        ("hosts:\n  a: {address: 'x}\n  b: {address: y}\n", "line 2, column 16: not YAML: the quotation mark or"),
+        ("hosts:\n  a: !!python/object:os.system {address: x}\n", "line 2: hosts.a: tags (!!python/object:os.system)"),
+        ("hosts: !ours {a: {address: x}}", "line 1: hosts: tags (!ours) are not supported"),
+        ("hosts: {a: mercer.local}", "hosts.a: should be a mapping of `key: value`, such as {address: mercer.local}"),
+        ("hosts: {a: {address: x\u200b}}", "line 1: hosts.a.address: it has blanks around it, or characters in it"),
+        ("hosts: {a: {address: \u201cx\u201d}}", "line 1: hosts.a.address: an address has no '\u201c'"),
+        ("hosts: {a: {address: $HOST}}", "line 1: hosts.a.address: an address has no '$'"),
+        ("hosts: {a: {address: 'a,b'}}", "line 1: hosts.a.address: an address has no ','"),
         ("hosts: {}\n---\nhosts: {}", "line 2, column 1: a second document starts here"),
-        ("hosts: {a: !!python/object/apply:os.system [x]}", "line 1: hosts.a: "),
+        ("hosts: {a: {address: x, devices: !!python/object/apply:os.system [cpu]}}", "line 1: hosts.a.devices: tags"),
         ("? [a]\n: 1", "line 1: a key must be a word"),
         ("", "the file is empty; write a line"),
         ("# only a comment\n", "the file is empty; write a line"),
@@ -199,6 +207,28 @@ def test_an_unreadable_file_is_said_to_be_one():
             load(folder / "inventory.yaml")
 
 
+def test_a_pipe_in_a_files_place_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "inventory.yaml")
+    with pytest.raises(InventoryError, match="no regular file"):
+        load(tmp_path / "inventory.yaml")
+
+
+def test_a_file_that_cannot_be_written_is_said_to_be_one_and_stays_as_it_is(tmp_path):
+    with pytest.raises(InventoryError, match="can't be written:\n  No such file or directory"):
+        add_host(tmp_path / "none/inventory.yaml", "b", {"address": "y"})
+    with tempfile.TemporaryDirectory() as name:
+        folder, file = Path(name), Path(name) / "inventory.yaml"
+        file.write_text("hosts: {a: {address: x}}\n")
+        for mode_of_folder, mode in ((0o755, 0o666), (0o777, 0o444)):
+            folder.chmod(mode_of_folder)
+            file.chmod(mode)
+            with somebody_else(), pytest.raises(InventoryError, match="can't be written:\n  "):
+                add_host(file, "b", {"address": "y"})
+            with somebody_else(), pytest.raises(InventoryError, match="can't be written:\n  "):
+                remove_host(file, "a")
+        assert file.read_text() == "hosts: {a: {address: x}}\n"
+
+
 @contextmanager
 def somebody_else():
     """Another user than root, who reads everything, for as long as the block lasts."""
@@ -252,6 +282,10 @@ def test_adding_a_host_keeps_comments_order_and_mode(tmp_path):
         (
             "---\nhosts:\n    a: &a {address: y, # mine\n        port: 1}\n...\n",
             "---\nhosts:\n    a: &a {address: y, # mine\n        port: 1}\n    b: +\n...\n",
+        ),
+        (
+            "hosts:\n  a:\n    address: y\n    devices:\n    - cpu  # mine\n    # of a\n# end\n",
+            "hosts:\n  a:\n    address: y\n    devices:\n    - cpu  # mine\n    # of a\n  b: +\n# end\n",
         ),
         (
             "\ufeffhosts:\r\n  a:\r\n    address: y # mine\r\n# end",

@@ -93,8 +93,9 @@ def test_a_taken_port_is_passed_over_and_none_free_is_an_error(make_facts: Any) 
 
 
 def test_no_machine_no_plan() -> None:
-    with pytest.raises(ClusterError, match="no host can join"):
+    with pytest.raises(ClusterError, match="no host can join") as nothing:
         plan_cluster(Inventory(), {})
+    assert "hetero-tui add" in nothing.value.hint
 
 
 def test_a_run_goes_on_with_the_best_connected_host_that_holds_its_newest_checkpoint(make_facts: Any) -> None:

@@ -79,7 +79,7 @@ def choose_python(fixed: Sequence[str], available: Mapping[str, Collection[str]]
     counts = {python: sum(python in versions for versions in available.values()) for python in PYTHONS}
     best = max(PYTHONS, key=lambda python: (counts[python], python == own, python == "3.12"))
     if not counts[best]:
-        return best, f"Python {best}, which uv fetches: no host has a fit one"
+        return best, f"Python {best}, since no host has a fit one"
     hosts = f"{counts[best]} of {len(available)} host{'s' if len(available) != 1 else ''}"
     return best, f"Python {best}, which {hosts} already {'has' if counts[best] == 1 else 'have'}"
 

@@ -35,11 +35,18 @@ gzip -dc "$2" > uv.new && chmod 700 uv.new && mv -f uv.new uv && ./uv --version 
 rm -f "$2"; echo "$3" > uv.digest
 """
 
-# The mark has `down` end what is left of an installation, as all of ours.
+# The mark has `down` end what is left of an installation, as all of ours. Of the user's own settings for uv only those
+# stay that say where packages come from, and how to get there.
 _SETTINGS = f"""umask 077; cd "$1" || exit 1
 here=$(pwd); shift
 {agent.WITHOUT_PYTHON_VARIABLES}
-unset VIRTUAL_ENV CONDA_PREFIX UV_PROJECT_ENVIRONMENT UV_PYTHON UV_SYSTEM_PYTHON
+unset VIRTUAL_ENV CONDA_PREFIX
+for name in $(env | sed -n 's/^\\(UV_[A-Z0-9_]*\\)=.*/\\1/p'); do
+  case "$name" in
+    *INDEX*|*MIRROR*|*TLS*|*CERTS*|*INSECURE_HOST|*KEYRING*|*TIMEOUT|*RETRIES);;
+    *) unset "$name";;
+  esac
+done
 {CLUSTER_MARK}=$here; UV_CACHE_DIR=$here/install/cache; UV_PYTHON_INSTALL_DIR=$here/install/python
 UV_NO_PROGRESS=1; NO_COLOR=1; LC_ALL=C
 export {CLUSTER_MARK} UV_CACHE_DIR UV_PYTHON_INSTALL_DIR UV_NO_PROGRESS NO_COLOR LC_ALL
@@ -48,7 +55,7 @@ export {CLUSTER_MARK} UV_CACHE_DIR UV_PYTHON_INSTALL_DIR UV_NO_PROGRESS NO_COLOR
 _PYTHONS = (
     _SETTINGS
     + """for version in "$@"; do
-  if install/uv python find --system --no-project --no-python-downloads "$version" >/dev/null 2>&1; then
+  if install/uv python find --system --no-project --no-config --no-python-downloads "$version" >/dev/null 2>&1; then
     echo "ht:python $version"
   fi
 done

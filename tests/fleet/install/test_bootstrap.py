@@ -124,6 +124,8 @@ async def test_too_little_room_is_said_before_packages_are_sent(fleet: Fleet, mo
         said = [line.text for line in session.state.log]
     assert len(report.failed) == 1
     assert any("an environment with torch cpu takes about 1000000 GB while it is made" in text for text in said), said
+    assert any(" is unfit: " in text for text in said), said
+    assert not any("hetero-tui bootstrap" in text for text in said), "it is what runs"
 
 
 async def test_a_laptop_that_can_not_keep_packages_says_so_in_one_line(fleet: Fleet) -> None:

@@ -1,8 +1,59 @@
 """What uv prints while it installs becomes lines for people, and its failure one sentence with what to do."""
 
+import sys
+from pathlib import Path
+
+from hetero_tui.fleet.install import on_host
+from hetero_tui.fleet.install.lock import Environment
 from hetero_tui.fleet.install.on_host import Telling, cause_in
 from hetero_tui.fleet.install.pace import Pace
+from hetero_tui.fleet.install.sources import Sources
+from hetero_tui.inventory import Host
+from hetero_tui.planning.builds import Build
 from hetero_tui.text import HostText
+from hetero_tui.transport.local import LocalTransport
+from tests.wheels import thin_wheels
+
+SETTINGS = {
+    "UV_OVERRIDE": "/nonexistent",
+    "UV_CONFIG_FILE": "/nonexistent",
+    "UV_WORKING_DIRECTORY": "/nonexistent",
+    "UV_REQUIRE_HASHES": "1",
+    "UV_OFFLINE": "nonsense",
+    "UV_DEFAULT_INDEX": "http://127.0.0.1:9/",
+    "UV_PYTHON_PREFERENCE": "only-managed",
+    "PIP_INDEX_URL": "http://127.0.0.1:9/",
+    "PIP_REQUIRE_VIRTUALENV": "1",
+    "CONDA_PREFIX": "/nonexistent",
+    "VIRTUAL_ENV": "/nonexistent",
+    "PYTHONHOME": "/nonexistent",
+    "https_proxy": "http://127.0.0.1:9",
+}
+"""What a user may have in a start-up file; each would break an installation, or lead it elsewhere."""
+
+
+async def test_a_users_own_settings_for_uv_and_pip_do_not_reach_an_installation_from_the_laptop(tmp_path, monkeypatch):
+    place = tmp_path / ".hetero-tui/lab/install"
+    place.mkdir(parents=True)
+    (place / "uv").symlink_to(Path(sys.executable).with_name("uv"))
+    thin_wheels(place / "wheels")
+    for name in ("uv/uv.toml", "pip/pip.conf"):
+        (tmp_path / ".config" / name).parent.mkdir(parents=True)
+        (tmp_path / ".config" / name).write_text("nonsense = [\n")
+    for name, value in {**SETTINGS, "HOME": str(tmp_path), "PATH": f"{sys.base_prefix}/bin:/usr/bin:/bin"}.items():
+        monkeypatch.setenv(name, value)
+    transport, python = (
+        LocalTransport(Host(name="nas", connection="local")),
+        f"{sys.version_info[0]}.{sys.version_info[1]}",
+    )
+    assert python in await on_host.pythons(transport, "lab")
+    sources = Sources(from_laptop=True)
+    environment = Environment(python, Build("cpu", ""), ())
+    _ = [word async for word in on_host.make(transport, "lab", python, sources)]
+    await on_host.prepare(transport, "lab", environment)
+    _ = [word async for word in on_host.install(transport, "lab", environment, sources, "install/wheels")]
+    (packages,) = place.parent.glob("env/lib/*/site-packages")
+    assert list(packages.glob("torch-*.dist-info"))
 
 
 def test_lines_of_an_installation():
