@@ -145,6 +145,23 @@ def test_no_time_is_left_that_a_run_which_makes_no_steps_would_take(scenarios, l
     assert ("left" in said) == (later == 0.0)
 
 
+@pytest.mark.parametrize(
+    ("state", "width", "words"),
+    [
+        ("faulty", 80, "● langu…-e2c0  step 1,204/5,000"),
+        ("faulty", 200, "● language-model-e2c0  step"),
+        ("torn_down", 60, "■ langu…-e2c0 stopped at step 1,204"),
+        ("starting", 60, "◔ langua…el-e2c0 starting"),
+    ],
+)
+def test_a_long_name_of_a_run_is_shortened_in_its_middle_and_never_left_out(scenarios, state, width, words) -> None:
+    known = getattr(scenarios, state)()
+    known = replace(known, run=replace(known.run, run="language-model-e2c0"))
+    said = header_line(known, "", scenarios.NOW, UTC, width, DARK).plain
+    assert words in said, said
+    assert len(said) == width
+
+
 def test_a_run_that_stops_is_said_to_and_has_no_time_left(scenarios) -> None:
     state = scenarios.faulty()
     state = replace(state, run=replace(state.run, state=RunState.STOPPING))
