@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from hetero_tui.events import HostState, Level, RunChanged
 from hetero_tui.fold import apply
+from hetero_tui.runs import order
 from hetero_tui.state import WORKERS, LogLine, Phase
 from hetero_tui.ui.cells import state_words
 from hetero_tui.ui.details import details_lines, wrapped
@@ -315,12 +316,16 @@ def test_the_newest_evaluation_is_said_in_a_line_with_the_best(scenarios) -> Non
     assert evaluation_words(run) == "val loss 0.25, accuracy 93.1% at step 1,200, best at 1,000"
 
 
-def test_the_time_that_a_run_would_take_is_that_of_its_own_number_of_steps(scenarios) -> None:
+def test_the_time_that_a_run_would_take_is_that_of_its_own_number_of_steps(scenarios, monkeypatch) -> None:
     run = RunSummary(
         id="digits-1", job="digits", state=RunState.STOPPED, step=50, loss=1.0, started=0.0, ended=100.0,
         iterations=20_000, parameters=10,
     )  # fmt: skip
     state = replace(scenarios.up(), runs=(run,))
+    monkeypatch.setattr(order, "chosen_by", lambda job: {"epochs": 3, "num_iterations": 100})
+    assert "about" not in foot(state, "digits", {}), "the job counts epochs"
+    assert "about 33 min" in foot(state, "digits", {"num_iterations": "1000"}), "which that replaces"
+    monkeypatch.undo()
     assert "about 5 min of steps" in foot(state, "digits", {})  # the job's own number: 150 steps of 2 s
     assert "about 33 min" in foot(state, "digits", {"num_iterations": "1000"})
     assert "about" not in foot(state, "digits", {"epochs": "3"})
