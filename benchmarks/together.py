@@ -27,6 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from hetero_tui.demo.fleet import DemoFleet, demo_fleet
+from hetero_tui.events import HostState
+from hetero_tui.state import IN_CLUSTER
 
 EVERY = 0.5
 """Seconds between two looks at an app's screen."""
@@ -184,7 +186,7 @@ def distance(watcher: Watcher, began: float, ended: float, status: dict[str, Any
 
 def in_cluster(state: str) -> bool:
     """Whether a host in that state has Ray running; ``status`` does not know how it takes part in the run."""
-    return state in ("up", "training", "slow", "benched", "paused", "drained")
+    return HostState(state) in IN_CLUSTER
 
 
 def _differences(one: Iterable[object], other: Iterable[object]) -> str:

@@ -170,6 +170,7 @@ def reopen(folder: Path, run: str, now: protocol.RunSpec, seen: Iterable[str] = 
             reopening.say_head_lost(events, known.host, found.step, now.ended or "it was left")
     except (OSError, protocol.ProtocolError) as error:
         raise NotResumable(f"the events of {run} can't be continued: {error}") from error
+    kept = {name: value for name, value in known.config.items() if not (name in GOALS and set(GOALS) & set(now.config))}
     spec = dataclasses.replace(
         known,
         host=now.host,
@@ -178,7 +179,7 @@ def reopen(folder: Path, run: str, now: protocol.RunSpec, seen: Iterable[str] = 
         devices=(*now.devices, *_away(known, now, place / protocol.CONTROL_FILE)),
         server_host=now.server_host,
         resume=str(place),
-        config={**known.config, **now.config},
+        config={**kept, **now.config},
         ended=found.ended or known.ended,
         epoch=now.epoch,
         commands=tail.size_of(place / protocol.CONTROL_FILE),

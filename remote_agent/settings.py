@@ -99,7 +99,8 @@ class TrainingConfig:
     once. numpy's numbers are accepted.
 
     Attributes:
-        num_iterations: optimizer steps to make; with ``local_sgd`` rounds, each of many local steps.
+        num_iterations: optimizer steps to make; with ``local_sgd`` rounds, each of many local steps. With ``--set`` it
+            replaces the ``epochs`` of the job or of the resumed run.
         epochs: passes over the data, instead of ``num_iterations`` steps; 0: use ``num_iterations``.
         batch_size: samples of one step, over all devices together; 0: the batches are those of the data loader, or 64
             samples where the data has none.
@@ -256,6 +257,8 @@ class TrainingConfig:
         """
         base = {field.name: getattr(defaults or cls(), field.name) for field in dataclasses.fields(cls)}
         values, mistakes = _read(settings, parse=True, own=own)
+        if "num_iterations" in values:
+            values.setdefault("epochs", 0)  # as in train(num_iterations=...)
         mistakes += job_settings.missing(own, settings)
         mistakes += _conflicts({**base, **values}, among=_right(settings, values))
         if mistakes:
@@ -313,6 +316,8 @@ def _read(
             values[name] = convert(known[name], value, parse=parse)
         except ValueError as error:
             mistakes.append(f"{name}={value if parse else repr(value)}: {error}")
+    if parse and values.get("epochs") and "num_iterations" in values:
+        mistakes.append(f"num_iterations={values['num_iterations']}: epochs={values['epochs']} is set too; set one")
     return values, mistakes
 
 

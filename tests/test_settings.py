@@ -171,6 +171,17 @@ def test_texts_are_parsed_where_they_come_from_the_command_line(name: str, text:
     assert type(got) is type(taken)
 
 
+def test_a_number_of_steps_replaces_the_jobs_epochs_and_both_at_once_are_refused() -> None:
+    counted = TrainingConfig(epochs=3)
+    assert TrainingConfig.from_settings({"num_iterations": "50"}, counted).epochs == 0
+    assert TrainingConfig.from_settings({"seed": "1"}, counted).epochs == 3
+    assert TrainingConfig.from_settings({"num_iterations": "50", "epochs": "0"}, counted).epochs == 0
+    both = {"num_iterations": "50", "epochs": "2"}
+    assert settings.check(both) == ("num_iterations=50: epochs=2 is set too; set one",)
+    with pytest.raises(ConfigError, match="epochs=2 is set too"):
+        TrainingConfig.from_settings(both)
+
+
 def test_the_laptop_sees_what_is_wrong_whatever_the_job_says() -> None:
     said = settings.check(
         {"batchsize": "8", "seed": "1.5", "learning_rate": "nan", "strategy": "allreduce", "codec": "int8"}

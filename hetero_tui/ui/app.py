@@ -22,6 +22,7 @@ from textual.screen import Screen
 from hetero_tui.calls import call_for
 from hetero_tui.errors import HeteroTuiError, InventoryError
 from hetero_tui.events import Level
+from hetero_tui.text import plain
 from hetero_tui.ui.keys import ADD, ASKING, CHAOS, DEMO, EDIT, KEYS, QUIT, VIEWS, Key, remapped
 from hetero_tui.ui.machine_actions import MachineActions
 from hetero_tui.ui.opening import BUSY, Opening
@@ -32,6 +33,9 @@ from hetero_tui.ui.screens.main import MainScreen
 from hetero_tui.ui.sentences import farewell
 from hetero_tui.ui.theme import theme_of
 from hetero_tui.ui.view import Drawn, View
+
+_PASTED = 10_000
+"""Characters of a pasted text that are taken."""
 
 FRAME_SECONDS = 0.5
 """Time between two drawings; a key press draws at once."""
@@ -210,7 +214,12 @@ class HeteroApp(MachineActions):
             self._operations.report_bug("drawing", mistake)
 
     async def on_event(self, event: events.Event) -> None:
-        """A key that no widget took comes back, and does what it is for: it is drawn at once, but not twice."""
+        """A key that no widget took comes back, and does what it is for: it is drawn at once, but not twice.
+
+        Pasted text has no control characters: a field shows what is in it, and they would reach the terminal.
+        """
+        if isinstance(event, events.Paste):
+            event.text = plain(event.text, _PASTED).replace("\t", " ")
         is_back = isinstance(event, events.Key) and event.is_forwarded
         self._dirty = self._dirty or is_back
         await super().on_event(event)

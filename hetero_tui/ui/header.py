@@ -22,11 +22,13 @@ _GAP = 2
 _VERDICT, _SHORT_VERDICT = 16, 14
 _NOTE, _NOTE_RANK = 8, 3
 _NAME_RANK = 4
-_LEFT = 12
+_LEFT, _SHORT_LEFT = 12, 11
 _SPEED, _SHORT_SPEED = 15, 8
 _AGE = 19
 _WIDE = 150
 _BAR = 8
+_LEAST_NAME = 8
+"""Cells of a run's name where there is no room for all of it."""
 
 _OLD, _TOO_OLD = 3.0, 10.0
 """The age of the last step is grey from so many steps on, and orange; and from so many seconds on at least."""
@@ -51,7 +53,8 @@ _QUESTIONS = ("asking", "looking for the run", "reading events", "reading the sw
 class _Place:
     """A figure with the width that it keeps; of those that do not fit, the one of the highest ``rank`` goes first.
 
-    ``least``: the cells that it has where there is not room for all, with ``short`` for a text that does not fit.
+    ``least``: the cells that it has where there is not room for all, with ``short`` for a text that does not fit, and
+    the middle of ``name`` in it left out.
     """
 
     rank: int
@@ -60,10 +63,27 @@ class _Place:
     right: bool = False
     least: int | None = None
     short: str = ""
+    name: str = ""
+
+    @property
+    def named(self) -> int:
+        """The cells that it needs with its whole name."""
+        return self.width if self.least is None else self.least
 
     @property
     def needed(self) -> int:
-        return self.width if self.least is None else self.least
+        return self.named - max(0, len(self.name) - _LEAST_NAME)
+
+    def fitting(self) -> Text:
+        """Its text in as many words as fit."""
+        fits = not self.short or self.text.cell_len <= self.width
+        text = self.text.copy() if fits else Text(self.short, style=self.text.style)
+        excess = text.cell_len - self.width
+        if self.name and excess > 0:
+            name = shortened(self.name, len(self.name) - excess)
+            text = Text(text.plain.replace(self.name, name, 1), style=text.style)
+        text.truncate(self.width, overflow="ellipsis")
+        return text
 
 
 def header_line(state: State, busy: str, now: float, zone: tzinfo | None, width: int, palette: Palette) -> Text:
@@ -76,21 +96,27 @@ def header_line(state: State, busy: str, now: float, zone: tzinfo | None, width:
     while len(places) > 1 and sum(place.needed + _GAP for place in places) - _GAP > room:
         places.remove(max(places, key=lambda place: place.rank))
     spare = room - sum(place.needed + _GAP for place in places) + _GAP
-    for number, place in enumerate(places):
-        width_now = min(place.width, place.needed + max(0, spare))
-        spare -= width_now - place.needed
-        places[number] = replace(place, width=width_now)
+    widths = [place.needed for place in places]
+    for wanted in ([place.named for place in places], [place.width for place in places]):
+        for number, cells in enumerate(wanted):
+            more = max(0, min(spare, cells - widths[number]))
+            widths[number], spare = widths[number] + more, spare - more
+    places = [replace(place, width=cells) for place, cells in zip(places, widths, strict=True)]
     places = [_grown(place, _absent(state), spare) if place.rank == _NOTE_RANK else place for place in places]
     line = Text(" ")
     for place in places:
-        fits = not place.short or place.text.cell_len <= place.width
-        text = place.text.copy() if fits else Text(place.short, style=place.text.style)
-        text.truncate(place.width, overflow="ellipsis")
+        text = place.fitting()
         space = " " * (place.width - text.cell_len)
         line.append_text(Text(space).append_text(text) if place.right else text.append(space))
         line.append(" " * _GAP)
     line.truncate(max(0, width - clock.cell_len - 2))
     return line.append(" " * (width - line.cell_len - clock.cell_len - 1)).append_text(clock).append(" ")
+
+
+def shortened(name: str, width: int) -> str:
+    """A name in ``width`` cells: what tells it from others is at its ends."""
+    head = max(0, width - 1) // 2
+    return name if len(name) <= width else f"{name[:head]}…{name[len(name) - max(0, width - 1 - head) :]}"
 
 
 def verdict(state: State, busy: str, palette: Palette) -> Text:
@@ -147,27 +173,30 @@ def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) ->
     colour = shown.colour(palette)
     if run.state.final:
         words = f"{shown.glyph} {run.run} {ending(run)}"
-        return [_Place(rank=1, width=len(words), text=Text(words, style=colour))]
+        return [_Place(rank=1, width=len(words), text=Text(words, style=colour), name=run.run)]
     if run.behind is not None:
         words = f"{shown.glyph} {run.run} {catching_up_words(run, run.behind)}"
-        return [_Place(rank=1, width=len(words), text=Text(words, style=colour))]
+        return [_Place(rank=1, width=len(words), text=Text(words, style=colour), name=run.run)]
     if run.is_starting:
         phase = run.phases[-1]
         doing = "stopping" if run.state is RunState.STOPPING else how_it_starts(run)
         short = f"{look.RUN[RunState.STARTING].glyph} {run.run} {doing}"
         words = f"{short}: {phase.name} {fmt.spent(now - phase.began)}"
         text = Text(words, style=colour)
-        return [_Place(rank=1, width=max(40, len(words)), least=len(short), text=text, short=short)]
+        width = max(40, len(words))
+        return [_Place(rank=1, width=width, least=len(short), text=text, short=short, name=run.run)]
     is_stopping = run.state is RunState.STOPPING
     word = f"{run.run} stopping" if is_stopping else run.run
     total = f"{run.iterations:,}" if run.iterations else "?"
+    steps = Text(f"step {run.step:,}/{total}", style=palette.foreground)
     places = [
         _Place(
             rank=1 if is_stopping else _NAME_RANK,
             width=len(word) + 2,
             text=Text(f"{shown.glyph} {word}", style=colour),
+            name=run.run,
         ),
-        _Place(rank=1, width=2 * len(total) + 6, text=Text(f"step {run.step:,}/{total}", style=palette.foreground)),
+        _Place(rank=1, width=2 * len(total) + 6, least=steps.cell_len, text=steps),
     ]
     if run.iterations:
         done = run.step / run.iterations
@@ -178,7 +207,15 @@ def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) ->
     left = "" if run.remaining_seconds is None or is_stopping else f"{fmt.duration(run.remaining_seconds)} left"
     if age is not None and style == palette.warning:  # how long it will take is not known while it does not go on
         left = f"no step {fmt.duration(age)}"
-    places.append(_Place(rank=2, width=max(_LEFT, len(left)), text=Text(left, style=style), right=True))
+    places.append(
+        _Place(
+            rank=2,
+            width=max(_LEFT, len(left)),
+            least=max(_SHORT_LEFT, len(left)),
+            text=Text(left, style=style),
+            right=True,
+        )
+    )
     speed = "" if run.samples_per_second is None else fmt.throughput(run.samples_per_second)
     if not is_wide:
         speed = speed.replace(" samples", "")

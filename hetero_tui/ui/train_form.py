@@ -115,10 +115,10 @@ def foot(state: State, job: str, given: Mapping[str, str]) -> str:
     if known is None:
         return ", ".join(said)
     parameters, seconds = known
-    steps = given.get("num_iterations") or next(
-        each.default for each in settings_of(job) if each.name == "num_iterations"
-    )
-    if steps.isdigit() and seconds is not None and not given.keys() & _OTHER_STEPS:
+    usual = {each.name: each.default for each in settings_of(job)}
+    steps = given.get("num_iterations") or usual["num_iterations"]
+    in_epochs = usual["epochs"] != "0" and "num_iterations" not in given
+    if steps.isdigit() and seconds is not None and not in_epochs and not given.keys() & _OTHER_STEPS:
         said.append(f"about {fmt.duration(int(steps) * seconds)} of steps")
     return ", ".join([*said, f"{parameters:,} parameters"])
 

@@ -128,7 +128,7 @@ def corrected(survey: Survey, way: Way, found: Seen) -> tuple[Survey, Prediction
         for term in (name,) if name == COMPUTE else (EXCHANGE, HANDLING, UPDATE, CALLS):
             each = ratio_name(way.strategy, term)
             ratios[each] = ratios.get(each, 1.0) * ratio
-    survey = dataclasses.replace(survey, ratios=ratios)
+    survey = dataclasses.replace(survey, ratios=ratios, other_s=survey.other_s * check.ratios.get(EXCHANGE, 1.0))
     if EXCHANGE not in check.ratios:
         left = found.seconds - predict(dataclasses.replace(survey, other_s=0.0), way).seconds
         survey = dataclasses.replace(survey, other_s=max(0.0, left))

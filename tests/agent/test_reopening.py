@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,6 +113,18 @@ def test_a_run_goes_on_with_the_settings_that_change(tmp_path: Path, stopped: bo
     runs.reopen(tmp_path, "digits-1", replace(specification("new"), config=change))
     assert protocol.decode(RunSpec, (place / "run.json").read_text()).config == {**before, **change}
     assert numbers(place) == [1, 2]
+
+
+def test_a_runs_length_is_counted_in_what_was_said_last(tmp_path: Path) -> None:
+    place = run_folder(tmp_path, finished(stopped=True))
+
+    def resumed(**change: str) -> Mapping[str, Any]:
+        runs.reopen(tmp_path, "digits-1", replace(specification("new"), config=change))
+        return protocol.decode(RunSpec, (place / "run.json").read_text()).config
+
+    assert resumed(epochs="3") == {"epochs": "3"}
+    assert resumed(seed="1") == {"epochs": "3", "seed": "1"}
+    assert resumed(num_iterations="900") == {"num_iterations": "900", "seed": "1"}
 
 
 def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 import pytest
-from textual.events import Key
+from textual.events import Key, Paste
 from textual.widgets import Input, Static
 
 from hetero_tui import events as ev
@@ -513,6 +513,15 @@ def type_ahead(app: HeteroApp, *keys: str) -> None:
     characters = {"tab": "\t", "colon": ":", "slash": "/"}
     for key in keys:
         app.post_message(Key(key, characters.get(key, key if len(key) == 1 else None)))
+
+
+async def test_pasted_text_reaches_a_field_without_what_a_terminal_would_obey(scenarios, open_app) -> None:
+    app = open_app(scenarios.up())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("slash")
+        app.post_message(Paste("\x1b[31mfast\x1b[2J\x07\thalf\u202e\r\nmore"))
+        await pilot.pause()
+        assert app.main.pane.table.filter == "fast half"
 
 
 async def test_keys_that_come_before_the_train_form_is_there_are_for_its_fields(scenarios, open_app) -> None:

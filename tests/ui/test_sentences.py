@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from hetero_tui.events import HostState, Level, RunChanged
 from hetero_tui.fold import apply
+from hetero_tui.runs import order
 from hetero_tui.state import WORKERS, LogLine, Phase
 from hetero_tui.ui.cells import state_words
 from hetero_tui.ui.details import details_lines, wrapped
@@ -143,6 +144,32 @@ def test_no_time_is_left_that_a_run_which_makes_no_steps_would_take(scenarios, l
     said = header_line(scenarios.training(), "", scenarios.NOW + later, UTC, 80, DARK).plain
     assert left in said
     assert ("left" in said) == (later == 0.0)
+
+
+@pytest.mark.parametrize(
+    ("state", "width", "words"),
+    [
+        ("faulty", 80, "● langu…l-e2c0  step 1,204/5,000"),
+        ("faulty", 200, "● language-model-e2c0  step"),
+        ("torn_down", 60, "■ langu…-e2c0 stopped at step 1,204"),
+        ("starting", 60, "◔ langua…el-e2c0 starting"),
+    ],
+)
+def test_a_long_name_of_a_run_is_shortened_in_its_middle_and_never_left_out(scenarios, state, width, words) -> None:
+    known = getattr(scenarios, state)()
+    known = replace(known, run=replace(known.run, run="language-model-e2c0"))
+    said = header_line(known, "", scenarios.NOW, UTC, width, DARK).plain
+    assert words in said, said
+    assert len(said) == width
+
+
+def test_a_large_number_of_steps_takes_no_run_and_no_time_out_of_a_narrow_header(scenarios) -> None:
+    state = scenarios.faulty()
+    state = replace(state, run=replace(state.run, iterations=1_000_000))
+    for width, words in ((80, "● text-7f3  step 1,204/1,000,000"), (60, "step 1,204/1,000,000")):
+        said = header_line(state, "", scenarios.NOW, UTC, width, DARK).plain
+        assert words in said, said
+        assert " left" in said, said
 
 
 def test_a_run_that_stops_is_said_to_and_has_no_time_left(scenarios) -> None:
@@ -298,12 +325,16 @@ def test_the_newest_evaluation_is_said_in_a_line_with_the_best(scenarios) -> Non
     assert evaluation_words(run) == "val loss 0.25, accuracy 93.1% at step 1,200, best at 1,000"
 
 
-def test_the_time_that_a_run_would_take_is_that_of_its_own_number_of_steps(scenarios) -> None:
+def test_the_time_that_a_run_would_take_is_that_of_its_own_number_of_steps(scenarios, monkeypatch) -> None:
     run = RunSummary(
         id="digits-1", job="digits", state=RunState.STOPPED, step=50, loss=1.0, started=0.0, ended=100.0,
         iterations=20_000, parameters=10,
     )  # fmt: skip
     state = replace(scenarios.up(), runs=(run,))
+    monkeypatch.setattr(order, "chosen_by", lambda job: {"epochs": 3, "num_iterations": 100})
+    assert "about" not in foot(state, "digits", {}), "the job counts epochs"
+    assert "about 33 min" in foot(state, "digits", {"num_iterations": "1000"}), "which that replaces"
+    monkeypatch.undo()
     assert "about 5 min of steps" in foot(state, "digits", {})  # the job's own number: 150 steps of 2 s
     assert "about 33 min" in foot(state, "digits", {"num_iterations": "1000"})
     assert "about" not in foot(state, "digits", {"epochs": "3"})

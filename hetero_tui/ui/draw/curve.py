@@ -86,23 +86,42 @@ def curve(
         lines.append(Text.assemble((text, palette.muted), (drawn, palette.accent)))
     lines.append(_steps_axis(first, last, labels_width + 1, columns, palette))
     if has_ticks:
-        columns_of = [(_column_of(fault.step, first, last, columns), str(fault.number)) for fault in marked]
-        ticks = ticks_line(columns_of, columns)
+        ticks = ticks_line([(_column_of(fault.step, first, last, columns), fault.number) for fault in marked], columns)
         lines.append(Text(" " * (labels_width + 1)).append(ticks, style=palette.warning))
     return lines
 
 
-def ticks_line(ticks: Sequence[tuple[int, str]], columns: int) -> str:
-    """Numbers at their columns; where there is no room for a number, ``+`` stands for it if there is for that."""
-    line = [" "] * columns
-    for column, number in ticks:
-        start = min(column, columns - len(number))
-        room = line[max(0, start - 1) : start + len(number) + 1]
-        if start >= 0 and all(cell == " " for cell in room):
-            line[start : start + len(number)] = number
-        elif line[column] == " ":
-            line[column] = "+"
-    return "".join(line)
+def ticks_line(ticks: Sequence[tuple[int, int]], columns: int) -> str:
+    """Numbers in ``columns`` cells, from pairs of column and number.
+
+    Numbers that would have no blank between them are written together, as ``3,4`` or ``3-6``, so that none is missing.
+    """
+
+    def start(column: int, numbers: Sequence[int]) -> int:
+        return max(0, min(column, columns - len(_listed(numbers))))
+
+    groups: list[tuple[int, list[int]]] = []
+    for tick, number in sorted(ticks):
+        column, numbers = tick, [number]
+        while groups and start(column, numbers) <= start(*groups[-1]) + len(_listed(groups[-1][1])):
+            column, before = groups.pop()
+            numbers = sorted(before + numbers)
+        groups.append((column, numbers))
+    line = ""
+    for group in groups:
+        line = line.ljust(start(*group)) + _listed(group[1])
+    return line[:columns].ljust(columns)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    """``3``, ``3,4``, ``3-6``, ``3-5,9``."""
+    rows: list[list[int]] = []
+    for number in numbers:
+        if rows and number == rows[-1][-1] + 1:
+            rows[-1].append(number)
+        else:
+            rows.append([number])
+    return ",".join(f"{row[0]}-{row[-1]}" if len(row) > 2 else ",".join(map(str, row)) for row in rows)
 
 
 def smoothed(points: Points, weight: float = 0.9) -> list[tuple[int, float]]:

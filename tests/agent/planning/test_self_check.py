@@ -79,6 +79,17 @@ def test_what_no_term_accounts_for_is_a_term_of_its_own() -> None:
     assert predict(fixed.of(("a",)), alone).seconds == pytest.approx(predict(fleet, alone).seconds + 0.5, rel=0.01)
 
 
+def test_what_no_term_accounts_for_is_corrected_as_well_once_it_is_less() -> None:
+    """It was seen in a run's first steps: while it stayed, the run was told every 24 steps that they took less."""
+    fleet = dataclasses.replace(survey([host("a", 40), host("b", 20)], parameters=1000), other_s=0.5)
+    way = Way(strategy="sync", hosts=("a", "b"))
+    before = predict(fleet, way)
+    found = Seen(seconds=before.seconds - 0.3, compute_s=before.term(COMPUTE))
+    fixed, predicted = self_check.corrected(fleet, way, found)
+    assert predicted.seconds == pytest.approx(found.seconds)
+    assert fixed.other_s == pytest.approx(0.2, rel=0.01)
+
+
 def test_later_plans_are_told_half_of_what_a_run_corrected_and_nothing_of_its_devices() -> None:
     first = dataclasses.replace(FLEET, ratios={COMPUTE: 1.2, EXCHANGE: 2.0}, other_s=0.1)
     now = dataclasses.replace(first, ratios={COMPUTE: 3.0, EXCHANGE: 8.0, "calls": 4.0}, other_s=0.3)

@@ -43,9 +43,33 @@ def test_a_fault_is_a_number_under_the_axis_at_its_step_and_nothing_in_the_curve
     assert abs(marked[-1].index("7") - 6 - 54 // 2) <= 1
 
 
-def test_faults_close_together_keep_a_number_and_a_sign_for_the_others() -> None:
-    assert ticks_line([(2, "1"), (3, "2"), (9, "3")], 12) == "  1+     3  "
-    assert ticks_line([(11, "14")], 12) == "          14"
+@pytest.mark.parametrize(
+    ("ticks", "line"),
+    [
+        ([(2, 1), (9, 2)], "  1      2  "),
+        ([(2, 1), (2, 2), (9, 3)], "  1,2    3  "),
+        ([(2, 1), (3, 2), (9, 3)], "  1,2    3  "),
+        ([(2, 1), (3, 2), (5, 3), (6, 4)], "  1-3 4     "),
+        ([(2, 8), (3, 9), (3, 12)], "  8,9,12    "),
+        ([(2, 8), (3, 9), (3, 12), (10, 10), (11, 11)], "  8-12      "),
+        ([(11, 14)], "          14"),
+        ([(9, 13), (11, 14)], "       13,14"),
+        ([], " " * 12),
+    ],
+)
+def test_each_fault_has_its_number_under_the_axis(ticks: list[tuple[int, int]], line: str) -> None:
+    assert ticks_line(ticks, 12) == line
+
+
+@given(st.lists(st.integers(0, 59), max_size=40))
+def test_no_fault_is_missing_under_the_axis(columns: list[int]) -> None:
+    line = ticks_line([(column, number) for number, column in enumerate(sorted(columns), start=1)], 60)
+    told: list[int] = []
+    for label in line.split():
+        for part in label.split(","):
+            first, _, last = part.partition("-")
+            told += range(int(first), int(last or first) + 1)
+    assert (len(line), told) == (60, [*range(1, len(columns) + 1)])
 
 
 def test_an_axis_never_shows_one_value_at_two_heights() -> None:
