@@ -1,6 +1,7 @@
 """How fast a model trains that is cut by layers over unlike hosts, beside what its plan said and what the cut allows.
 
-``python -m benchmarks.pipeline [--rates 1000,100] [--speeds 1,0.4,0.2] [--ways …] [--steps 8] [--csv FILE]``
+``python -m benchmarks.pipeline [--rates 1000,100] [--speeds 1,0.4,0.2] [--ways …] [--peers …] [--steps 8]
+[--csv FILE]``
 
 The hosts are those of :mod:`benchmarks.lab` (Linux, root): name spaces on this computer with shaped links; a device's
 computation is real, and stretched by a sleep to the pace of a device of its speed. The model is like ``text``'s, with
@@ -13,8 +14,16 @@ computation is real, and stretched by a sleep to the pace of a device of its spe
 - ``of bound``: ``bound`` over ``measured``: 1.00 would be a pipeline without any waste;
 - ``of one``: samples a second over those of the fastest host alone (the same run with that host only, ``sync``).
 
-``in_flight=1`` is what HeteroShard does (one micro-batch in flight); the cut is then the best for that, which may be
-one host. ``--foreseen`` runs nothing: it prints what the planner foresees for 2, 3 and 5 hosts and a model of 24 layers
+``in_flight=1`` is one micro-batch in flight; the cut is then the best for that, which may be one host. Then the peers
+(:mod:`benchmarks.peers.pipelining`) train the same model on the same hosts at the same pace, without a plan:
+
+- ``same``: torch.distributed.pipelining (gloo), 1F1B, cut as in the first run of ours, on the same hosts;
+- ``even``: the same with as many layers on each host, as one cuts who knows no speeds;
+- ``one``: HeteroShard's scheme: one micro-batch in flight, as many layers on each host.
+
+``apart`` is the largest relative difference of their weights from those of one process after all steps.
+
+``--foreseen`` runs nothing: it prints what the planner foresees for 2, 3 and 5 hosts and a model of 24 layers
 that exchange 1.5 MB, and how many times as long a step takes with one micro-batch in flight and fp32: with the same
 cut, and with as many layers on each host.
 """
@@ -22,24 +31,43 @@ cut, and with as many layers on each host.
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
+import math
 import statistics
+import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.lab import SETUP_DEADLINE, Fleet, open_fleet, write_csv
+from safetensors.torch import load_file
+from torch import Tensor
+
+from benchmarks.lab import SETUP_DEADLINE, Fleet, Plan, job_of, last_line, open_fleet, write_csv
 from benchmarks.ours import OurWay
+from benchmarks.peers import environment, runner
+from benchmarks.peers.pipelining import WEIGHTS
+from benchmarks.sized_text import Deep
 from remote_agent.planning import cuts
 from remote_agent.planning.blocks import BlockCost, DeviceBlocks
 from remote_agent.planning.cuts import Links, least_seconds
+from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.planning.survey import Host
 from remote_agent.protocol import Event, PlanMade, RunFailed, Step
 from tests.lab.product import HeteroTui, event, setting
+from tests.training import plain
 
 JOB = f"{Path(__file__).with_name('sized_text.py')}:Deep"
 
 WAYS = ("pipeline", "pipeline:codec=int8", "pipeline:in_flight=1")
+
+PEERS = {"same": "1f1b", "even": "1f1b", "one": "one"}
+"""Ways of :mod:`benchmarks.peers.pipelining`, with their schedules."""
+
+PEER_MODULE = "benchmarks.peers.pipelining"
 
 ONE = "one process"
 
@@ -58,6 +86,8 @@ class Row:
     measured: float
     bound: float
     cut: str
+    hosts: tuple[str, ...] = ()
+    bounds: tuple[int, ...] = ()
 
     @property
     def of_bound(self) -> float:
@@ -78,9 +108,11 @@ HEAD = (
 def line(row: Row, one: float | None) -> str:
     """A row of the table; ``one``: seconds of the fastest host alone."""
     of_one = "" if one is None else f"{one / row.measured:.2f}"
+    foreseen = f"{row.predicted:>7.3f} s", f"{row.off:>+6.1%}", f"{row.bound:>5.3f} s", f"{row.of_bound:>8.2f}"
+    predicted, off, bound, of_bound = ("n/a",) * 4 if math.isnan(row.predicted) else foreseen
     return (
-        f"{row.way:34} {row.rate_mbit:>6g} {row.predicted:>7.3f} s {row.measured:>7.3f} s {row.off:>+6.1%}"
-        f" {row.bound:>5.3f} s {row.of_bound:>8.2f} {of_one:>6}  {row.cut}"
+        f"{row.way:34} {row.rate_mbit:>6g} {predicted:>9} {row.measured:>7.3f} s {off:>6} {bound:>7} {of_bound:>8}"
+        f" {of_one:>6}  {row.cut}"
     )
 
 
@@ -107,6 +139,8 @@ def row_of(way: str, rate: float, events: Sequence[Event]) -> Row:
         measured=statistics.median(seconds),
         bound=bound,
         cut=cut + flying,
+        hosts=tuple(each.worker.partition("/")[0] for each in plan.stages),
+        bounds=(0, *(each.last for each in plan.stages)),
     )
 
 
@@ -138,6 +172,84 @@ def run(
     finally:
         product.run("down", "--yes", "--json")
     return rows
+
+
+def beside(
+    fleet: Fleet, names: Sequence[str], ours: Row, rate: float, plan: Plan, one: float | None = None
+) -> list[Row]:
+    """The peers of these names once; ``ours`` is the run whose cut ``same`` has.
+
+    Raises:
+        RuntimeError: one failed.
+    """
+    reference = runner.calibrate(fleet, plan)
+    all_hosts, expected, rows = tuple(host.name for host in fleet.lab.hosts), plain_weights(plan), []
+    even = tuple(round(number * Deep.depth / len(all_hosts)) for number in range(len(all_hosts) + 1))
+    for name in names:
+        hosts, bounds = (ours.hosts, ours.bounds) if name == "same" else (all_hosts, even)
+        seconds, weights = peer_run(fleet, plan, reference, PEERS[name], hosts, bounds)
+        apart = max(plain.errors(weights, expected).values())
+        stages = ", ".join(
+            f"{host} {last - first}" for host, (first, last) in zip(hosts, pairwise(bounds), strict=True)
+        )
+        row = Row(
+            way=f"{name}: {PEERS[name]} of torch",
+            rate_mbit=rate,
+            steps=len(seconds) - 1,
+            predicted=math.nan,
+            measured=statistics.median(seconds[1:]),
+            bound=math.nan,
+            cut=f"{stages}; apart {apart:.1e}",
+            hosts=tuple(hosts),
+            bounds=tuple(bounds),
+        )
+        rows.append(row)
+        print(line(row, one), flush=True)
+    return rows
+
+
+def plain_weights(plan: Plan) -> dict[str, Tensor]:
+    """Those of one process after the plan's steps."""
+    job = job_of(plan)
+    config = dataclasses.replace(job.config, batch_size=plan.batch, seed=plan.seed, num_iterations=plan.steps)
+    return plain.train(job, config)
+
+
+def peer_run(
+    fleet: Fleet, plan: Plan, reference: DeviceProfile, schedule: str, hosts: Sequence[str], bounds: Sequence[int]
+) -> tuple[list[float], dict[str, Tensor]]:
+    """Seconds of each step, and the weights at the end.
+
+    Raises:
+        RuntimeError: it failed, or took too long.
+    """
+    chosen = [fleet.lab.host(name) for name in hosts]
+    speeds = dict(zip((host.name for host in fleet.lab.hosts), fleet.speeds, strict=True))
+    variant = f"{schedule}:{','.join(map(str, bounds))}"
+    each = [
+        dataclasses.replace(
+            runner.settings_of(fleet, plan, reference, hosts=len(chosen), rank=rank, variant=variant),
+            addresses=tuple(host.address for host in chosen),
+            speeds=tuple(speeds[name] for name in hosts),
+        )
+        for rank in range(len(chosen))
+    ]
+    python, deadline = environment.python_with("")[0], plan.seconds + SETUP_DEADLINE
+    try:
+        with ThreadPoolExecutor(len(chosen)) as pool:
+            done = list(
+                pool.map(lambda host, own: runner.start(host, python, PEER_MODULE, own, deadline), chosen, each)
+            )
+    except subprocess.TimeoutExpired as late:
+        raise RuntimeError(f"{variant} did not end within {late.timeout:.0f} s") from late
+    finally:
+        for host in chosen:
+            runner.end_processes(host, PEER_MODULE)
+    for one in done:
+        if one.returncode:
+            raise RuntimeError(f"{variant}: {last_line(one.stderr)}")
+    weights = {name: value for host in chosen for name, value in load_file(host.home / WEIGHTS).items()}
+    return json.loads(done[0].stdout.splitlines()[-1])["seconds"], weights
 
 
 FLEETS = ((1.0, 0.4), (1.0, 0.4, 0.2), (1.0, 0.8, 0.4, 0.4, 0.2), (1.0,) * 5)
@@ -190,6 +302,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rates", default="1000,100", metavar="MBIT,…", help="speeds of the links (default: 1000,100)")
     parser.add_argument("--speeds", default="1,0.4,0.2", help="the hosts' simulated speeds (default: 1,0.4,0.2)")
     parser.add_argument("--ways", default=",".join(WAYS), help="strategy[:setting=value…] with commas between")
+    parser.add_argument("--peers", default=",".join(PEERS), help="with commas between, or none (default: all)")
     parser.add_argument("--batch", type=int, default=32, help="samples of a step (default: 32)")
     parser.add_argument("--steps", type=int, default=8, help="of each run (default: 8)")
     parser.add_argument("--no-one", action="store_true", help="without the fastest host alone")
@@ -200,6 +313,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ways = [(way.name.removeprefix("ours:"), way) for way in map(OurWay.parse, options.ways.split(","))]
         speeds = tuple(float(speed) for speed in options.speeds.split(","))
         rates = tuple(float(rate) for rate in options.rates.split(","))
+        peers = [] if options.peers == "none" else options.peers.split(",")
+        if unknown := [name for name in peers if name not in PEERS]:
+            raise ValueError(f"--peers {unknown[0]}: there are {', '.join(PEERS)}")
     except ValueError as error:
         parser.error(str(error))
     if options.foreseen:
@@ -210,6 +326,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for link, codec in ((1000.0, "fp32"), (100.0, "int8"), (100.0, "fp32")):
                 print(foreseen(fleet_speeds, link, codec))
         return 0
+    plan = Plan(
+        job=JOB,
+        job_class="benchmarks.sized_text:Deep",
+        batch=options.batch,
+        seed=0,
+        steps=options.steps,
+        seconds=options.steps * STEP_DEADLINE,
+        snapshot_every=0,
+        round_steps=0,
+    )
     print("Simulated: device speeds by a sleep, links by tc. Real: computation, traffic, the optimizer's step.")
     print(HEAD)
     rows: list[Row] = []
@@ -220,7 +346,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         one = rows[0].measured if rows else None
         for rate in rates:
             with open_fleet(rate, speeds) as fleet:
-                rows += run(fleet, ways, rate, options.batch, options.steps, one)
+                found = run(fleet, ways, rate, options.batch, options.steps, one)
+                rows += found + (beside(fleet, peers, found[0], rate, plan, one) if peers else [])
     except RuntimeError as error:
         print(f"stopped: {error}", file=sys.stderr)
         return 1

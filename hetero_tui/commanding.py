@@ -76,7 +76,8 @@ async def follow_script(session: Session, output: Output, run: str) -> int:
     output.ring(f"{run} {summary.state}")
     last = happened[-1]
     if isinstance(last, protocol.RunFailed):
-        output.complain(f"hetero-tui: {last.host}: {last.cause}")
+        hint = f" -> {last.hint}" if last.hint else ""
+        output.complain(f"hetero-tui: {last.host}: {last.cause}{hint}")
     elif not summary.state.final or summary.state is RunState.LOST:
         output.complain(f"hetero-tui: {head}: {run} ended without a last word")
     return DONE if isinstance(last, protocol.RunFinished) else FAILED

@@ -46,9 +46,7 @@ def export(place: Path, form: str) -> protocol.Exported:
     Raises:
         TrainingError: there is none, or it can't have that form.
     """
-    from remote_agent.training.checkpoint import checkpoint
-
-    found = checkpoint.find(place)
+    found = _newest(place)
     into = place / EXPORTS / form
     shutil.rmtree(into, ignore_errors=True)
     into.mkdir(parents=True)
@@ -70,11 +68,19 @@ def model_of(place: Path) -> tuple[Checkpoint, Job, TrainingConfig, nn.Module]:
     Raises:
         TrainingError: there is none, or the model can't be made or does not fit.
     """
-    from remote_agent.training.checkpoint import checkpoint
-
-    found = checkpoint.find(place)
+    found = _newest(place)
     loaded, config = _job_of(place)
     return found, loaded, config, _filled(loaded, config, found)
+
+
+def _newest(place: Path) -> Checkpoint:
+    from remote_agent.training.checkpoint import checkpoint
+    from remote_agent.training.errors import JobError
+
+    if not any((place / checkpoint.FOLDER).glob("step-*.json")):
+        hint = "a run that trains gets one within its first minute; a script or a sweep has none"
+        raise JobError("it has no checkpoint yet", hint=hint)
+    return checkpoint.find(place)
 
 
 def _job_of(place: Path) -> tuple[Job, TrainingConfig]:
@@ -89,9 +95,10 @@ def _filled(loaded: Job, config: TrainingConfig, found: Checkpoint) -> nn.Module
     from remote_agent.training import job
     from remote_agent.training.errors import JobError
 
+    weights = found.weights()  # at once: a run that trains removes it after a while
     model = job.create_model(loaded.factory, config.seed, config)
     try:
-        model.load_state_dict(found.weights())
+        model.load_state_dict(weights)
     except RuntimeError as error:
         raise JobError("the checkpoint does not fit the model that the job makes now", detail=str(error)) from error
     return model

@@ -148,6 +148,10 @@ class Task:
         loss: Tensor = self.job.loss(model or self.model, self._data.batch(indices))
         return loss
 
+    def job_batch(self, step: int) -> Any:
+        """The samples of step ``step`` (from 1), as the job's data gives them."""
+        return self._data.batch(self.whole_batch(step))
+
     def gradient(self, indices: Tensor) -> None:
         """Leave the mean gradient of these samples in ``model``, at the pace of this host's simulated device."""
         started = time.perf_counter()

@@ -150,7 +150,7 @@ def parse_parameter(text: str, known: Mapping[str, Any], *, is_open: bool = Fals
             raise ValueError("needs LOW..HIGH, or different values with commas between them")
         return Parameter(name=name, choices=choices)
     match = _RANGE.fullmatch(values)
-    if match is None or match["scale"] not in (None, ":log"):
+    if match is None or "..." in values or match["scale"] not in (None, ":log"):
         raise ValueError("a range is LOW..HIGH or LOW..HIGH:log")
     try:
         low, high = float(match["low"]), float(match["high"])

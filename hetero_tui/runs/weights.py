@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 from hetero_tui import deadlines
@@ -27,16 +28,19 @@ async def fetch_weights(transport: Transport, cluster: str, run: str, form: str,
 
     Raises:
         RunError: the run has no checkpoint, or it can't have that form.
-        UsageError: ``path`` can't be written.
+        UsageError: ``path`` can't be written, or is a folder that has other files.
         HostError: the head failed at it.
     """
     words = ("--folder", agent.home_folder(cluster), "--run", run, "--format", form)
     done = await agent.call(transport, cluster, "weights", *words, step=STEP, deadline=deadlines.EXPORT)
     if done is None or done.exit_status != 0:
         said = last_lines(done.stderr, 1) if done is not None else "no agent there"
-        cause, _, hint = said.partition(" -> ")
+        ended = f"the export ended on {transport.host} without a word -> its memory has to hold the whole model"
+        cause, _, hint = (said or ended).partition(" -> ")
         raise RunError(f"{run}: {cause}", step=STEP, hint=hint)
     found = agent.answer(protocol.Exported, transport.host, done, step=STEP)
+    if form not in SINGLE:
+        refuse_others(path, found.files)
     for name, size in found.files.items():
         if not _NAME.fullmatch(name):
             raise agent.refused(transport.host, protocol.ProtocolError(f"{name!r} is no file name"), STEP)
@@ -59,3 +63,19 @@ async def fetch_weights(transport: Transport, cluster: str, run: str, form: str,
         finally:
             draft.unlink(missing_ok=True)
     return found.step
+
+
+def refuse_others(folder: Path, names: Collection[str]) -> None:
+    """Refuse a folder with other files than these: a library would read weights of another export beside them.
+
+    Raises:
+        UsageError: it has some.
+    """
+    there = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+    others = [name for name in there if name not in names and not name.startswith(".")]
+    if others:
+        raise UsageError(
+            f"{folder} has files that are not of this export, such as {others[0]}",
+            step=STEP,
+            hint="name a new folder with --output, or empty this one",
+        )

@@ -11,18 +11,20 @@ tokens, so that none is padding. It needs ``transformers`` on the hosts (the ext
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from array import array
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from safetensors import SafetensorError
+from safetensors import safe_open
 from torch import Tensor, nn
 from torch.nn import functional
 
-from remote_agent.errors import first_line
 from remote_agent.job_settings import LanguageModel
 from remote_agent.models.adapters import CannotAdapt, adapt
 from remote_agent.training.config import TrainingConfig
@@ -30,8 +32,17 @@ from remote_agent.training.errors import JobError
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 ENDINGS = (".jsonl", ".txt")
+_UTF8 = "utf-8-sig"  # Windows' programs write a mark before the text
 _AT_ONCE = 256
 """Texts that are tokenized at a time."""
+
+_PIECE = 1 << 20
+"""Characters of a text that are tokenized at a time: a tokenizer takes a hundred times their memory."""
+
+_UNQUANTIZED = "name the folder of the model in float32 or bfloat16; quantize=nf4 makes four bits of it"
+
+_INTEGERS = ("I", "U", "BOOL")
+"""How safetensors begin the names of types that are no weights."""
 
 
 class LanguageModelJob:
@@ -126,6 +137,8 @@ class LanguageModelJob:
         if not (folder / "config.json").is_file():
             what = "no config.json" if folder.is_dir() else "not a folder on this host"
             hint = "name a folder of a Hugging Face model that every host has at this path"
+            if (folder / "adapter_config.json").is_file():
+                what, hint = "an adapter without its model", "export the run that made it with --format merged"
             raise JobError(f"model={self.settings.model}: {what}", hint=hint)
         if not self.settings.from_scratch and not any((folder / name).is_file() for name in WEIGHTS):
             there = sorted(path.name for path in folder.glob("*.bin"))
@@ -136,21 +149,22 @@ class LanguageModelJob:
     def _read_model(self) -> nn.Module:
         """The folder's model; transformers alone would fill what is missing there with random numbers."""
         named, folder = f"model={self.settings.model}", self._folder()
+        damaged = "copy the folder again: a file of weights is cut off or damaged"
         try:
-            made, about = _transformers().AutoModelForCausalLM.from_pretrained(
-                folder,
-                dtype=torch.float32,
-                local_files_only=True,
-                use_safetensors=True,
-                ignore_mismatched_sizes=True,  # they are told below
-                output_loading_info=True,
-            )
+            with _reading(f"{named}: its weights can't be read", damaged):
+                self._refuse_integers(folder)
+                made, about = _transformers().AutoModelForCausalLM.from_pretrained(
+                    folder,
+                    dtype=torch.float32,
+                    local_files_only=True,
+                    trust_remote_code=False,
+                    use_safetensors=True,
+                    ignore_mismatched_sizes=True,  # they are told below
+                    output_loading_info=True,
+                )
         except FileNotFoundError as error:
             name = Path(error.filename or str(error).split()[-1]).name
             raise JobError(f"{named}: {name} is missing", hint="copy the whole folder") from error
-        except SafetensorError as error:
-            hint = "copy the folder again: a file of weights is cut off or damaged"
-            raise JobError(f"{named}: its weights can't be read: {first_line(error)}", hint=hint) from error
         if wrong := sorted(about["mismatched_keys"]):
             name, there, wanted = wrong[0]
             cause = f"{name} is of shape {tuple(there)}, and config.json says {tuple(wanted)}"
@@ -162,11 +176,32 @@ class LanguageModelJob:
         found: nn.Module = made
         return found
 
+    def _refuse_integers(self, folder: Path) -> None:
+        """Refuse weights in a form that would be taken for their values (int8 without its scales).
+
+        Raises:
+            JobError: there are some.
+            SafetensorError, OSError: a file can't be read.
+        """
+        for path in sorted(folder.glob("*.safetensors")):
+            with safe_open(path, "pt") as file:
+                kinds = {name: str(file.get_slice(name).get_dtype()) for name in file.keys()}  # noqa: SIM118 - no mapping
+            wrong = [name for name, kind in kinds.items() if name.endswith("weight") and kind.startswith(_INTEGERS)]
+            if wrong:
+                cause = f"{wrong[0]} is {kinds[wrong[0]]} in {path.name}, a quantized form that is not known here"
+                raise JobError(f"model={self.settings.model}: {cause}", hint=_UNQUANTIZED)
+
     def _config(self) -> Any:
-        try:
-            return _transformers().AutoConfig.from_pretrained(self._folder(), local_files_only=True)
-        except (OSError, ValueError, KeyError) as error:
-            raise JobError(f"model={self.settings.model}: {first_line(error)}") from error
+        hint = "name the folder of a causal language model, with the config.json that belongs to it"
+        with _reading(f"model={self.settings.model}: config.json can't be used", hint):
+            found = _transformers().AutoConfig.from_pretrained(
+                self._folder(), local_files_only=True, trust_remote_code=False
+            )
+        if quantized := getattr(found, "quantization_config", None):
+            kind = quantized.get("quant_method") if isinstance(quantized, dict) else None
+            cause = f"its weights are quantized already{f' ({kind})' if kind else ''}"
+            raise JobError(f"model={self.settings.model}: {cause}", hint=_UNQUANTIZED)
+        return found
 
     def made_from(self) -> list[Path]:
         """The files that the model is made from; none: it is not made from files."""
@@ -175,13 +210,13 @@ class LanguageModelJob:
 
     def outline(self) -> nn.Module:
         """The model without memory: its modules and shapes."""
-        config = self._config()
-        try:
-            with torch.device("meta"):
-                made: nn.Module = _transformers().AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-        except (ValueError, KeyError) as error:
-            hint = "name a causal language model, such as Llama, Mistral, Qwen2, Gemma 2, GPT-NeoX or GPT-2"
-            raise JobError(f"model={self.settings.model}: {first_line(error)}", hint=hint) from error
+        named, config = f"model={self.settings.model}", self._config()
+        hint = "name a causal language model, such as Llama, Mistral, Qwen2, Gemma 2, GPT-NeoX or GPT-2"
+        with _reading(f"{named}: config.json describes no model that can be built", hint), torch.device("meta"):
+            made: nn.Module = _transformers().AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        own: Any = made.config
+        if type(own) in _transformers().MODEL_FOR_MASKED_LM_MAPPING and not getattr(own, "is_decoder", False):
+            raise JobError(f"{named}: a {type(made).__name__} sees the tokens that it would have to predict", hint=hint)
         return made.eval()  # as one that is read
 
     def _tokenizer(self) -> Any:
@@ -194,15 +229,14 @@ class LanguageModelJob:
         which = f"tokenizer={named}" if self.settings.tokenizer else f"model={named}"
         if not Path(named).expanduser().is_dir():
             raise JobError(f"{which}: not a folder on this host", hint="it has to have tokenizer.json")
-        try:
-            tokenizer = _transformers().AutoTokenizer.from_pretrained(Path(named).expanduser(), local_files_only=True)
-        except (OSError, ValueError, KeyError, ImportError) as error:
-            hint = "name its folder with tokenizer=FOLDER: it has tokenizer.json"
-            is_there = (Path(named).expanduser() / "tokenizer.json").is_file()
-            why = f"can't be read there: {first_line(error)}" if is_there else "is there: tokenizer.json is missing"
-            raise JobError(f"{which}: no tokenizer {why}", hint=hint) from error
-        config = self._config()
-        known, ids = int(config.get_text_config().vocab_size), max(tokenizer.get_vocab().values(), default=-1)
+        transformers, is_there = _transformers(), (Path(named).expanduser() / "tokenizer.json").is_file()
+        what = "its tokenizer can't be read" if is_there else "no tokenizer is there: tokenizer.json is missing"
+        with _reading(f"{which}: {what}", "name its folder with tokenizer=FOLDER: it has tokenizer.json"):
+            tokenizer = transformers.AutoTokenizer.from_pretrained(
+                Path(named).expanduser(), local_files_only=True, trust_remote_code=False
+            )
+            ids = max(tokenizer.get_vocab().values(), default=-1)
+        known = int(self._config().get_text_config().vocab_size)
         if ids < 0:
             raise JobError(f"{which}: its tokenizer has no tokens", hint="name one with tokenizer=FOLDER")
         if ids >= known:
@@ -218,10 +252,14 @@ class LanguageModelJob:
             JobError: there is none, or a file can't be read.
         """
         place = Path(self.settings.data).expanduser()
-        files = sorted(path for path in place.rglob("*") if path.suffix in ENDINGS) if place.is_dir() else [place]
+        files = [place]
+        if place.is_dir():
+            files = sorted(path for path in place.rglob("*") if path.suffix in ENDINGS and path.is_file())
         hint = "name a .jsonl or .txt file, or a folder of them, on the head"
         if not place.exists():
             raise JobError(f"data={self.settings.data}: not there", hint=hint)
+        if not place.is_dir() and not place.is_file():
+            raise JobError(f"data={self.settings.data}: neither a file nor a folder", hint=hint)
         if not files or files[0].suffix not in ENDINGS:
             raise JobError(f"data={self.settings.data}: no {' or '.join(ENDINGS)} file", hint=hint)
         found = False
@@ -237,27 +275,34 @@ class LanguageModelJob:
         wanted = self.settings.text_field
         try:
             if path.suffix == ".txt":
-                yield path.read_text(encoding="utf-8")
+                yield path.read_text(encoding=_UTF8)
                 return
-            with path.open(encoding="utf-8") as lines:
+            with path.open(encoding=_UTF8) as lines:
                 for number, line in enumerate(lines, start=1):
                     if not line.strip():
                         continue
                     entry = json.loads(line)
                     if not isinstance(entry, dict) or not isinstance(entry.get(wanted), str):
                         there = ", ".join(map(str, entry)) if isinstance(entry, dict) else f"a {type(entry).__name__}"
+                        if isinstance(entry, dict) and wanted in entry:
+                            there = json.dumps(entry[wanted])[:40]
                         hint = "say which field has the text with text_field=NAME"
                         raise JobError(f"{path.name}, line {number}: no text in {wanted!r}; it has {there}", hint=hint)
+                    entry[wanted].encode()
                     yield entry[wanted]
-        except json.JSONDecodeError as error:
-            raise JobError(f"{path.name}, line {number}: it is no JSON: {error.msg}") from error
+        except UnicodeEncodeError as error:
+            raise JobError(f"{path.name}, line {number}: its text has half a character: {error.reason}") from error
         except (OSError, UnicodeDecodeError) as error:
             raise JobError(f"data: {path} can't be read: {error}", hint="it has to be text in UTF-8") from error
+        except (ValueError, RecursionError) as error:
+            said = error.msg if isinstance(error, json.JSONDecodeError) else _first_line(error)
+            hint = "each line of a .jsonl file is a JSON object with a text"
+            raise JobError(f"{path.name}, line {number}: it is no JSON: {said}", hint=hint) from error
 
     def _samples(self) -> tuple[Samples, int]:
         """All samples, and how many of them are held out."""
         tokenizer, context = self._tokenizer(), self.settings.context
-        tokens: list[int] = []
+        tokens = array("i")
         waiting: list[str] = []
 
         def take() -> None:
@@ -268,11 +313,17 @@ class LanguageModelJob:
             waiting.clear()
 
         for text in self._texts():
-            waiting.append(text)
+            *begun, rest = _pieces(text)
+            if begun:
+                take()  # in their order
+            for piece in begun:
+                tokens.extend(tokenizer(piece, add_special_tokens=False)["input_ids"])
+            waiting.append(rest)
             if len(waiting) >= _AT_ONCE:
                 take()
         take()
-        samples = Samples(torch.tensor(tokens, dtype=torch.int32), max(0, len(tokens) - 1) // context, context)
+        known = torch.from_numpy(np.array(tokens, dtype=np.int32))
+        samples = Samples(known, max(0, len(tokens) - 1) // context, context)
         held_out = min(round(len(samples) * self.settings.validation_fraction), len(samples) - 1)
         if len(samples) < 1:
             cause = f"its {len(tokens):,} tokens are fewer than one sample of {context} and the token after it"
@@ -313,3 +364,32 @@ def _transformers() -> Any:
         raise JobError("this host has no transformers, which hf-lm needs", hint=hint) from error
     transformers.utils.logging.disable_progress_bar()
     return transformers
+
+
+@contextlib.contextmanager
+def _reading(what: str, hint: str) -> Iterator[None]:
+    """Say ``what`` of whatever transformers raises at files that are not as it expects them; it checks few of them."""
+    try:
+        yield
+    except (JobError, FileNotFoundError):
+        raise
+    except Exception as error:
+        said = _first_line(error)
+        if isinstance(error, LookupError | TypeError | AttributeError):  # their text alone says little
+            said = f"{type(error).__name__}: {said}"
+        raise JobError(f"{what}: {said}", hint=hint) from error
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """The text in pieces of :data:`_PIECE` characters, cut at the ends of lines or words where there are any."""
+    while len(text) > _PIECE:
+        ends = (text.rfind(mark, 1, _PIECE) for mark in ("\n", " "))
+        at = next((end for end in ends if end > 0), _PIECE)
+        yield text[:at]
+        text = text[at:]
+    yield text
+
+
+def _first_line(error: BaseException) -> str:
+    first, *others = (str(error).strip() or type(error).__name__).splitlines()
+    return f"{first} {others[0].strip()}" if others and first.endswith(":") else first

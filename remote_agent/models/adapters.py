@@ -8,6 +8,7 @@ step is computed with the model as it was.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -61,7 +62,7 @@ def adapt(model: nn.Module, *, four_bits: bool, rank: int, alpha: float, targets
         targets: last parts of the names of layers that get an adapter; none: all but the output layer.
 
     Raises:
-        CannotAdapt: there is no layer of such a name.
+        CannotAdapt: there is no layer of such a name, or none of such a rank.
     """
     linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     known = sorted({_last(name) for name in linear})
@@ -75,6 +76,7 @@ def adapt(model: nn.Module, *, four_bits: bool, rank: int, alpha: float, targets
     if not targets and _HEADS.issuperset(known):
         hint = "name layers with lora_targets, or train it with lora_rank=0"
         raise CannotAdapt(f"a {type(model).__name__} has no linear layers but its output layer", hint=hint)
+    _refuse_rank(rank, [layer for name, layer in linear.items() if not targets or _last(name) in targets])
     tied = _tied(model)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
@@ -85,6 +87,17 @@ def adapt(model: nn.Module, *, four_bits: bool, rank: int, alpha: float, targets
         parent = model.get_submodule(name.rpartition(".")[0])
         setattr(parent, _last(name), LoraLinear(base, rank, alpha) if chosen else base)
     return model
+
+
+def _refuse_rank(rank: int, layers: Sequence[nn.Linear]) -> None:
+    """Refuse a rank that no layer can have; a larger one costs memory and gives nothing.
+
+    Raises:
+        CannotAdapt: it is.
+    """
+    most = max(min(layer.in_features, layer.out_features) for layer in layers)
+    if rank > most:
+        raise CannotAdapt(f"lora_rank={rank}: no layer has a rank above {most}", hint=f"set lora_rank={most} or less")
 
 
 def adapters_of(model: nn.Module) -> dict[str, LoraLinear]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from remote_agent import jobs
+from remote_agent.jobs import language_model
 from remote_agent.protocol import CLUSTER_MARK
 from remote_agent.training import job
 from remote_agent.training.config import TrainingConfig
@@ -129,11 +131,38 @@ def test_stages_of_a_pipeline_give_the_weights_of_one_process(ordered: Ordered, 
     assert_close({name: found[name] for name in wanted}, {name: expected[name] for name in wanted})
 
 
+CONFIGS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "config-cut-off": lambda config: json.dumps(config)[:90],
+    "config-empty": lambda config: "",
+    "config-list": lambda config: "[1]",
+    "config-without-type": lambda config: {name: value for name, value in config.items() if name != "model_type"},
+    "config-of-no-type": lambda config: config | {"model_type": "nonesuch"},
+    "config-vocabulary": lambda config: config | {"vocab_size": None},
+    "config-heads": lambda config: config | {"hidden_size": "sixteen"},
+    "config-own-code": lambda config: config | {"model_type": "mine", "auto_map": {"AutoConfig": "config.Mine"}},
+    "config-quantized": lambda config: config | {"quantization_config": {"bits": 4, "quant_method": "gptq"}},
+    "config-bert": lambda config: config | {"model_type": "bert"},
+    "config-t5": lambda config: config | {"model_type": "t5"},
+}
+TOKENIZERS = {"tokenizer-cut-off": '{"version": "1.0", "trun', "tokenizer-object": "{}", "tokenizer-list": "[]"}
+INDICES = {"index-cut-off": '{"weight_m', "index-without-map": '{"metadata": {}}', "index-list": "[]"}
+
+
 def broken(folder: Path, name: str) -> Path:
     """A copy of the model with something wrong."""
     place = folder / name
     if not place.exists():
         tiny_models.save(place)
+        if name in CONFIGS:
+            changed = CONFIGS[name](json.loads((place / "config.json").read_text()))
+            (place / "config.json").write_text(changed if isinstance(changed, str) else json.dumps(changed))
+        if name in TOKENIZERS:
+            (place / "tokenizer.json").write_text(TOKENIZERS[name])
+        if name in INDICES:
+            (place / "model.safetensors").rename(place / "model-00001-of-00001.safetensors")
+            (place / "model.safetensors.index.json").write_text(INDICES[name])
+        if name == "adapter":
+            (place / "config.json").rename(place / "adapter_config.json")
         if name == "empty":
             (place / "model.safetensors").unlink()
         if name == "pickled":
@@ -143,20 +172,26 @@ def broken(folder: Path, name: str) -> Path:
         if name == "no-tokenizer":
             for path in place.glob("token*"):
                 path.unlink()
-        weights = place / "model.safetensors"
-        if name == "cut-off":
-            weights.write_bytes(weights.read_bytes()[:3000])
-        if name in ("layer-missing", "layer-of-another"):
-            tensors = load_file(weights)
-            changed = tensors.pop("model.layers.2.mlp.up_proj.weight")
-            if name == "layer-of-another":
-                tensors["model.layers.2.mlp.up_proj.weight"] = changed[:, :8].contiguous()
-            save_file(tensors, weights, metadata={"format": "pt"})
-        if name == "file-missing":
-            weights.unlink()
-            map_ = {"model.norm.weight": "model-00001-of-00002.safetensors"}
-            (place / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": map_}))
+        spoil_weights(place / "model.safetensors", name)
     return place
+
+
+def spoil_weights(weights: Path, name: str) -> None:
+    if name == "cut-off":
+        weights.write_bytes(weights.read_bytes()[:3000])
+    if name == "int8":
+        tensors = {key: value.to(torch.int8) for key, value in load_file(weights).items()}
+        save_file(tensors, weights, metadata={"format": "pt"})
+    if name in ("layer-missing", "layer-of-another"):
+        tensors = load_file(weights)
+        changed = tensors.pop("model.layers.2.mlp.up_proj.weight")
+        if name == "layer-of-another":
+            tensors["model.layers.2.mlp.up_proj.weight"] = changed[:, :8].contiguous()
+        save_file(tensors, weights, metadata={"format": "pt"})
+    if name == "file-missing":
+        weights.unlink()
+        map_ = {"model.norm.weight": "model-00001-of-00002.safetensors"}
+        weights.with_suffix(".safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": map_}))
 
 
 @pytest.mark.parametrize(
@@ -167,6 +202,14 @@ def broken(folder: Path, name: str) -> Path:
         ("large-tokenizer", "its numbers go up to 57, the model knows 24"),
         ("no-tokenizer", "no tokenizer is there: tokenizer.json is missing"),
         ("elsewhere", "not a folder on this host"),
+        ("adapter", "an adapter without its model (export the run"),
+        *((name, "config.json can't be used: ") for name in list(CONFIGS)[:6]),
+        ("config-heads", "config.json "),
+        ("config-own-code", "config.json can't be used: "),
+        ("config-quantized", "its weights are quantized already (gptq)"),
+        ("config-bert", "a BertLMHeadModel sees the tokens that it would have to predict"),
+        ("config-t5", "config.json describes no model that can be built: "),
+        *((name, "its tokenizer can't be read: ") for name in TOKENIZERS),
     ],
 )
 def test_a_folder_that_will_not_do_is_refused_before_anything_starts(
@@ -185,6 +228,8 @@ def test_a_folder_that_will_not_do_is_refused_before_anything_starts(
         ("layer-missing", r"there are no weights for model.layers.2.mlp.up_proj.weight \("),
         ("layer-of-another", r"up_proj.weight is of shape \(32, 8\), and config.json says \(32, 16\)"),
         ("file-missing", "model-00001-of-00002.safetensors is missing"),
+        ("int8", "is I8 in model.safetensors, a quantized form that is not known here"),
+        *((name, "its weights can't be read: ") for name in INDICES),
     ],
 )
 def test_weights_that_are_not_whole_are_refused(ordered: Ordered, folder: Path, model: str, said: str) -> None:
@@ -272,9 +317,13 @@ def test_what_training_writes_into_the_model_does_not_reach_the_file(ordered: Or
         ("empty.jsonl", "", "there is no text in it"),
         ("blank.txt", " \n", "there is no text in it"),
         ("other.jsonl", '{"body": "the cat"}\n', "line 1: no text in 'text'; it has body"),
+        ("null.jsonl", '{"text": null, "n": 1}\n', "line 1: no text in 'text'; it has null"),
         ("list.jsonl", '["the cat"]\n', "it has a list"),
         ("broken.jsonl", '\n{"text": \n', "line 2: it is no JSON"),
         ("latin.txt", b"caf\xe9", "can't be read"),
+        ("half.jsonl", '{"text": "the \\ud800 cat"}\n', "line 1: its text has half a character"),
+        ("long.jsonl", '{"text": "the", "n": ' + "9" * 5000 + "}\n", "line 1: it is no JSON: Exceeds the limit"),
+        ("deep.jsonl", '{"text": "the", "n": ' + "[" * 100_000 + "\n", "line 1: it is no JSON"),
         ("table.csv", "text", "no .jsonl or .txt file"),
         (None, "", "not there"),
     ],
@@ -293,6 +342,49 @@ def test_too_little_text_is_named(ordered: Ordered, tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("the cat")
     with pytest.raises(JobError, match="fewer than one sample of 8"):
         ordered(data=tmp_path / "short.txt")[0].create_data()
+
+
+def test_what_is_no_file_is_not_waited_for(ordered: Ordered, folder: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(JobError, match="neither a file nor a folder"):
+        ordered(data=tmp_path / "pipe.txt")
+    (tmp_path / "a.jsonl").mkdir()
+    (tmp_path / "b.txt").symlink_to("nowhere")
+    (tmp_path / "c.txt").write_text((folder / "text.txt").read_text())
+    assert len(ordered(data=tmp_path)[0].create_data()) > 100
+
+
+def test_a_mark_before_the_text_is_no_text(ordered: Ordered, folder: Path, tmp_path: Path) -> None:
+    for name in ("text.jsonl", "text.txt"):
+        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + (folder / name).read_bytes())
+        without, given = (ordered(data=place / name)[0].create_data().tokens for place in (folder, tmp_path))
+        assert torch.equal(without, given)
+
+
+def test_a_long_text_is_tokenized_in_pieces_of_whole_words(
+    ordered: Ordered, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = {name: ordered(data=folder / name)[0].create_data().tokens for name in ("text.txt", "text.jsonl")}
+    longest = 0
+
+    def limited(pieces: Any) -> Any:
+        nonlocal longest
+        for piece in pieces:
+            longest = max(longest, len(piece))
+            yield piece
+
+    monkeypatch.setattr(language_model, "_PIECE", 40)
+    cut = language_model._pieces
+    monkeypatch.setattr(language_model, "_pieces", lambda text: limited(cut(text)))
+    for name, tokens in whole.items():
+        assert torch.equal(ordered(data=folder / name)[0].create_data().tokens, tokens)
+    assert 20 < longest <= 40
+
+
+def test_a_rank_that_no_layer_has_is_refused(ordered: Ordered) -> None:
+    with pytest.raises(JobError, match=r"lora_rank=17: no layer has a rank above 16 \(set lora_rank=16 or less\)"):
+        ordered(lora_rank=17)
+    ordered(lora_rank=16)
 
 
 def test_unknown_targets_are_refused_with_the_nearest(ordered: Ordered) -> None:

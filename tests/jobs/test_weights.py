@@ -83,7 +83,9 @@ def test_trained_weights_come_back_bit_for_bit_in_every_form(tmp_path: Path, mod
     assert AutoTokenizer.from_pretrained(exports / "hf")("the cat")["input_ids"] == [2, 4]
 
 
-@pytest.mark.parametrize("given", [{}, {"lora_targets": "q_proj,down_proj", "lora_alpha": 3}])
+@pytest.mark.parametrize(
+    "given", [{}, {"lora_targets": "q_proj,down_proj", "lora_alpha": 3}, {"lora_targets": "lm_head"}]
+)
 def test_an_adapter_is_read_by_peft_and_merged_gives_the_same(
     tmp_path: Path, model: Path, given: dict[str, Any]
 ) -> None:
@@ -121,6 +123,30 @@ def test_a_form_that_the_run_can_not_have_is_refused(
     with pytest.raises(JobError, match=said) as caught:
         weights.export(place, form)
     assert "--format" in caught.value.hint
+
+
+def test_a_run_without_a_checkpoint_says_so(tmp_path: Path) -> None:
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    for name in ("run", "nothing"):
+        with pytest.raises(JobError, match="it has no checkpoint yet") as caught:
+            weights.export(tmp_path / name, "pt")
+        assert "first minute" in caught.value.hint
+
+
+def test_a_checkpoint_that_the_run_removes_meanwhile_is_exported(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, trained = run_of(tmp_path, model)
+    create = job.create_model
+
+    def removing(*arguments: Any) -> torch.nn.Module:
+        for path in (place / "checkpoints").iterdir():
+            path.unlink()
+        return create(*arguments)
+
+    monkeypatch.setattr(job, "create_model", removing)
+    found = weights.model_of(place)[3]
+    assert torch.equal(logits(found), logits(trained))
 
 
 @pytest.mark.parametrize("kind", ["Llama", "Qwen2", "GPTNeoX"])

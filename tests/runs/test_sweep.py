@@ -49,6 +49,7 @@ def test_a_setting_that_only_the_host_knows_is_taken_by_its_looks() -> None:
         ("learning_rate=2..1", "2 is not below 1"),
         ("learning_rate=1..1", "1 is not below 1"),
         ("learning_rate=0..1:log", "begins above 0"),
+        ("learning_rate=1e-4...1e-2", "LOW..HIGH:log"),
         ("learning_rate=1..2:lin", "LOW..HIGH:log"),
         ("learning_rate=1..2:log:log", "LOW..HIGH:log"),
         ("learning_rate=a..b", "are numbers"),

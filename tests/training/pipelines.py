@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from remote_agent.training.data import datasets
 from remote_agent.training.data.order import SampleOrder
 from remote_agent.training.shared import findings, flat
 from remote_agent.training.shared.messages import Slice
+from remote_agent.training.shared.slices import Indices
 from remote_agent.training.shared.stages import (
     Commit,
     StageDone,
@@ -33,6 +34,7 @@ from remote_agent.training.shared.stages import (
     commit_of,
     micro_batch,
 )
+from remote_agent.training.wire.errors import ExchangeError
 from remote_agent.training.wire.stage_links import StageLinks
 from remote_agent.training.worker.device import recompute
 from remote_agent.training.worker.device.compute import SliceComputer
@@ -45,11 +47,19 @@ CPU = torch.device("cpu")
 DEADLINE_S = 60.0
 
 
+class Kept(NamedTuple):
+    """What a checkpoint has."""
+
+    done: int
+    weights: StageWeights
+    state: TrainingState
+
+
 @dataclass(eq=False)
 class LocalPipeline:
     """Stages cut at ``bounds``; as the coordinator does it, a step is applied with the next one.
 
-    With ``settled`` it is applied at once.
+    With ``settled`` it is applied at once. With ``once`` one worker alone measures the model, for all of them.
     """
 
     factory: Any
@@ -58,6 +68,7 @@ class LocalPipeline:
     in_flight: int = 4
     codec: str = "fp32"
     settled: bool = False
+    once: bool = False
     done: int = 0
     state: TrainingState = field(default_factory=TrainingState)
     weights: dict[str, Tensor] = field(default_factory=dict)
@@ -71,7 +82,9 @@ class LocalPipeline:
         self._pool = ThreadPoolExecutor(len(self.bounds) - 1)
         self._commit: Commit | None = None
         self.data = datasets.as_dataset(self.factory.create_data())
-        self.workers = [self._parts() for _ in range(len(self.bounds) - 1)]
+        first = self._parts()
+        others = range(len(self.bounds) - 2)
+        self.workers = [first, *(self._parts(first if self.once else None) for _ in others)]
         self._open()
         self.order = SampleOrder(self.config.seed, len(self.data), self.config.batch_size)
         return self
@@ -94,18 +107,42 @@ class LocalPipeline:
 
         self.stages = self.each(opened)
 
-    def cut_anew(self, bounds: tuple[int, ...]) -> None:
-        """After :meth:`train`: the same workers get other stages, the first one the last; some may be left out."""
+    def kept(self) -> Kept:
+        """What a checkpoint after :meth:`train` has."""
         weights: StageWeights = {}
         remembered = {}
         for stage in self.stages:
             weights |= {
-                name: (str(each.dtype), flat.to_bytes(each.detach().view(-1))) for name, each in stage.own.items()
+                name: (str(each.dtype), flat.to_bytes(each.detach().clone().view(-1)))
+                for name, each in stage.own.items()
             }
             remembered |= of_optimizer(OwnWeights(stage.own), stage.optimizer, stage.average)
+        return Kept(self.done, weights, TrainingState(optimizer=remembered))
+
+    def lose(self, victim: int, step: int) -> None:
+        """A stage ends in a step, and the others fail in it: each ends its connections, as a worker does."""
+        task = StageTask(step=step, batch=Slice.whole(self._indices(step)), commit=self._commit)
+        self._links[victim].close()
+
+        def failing(stage: int) -> bool:
+            try:
+                self.stages[stage].step(task)
+            except ExchangeError:
+                self._links[stage].close()
+                return True
+            return False
+
+        assert any(self.each(failing))
+
+    def cut_anew(self, bounds: tuple[int, ...], kept: Kept | None = None) -> None:
+        """The same workers get other stages, the first one the last; some may be left out.
+
+        They go on from what was :meth:`kept`; None: from now, after :meth:`train`.
+        """
+        self.done, weights, state = kept or self.kept()
         for links in self._links:
             links.close()
-        self.stages, self.bounds, self.state, self._commit = [], bounds, TrainingState(optimizer=remembered), None
+        self.stages, self.bounds, self.state, self._commit = [], bounds, state, None
         self.workers = self.workers[::-1][: len(bounds) - 1]
         for parts in self.workers:
             renew(parts)
@@ -117,7 +154,7 @@ class LocalPipeline:
             links.close()
         self._pool.shutdown()
 
-    def _parts(self) -> StageParts:
+    def _parts(self, measured: StageParts | None = None) -> StageParts:
         model = job.create_model(self.factory, self.config.seed, self.config)
         if self.weights:
             model.load_state_dict(self.weights)
@@ -125,6 +162,10 @@ class LocalPipeline:
             recompute.apply(model, cut_between(model, self.factory))
         loss = TrainedParameters(model).watching(job.loss_function(self.factory))
         compute = SliceComputer(model, loss, self.data, CPU, self.config.seed)
+        if measured is not None:
+            compute.unit, compute.summed = measured.compute.unit, measured.compute.summed
+            blocks = cut_between(model, self.factory)
+            return dataclasses.replace(measured, model=model, blocks=blocks, compute=compute)
         profiler = BlockProfiler(compute, model, np.arange(4), self.factory, self.config)
         measured = profiler.measure((), 0.0, self.config.batch_size)
         config = findings.settle(self.config, measured.findings, measured.usage.changed, len(self.bounds) - 1)
@@ -140,16 +181,17 @@ class LocalPipeline:
 
     def step(self, step: int) -> list[StageDone]:
         """Make a step; it is applied with the next one, or by :meth:`settle`."""
-        indices = self.order.step(step)
-        if self.samples is not None:
-            indices = indices[: self.samples[step % len(self.samples)]]
-        task = StageTask(step=step, batch=Slice.whole(indices), commit=self._commit)
+        task = StageTask(step=step, batch=Slice.whole(self._indices(step)), commit=self._commit)
         found: list[StageDone] = self.each(lambda stage: self.stages[stage].step(task))
         self._commit = commit_of(step, found)
         assert self._commit is not None
         self.norms.append(self._commit.norm)
         self.losses.append(found[-1].loss)
         return found
+
+    def _indices(self, step: int) -> Indices:
+        indices = self.order.step(step)
+        return indices if self.samples is None else indices[: self.samples[step % len(self.samples)]]
 
     def settle(self) -> None:
         """Apply the last step."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ def train(
     steps: int | None = None,
     loss: Callable[[nn.Module, Any], Tensor] | None = None,
     norms: list[float] | None = None,
+    counts: Sequence[int] | None = None,
 ) -> dict[str, Tensor]:
     """The weights after ``steps`` (default: all of the configuration's) of whole batches, with torch's own clipping.
 
@@ -54,6 +55,7 @@ def train(
         steps: how many are made.
         loss: in the place of the job's own.
         norms: gets each step's gradient norm before it is clipped.
+        counts: of the samples of a batch so many, in turn, are taken; None: all.
     """
     model = create_model(job, config.seed, config)
     optimizer = job.create_optimizer(model, config)
@@ -63,7 +65,9 @@ def train(
     loss = loss or loss_function(job)
     for step in range(1, (steps or config.num_iterations) + 1):
         optimizer.zero_grad()
-        loss(model, datasets.fetch(samples, order.step(step))).backward()
+        indices = order.step(step)
+        taken = len(indices) if counts is None else counts[step % len(counts)]
+        loss(model, datasets.fetch(samples, indices[:taken])).backward()
         if config.clip_norm:
             norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
             if norms is not None:

@@ -125,12 +125,12 @@ def _entered(value: Any) -> Any:
 
 def _values(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, object]]:
     for name, root in _roots(optimizer).items():
-        yield from _plain(name, root, _DEPTH)
+        yield from _plain(name, root, _DEPTH, optimizer)
 
 
-def _plain(path: str, value: object, depth: int) -> Iterator[tuple[str, object]]:
-    """Numbers, tensors and generators, but no parameters; see :func:`_entered`."""
-    if isinstance(value, torch.nn.Parameter) or not depth:
+def _plain(path: str, value: object, depth: int, whole: torch.optim.Optimizer) -> Iterator[tuple[str, object]]:
+    """Numbers, tensors and generators, but no parameters, and not ``whole``'s own state; see :func:`_entered`."""
+    if isinstance(value, torch.nn.Parameter) or value is whole or not depth:
         return
     if isinstance(value, bool | int | float | torch.Generator | Tensor):
         yield path, value
@@ -140,7 +140,7 @@ def _plain(path: str, value: object, depth: int) -> Iterator[tuple[str, object]]
     for key, entry in entries:
         is_name = isinstance(key, int) if isinstance(entered, MutableSequence) else isinstance(key, str)
         if is_name and key not in _TORCHS and not str(key).startswith("_") and not set(str(key)) & set("./!"):
-            yield from _plain(f"{path}.{key}", entry, depth - 1)
+            yield from _plain(f"{path}.{key}", entry, depth - 1, whole)
 
 
 def _mark(value: object) -> object:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -374,13 +374,20 @@ def owned(part: Part, stage: int, shared: Mapping[str, Sequence[int]]) -> dict[s
     }
 
 
-def limit_to(optimizer: torch.optim.Optimizer, own: Mapping[str, nn.Parameter]) -> None:
-    """Limit an optimizer over the whole model to these parameters; its groups keep their numbers."""
-    kept = {id(parameter) for parameter in own.values()}
+def optimizer_over(
+    own: Iterable[nn.Parameter], factory: Any, model: nn.Module, config: TrainingConfig
+) -> torch.optim.Optimizer:
+    """The job's optimizer, limited to these of the model's parameters; its groups keep their numbers.
+
+    Raises:
+        JobError: the job can't make it.
+    """
+    optimizer, kept = job.create_optimizer(factory, model, config), {id(parameter) for parameter in own}
     for group in optimizer.param_groups:
         group["params"] = [parameter for parameter in group["params"] if id(parameter) in kept]
     for parameter in [each for each in optimizer.state if id(each) not in kept]:
         del optimizer.state[parameter]
+    return optimizer
 
 
 def peers(stage: int, stages: int, shared: Mapping[str, Sequence[int]]) -> set[int]:

@@ -39,8 +39,8 @@ from remote_agent.training.worker.device import backend
 from remote_agent.training.worker.device import device as devices
 from remote_agent.training.worker.device.additivity import Additivity
 from remote_agent.training.worker.device.compute import SliceComputer
-from remote_agent.training.worker.device.trained import refuse_sparse
-from remote_agent.training.worker.stage import OwnWeights, Stage, limit_to, owned, peers
+from remote_agent.training.worker.device.trained import keeping, refuse_sparse
+from remote_agent.training.worker.stage import OwnWeights, Stage, optimizer_over, owned, peers
 
 T = TypeVar("T")
 
@@ -120,7 +120,7 @@ class BlockProfiler:
         on_cpu = self._compute.on(torch.device("cpu"))
         few = on_cpu.fetched(np.resize(self._samples, 2), 0)
         untrained = flat.Bystanders(self._model, ())
-        bare = job.loss_function(self._factory)  # it is not looked at which weights are trained: in a trace all are
+        bare = keeping(job.loss_function(self._factory))  # not what is trained is looked at: in a trace all weights are
         seams = _of_users(trace, self._model, blocks, lambda: bare(self._model, few))
         if changed := untrained.changed():
             raise CannotCut(
@@ -203,8 +203,7 @@ class BlockProfiler:
         before = {name: each.detach().clone() for name, each in own.items()}
         trained, kind = sum(each.nbytes for each in own.values()), backend.of(device)
         try:
-            optimizer = job.create_optimizer(self._factory, parts.model, self._config)
-            limit_to(optimizer, own)
+            optimizer = optimizer_over(own.values(), self._factory, parts.model, self._config)
             for each in own.values():
                 each.grad = torch.zeros_like(each)
             optimizer.step()  # the first one makes what it remembers
@@ -355,9 +354,8 @@ def stage_of(parts: StageParts, role: StageRole, links: StageLinks, done: int, s
     backend.CPU.release()  # what the other blocks took while they were measured
     shared = parts.seams.shared(role.bounds)
     own = owned(part, stage, shared)
-    optimizer = job.create_optimizer(parts.factory, parts.model, config)
+    optimizer = optimizer_over(own.values(), parts.factory, parts.model, config)
     options = schedule.create(parts.factory, optimizer, config)
-    limit_to(optimizer, own)
     average = WeightAverage(config.ema_decay)
     kept = {name: entries for name, entries in state.optimizer.items() if name in own or name == EXTRAS}
     into_optimizer(OwnWeights(own), optimizer, kept, average)

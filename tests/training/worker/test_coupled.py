@@ -79,11 +79,85 @@ def test_an_optimizer_that_looks_at_other_weights_or_draws_is_refused(name: str)
     assert "clip_norm" in error.value.hint
 
 
+class SlowList(torch.optim.SGD):
+    """Lookahead, with slow weights in a list, which are mixed in at every fifth step."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, lr=0.1)
+        self.slow = [each.detach().clone() for group in self.param_groups for each in group["params"]]
+        self.count = 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        super().step()
+        self.count += 1
+        if self.count % 5 == 0:
+            members = [each for group in self.param_groups for each in group["params"]]
+            for slow, each in zip(self.slow, members, strict=False):
+                each.copy_(slow.lerp_(each, 0.5))
+
+
+class Wrapping(torch.optim.Optimizer):
+    """Has the moments of its weights in an optimizer within, as Lookahead of several libraries."""
+
+    def __init__(self, base: torch.optim.Optimizer) -> None:
+        super().__init__(base.param_groups[0]["params"], {})
+        self.base, self.param_groups = base, base.param_groups
+
+    def step(self, closure: Any = None) -> Any:
+        self.base.step()
+
+
+class Scheduled(torch.optim.SGD):
+    """Counts in its group, the same for all weights."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            group["count"] = group.get("count", 0) + 1
+            group["lr"] = 0.1 / group["count"]
+        return super().step(closure)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (
+            lambda model: SlowList([each for each in model.parameters() if each.dim() == 2]),
+            "SlowList makes for a weight depends on other weights",
+        ),
+        (
+            lambda model: Wrapping(torch.optim.Adam(model.parameters())),
+            "Wrapping remembers things about single weights outside of its state",
+        ),
+    ],
+    ids=["pairs weights with a list", "wraps another optimizer"],
+)
+def test_what_an_optimizer_remembers_beside_its_state_is_refused(make: Make, said: str) -> None:
+    with pytest.raises(JobError, match=said) as error:
+        refuse(make)
+    assert "strategy=sync" in error.value.hint
+
+
+def watched(model: nn.Module) -> torch.optim.Optimizer:
+    """A hook counts, and sees the optimizer."""
+    optimizer, done = torch.optim.Adam(model.parameters(), lr=0.1), 0
+
+    def slower(*_: Any) -> None:
+        nonlocal done
+        done += 1
+        optimizer.param_groups[0]["lr"] = 0.1 / done
+
+    optimizer.register_step_pre_hook(slower)
+    return optimizer
+
+
 FREE: dict[str, Make] = {
+    "a hook counts": watched,
     "SGD": lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True),
     "AdamW": lambda model: torch.optim.AdamW(model.parameters(), lr=0.1),
     "Adafactor": lambda model: torch.optim.Adafactor(model.parameters(), lr=0.1),
     "fused": lambda model: torch.optim.Adam(model.parameters(), lr=0.1, fused=True),
+    "counts": lambda model: Scheduled(model.parameters(), lr=0.1),
     "groups": lambda model: torch.optim.SGD([{"params": [each]} for each in model.parameters()], lr=0.1),
 }
 

@@ -320,3 +320,32 @@ def test_a_jobs_wrong_layers_are_told_as_what_they_are(layers: Any, kind: type[E
     object.__setattr__(factory, "layers", layers)
     with pytest.raises(kind, match=message):
         cut_between(factory.create_model(), factory)
+
+
+class Growing(nn.Module):
+    """Makes a layer in its first forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.late = nn.Linear(16, 16), None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.late is None:
+            self.late = nn.Linear(16, 16)
+        result: Tensor = self.late(self.first(x))
+        return result
+
+
+class Late(Job):
+    def create_model(self) -> nn.Module:
+        return nn.Sequential(nn.Embedding(37, 16), Growing(), nn.Linear(16, 37))
+
+    layers: Any = None
+
+
+def test_a_layer_that_forward_makes_is_refused_by_name() -> None:
+    with (
+        pytest.raises(JobError, match=r"^the parameter 1.late.weight was made by forward or loss"),
+        LocalPipeline(Late(), _config(), (0, 1, 3)),
+    ):
+        pass

@@ -35,12 +35,10 @@ class TrainedParameters:
         Raises:
             JobError: when it is called, and the model's code began or ended to train a parameter, or made one.
         """
+        kept = keeping(loss)
 
         def watched(model: nn.Module, batch: Any) -> Any:
-            before = _identities(model)
-            result = loss(model, batch)
-            if _identities(model) != before:
-                _refuse_made(model, frozenset(before))
+            result = kept(model, batch)
             self.check()
             return result
 
@@ -56,6 +54,23 @@ class TrainedParameters:
             if parameter.requires_grad is not trained:
                 switch = "off" if trained else "on"
                 raise JobError(f"the model's code switched requires_grad {switch} for {name} in training", hint=_FIXED)
+
+
+def keeping(loss: Loss) -> Loss:
+    """``loss``, which refuses to go on after a call that made a parameter or took one away.
+
+    Raises:
+        JobError: when it is called, and the model's code did.
+    """
+
+    def kept(model: nn.Module, batch: Any) -> Any:
+        before = _identities(model)
+        result = loss(model, batch)
+        if _identities(model) != before:
+            _refuse_made(model, frozenset(before))
+        return result
+
+    return kept
 
 
 def _identities(model: nn.Module) -> list[int]:
