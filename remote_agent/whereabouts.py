@@ -21,7 +21,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -140,6 +140,20 @@ class Page:
             yield
         finally:
             self.leave()
+
+    def end(self, how: str, calls: Iterable[tuple[str, int, str]]) -> None:
+        """End the process for a failure after which it can't work; without a file it goes on.
+
+        Args:
+            how: the failure, in words.
+            calls: where it happened, as :class:`LastWords` has them.
+        """
+        if self._report is None:
+            return
+        lines = [f'  File "{file}", line {line} in {function}' for file, line, function in calls]
+        self._report.write("\n".join([how, *reversed(lines)]))
+        self._report.flush()
+        os._exit(1)
 
     def now(self) -> tuple[Place, float, FrameType | None] | None:
         """The call under way, since how many seconds, and where its thread is; None: none is."""

@@ -12,6 +12,7 @@
     ├── ClusterUnreachable   Ray can't be reached from the coordinator
     ├── LossNotFinite        NaN or infinite loss
     ├── ServerGone           the parameter server died or stopped answering
+    │   └── ShardLeaves      a shard has to leave a host that is drained
     ├── WorkersGone          no worker is left to train on
     │   └── WeightsGone      no process has the weights either: the run continues from a checkpoint
     │       └── StageLost    a pipeline lost a stage, and with it a part of the weights
@@ -116,6 +117,12 @@ class ServerGone(TrainingError):
     """
 
     known = False
+
+
+class ShardLeaves(ServerGone):
+    """A host is drained, and its shard goes to another host, before the user switches it off."""
+
+    known = True
 
 
 class WorkersGone(TrainingError):

@@ -87,7 +87,7 @@ class Host:
         kernel: of the simulation.
         slowness: a slice takes so many times as long.
         rate: bytes/s that its link carries in each direction; 0: any.
-        is_cut: messages from and to it wait.
+        is_deaf, is_mute: messages to it wait; messages from it do.
         node: Ray's node is there.
         tears: the process on it that next sends something to several others dies when some of it is sent.
         connections: their ends here.
@@ -98,7 +98,8 @@ class Host:
     kernel: Kernel
     slowness: float = 1.0
     rate: float = 0.0
-    is_cut: bool = False
+    is_deaf: bool = False
+    is_mute: bool = False
     node: bool = True
     tears: bool = False
     waiting: list[Callable[[], None]] = field(default_factory=list)
@@ -110,14 +111,20 @@ class Host:
     def __post_init__(self) -> None:
         self.out, self.into = Direction(self), Direction(self)
 
-    def message(self, arrives: Callable[[], None]) -> None:
-        """Between this host and Ray's head: it arrives after a while, and not while the host is cut off."""
-        between(self, self, arrives)
+    @property
+    def is_cut(self) -> bool:
+        """Whether messages from or to it wait."""
+        return self.is_deaf or self.is_mute
 
-    def cut(self, seconds: float) -> None:
-        """Pull its cable for so long; Ray gives the node up where that is long, and connections break."""
+    def message(self, arrives: Callable[[], None], *, out: bool = False) -> None:
+        """From Ray's head to this host, or back: it arrives after a while, and not while that way is cut off."""
+        between(self, self, arrives, out=out)
+
+    def cut(self, seconds: float, *, into: bool = True, out: bool = True) -> None:
+        """Pull its cable for so long, or lose what goes one way; Ray gives the node up where that is long, and
+        connections break."""
         self._cuts += 1
-        number, self.is_cut = self._cuts, True
+        number, self.is_deaf, self.is_mute = self._cuts, self.is_deaf or into, self.is_mute or out
         self.kernel.after(DEAD_NODE_S, lambda: self._give_up(number))
         self.kernel.after(SILENCE_S, lambda: self.reset() if self.is_cut and self._cuts == number else None)
         self.kernel.after(seconds, lambda: self._mend(number))
@@ -147,18 +154,28 @@ class Host:
 
     def _mend(self, number: int) -> None:
         if self._cuts == number:
-            self.is_cut, self.node = False, True
+            self.is_deaf, self.is_mute, self.node = False, False, True
             waiting, self.waiting = self.waiting, []
             for arrives in waiting:
                 self.kernel.after(self.kernel.random.uniform(*LATENCY_S), arrives)
 
 
-def between(here: Host, there: Host, arrives: Callable[[], None], size: float = 0.0, sender: object = None) -> None:
+def between(
+    here: Host,
+    there: Host,
+    arrives: Callable[[], None],
+    size: float = 0.0,
+    sender: object = None,
+    *,
+    out: bool = False,
+) -> None:
     """A message of so many bytes: it arrives after a while, and not while one of the two is cut off.
 
-    Between two hosts it goes out of the one's link and, from when that begins, into the other's.
+    Between two hosts it goes out of the one's link and, from when that begins, into the other's. From a host to itself
+    means between it and Ray's head, with ``out`` to there.
     """
-    kernel, left, message = here.kernel, 2, _Message(here, there, arrives)
+    kernel, left = here.kernel, 2
+    message = _Message(None if here is there and not out else here, None if here is there and out else there, arrives)
 
     def carried() -> None:
         kernel.after(_SOONEST_S + _RANGE_S * kernel.random.random(), message)
@@ -181,13 +198,13 @@ class _Message:
 
     __slots__ = ("_arrives", "_here", "_there")
 
-    def __init__(self, here: Host, there: Host, arrives: Callable[[], None]) -> None:
+    def __init__(self, here: Host | None, there: Host | None, arrives: Callable[[], None]) -> None:
         self._here, self._there, self._arrives = here, there, arrives
 
     def __call__(self) -> None:
-        if self._here.is_cut:
+        if self._here is not None and self._here.is_mute:
             self._here.waiting.append(self)
-        elif self._there.is_cut:
+        elif self._there is not None and self._there.is_deaf:
             self._there.waiting.append(self)
         else:
             self._arrives()
@@ -270,7 +287,7 @@ class SimulatedActor:
             if connection.owner is self.owner:
                 connection.closed_by_system()
         # What it sent last arrives before that its connections are closed.
-        self._kernel.after(2 * LATENCY_S[1], lambda: self.host.message(self._close))
+        self._kernel.after(2 * LATENCY_S[1], lambda: self.host.message(self._close, out=True))
 
     def all_dead(self) -> None:
         """Ray has given the host up."""
@@ -295,7 +312,7 @@ class SimulatedActor:
             promise.set(None, exceptions.ActorDiedError())
 
         if self.host.node:  # what is on the host says so, and not while it is cut off
-            self._kernel.after(seconds, lambda: self.host.message(tell))
+            self._kernel.after(seconds, lambda: self.host.message(tell, out=True))
         else:
             self._kernel.after(seconds, tell)
 
@@ -335,7 +352,7 @@ class SimulatedActor:
             raise
         except Exception as raised:  # noqa: BLE001 - as Ray tells it
             value, error = None, exceptions.RayTaskError(method, str(raised), raised)
-        self.host.message(lambda: promise.set(value, error))
+        self.host.message(lambda: promise.set(value, error), out=True)
 
 
 class Cluster:
@@ -391,7 +408,7 @@ class Cluster:
         del function, arguments
         promise = Promise(self.kernel)
         host = self.hosts[next(iter(options["label_selector"].values()))]
-        host.message(lambda: host.message(lambda: promise.set(None)))
+        host.message(lambda: host.message(lambda: promise.set(None), out=True))
         return Ref(promise)
 
     # --- Values ------------------------------------------------------------------------------------------------------

@@ -155,6 +155,36 @@ def test_a_worker_that_stops_while_a_shard_is_restored_holds_nothing_up() -> Non
         assert not outcome.wrong, said(outcome)
 
 
+@pytest.mark.parametrize("way", ["sync", "local_sgd", "sync_pairs"])
+def test_the_shard_of_a_drained_host_moves_and_the_host_can_be_switched_off(way: str) -> None:
+    faults = [Fault(8.0, "drain", "b", 20.0), Fault(18.0, "power", "b", 3.0)]
+    outcomes = [simulate(seed, faults, way) for seed in (0, 1)]
+    for outcome in outcomes:
+        assert not outcome.wrong, said(outcome)
+        assert not any("ServerLost" in event for event in outcome.events), said(outcome)
+    moved = [event for event in outcomes[0].events if "RunResumed" in event]
+    assert len(moved) == 1, "with this seed b has a shard"
+    assert "'cause': 'b is drained'" in moved[0]
+    assert "1 steps are made again" in moved[0]
+    assert "b's shard is on a now" in moved[0]
+
+
+@pytest.mark.parametrize("kind", ["deaf", "mute"])
+@pytest.mark.parametrize("way", ["sync", "allreduce", "pipeline"])
+def test_a_link_that_works_one_way_only_is_found_out_as_one_that_is_cut(way: str, kind: str) -> None:
+    outcome = simulate(2, [Fault(4.0, kind, "b", 8.0)], way)
+    assert not outcome.wrong, said(outcome)
+    assert any("WorkerLost" in event for event in outcome.events)
+    assert outcome.stall_s < 8
+
+
+def test_a_coordinator_that_is_stopped_for_a_while_loses_nobody() -> None:
+    for seed in range(4):
+        outcome = simulate(seed, [Fault(6.0, "pause", "a", 6.0)], "sync")
+        assert not outcome.wrong, said(outcome)
+        assert not any("WorkerLost" in event or "ServerLost" in event for event in outcome.events), said(outcome)
+
+
 def test_a_new_coordinator_does_not_count_on_a_worker_that_the_killed_one_had_set_aside() -> None:
     cut = Fault(1.73, "cut", "b", 3.48)
     outcome = simulate(26256, [cut, Fault(3.96, "worker", "c", 0.0), Fault(4.08, "coordinator", "a", 0.0)], "sync")

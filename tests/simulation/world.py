@@ -242,18 +242,24 @@ KINDS = {
     "tear": "a process ends when it has sent a part of what it sends",
     "freeze": "its processes are stopped for a while",
     "cut": "nothing reaches it, and nothing comes from it",
-    "power": "the same, and all processes on it end",
+    "deaf": "nothing reaches it, though what it sends arrives",
+    "mute": "nothing comes from it, though it receives",
+    "power": "it is cut off, and all processes on it end",
     "reset": "its connections break, and what is on them is lost; Ray loses some answers",
     "slow": "it computes at a fourth of its speed",
     "drain": "the user drains it, and adds it again",
     "hang": "the same, and its worker stops for good while it is about to leave",
     "coordinator": "the coordinator ends, and another one begins",
+    "pause": "the coordinator is stopped for a while",
     "throttle": "it computes at 0.3 of its speed from then on",
     "narrow": "its link carries a tenth from then on",
 }
-LASTING = ("freeze", "cut", "power", "slow", "drain", "hang")
+LASTING = ("freeze", "cut", "deaf", "mute", "power", "slow", "drain", "hang", "pause")
 OF_FIRST = ("worker", "shard", "tear", "reset", "slow", "drain", "hang", "coordinator")
 OF_OTHERS = ("kill", "worker", "shard", "tear", "freeze", "cut", "power", "reset", "slow", "drain", "hang")
+
+VARIANTS = {"cut": ("cut", "cut", "deaf", "mute"), "coordinator": ("coordinator", "coordinator", "pause")}
+"""What some of these faults are instead."""
 
 
 def faults_of(seed: int) -> list[Fault]:
@@ -271,7 +277,10 @@ def faults_of(seed: int) -> list[Fault]:
         if kind == "hang" and any(fault.kind == "hang" for fault in drawn):
             kind = "drain"  # where all workers hang, there is nothing to go on with
         drawn.append(Fault(at, kind, host, seconds))
-    return sorted(drawn, key=lambda fault: fault.at)
+    # Drawn apart from the rest, which stays what it was.
+    apart = random.Random(f"variants of {seed}")
+    varied = [dataclasses.replace(fault, kind=apart.choice(VARIANTS.get(fault.kind, (fault.kind,)))) for fault in drawn]
+    return sorted(varied, key=lambda fault: fault.at)
 
 
 class Hang(AssertionError):
@@ -318,6 +327,7 @@ class World:
         self._last, self._well = kernel.now, 0
         # A worker that stops for good may be the only one that has the weights: until it is known that it does.
         self._max_stall_s = MAX_STALL_S + HANGS_S * any(fault.kind == "hang" for fault in self.faults)
+        self._max_stall_s += sum(fault.seconds for fault in self.faults if fault.kind == "pause")
         self._ended = Event(kernel)
         self.last_fault_s = max((fault.end for fault in self.faults), default=0.0)
         config = TrainingConfig(
@@ -461,8 +471,8 @@ class World:
                 for actor in host.actors:
                     actor.owner.frozen = True
                     kernel.after(fault.seconds, lambda owner=actor.owner: kernel.thaw(owner))  # type: ignore[misc]
-            case "cut":
-                host.cut(fault.seconds)
+            case "cut" | "deaf" | "mute":
+                host.cut(fault.seconds, into=fault.kind != "mute", out=fault.kind != "deaf")
             case "reset":
                 host.reset()
                 host.lose_calls(0.3)
@@ -474,10 +484,17 @@ class World:
                 self._wish(RunCommand(command=ControlCommand.DRAIN, host=host.name))
                 back = RunCommand(command=ControlCommand.ADD, devices=self._specs(host.name))
                 kernel.after(fault.seconds, lambda: self._wish(back))
-            case "coordinator":
-                if not self._ended.is_set():
-                    kernel.kill(self.coordinator)
-                    self._ended.set()
+            case "coordinator" | "pause":
+                self._disturb_coordinator(fault)
+
+    def _disturb_coordinator(self, fault: Fault) -> None:
+        kernel, disturbed = self.kernel, self.coordinator
+        if fault.kind == "pause":
+            disturbed.frozen = True
+            kernel.after(fault.seconds, lambda: kernel.thaw(disturbed))
+        elif not self._ended.is_set():
+            kernel.kill(disturbed)
+            self._ended.set()
 
     def _weaken(self, host: Host, fault: Fault) -> None:
         if fault.kind == "narrow":

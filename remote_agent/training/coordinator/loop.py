@@ -225,6 +225,7 @@ def _copy(session: Session, copies: Copies, report: StepReport, samples: int, sn
     except rpc.NoAnswer as error:
         raise _not_fetched(session, None, error) from error
     if copies.newest is not before:
+        rollback.leave_drained(session)
         rollback.prepare(session)
 
 

@@ -21,6 +21,7 @@ import torch
 import remote_agent
 from remote_agent.training.errors import JobError, TrainingError
 from remote_agent.training.user_code import job_code
+from remote_agent.whereabouts import HERE
 
 LOSS = "loss"
 """The place of whatever happens while a slice is computed: the data, the model and the loss are the user's there."""
@@ -137,6 +138,18 @@ _FULL = (
 )
 
 
+def is_device_failure(error: BaseException) -> bool:
+    """Whether a device has failed, so that every further call on it fails in this process.
+
+    A device-side assertion has the same effect, but it is the job's mistake: a target or an index that is too large.
+    """
+    text = str(error)
+    return isinstance(error, RuntimeError) and text.startswith(DEVICE_FAILURES) and "device-side assert" not in text
+
+
+DEVICE_FAILURES = ("CUDA error", "HIP error")
+
+
 _MIXED = re.compile(r"\bfloat\b.*\bdouble\b|\bdouble\b.*\bfloat\b", re.IGNORECASE)
 """What torch says where float32 meets float64."""
 
@@ -147,6 +160,8 @@ _DEVICES = re.compile(r"same device|on cpu but expected|Placeholder storage|Pass
 def as_job_error(where: str, error: BaseException) -> JobError:
     """``error`` of the user's code, called for ``where``, with the lines that the user wrote.
 
+    If a worker's device has failed, this does not return: the process ends. A new one may be able to use the device.
+
     Args:
         where: the job's function that was called, or what was done, in words; :data:`LOSS`: computing a slice, and the
             function is the user's outermost one.
@@ -154,6 +169,9 @@ def as_job_error(where: str, error: BaseException) -> JobError:
     """
     if isinstance(error, JobError):
         return error
+    if is_device_failure(error) and not is_out_of_memory(error):
+        calls = [(frame.file, frame.line, frame.function) for frame in frames_of(error.__traceback__)]
+        HERE.end(str(error).splitlines()[0][:MAX_TEXT], calls)
     own = [frame for frame in frames_of(error.__traceback__) if is_users_own(frame.file)]
     hint = job_code.advice(error) or HINT
     if is_out_of_memory(error):

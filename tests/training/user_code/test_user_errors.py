@@ -14,7 +14,7 @@ import torch
 
 from remote_agent.training import job
 from remote_agent.training.errors import Interrupted, JobError
-from remote_agent.training.user_code.user_errors import LOSS, as_job_error
+from remote_agent.training.user_code.user_errors import LOSS, as_job_error, is_device_failure
 
 Load = Callable[[str], ModuleType]
 
@@ -214,3 +214,17 @@ def test_of_a_library_s_model_the_layer_is_named_and_no_line_of_torch_is_shown()
     assert error.detail.splitlines()[0] == "in forward of Linear; no line of the job's own code was running"
     assert ".py:" not in error.detail
     assert ".py:" not in str(told(LOSS, torch.nn.functional.cross_entropy, torch.zeros(2, 3), torch.zeros(3)).detail)
+
+
+@pytest.mark.parametrize(
+    ("error", "failed"),
+    [
+        (RuntimeError("CUDA error: unspecified launch failure\nCUDA kernel errors might ..."), True),
+        (RuntimeError("HIP error: unknown error"), True),
+        (RuntimeError("CUDA error: device-side assert triggered"), False),  # a target that is too large
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (OSError("CUDA error: no such file"), False),
+    ],
+)
+def test_an_error_of_a_device_is_told_apart_from_a_mistake_of_the_jobs(error: BaseException, failed: bool) -> None:
+    assert is_device_failure(error) == failed

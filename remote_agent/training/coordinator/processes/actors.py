@@ -165,7 +165,12 @@ class Servers:
         """
         self._nodes = placement.living_nodes()
         self.spare = Server(host=host, actor=self._process(host))
-        self.spare.actor.call("warm_up", self._given.job)
+        self._warm = self.spare.actor.call("warm_up", self._given.job)
+
+    @property
+    def is_spare_warm(self) -> bool:
+        """Whether the spare process, which there is, has loaded its libraries."""
+        return rpc.first_ready([self._warm], 0.0) is not None
 
     def kill(self) -> None:
         spare = () if self.spare is None else (self.spare,)

@@ -26,7 +26,7 @@ from remote_agent.training.errors import JobError, TrainingError
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.messages import PING, Busy, Pulse
 from remote_agent.training.shared.rpc import Actor
-from remote_agent.training.user_code.user_errors import Frame, clean, is_users_own, lines_of
+from remote_agent.training.user_code.user_errors import DEVICE_FAILURES, Frame, clean, is_users_own, lines_of
 from remote_agent.whereabouts import LastWords, last_words_here
 
 _IF_FULL = "if the host's memory was full, lower batch_size, or set max_batch for the host"
@@ -236,6 +236,8 @@ def _hint(crash: Crash, sample: int | None) -> str:
     look = f"look at sample {sample}" if sample is not None else "look at the code that is named here"
     if crash.hung:
         return f"{look} and at what it waits for; if it is only slow, raise slice_deadline_s"
+    if crash.how.startswith(DEVICE_FAILURES):
+        return f"look at the host's GPU and the messages of its driver (dmesg); if several devices fail so, {look}"
     if not crash.certain:
         return f"{look}; {_IF_FULL}"
     if crash.how.startswith("os._exit"):

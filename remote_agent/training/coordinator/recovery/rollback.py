@@ -1,5 +1,7 @@
 """Restores lost shards of the parameter server: returns the run to the newest copy, and repeats the steps since.
 
+A shard on a drained host is moved in the same way, as soon as a copy has arrived: so the host can be switched off.
+
 It proceeds in this order:
 
 1. Workers that wait for the shards are freed. Workers that do not answer are lost too.
@@ -35,7 +37,7 @@ from remote_agent.training.coordinator.recovery.liveness import answer_of, is_an
 from remote_agent.training.coordinator.recovery.membership import lose
 from remote_agent.training.coordinator.session import KeepSchedule, Session, Takeover
 from remote_agent.training.deadlines import HEARTBEAT_S, SERVER_S, TRANSFER_S
-from remote_agent.training.errors import LostAtStart, PlacementError, ServerGone, StageLost, WeightsGone
+from remote_agent.training.errors import LostAtStart, PlacementError, ServerGone, ShardLeaves, StageLost, WeightsGone
 from remote_agent.training.shared import rpc
 from remote_agent.training.shared.messages import EXCHANGE, PING, Failed
 from remote_agent.training.wire.endpoint import StreamInfo
@@ -48,6 +50,9 @@ MAX_RESTORES = 5
 
 SPARE_BYTES = 1 << 30
 """Free memory that a spare process requires; it uses about a fifth of that."""
+
+SHARD_COPIES = 6
+"""A shard's memory over that of its weights: those, sums of two steps, two moments of the optimizer, what is sent."""
 
 _HINT = "resume the run: it goes on from its newest checkpoint"
 
@@ -118,7 +123,8 @@ def restore(session: Session, copy: Copy, lost: ServerGone, step: int, host: str
     if not is_restorable(session) or session.stream is None or session.pool is None:
         raise lost
     began = time.monotonic()
-    session.journal.write(ServerLost, host=lost.host, step=step, cause=lost.cause)
+    if not isinstance(lost, ShardLeaves):
+        session.journal.write(ServerLost, host=lost.host, step=step, cause=lost.cause)
     living = _free_workers(session, step, gone=lost.host if lost.known else "")
     servers = _complete(session, living)
     hosts = [f"{before.host} -> {now.host}" for before, now in zip(session.servers, servers, strict=True)]
@@ -143,6 +149,7 @@ def restore(session: Session, copy: Copy, lost: ServerGone, step: int, host: str
         checkpoint="",
         samples=copy.position,
         iterations=session.config.num_iterations,
+        cause=lost.cause if isinstance(lost, ShardLeaves) else "",
         notes=_notes(session, servers, step - 1 - copy.step, time.monotonic() - began),
     )
     order = session.order.going_on(copy.step, copy.position)
@@ -158,6 +165,24 @@ def prepare(session: Session) -> None:
         # Ignore errors of the cluster here; without a spare, a restore only takes longer.
         with contextlib.suppress(PlacementError, rpc.Unexpected):
             session.pool.have_spare(placement.here(placement.living_nodes()).host)
+
+
+def leave_drained(session: Session) -> None:
+    """Have a shard leave a drained host for a spare process, when a copy has just arrived: few steps are repeated.
+
+    It stays where the spare process's host has no memory for it: the run does not depend on the move.
+
+    Raises:
+        ShardLeaves: one has to leave.
+    """
+    membership, pool, stream = session.membership, session.pool, session.stream
+    if not membership.draining or stream is None or pool is None or pool.spare is None or not pool.is_spare_warm:
+        return
+    staying = {pool.spare.host, *(member.host for member in (*membership.members, *membership.leaving))}
+    for number, server in enumerate(session.servers):
+        size = SHARD_COPIES * 4 * sum(stream.layout.chunks[chunk].numel for chunk in stream.layout.by_shard[number])
+        if server.host in membership.draining - staying and psutil.virtual_memory().available > SPARE_BYTES + size:
+            raise ShardLeaves(f"{server.host} is drained", hint=_HINT, host=server.host)
 
 
 def part_of(copy: Copy, shapes: Shapes, layout: Layout, shard: int) -> Resumption:

@@ -161,7 +161,6 @@ class SliceComputer:
             if result is None:
                 self._compute_less_at_a_time(len(own.indices))
             elif self._scale is None or not math.isfinite(result.loss) or self._scale.settle():
-                devices.synchronize(self._device)
                 self.scalars.settle()
                 return result
             self._anchored.settle()
@@ -176,7 +175,8 @@ class SliceComputer:
     ) -> SliceLoss | None:
         """Forward and backward; None: the memory is full. What the failure held is free again after that."""
         try:
-            return self._forward_backward(step, own, state, before)
+            result = self._forward_backward(step, own, state, before)
+            devices.synchronize(self._device)  # what failed on the device is raised here
         except TrainingError:
             raise
         except (Exception, SystemExit, KeyboardInterrupt) as error:
@@ -187,6 +187,8 @@ class SliceComputer:
                 full = as_job_error(LOSS, error)
                 raise TooLarge(full.cause, hint=full.hint, detail=full.detail) from error
             return None
+        else:
+            return result
         finally:
             HERE.leave()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,6 +70,26 @@ def test_a_sample_that_kills_two_workers_ends_the_run_and_is_named(launch: Any) 
     assert SEGFAULT in event["detail"]
     assert "sample 417" in event["hint"]
     assert run.of_kind("notice")[0]["text"].startswith("sample 417 crashed its worker in step ")
+
+
+DEVICE_LOST = "torch.AcceleratorError('CUDA error: unspecified launch failure')"
+
+
+def test_a_device_that_fails_costs_the_run_its_worker_for_a_moment(launch: Any, tmp_path: Path) -> None:
+    noted = tmp_path / "failed"
+    in_loss = f"""if os.environ.get("TEST_HOST") == "b" and not os.path.exists({str(noted)!r}) and BAD in batch[0]:
+            open({str(noted)!r}, "w")
+            raise {DEVICE_LOST}"""
+    run = launch(job(in_loss=in_loss.replace("BAD", "417")), "b", **ALL)
+    assert run.finish()[0] == 0
+    (notice,) = [each["text"] for each in run.of_kind("notice") if "crashed" in each["text"]]
+    assert "CUDA error: unspecified launch failure in loss" in notice
+    assert len(run.of_kind("worker_lost")) == 1
+
+
+def test_a_sample_that_breaks_each_device_ends_the_run(launch: Any) -> None:
+    event = failure(launch(job(f"raise {DEVICE_LOST}"), "ab", **ALL))
+    assert "CUDA error: unspecified launch failure" in event["cause"]
 
 
 @pytest.mark.long
