@@ -6,7 +6,6 @@ A fault is what nobody asked for. A host that a user drained, and a run that was
 from __future__ import annotations
 
 import itertools
-import re
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,15 +16,8 @@ from remote_agent import protocol
 
 LOST, LATE, SLOW, SHARD, HEAD = "lost", "late", "slow", "shard lost", "head lost"
 
-DRAINED = "drained"
-"""The cause of a worker's loss that a user asked for."""
-
 _STALLED = 2.0
 """Times the usual time between two steps from which a fault between them has made the run stand still."""
-
-_SILENT = re.compile(r"^no answer for (\d+(?:\.\d+)?) s")
-
-_RETRY = re.compile(r" \(tried again in (\d+) s\)$")
 
 Faults = tuple[Fault, ...]
 
@@ -36,7 +28,7 @@ def after(run: RunView, event: protocol.Event) -> Faults:
     match event:
         case protocol.Step():
             return _stalled(run, event)
-        case protocol.WorkerLost() if event.cause != DRAINED:
+        case protocol.WorkerLost() if event.cause != protocol.DRAINED:
             return _lost(run, event)
         case protocol.WorkerLost():
             return faults
@@ -64,12 +56,6 @@ def after(run: RunView, event: protocol.Event) -> Faults:
             return faults
 
 
-def retry_seconds(cause: str) -> float | None:
-    """Seconds until a lost worker is started again, as the coordinator says it at the end of the cause."""
-    found = _RETRY.search(cause)
-    return float(found[1]) if found else None
-
-
 def _added(
     faults: Faults,
     time: float,
@@ -89,14 +75,14 @@ def _added(
         host=host,
         worker=worker,
         word=word,
-        what=one_line(_RETRY.sub("", what), 160),
+        what=one_line(what, 160),
         retry_s=retry_s,
     )
     return (*faults[-(FAULTS - 1) :], fault)
 
 
 def _lost(run: RunView, event: protocol.WorkerLost) -> Faults:
-    faults, retry_s = run.faults, retry_seconds(event.cause)
+    faults, retry_s = run.faults, event.retry_s
     known = _open(faults, lambda fault: fault.worker == event.worker and fault.word == LOST)
     if known is None:
         rows = _added(
@@ -141,10 +127,9 @@ def _stalled(run: RunView, event: protocol.Step) -> Faults:
 
 def _stalled_before(run: RunView, event: protocol.WorkerLost) -> float | None:
     """What it cost before it was known that a worker is lost: others may have ended the step that waited for it."""
-    silent = _SILENT.match(event.cause)
-    if silent is None:
+    if event.silent_s is None:
         return None
-    began = event.time - float(silent[1])
+    began = event.time - event.silent_s
     told = max((fault.time for fault in run.faults if fault.stall_s is not None), default=0.0)
     costs = [
         _cost(run, before, after)
@@ -186,11 +171,6 @@ def furthest(run: RunView) -> protocol.Step | None:
     return run.superseded or (run.recent[-1] if run.recent else None)
 
 
-def is_sent_back(run: RunView, event: protocol.RunResumed) -> bool:
-    """Whether what one of its workers did sent the run back, which had not ended."""
-    return any(event.cause.startswith(f"{worker.worker} ") for worker in run.workers)
-
-
 def _resumed(run: RunView, event: protocol.RunResumed) -> Faults:
     """A run that goes on mends what was lost with its shards or its head; what it stood still for is known then.
 
@@ -202,7 +182,7 @@ def _resumed(run: RunView, event: protocol.RunResumed) -> Faults:
         if fault.back is None and fault.word in (SHARD, HEAD):
             stall = max(0.0, event.time - fault.time)
             found.append(replace(fault, done=_joined(fault.done, done), stall_s=stall, back=event.time))
-        elif fault.back is None and fault.word == LOST and event.cause.startswith(f"{fault.worker} "):
+        elif fault.back is None and fault.word == LOST and fault.host == event.lost:
             found.append(replace(fault, done=_joined(fault.done, back)))
         else:
             found.append(fault)

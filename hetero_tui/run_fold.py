@@ -22,9 +22,6 @@ from hetero_tui.text import one_line
 from remote_agent import protocol
 from remote_agent.states import RunState
 
-_ENDED = ("failed ", "stopped ", "finished ", "lost its coordinator")
-"""Beginnings of causes with which a run, or its coordinator, had ended; with other causes the run had continued."""
-
 
 def begun(run: str, job: str, time: float, history: int = 0) -> RunView:
     """A run that has only started, or was resumed after its event number ``history``."""
@@ -144,7 +141,7 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
                 iterations=event.iterations or run.iterations,
                 losses=tuple(point for point in run.losses if point[0] <= event.step),
                 recent=(),
-                superseded=faults.furthest(run) if faults.is_sent_back(run, event) else None,
+                superseded=faults.furthest(run) if event.lost else None,
                 checkpoint=event.checkpoint or run.checkpoint,
                 checkpoint_step=event.step if event.checkpoint else run.checkpoint_step,
                 away_seconds=run.away_seconds + max(0.0, event.time - (run.last_event or event.time)),
@@ -179,7 +176,7 @@ def _fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]
 
 def _resumed(event: protocol.RunResumed) -> str:
     notes = "".join(f"; {note}" for note in event.notes)
-    if event.cause and not event.cause.startswith(_ENDED):
+    if event.went_back:
         what, _, why = event.cause.partition(": ")
         return f"resumed after step {event.step:,}: {what}{f' ({why})' if why else ''}{notes}"
     ended = f" (it had {event.cause})" if event.cause else ""
@@ -288,8 +285,7 @@ def _starting(run: RunView, event: protocol.WorkerStarting) -> tuple[RunView, Le
 
 def _without(run: RunView, event: protocol.WorkerLost) -> tuple[RunView, Level, str]:
     """The run after a worker left it, on request, or was lost."""
-    drained = event.cause == faults.DRAINED
-    pause = faults.retry_seconds(event.cause)
+    drained = event.cause == protocol.DRAINED
     workers = _change_worker(
         run,
         event.worker,
@@ -299,12 +295,12 @@ def _without(run: RunView, event: protocol.WorkerLost) -> tuple[RunView, Level, 
         slow_factor=None,
         drained=drained,
         is_coming=False,
-        retry_at=None if pause is None else event.time + pause,
+        retry_at=None if event.retry_s is None else event.time + event.retry_s,
     )
     was_away = any(worker.worker == event.worker and not worker.alive for worker in run.workers)
     run = replace(run, workers=workers)
     if was_away and not drained:
-        return run, Level.WARNING, f"{event.host} is not back: {event.cause}"
+        return run, Level.WARNING, f"{event.host} is not back: {event.words}"
     if drained:
         return run, Level.INFO, f"{event.host} left the run before step {event.step:,}, as asked (drained)"
-    return run, Level.WARNING, f"{event.host} lost at step {event.step:,}: {event.cause}"
+    return run, Level.WARNING, f"{event.host} lost at step {event.step:,}: {event.words}"

@@ -564,13 +564,15 @@ class PlanMade(Event):
     ``iterations`` is the last step, which can follow from how fast the devices are; 0: as it was said before. Where the
     model is cut instead, ``stages`` are its parts in their order, and a step is ``micro_batches``, of which
     ``in_flight`` are on their way at once. ``terms`` are the parts of ``predicted_step_s`` by name, in seconds; empty:
-    it is of computing alone. ``left_out`` are hosts that take no part, and why.
+    it is of computing alone. ``cut`` says of each share why it is so large; it holds until the shares change.
+    ``left_out`` are hosts that take no part, and why.
     """
 
     kind: ClassVar[str] = "plan"
     strategy: str
     shares: tuple[Share, ...]
     predicted_step_s: float | None = None
+    cut: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     iterations: int = 0
     terms: dict[str, float] = field(default_factory=dict)
@@ -601,9 +603,17 @@ class WorkerStarting(Event):
     device: str
 
 
+DRAINED = "drained"
+"""The cause of a worker's loss that a user asked for."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class WorkerLost(Event):
-    """A worker is gone (or silent past its deadline); its slice is issued again."""
+    """A worker is gone (or silent past its deadline); its slice is issued again.
+
+    ``retry_s``: seconds until it is started again; None: at once, or never. ``silent_s``: it was found lost because it
+    had not answered for so long; None: that was seen in another way.
+    """
 
     kind: ClassVar[str] = "worker_lost"
     worker: str
@@ -611,6 +621,13 @@ class WorkerLost(Event):
     device: str
     step: int
     cause: str
+    retry_s: float | None = None
+    silent_s: float | None = None
+
+    @property
+    def words(self) -> str:
+        """The cause, and when the worker is tried again."""
+        return self.cause if self.retry_s is None else f"{self.cause} (tried again in {self.retry_s:.0f} s)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -781,8 +798,9 @@ class RunResumed(Event):
 
     Without a checkpoint it never ended: a lost part of the parameter server was restored from its copy in memory.
 
-    ``samples`` were used up to then, ``iterations`` is the last step to come, ``cause`` says how the run had ended
-    before (empty: without a last event), and ``notes`` what is not as it was.
+    ``samples`` were used up to then, ``iterations`` is the last step to come, and ``notes`` say what is not as it was.
+    ``cause`` says how the run had ended before (empty: without a last event). With ``went_back`` it had not ended, and
+    ``cause`` is why it went back; ``lost`` is then the host whose loss that was, if it was one.
     """
 
     kind: ClassVar[str] = "run_resumed"
@@ -793,6 +811,8 @@ class RunResumed(Event):
     iterations: int = 0
     cause: str = ""
     notes: tuple[str, ...] = ()
+    went_back: bool = False
+    lost: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

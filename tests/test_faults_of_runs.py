@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hetero_tui import faults
-from hetero_tui.faults import after, retry_seconds
+from hetero_tui.faults import after
 from hetero_tui.run_fold import fold_run
 from hetero_tui.state import FAULTS, Fault, RunView, WorkerView
 from remote_agent import protocol
@@ -25,9 +25,9 @@ def run(*known: Fault, **changes: Any) -> RunView:
     return replace(RUN, faults=known, **changes)
 
 
-def lost(cause: str, time: float = 20.0, worker: str = "nas/cpu") -> protocol.WorkerLost:
+def lost(cause: str, time: float = 20.0, worker: str = "nas/cpu", **more: Any) -> protocol.WorkerLost:
     host = worker.partition("/")[0]
-    return protocol.WorkerLost(seq=1, time=time, worker=worker, host=host, device="cpu", step=7, cause=cause)
+    return protocol.WorkerLost(seq=1, time=time, worker=worker, host=host, device="cpu", step=7, cause=cause, **more)
 
 
 def reissued(samples: int = 1200, stall_s: float | None = 0.5, to: str = "pi/cpu") -> protocol.SliceReissued:
@@ -38,22 +38,14 @@ def slow(factor: float) -> protocol.WorkerSlow:
     return protocol.WorkerSlow(seq=1, time=40.0, worker="nas/cpu", host="nas", step=9, factor=factor)
 
 
-@pytest.mark.parametrize(
-    ("cause", "seconds"),
-    [("killed (tried again in 16 s)", 16.0), ("killed", None), ("(tried again in 4 s) and more", None)],
-)
-def test_a_cause_says_when_a_worker_is_tried_again(cause: str, seconds: float | None) -> None:
-    assert retry_seconds(cause) == seconds
-
-
-def test_a_lost_worker_is_a_row_without_the_pause_in_its_cause() -> None:
-    (row,) = after(RUN, lost("killed (tried again in 16 s)"))
+def test_a_lost_worker_is_a_row_with_the_pause_beside_its_cause() -> None:
+    (row,) = after(RUN, lost("killed", retry_s=16.0))
     assert (row.number, row.time, row.step, row.host, row.worker) == (1, 20.0, 7, "nas", "nas/cpu")
     assert (row.word, row.what, row.retry_s, row.back, row.tries) == (faults.LOST, "killed", 16.0, None, 0)
 
 
 def test_a_worker_that_fails_on_its_way_back_is_the_same_row_with_a_try_more() -> None:
-    (row,) = after(run(fault()), lost("no driver (tried again in 4 s)"))
+    (row,) = after(run(fault()), lost("no driver", retry_s=4.0))
     assert (row.number, row.tries, row.retry_s, row.what) == (1, 1, 20.0 - 10.0 + 4.0, "killed")
     (row,) = after(run(row), lost("no driver"))
     assert (row.tries, row.retry_s) == (2, None)
@@ -64,7 +56,7 @@ def test_a_worker_that_fails_on_its_way_back_is_the_same_row_with_a_try_more() -
 
 
 def test_a_drained_worker_is_no_fault() -> None:
-    assert after(run(fault()), lost(faults.DRAINED)) == (fault(),)
+    assert after(run(fault()), lost(protocol.DRAINED)) == (fault(),)
 
 
 def test_of_many_faults_the_newest_are_kept_and_counted_on() -> None:
@@ -204,17 +196,22 @@ def test_of_a_gap_and_what_was_known_before_it_the_longest_is_the_cost() -> None
 
 def test_a_worker_known_to_be_silent_after_the_step_that_waited_for_it_has_cost_that_wait() -> None:
     recent = (made(1, 6.0), made(2, 7.0), made(3, 8.0), made(4, 9.0), made(5, 12.0))
-    silent = "no answer for 2.5 s (tried again in 4 s)"
-    assert after(run(recent=recent), lost(silent, 12.1))[0].stall_s == pytest.approx(2.0)
-    assert after(run(recent=recent), lost(silent, 14.6))[0].stall_s is None, "that was before it fell silent"
+
+    def silent(time: float) -> protocol.WorkerLost:
+        return lost("no answer for 2.5 s", time, silent_s=2.5)
+
+    assert after(run(recent=recent), silent(12.1))[0].stall_s == pytest.approx(2.0)
+    assert after(run(recent=recent), silent(14.6))[0].stall_s is None, "that was before it fell silent"
     assert after(run(recent=recent), lost("killed", 12.1))[0].stall_s is None
-    assert after(run(recent=recent[:-1]), lost(silent, 9.1))[0].stall_s is None, "all were as usual"
+    assert after(run(recent=recent[:-1]), silent(9.1))[0].stall_s is None, "all were as usual"
     known = fault(time=11.0, stall_s=1.0, worker="pi/cpu")
-    assert after(run(known, recent=recent), lost(silent, 12.1))[1].stall_s is None, "that row has it"
+    assert after(run(known, recent=recent), silent(12.1))[1].stall_s is None, "that row has it"
 
 
-def sent_back(time: float, step: int, cause: str = "nas/cpu was lost: killed") -> protocol.RunResumed:
-    return protocol.RunResumed(seq=1, time=time, step=step, host="pi", checkpoint="/c", cause=cause)
+def sent_back(time: float, step: int, lost: str = "nas") -> protocol.RunResumed:
+    return protocol.RunResumed(
+        seq=1, time=time, step=step, host="pi", checkpoint="/c", cause="x", went_back=bool(lost), lost=lost
+    )
 
 
 def folded(view: RunView, *happened: protocol.Event) -> RunView:
@@ -258,7 +255,7 @@ def test_a_run_that_is_not_cut_by_layers_goes_back_too(step: int, words: str) ->
 
 def test_a_run_that_had_ended_did_not_stand_still_until_it_was_resumed() -> None:
     begun = folded(run(workers=(worker("nas/cpu", 1.0),)), made(5, 5.0), made(6, 6.0), lost("killed", 6.5))
-    view = folded(begun, sent_back(9000.0, 3, "stopped after step 6"), *(made(n, 9000.0 + n) for n in (4, 5, 6, 7)))
+    view = folded(begun, sent_back(9000.0, 3, ""), *(made(n, 9000.0 + n) for n in (4, 5, 6, 7)))
     assert (view.faults[0].done, view.faults[0].stall_s) == ("", None)
 
 

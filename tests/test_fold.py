@@ -155,16 +155,16 @@ def test_a_host_that_is_new_in_a_run_comes_until_it_trains() -> None:
 def test_a_paused_host_that_is_drained_is_drained() -> None:
     lost, drained = (
         protocol.WorkerLost(
-            seq=seq, time=104.0, worker="nas/cpu", host="nas", device="cpu", step=3, cause=cause
+            seq=seq, time=104.0, worker="nas/cpu", host="nas", device="cpu", step=3, cause=cause, retry_s=retry_s
         )
-        for seq, cause in ((6, "killed (tried again in 16 s)"), (7, "drained"))
-    )  # fmt: skip
+        for seq, cause, retry_s in ((6, "killed", 16.0), (7, "drained", None))
+    )
     assert state_of_nas(run_of(lost, drained, start=returning())) is HostState.DRAINED
 
 
 def test_a_host_that_could_not_be_brought_back_is_paused_again() -> None:
     lost = protocol.WorkerLost(
-        seq=6, time=104.0, worker="nas/cpu", host="nas", device="cpu", step=3, cause="killed (tried again in 16 s)"
+        seq=6, time=104.0, worker="nas/cpu", host="nas", device="cpu", step=3, cause="killed", retry_s=16.0
     )  # fmt: skip
     assert state_of_nas(run_of(lost, start=returning())) is HostState.PAUSED
 
@@ -526,16 +526,16 @@ def test_a_host_that_was_never_reached_was_never_seen() -> None:
     assert state.hosts_able == 0
 
 
-def lost(seq: int, host: str, cause: str) -> protocol.WorkerLost:
+def lost(seq: int, host: str, cause: str, retry_s: float | None = None) -> protocol.WorkerLost:
     return protocol.WorkerLost(
-        seq=seq, time=100.0 + seq, worker=f"{host}/cpu", host=host, device="cpu", step=1, cause=cause
+        seq=seq, time=100.0 + seq, worker=f"{host}/cpu", host=host, device="cpu", step=1, cause=cause, retry_s=retry_s
     )
 
 
 def test_drained_paused_and_benched_hosts_have_their_own_states_and_a_drained_one_is_no_fault() -> None:
     before = (started(), plan(), step(1, 3))
     drained = run_of(*before, lost(4, "nas", "drained"), start=both_up())
-    paused = run_of(*before, lost(4, "nas", "killed (tried again in 16 s)"), start=both_up())
+    paused = run_of(*before, lost(4, "nas", "killed", 16.0), start=both_up())
     shares = (share("mercer", 64), share("nas", 0))
     rested = protocol.Rebalanced(seq=4, time=101.0, step=1, shares=shares, reason="the devices' speeds changed")
     benched = run_of(*before, rested, start=both_up())
@@ -558,7 +558,7 @@ def test_drained_paused_and_benched_hosts_have_their_own_states_and_a_drained_on
 
 
 def test_a_worker_that_fails_again_on_its_way_back_is_not_lost_twice() -> None:
-    first, again = lost(4, "nas", "killed"), lost(5, "nas", "no driver (tried again in 4 s)")
+    first, again = lost(4, "nas", "killed"), lost(5, "nas", "no driver", 4.0)
     state = run_of(started(), plan(), step(1, 3), first, again, start=both_up())
     assert state.log[-1].text == "nas is not back: no driver (tried again in 4 s)"
     assert state.hosts[1].next_try == 105.0 + 4.0
@@ -572,7 +572,7 @@ def test_a_fault_is_one_row_with_what_was_done_what_it_cost_and_when_it_was_over
     )
     late = replace(step(2, 6), time=104.9)
     state = run_of(started(), plan(), step(1, 3), lost(4, "nas", "silent"), reissued, late, start=both_up())
-    again = run_of(lost(7, "nas", "silent (tried again in 8 s)"), start=state)
+    again = run_of(lost(7, "nas", "silent", 8.0), start=state)
     back = run_of(joined(8), start=again).run
     assert back is not None
     (fault,) = back.faults
@@ -851,7 +851,7 @@ def test_an_event_that_was_told_before_is_shown_and_not_told_again() -> None:
 
 def test_a_host_is_tried_again_when_its_own_worker_is() -> None:
     before = (started(), plan(), step(1, 3))
-    both = (lost(4, "mercer", "killed"), lost(5, "nas", "killed (tried again in 16 s)"))
+    both = (lost(4, "mercer", "killed"), lost(5, "nas", "killed", 16.0))
     state = run_of(*before, *both, start=both_up())
     assert [host.state for host in state.hosts] == [HostState.PAUSED, HostState.PAUSED]
     assert [host.next_try for host in state.hosts] == [None, 105.0 + 16.0]

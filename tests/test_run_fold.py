@@ -45,9 +45,10 @@ def joined(time: float = 102.0, seq: int = 2, name: str = "") -> protocol.Worker
     return protocol.WorkerJoined(seq=seq, time=time, worker="b/cpu", host="b", device="cpu", name=name)
 
 
-def lost(cause: str, worker: str = "b/cpu") -> protocol.WorkerLost:
+def lost(cause: str, worker: str = "b/cpu", retry_s: float | None = None) -> protocol.WorkerLost:
+    host = worker.partition("/")[0]
     return protocol.WorkerLost(
-        seq=5, time=110.0, worker=worker, host=worker.partition("/")[0], device="cpu", step=7, cause=cause
+        seq=5, time=110.0, worker=worker, host=host, device="cpu", step=7, cause=cause, retry_s=retry_s
     )
 
 
@@ -96,6 +97,19 @@ def test_a_run_that_goes_on_where_it_was_starts_nothing_anew() -> None:
     run = after(started(), joined(), plan(), step(1))
     assert after(resumed(checkpoint=""), run=run).phases == run.phases
     assert [phase.began for phase in after(resumed(), run=run).phases] == [200.0]
+
+
+def test_a_record_from_before_some_fields_were_added_still_opens() -> None:
+    lost = '"worker":"b/cpu","host":"b","device":"cpu","step":7,"cause":"no answer for 1.0 s (tried again in 4 s)"'
+    lines = (
+        '{"seq":1,"time":1.0,"kind":"plan","strategy":"sync","shares":[],"reasons":["b/cpu: 16 of 64 samples"]}',
+        f'{{"seq":2,"time":2.0,"kind":"worker_lost",{lost}}}',
+        '{"seq":3,"time":3.0,"kind":"run_resumed","step":5,"host":"a","checkpoint":"/c","cause":"b/cpu was lost"}',
+    )
+    happened = [event for event in map(protocol.decode_event, lines) if event is not None]
+    run = after(*happened)
+    assert (len(happened), run.step, run.plan and run.plan.reasons) == (3, 5, ("b/cpu: 16 of 64 samples",))
+    assert [fault.what for fault in run.faults] == ["no answer for 1.0 s (tried again in 4 s)"]
 
 
 # --- Figures ---------------------------------------------------------------------------------------------------------
@@ -184,7 +198,9 @@ def test_only_a_worker_that_was_away_is_not_back() -> None:
     assert line(lost("killed"), run=run) == (Level.WARNING, "b lost at step 7: killed")
     assert line(lost("no driver", "a/cpu"), run=run) == (Level.WARNING, "a is not back: no driver")
     assert line(lost("drained", "a/cpu"), run=run) == (Level.INFO, "a left the run before step 7, as asked (drained)")
-    away = after(lost("killed (tried again in 4 s)"), run=run).workers[1]
+    again = lost("killed", retry_s=4.0)
+    assert line(again, run=run)[1] == "b lost at step 7: killed (tried again in 4 s)"
+    away = after(again, run=run).workers[1]
     assert (away.alive, away.samples, away.fraction, away.drained, away.retry_at) == (False, 0, 0.0, False, 114.0)
     back = after(joined(), run=after(lost("drained"), run=run)).workers[1]
     assert (back.alive, back.drained, back.retry_at) == (True, False, None)
@@ -224,8 +240,8 @@ def test_a_run_that_goes_on_says_where_after_which_step_and_why() -> None:
 
 
 def test_a_run_that_went_back_says_why_and_no_host_that_it_goes_on_on() -> None:
-    away = resumed(cause="c/cpu was lost: its host can't be reached", notes=("no copy is left",))
+    away = resumed(cause="c/cpu was lost: its host can't be reached", notes=("no copy is left",), went_back=True)
     assert line(away)[1] == "resumed after step 40: c/cpu was lost (its host can't be reached); no copy is left"
-    assert line(resumed(cause="a parameter is new"))[1] == "resumed after step 40: a parameter is new"
+    assert line(resumed(cause="a parameter is new", went_back=True))[1] == "resumed after step 40: a parameter is new"
     taken = resumed(cause="lost its coordinator", checkpoint="")
     assert line(taken)[1] == "resumed on b after step 40 (it had lost its coordinator)"

@@ -234,9 +234,10 @@ def _settings(figures: Figures) -> Iterable[str]:
     if figures.settings:
         yield "<h2>Settings</h2>"
         yield _table(["Setting", "Value"], [[name, str(value)] for name, value in sorted(figures.settings.items())])
-    if figures.plan is not None and figures.plan.reasons:
+    reasons = (*figures.plan.cut, *figures.plan.reasons) if figures.plan is not None else ()
+    if reasons:
         yield "<h2>The plan</h2>"
-        yield "<ul>" + "".join(f"<li>{escape(reason)}</li>" for reason in figures.plan.reasons) + "</ul>"
+        yield "<ul>" + "".join(f"<li>{escape(reason)}</li>" for reason in reasons) + "</ul>"
 
 
 def _table(

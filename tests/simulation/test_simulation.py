@@ -110,7 +110,7 @@ def test_a_worker_that_fails_again_on_its_way_back_is_told_of_with_the_pause(mon
     assert not outcome.wrong, said(outcome)
     told = [event for event in outcome.events if "WorkerLost" in event and "drained" not in event]
     assert len(told) == 2
-    assert all(f"(tried again in {pause} s)" in event for event, pause in zip(told, (2, 4), strict=True))
+    assert all(f"'retry_s': {pause}.0," in event for event, pause in zip(told, (2, 4), strict=True))
 
 
 def test_the_plan_follows_a_slower_device_and_a_link_that_carries_a_tenth_within_30_steps() -> None:

@@ -469,7 +469,7 @@ def faulty(now: float = NOW) -> State:
     shares = (_share("mercer", 140), _share("macbook", 0))
     lost = p.WorkerLost(
         seq=seq + 2, time=now - 4, worker="nas/cpu", host="nas", device="cpu", step=1203,
-        cause="its process was killed (tried again in 16 s)",
+        cause="its process was killed", retry_s=16.0,
     )  # fmt: skip
     happened: list[p.Event] = [
         p.WorkerLost(

@@ -176,7 +176,7 @@ async def test_the_plan_says_who_does_how_much_and_why(scenarios, open_app) -> N
 def test_what_the_plan_says_of_shares_is_told_only_while_they_are_the_plans(scenarios) -> None:
     run = scenarios.training().run
     said = ("mercer/cuda:0: 52 of 140 samples, measured 1420 samples/s", "no device is left out")
-    plan = replace(run.plan, reasons=said)
+    plan = replace(run.plan, cut=said[:1], reasons=said[1:])
     workers = tuple(
         replace(worker, samples=share.samples) for worker, share in zip(run.workers, plan.shares, strict=True)
     )
@@ -509,7 +509,7 @@ async def test_how_often_a_worker_failed_on_its_way_back_is_not_cut_off(scenario
     for seq in range(1, 6):
         lost = protocol.WorkerLost(
             seq=state.run.last_seq + 1, time=scenarios.NOW + seq, worker="mercer/cuda:0", host="mercer",
-            device="cuda:0", step=1204, cause=f"its process ended (tried again in {2**seq} s)",
+            device="cuda:0", step=1204, cause="its process ended", retry_s=2.0**seq,
         )  # fmt: skip
         state = apply(state, ev.RunProgressed(run="text-7f3", event=lost))
     app = open_app(state)

@@ -162,14 +162,16 @@ def reasons_lines(run: RunView, plan: protocol.PlanMade, width: int, palette: Pa
     if step is not None and len(plan.shares) > 1 and not plan.stages:
         said = "All devices are to finish together: a share follows from a device's speed and its fixed time per step."
         lines += [Text(part, style=palette.foreground) for part in wrapped(said, width)]
+    now = {worker.worker: worker.samples for worker in run.workers}
+    has_changed = run.step and any(now.get(share.worker, share.samples) != share.samples for share in plan.shares)
     told = [
-        reason
-        for reason in plan.reasons
-        if not any(helps(plan, share.host) in reason and helps(plan, share.host) for share in plan.shares)
+        *(() if has_changed else plan.cut),  # else the table has the shares of now
+        *(
+            reason
+            for reason in plan.reasons
+            if not any(helps(plan, share.host) in reason and helps(plan, share.host) for share in plan.shares)
+        ),
     ]
-    now, total = {worker.worker: worker.samples for worker in run.workers}, sum(share.samples for share in plan.shares)
-    if run.step and any(now.get(share.worker, share.samples) != share.samples for share in plan.shares):
-        told = [reason for reason in told if f" of {total} samples" not in reason]  # the table has the shares of now
     for reason in told:
         first, *rest = wrapped(reason, max(10, width - 2))
         lines.append(Text.assemble(("· ", palette.muted), (first, palette.muted)))

@@ -26,22 +26,22 @@ def tell(session: Session, journal: Journal, host: str, planned: Survey | None, 
     first = run_plan.first_cut(session.config, profiles, session.least_slice)
     foreseen = surveying.predicted(session.config, planned) if planned is not None else None
     cut, seconds = first.samples, foreseen.seconds if foreseen is not None else first.seconds
-    reasons = [
+    about_cut = tuple(
         f"{member.name}: {samples} of {sum(cut)} samples, measured {profile.speed:.0f} samples/s"
         f" + {profile.overhead_s * 1e3:.1f} ms a step"
         + (f" (simulated at {member.simulated_speed:g} of this computer)" if member.simulated_speed else "")
         + (", left out: the others are done before it starts" if not samples else "")
         + (", limited by max_batch" if samples and samples == profile.max_batch else "")
         for member, samples, profile in zip(session.members, cut, profiles, strict=True)
-    ]
-    reasons += [*first.about, *session.reasons, *backups.about(session, seconds, host)]
+    )
     journal.write(
         protocol.PlanMade,
         strategy=session.config.strategy,
         shares=tuple(member.share(samples) for member, samples in zip(session.members, cut, strict=True)),
         iterations=session.config.num_iterations,
         predicted_step_s=seconds,
-        reasons=tuple(reasons),
+        cut=about_cut,
+        reasons=(*first.about, *session.reasons, *backups.about(session, seconds, host)),
         terms={term.name: term.seconds for term in foreseen.terms} if foreseen is not None else {},
         left_out=dict(left_out),
     )

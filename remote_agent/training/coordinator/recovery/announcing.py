@@ -7,15 +7,26 @@ from remote_agent.strategies import spec_of
 from remote_agent.training.checkpoint.checkpoint import Checkpoint
 from remote_agent.training.coordinator.journal import Journal
 from remote_agent.training.coordinator.members import Rejoining, WorkerHandle
+from remote_agent.training.coordinator.recovery.policy import Decision, Evidence, Restart, Silent
 from remote_agent.training.coordinator.request import Request
 from remote_agent.training.coordinator.session import Session
-from remote_agent.training.errors import TrainingError
+from remote_agent.training.errors import TrainingError, WeightsGone
 
 
-def tell_lost(session: Session, step: int, member: WorkerHandle | Rejoining, cause: str) -> None:
-    """Write that ``member`` left the run, or failed on its way back, because of ``cause``."""
-    who = {"worker": member.name, "host": member.host, "device": member.device}
-    session.journal.write(WorkerLost, **who, step=step, cause=cause)
+def tell_lost(
+    session: Session, step: int, member: WorkerHandle | Rejoining, evidence: Evidence, decision: Decision
+) -> None:
+    """Write that ``member`` left the run, or failed on its way back."""
+    session.journal.write(
+        WorkerLost,
+        worker=member.name,
+        host=member.host,
+        device=member.device,
+        step=step,
+        cause=decision.cause,
+        retry_s=(decision.after_s or None) if isinstance(decision, Restart) else None,
+        silent_s=evidence.seconds if isinstance(evidence, Silent) and not evidence.hangs else None,
+    )
 
 
 def tell_starting(session: Session, away: Rejoining) -> None:
@@ -48,4 +59,6 @@ def tell_sent_back(
         iterations=request.config.num_iterations,
         cause=error.cause,
         notes=notes,
+        went_back=True,
+        lost=error.host if isinstance(error, WeightsGone) else "",
     )

@@ -47,7 +47,7 @@ def lose(session: Session, member: WorkerHandle, step: int, cause: str) -> None:
         WeightsGone: it was the last worker.
     """
     session.membership.members.remove(member)
-    tell_lost(session, step, member, cause)
+    tell_lost(session, step, member, Died(cause), Restart(cause, 0.0))
     session.joining.end(member)
     session.membership.away.append(Rejoining(member.seat.spec, member, time.monotonic(), lost=True))
     if not session.members:
@@ -114,7 +114,7 @@ class Membership:
             member.attempts += 1
         lost = not isinstance(decision, SetAside) or decision.lost
         if lost:
-            tell_lost(self._session, step, member, decision.cause)
+            tell_lost(self._session, step, member, evidence, decision)
         self._leave(step, member, f"{member.name} was lost" if lost else f"{member.name}: {decision.cause}")
         is_late = isinstance(evidence, policy.Late)
         away = Rejoining(
@@ -125,7 +125,7 @@ class Membership:
     def start_leaving(self, step: int) -> None:
         """Exclude workers on drained hosts from ``step`` and later steps; one host always stays."""
         for member in self._session.membership.to_leave():
-            tell_lost(self._session, step, member, policy.decide(policy.Drained(), _ANY).cause)
+            tell_lost(self._session, step, member, policy.Drained(), _DRAINED)
             self._leave(step, member, f"{member.host} is drained")
             self._leaving.append(member)
 
@@ -219,7 +219,7 @@ class Membership:
         decision = policy.decide(evidence, status)
         waits = isinstance(decision, Restart) and decision.after_s > 0
         if waits or not away.lost:
-            tell_lost(self._session, step, away, decision.cause if waits else _cause(evidence))
+            tell_lost(self._session, step, away, evidence, decision if waits else policy.decide(evidence, _ANY))
             away.lost = True
         LOG.info("step %d: %s on its way back: %s -> %s", step, away.name, evidence, decision)
         self._carry_out(decision, away, step)
@@ -358,7 +358,7 @@ class Membership:
             self._draining.add(command.host)
             for away in [away for away in self._away if away.spec.host == command.host]:
                 self._away.remove(away)
-                tell_lost(self._session, step, away, policy.decide(policy.Drained(), _ANY).cause)
+                tell_lost(self._session, step, away, policy.Drained(), _DRAINED)
                 if away.opening is not None:
                     away.opening.add_done_callback(self._end_opened)
                 elif away.member is not None:
@@ -393,7 +393,4 @@ class Membership:
 
 
 _ANY = RunStatus(others=1, coming=0)
-
-
-def _cause(evidence: Evidence) -> str:
-    return policy.decide(evidence, _ANY).cause
+_DRAINED = policy.decide(policy.Drained(), _ANY)

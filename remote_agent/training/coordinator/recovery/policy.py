@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from remote_agent.protocol import DRAINED
+
 MAX_ATTEMPTS = 3
 """How often the last worker is restarted, without having worked well in between, until the run fails."""
 
@@ -150,7 +152,7 @@ def pause_s(attempts: int) -> float:
 def _about(evidence: Evidence, status: RunStatus) -> Decision:
     match evidence:
         case Drained():
-            return Drop("drained")
+            return Drop(DRAINED)
         case Silent(seconds, hangs=True):
             return _again(f"its process has not answered for {seconds:.0f} s, though its host is there", status)
         case Silent(seconds):
@@ -172,5 +174,4 @@ def _about(evidence: Evidence, status: RunStatus) -> Decision:
 def _again(cause: str, status: RunStatus) -> Decision:
     if status.attempts >= MAX_ATTEMPTS and not status.others and not status.coming:
         return Drop(f"{cause} (after {status.attempts} attempts)")
-    after_s = pause_s(status.attempts)
-    return Restart(f"{cause} (tried again in {after_s:.0f} s)" if after_s else cause, after_s)
+    return Restart(cause, pause_s(status.attempts))

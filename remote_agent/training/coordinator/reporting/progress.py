@@ -53,16 +53,19 @@ class ProgressLine(Callback):
                 self._iterations = event.iterations
             case protocol.PlanMade():
                 self._iterations = event.iterations or self._iterations
-                for reason in event.reasons:
+                reasons = (*event.cut, *event.reasons)
+                for reason in reasons:
                     if reason not in self._reasons:
                         self._say(reason)
-                self._reasons.update(event.reasons)
+                self._reasons.update(reasons)
             case protocol.RunResumed():
                 self._iterations = event.iterations or self._iterations
                 self._times.clear()
                 self._say(f"resumed after step {event.step:,}")
+            case protocol.WorkerLost() if event.cause == protocol.DRAINED:
+                self._say(f"{event.host} left the run before step {event.step:,}, as asked (drained)")
             case protocol.WorkerLost():
-                self._say(f"{event.host} lost at step {event.step:,}: {event.cause}")
+                self._say(f"{event.host} lost at step {event.step:,}: {event.words}")
             case protocol.Notice():
                 self._say(event.text)
 

@@ -77,7 +77,6 @@ def test_no_device_is_given_up_while_others_train(seen: Evidence) -> None:
         assert isinstance(decision, Drop) is isinstance(seen, Drained)
         if isinstance(decision, Restart):
             assert decision.after_s <= policy.LONGEST_PAUSE_S
-            assert ("tried again in" in decision.cause) is (decision.after_s > 0)
 
 
 def test_the_last_worker_is_not_started_again_for_ever() -> None:

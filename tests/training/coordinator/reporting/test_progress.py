@@ -93,6 +93,11 @@ def test_what_happens_meanwhile_stays_above_the_line() -> None:
     )
     shown = stream.getvalue().split("\n")[0]
     assert shown.endswith("\rb lost at step 1: its process ended")
+    line.on_event(
+        protocol.WorkerLost(seq=4, time=1.0, worker="c/cpu", host="c", device="cpu", step=2, cause=protocol.DRAINED)
+    )
+    assert "c left the run before step 2, as asked (drained)" in stream.getvalue()
+    assert "c lost" not in stream.getvalue()
 
 
 def test_durations_are_written_as_people_do() -> None:
