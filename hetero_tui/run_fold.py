@@ -303,4 +303,5 @@ def _without(run: RunView, event: protocol.WorkerLost) -> tuple[RunView, Level, 
         return run, Level.WARNING, f"{event.host} is not back: {event.words}"
     if drained:
         return run, Level.INFO, f"{event.host} left the run before step {event.step:,}, as asked (drained)"
-    return run, Level.WARNING, f"{event.host} lost at step {event.step:,}: {event.words}"
+    when = f"at step {event.step:,}" if event.step else "before the first step"
+    return run, Level.WARNING, f"{event.host} lost {when}: {event.words}"

@@ -196,6 +196,7 @@ def test_stages_share_a_model_by_its_blocks() -> None:
 def test_only_a_worker_that_was_away_is_not_back() -> None:
     run = after(plan(), lost("killed", "a/cpu"))
     assert line(lost("killed"), run=run) == (Level.WARNING, "b lost at step 7: killed")
+    assert line(replace(lost("killed"), step=0), run=run)[1] == "b lost before the first step: killed"
     assert line(lost("no driver", "a/cpu"), run=run) == (Level.WARNING, "a is not back: no driver")
     assert line(lost("drained", "a/cpu"), run=run) == (Level.INFO, "a left the run before step 7, as asked (drained)")
     again = lost("killed", retry_s=4.0)

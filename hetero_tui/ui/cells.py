@@ -198,6 +198,7 @@ def _state(host: HostView, now: float, width: int, palette: Palette) -> Text:
 
 def _device(column: Column, host: HostView, colour: str, palette: Palette) -> Text:
     name, kind = device_words(host)
+    name = name if len(name) <= column.width else name.replace("simulated ", "sim. ")
     if not column.full or not kind:
         return Text(name, style=palette.muted if name == fmt.UNKNOWN else colour)
     room = column.width - len(kind) - 1

@@ -79,6 +79,9 @@ def test_what_is_old_says_how_old_and_what_is_unknown_says_so(scenarios) -> None
 
 def test_a_simulated_machine_always_says_so(scenarios) -> None:
     assert "simulated ×0.25" in line(scenarios.demo(), "cedar", scenarios.NOW)
+    narrow = line(scenarios.demo(), "cedar", scenarios.NOW, 54)
+    assert "sim. ×0.25" in narrow
+    assert "…" not in narrow
     facts = scenarios.fleet_facts()["mercer"].model_copy(update={"simulated_speed": 0.5})
     state = scenarios.training()
     host = dataclasses.replace(state.host("mercer"), facts=facts)

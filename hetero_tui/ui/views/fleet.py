@@ -148,7 +148,7 @@ class FleetPane(Pane):
             self.lines("timeline").show(lines)
         if arranged.rate:
             speeds = [(step.step, step.samples / step.seconds) for step in run.recent if step.seconds > 0]
-            self.titled("rate", f"Speed {fmt.throughput(run.samples_per_second)}")
+            self.titled("rate", f"Speed {fmt.throughput(run.samples_per_second)}" if run.recent else "Speed")
             label = scale_label([speed for _, speed in speeds])
             self.lines("rate").show(curve(speeds, (), width, arranged.rate - FRAME, palette, label=label))
 

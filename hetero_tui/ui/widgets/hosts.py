@@ -38,7 +38,7 @@ class Hosts(Table):
             hosts.sort(key=lambda host: order(host, state.run))
         seen = self.rows.in_sight if not self.filter else range(len(hosts))
         entries = [self._entry(host, view, chosen, is_seen=index in seen) for index, host in enumerate(hosts)]
-        title = "Hosts" if self.filter or self.sorted_by else _title(state.hosts)  # there is no room for both
+        title = "Hosts" if self.filter or self.sorted_by else _title(state.hosts, width)  # there is no room for both
         self.fill(title, cells.header_line(chosen, view.palette), entries, view.palette)
 
     def _entry(self, host: HostView, view: View, chosen: Columns, *, is_seen: bool) -> Entry:
@@ -53,11 +53,13 @@ class Hosts(Table):
         return entry
 
 
-def _title(hosts: tuple[HostView, ...]) -> str:
+def _title(hosts: tuple[HostView, ...], width: int) -> str:
     simulated = sum(host.facts is not None and host.facts.simulated_speed is not None for host in hosts)
     if not simulated:
         return "Hosts"
-    return f"Hosts, {simulated} simulated on this computer: memory and processors are shared"
+    title = f"Hosts, {simulated} simulated on this computer"
+    whole = f"{title}: memory and processors are shared"
+    return whole if len(whole) <= width - 2 else title
 
 
 def words_of(host: HostView, now: float) -> str:
