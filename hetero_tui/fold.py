@@ -178,7 +178,7 @@ def _host_sampled(state: State, event: events.HostSampled) -> State:
         detail = "Ray has ended there" if now is HostState.FAILED else ""
         state = _host_changed(state, events.HostChanged(time=event.time, host=host.name, state=now, detail=detail))
         state = _mark_training_hosts(state)
-    if event.sample.ray is RayState.NONE and host.name == state.head and _is_up(state):
+    if event.sample.ray is RayState.NONE and _is_up(state) and (host.name == state.head or _has_no_ray(state)):
         # Ray was taken down by some laptop, it did not fail; and without a head there is no cluster.
         return _cluster_changed(state, events.ClusterChanged(time=event.time, state=ClusterState.DOWN))
     if state.cluster_state is ClusterState.STARTING and starts_elsewhere:
@@ -193,6 +193,12 @@ def _once_started(state: State, time: float) -> State:
     word = ClusterState.UP if state.hosts_up == len(state.hosts) else ClusterState.DEGRADED
     word = word if state.hosts_up else ClusterState.DOWN
     return _cluster_changed(state, events.ClusterChanged(time=time, state=word, head=state.head))
+
+
+def _has_no_ray(state: State) -> bool:
+    """Whether no head is known, and Ray is on no host: a sample from before a teardown was the last to say so."""
+    with_ray = (*IN_CLUSTER, HostState.STARTING, HostState.RESTARTING)
+    return state.head is None and not any(host.state in with_ray for host in state.hosts)
 
 
 def _is_up(state: State) -> bool:
@@ -285,7 +291,7 @@ def _run_changed(state: State, event: events.RunChanged) -> State:
         run = begun(event.run, event.job, event.time, run.last_seq)  # its events arrive from the first one
     elif run.state.final:
         return state  # the run's own final event has priority
-    if not run.last_seq and event.state is not RunState.STARTING:
+    if not run.last_seq and not run.history and event.state is not RunState.STARTING:
         run = replace(run, phases=())  # after attaching, the events show its start
     final = event.state.final
     ended = event.time if final else run.ended

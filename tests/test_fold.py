@@ -324,6 +324,15 @@ def test_a_teardown_from_elsewhere_shows_as_soon_as_the_head_says_that_it_has_no
     assert down.log[-1].text == "cluster lab is down"
 
 
+def test_a_sample_from_before_a_teardown_leaves_no_cluster_of_no_hosts_behind() -> None:
+    up = apply(both_up(), events.ClusterChanged(time=1.0, state=ClusterState.UP, head="mercer"))
+    down = apply(apply(up, sampled("nas", "none")), sampled("mercer", "none"))
+    late = apply(down, sampled("mercer", "running"))
+    assert late.cluster_state is ClusterState.DEGRADED
+    assert apply(late, sampled("nas", "none")).cluster_state is ClusterState.DEGRADED, "it may have been started again"
+    assert apply(late, sampled("mercer", "none")).cluster_state is ClusterState.DOWN
+
+
 def test_a_run_that_said_its_last_word_is_not_called_lost_afterwards() -> None:
     finished = protocol.RunFinished(
         seq=2, time=200.0, steps=1, samples=64, final_loss=None, samples_per_second=64.0, checkpoint="/c"
@@ -361,10 +370,11 @@ def test_a_resumed_run_shows_its_steps_once_though_some_were_made_again() -> Non
     assert any("resumed on nas after step 4 (it had failed at step 8: power)" in line.text for line in state.log)
 
 
-def test_a_run_that_failed_and_is_resumed_is_shown_from_its_first_event() -> None:
+@pytest.mark.parametrize("seen", [RunState.STARTING, RunState.RUNNING], ids=["here", "from another terminal"])
+def test_a_run_that_failed_and_is_resumed_is_shown_from_its_first_event(seen: RunState) -> None:
     failed = protocol.RunFailed(seq=3, time=2.0, step=7, host="nas", cause="the power went")
     state = run_of(started(), step(1, seq=2), failed)
-    state = apply(state, events.RunChanged(time=3.0, run="text-1", job="text", state=RunState.STARTING))
+    state = apply(state, events.RunChanged(time=3.0, run="text-1", job="text", state=seen))
     state = run_of(started(), plan(2), step(1, seq=2), start=state)
     assert state.run is not None
     assert state.run.is_starting, "its coordinator has not said that it goes on: steps of before are no news"
