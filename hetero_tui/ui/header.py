@@ -22,7 +22,7 @@ _GAP = 2
 _VERDICT, _SHORT_VERDICT = 16, 14
 _NOTE, _NOTE_RANK = 8, 3
 _NAME_RANK = 4
-_LEFT = 12
+_LEFT, _SHORT_LEFT = 12, 11
 _SPEED, _SHORT_SPEED = 15, 8
 _AGE = 19
 _WIDE = 150
@@ -188,6 +188,7 @@ def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) ->
     is_stopping = run.state is RunState.STOPPING
     word = f"{run.run} stopping" if is_stopping else run.run
     total = f"{run.iterations:,}" if run.iterations else "?"
+    steps = Text(f"step {run.step:,}/{total}", style=palette.foreground)
     places = [
         _Place(
             rank=1 if is_stopping else _NAME_RANK,
@@ -195,7 +196,7 @@ def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) ->
             text=Text(f"{shown.glyph} {word}", style=colour),
             name=run.run,
         ),
-        _Place(rank=1, width=2 * len(total) + 6, text=Text(f"step {run.step:,}/{total}", style=palette.foreground)),
+        _Place(rank=1, width=2 * len(total) + 6, least=steps.cell_len, text=steps),
     ]
     if run.iterations:
         done = run.step / run.iterations
@@ -206,7 +207,15 @@ def _run_places(state: State, now: float, palette: Palette, *, is_wide: bool) ->
     left = "" if run.remaining_seconds is None or is_stopping else f"{fmt.duration(run.remaining_seconds)} left"
     if age is not None and style == palette.warning:  # how long it will take is not known while it does not go on
         left = f"no step {fmt.duration(age)}"
-    places.append(_Place(rank=2, width=max(_LEFT, len(left)), text=Text(left, style=style), right=True))
+    places.append(
+        _Place(
+            rank=2,
+            width=max(_LEFT, len(left)),
+            least=max(_SHORT_LEFT, len(left)),
+            text=Text(left, style=style),
+            right=True,
+        )
+    )
     speed = "" if run.samples_per_second is None else fmt.throughput(run.samples_per_second)
     if not is_wide:
         speed = speed.replace(" samples", "")

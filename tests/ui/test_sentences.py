@@ -149,7 +149,7 @@ def test_no_time_is_left_that_a_run_which_makes_no_steps_would_take(scenarios, l
 @pytest.mark.parametrize(
     ("state", "width", "words"),
     [
-        ("faulty", 80, "● langu…-e2c0  step 1,204/5,000"),
+        ("faulty", 80, "● langu…l-e2c0  step 1,204/5,000"),
         ("faulty", 200, "● language-model-e2c0  step"),
         ("torn_down", 60, "■ langu…-e2c0 stopped at step 1,204"),
         ("starting", 60, "◔ langua…el-e2c0 starting"),
@@ -161,6 +161,15 @@ def test_a_long_name_of_a_run_is_shortened_in_its_middle_and_never_left_out(scen
     said = header_line(known, "", scenarios.NOW, UTC, width, DARK).plain
     assert words in said, said
     assert len(said) == width
+
+
+def test_a_large_number_of_steps_takes_no_run_and_no_time_out_of_a_narrow_header(scenarios) -> None:
+    state = scenarios.faulty()
+    state = replace(state, run=replace(state.run, iterations=1_000_000))
+    for width, words in ((80, "● text-7f3  step 1,204/1,000,000"), (60, "step 1,204/1,000,000")):
+        said = header_line(state, "", scenarios.NOW, UTC, width, DARK).plain
+        assert words in said, said
+        assert " left" in said, said
 
 
 def test_a_run_that_stops_is_said_to_and_has_no_time_left(scenarios) -> None:

@@ -107,7 +107,8 @@ def _whole(fault: Fault, view: View, width: int) -> list[Text]:
     if len(columns) == len(_COLUMNS) and all(cells[place].cell_len <= room for place, _, room in columns):
         return []
     _, when, host, what, done, stall, _ = (cell.plain for cell in cells)
-    said = f"{fault.number}: {when} {host} {what[2:]}; {done}; stall {stall}"
+    done = f"; {done}" if fault.done else ""
+    said = f"{fault.number}: {when} {host} {what[2:]}{done}; stall {stall}"
     return [Text(part, style=view.palette.foreground) for part in wrapped(said, width)]
 
 
