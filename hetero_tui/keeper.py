@@ -17,6 +17,9 @@ from remote_agent.states import RunState
 ASKING = "asking"
 """The word of an operation that only asks the hosts how they stand."""
 
+STOPPING = "stopping"
+"""The word of a teardown."""
+
 Tap = Callable[[events.Event, State, State], None]
 
 
@@ -85,9 +88,10 @@ class Keeper:
     async def _exclusively(self, word: str) -> AsyncIterator[None]:
         """Run one operation at a time; its name is shown at once, also while it waits for another one.
 
-        A question, which the screen asks by itself, does not hide the operation that it waits for.
+        A question, which the screen asks by itself, does not hide the operation that it waits for, and nothing hides a
+        teardown: what follows a run wants to resume it when its coordinator ends with the cluster.
         """
-        with self._working(word, first=word != ASKING):
+        with self._working(word, first=word != ASKING and STOPPING not in self._under_way):
             async with self._operation:
                 yield
 

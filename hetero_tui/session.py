@@ -24,7 +24,7 @@ from hetero_tui.fleet.survey import Surveyed, head_name
 from hetero_tui.fleet.teardown import announcement, preview
 from hetero_tui.intents import TeardownPreview, TeardownReport
 from hetero_tui.inventory import Inventory
-from hetero_tui.keeper import ASKING
+from hetero_tui.keeper import ASKING, STOPPING
 from hetero_tui.recording.recorder import Recorder
 from hetero_tui.runs import measured, membership
 from hetero_tui.runs.attending import attend
@@ -318,7 +318,7 @@ class Session(Scripting):
         self.notice(Level.INFO, announcement(self.teardown_preview()))
         self.emit(events.ClusterChanged(time=time.time(), state=ClusterState.STOPPING))
         try:
-            async with self._exclusively("stopping"), self._fleet.alone("down"):
+            async with self._exclusively(STOPPING), self._fleet.alone("down"):
                 await self._recovery.close()
                 report = await self._fleet.tear_down(purge)
                 await self._see_the_run_end()

@@ -58,6 +58,22 @@ async def test_an_operation_that_ends_before_a_stop_that_goes_on_leaves_the_sess
         assert session.busy == ""
 
 
+async def test_nothing_that_waits_for_a_teardown_hides_it(session: Session) -> None:
+    """The run's coordinator ends with the cluster, and what follows the run wants to have it go on."""
+    async with session:
+
+        async def resume() -> None:
+            async with session._exclusively("resuming"):
+                pass
+
+        async with session._exclusively("stopping"):
+            waits = asyncio.create_task(resume())
+            await asyncio.sleep(0)
+            assert session.busy == "stopping"
+        await waits
+        assert session.busy == ""
+
+
 async def test_a_question_that_waits_does_not_hide_what_is_under_way(session: Session) -> None:
     """The app lists the runs when one ends, also while it takes the cluster down."""
     async with session:
