@@ -91,6 +91,8 @@ class Keeper:
         A question, which the screen asks by itself, does not hide the operation that it waits for, and nothing hides a
         teardown: what follows a run wants to resume it when its coordinator ends with the cluster.
         """
+        if word == STOPPING and self._operation.locked() and self.busy != ASKING:
+            self.notice(Level.INFO, f"the teardown begins once {self.busy} is done")
         with self._working(word, first=word != ASKING and STOPPING not in self._under_way):
             async with self._operation:
                 yield

@@ -58,6 +58,22 @@ async def test_an_operation_that_ends_before_a_stop_that_goes_on_leaves_the_sess
         assert session.busy == ""
 
 
+async def test_a_teardown_that_waits_says_for_what(session: Session) -> None:
+    async with session:
+
+        async def stop() -> None:
+            async with session._exclusively("stopping"):
+                pass
+
+        async with session._exclusively("resuming"):
+            waits = asyncio.create_task(stop())
+            await asyncio.sleep(0)
+            assert session.state.log[-1].text == "the teardown begins once resuming is done"
+        await waits
+        await stop()
+        assert len(session.state.log) == 1, "it waited for nothing"
+
+
 async def test_nothing_that_waits_for_a_teardown_hides_it(session: Session) -> None:
     """The run's coordinator ends with the cluster, and what follows the run wants to have it go on."""
     async with session:
