@@ -45,5 +45,6 @@ def test_it_is_told_when_a_worker_is_started_again_and_when_it_is_drained_meanwh
     membership.refresh(6)
     told = [(call.args[0], call.kwargs) for call in session.journal.write.call_args_list]
     who = {"worker": "half/cpu", "host": "half", "device": "cpu"}
-    assert told == [(WorkerStarting, who), (WorkerLost, {**who, "step": 6, "cause": "drained"})]
+    drained = {**who, "step": 6, "cause": "drained", "retry_s": None, "silent_s": None}
+    assert told == [(WorkerStarting, who), (WorkerLost, drained)]
     assert session.membership.away == []
