@@ -44,6 +44,7 @@ from remote_agent.training.worker.device import memory, recompute
 from remote_agent.training.worker.device.compute import SliceComputer
 from remote_agent.training.worker.device.profiling import Profiler
 from remote_agent.training.worker.device.simulation import SimulatedDevice, simulated_speed
+from remote_agent.training.worker.device.still import Still
 from remote_agent.training.worker.device.trained import TrainedParameters
 from remote_agent.training.worker.engine import Engine, Parts
 from remote_agent.training.worker.evaluation import BatchMeter
@@ -183,6 +184,7 @@ class Worker(LinkEnd):
         parts = Parts(
             model=self._model,
             weights=self._weights,
+        self._compute_slice.still = Still(self._model, buffer_names)
             compute=self._compute_slice,
             factory=self._factory,
             config=config,
