@@ -41,6 +41,7 @@ from benchmarks.compatible import (
     randomness,
     rules,
     schedules,
+    scripts,
     state,
 )
 from benchmarks.compatible.case import CASES, ENDED, EQUAL, REFUSED, Case
@@ -66,6 +67,7 @@ MODULES = (
     optimizers,
     rules,
     schedules,
+    scripts,
 )
 """Importing them makes their cases."""
 
