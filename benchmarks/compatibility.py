@@ -46,6 +46,7 @@ from benchmarks.compatible import (
     randomness,
     rules,
     schedules,
+    scripts,
     state,
 )
 from benchmarks.compatible.case import CASES, ENDED, EQUAL, REFUSED, Case
@@ -71,6 +72,7 @@ MODULES = (
     optimizers,
     rules,
     schedules,
+    scripts,
 )
 """Importing them makes their cases."""
 

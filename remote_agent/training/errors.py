@@ -6,6 +6,7 @@
     ├── ConfigError          the settings are not valid (all mistakes at once)
     ├── JobError             the user's own code: import, factory, data, loss, evaluation
     │   ├── UsageChanged     the model uses other parameters than in the measurement
+    │   ├── StateChanged     the model's code changes other state than in the measurement
     │   └── TooLarge         the model does not fit into the memory of its devices
     ├── PlacementError       a requested host or device is missing, or did not start in time
     │   └── LostAtStart      a host or device was lost before the first step
@@ -45,6 +46,10 @@ class JobError(TrainingError):
 
 class UsageChanged(JobError):
     """A parameter has a gradient in some steps only, unlike in the measurement, so it can't be streamed."""
+
+
+class StateChanged(JobError):
+    """The model's code changes a buffer or frozen parameter that it left alone in the measurement."""
 
 
 class TooLarge(JobError):

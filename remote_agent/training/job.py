@@ -24,7 +24,9 @@ or a ``DistributedTrainer``, which has a factory, data and a configuration.
 
 from __future__ import annotations
 
+import copyreg
 import dataclasses
+import importlib
 import inspect
 import linecache
 import os
@@ -209,6 +211,7 @@ def dumps(factory: Any, by_value: bool = True) -> bytes:
         JobError: the job holds something that can't be sent, for example an open file.
     """
     module = inspect.getmodule(factory if inspect.isclass(factory) else type(factory))
+    _send_by_name()
     try:
         if module is not None and _is_sent(module):
             cloudpickle.register_pickle_by_value(module)
@@ -226,6 +229,20 @@ def dumps(factory: Any, by_value: bool = True) -> bytes:
             f"the job can't be sent to the workers: {error}",
             hint="keep open files, locks and connections out of the job object",
         ) from error
+
+
+def _send_by_name() -> None:
+    """Have modules of unusual types sent by their names, such as ``torch.classes`` and ``torch.backends.cudnn``.
+
+    Code that names ``torch`` and some attribute ``classes`` is taken by cloudpickle to need that module.
+    """
+    for kind in {type(module) for module in tuple(sys.modules.values())}:
+        if issubclass(kind, ModuleType) and kind is not ModuleType:
+            copyreg.pickle(kind, _by_name)
+
+
+def _by_name(module: ModuleType) -> tuple[Callable[[str], ModuleType], tuple[str]]:
+    return importlib.import_module, (module.__name__,)
 
 
 def loads(blob: bytes) -> Any:

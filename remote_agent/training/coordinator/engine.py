@@ -30,6 +30,7 @@ from remote_agent.training.errors import (
     LostAtStart,
     PlannedAnew,
     ServerGone,
+    StateChanged,
     TooLarge,
     TrainingError,
     UsageChanged,
@@ -110,7 +111,7 @@ def _started(
         try:
             with session_of(request, journal, stopping, crashes, again=again) as (session, model):
                 return train(request, model, session, progress)
-        except (UsageChanged, WeightsGone, LostAtStart, PlannedAnew, TooLarge, *rpc.Lost) as error:
+        except (UsageChanged, StateChanged, WeightsGone, LostAtStart, PlannedAnew, TooLarge, *rpc.Lost) as error:
             request = starts.after(error, request, progress)
             # The first model is made before the event that the run has started.
             again = again or not isinstance(error, TooLarge) or journal.begun
@@ -141,6 +142,9 @@ class _Starts:
                 raise error
             note = "gradients are reduced among the workers from now on: a parameter is used in some steps only"
             self._tell_of_going_back(onward, error, note)
+        elif isinstance(error, StateChanged):
+            onward = restart.moving(request, error)
+            self._tell_of_going_back(onward, error, "all that is not trained travels with the weights from now on")
         elif isinstance(error, WeightsGone):
             blamed = self._crashes.explained(error)
             if error.fleet:

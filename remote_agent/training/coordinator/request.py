@@ -22,6 +22,7 @@ class Request:
         devices: the devices that train.
         away: devices of hosts without a living node now; each takes part once its host has one.
         small: devices without room for the model, and what the plan says about each.
+        moving: all that is not trained counts as changed by the model's code.
         notes: further notes for the plan.
         server_host: host of the parameter server.
         host: the coordinator's own host, for events.
@@ -54,6 +55,7 @@ class Request:
     commands: int | None = None
     replanned: int = 0
     small: tuple[tuple[DeviceSpec, str], ...] = ()
+    moving: bool = False
     notes: tuple[str, ...] = ()
 
     @classmethod

@@ -141,7 +141,7 @@ def ready(
                 _share_cores(candidates)
             tell(f"{len(candidates)} workers are there, each measures slices of the job's own samples")
             measured = measure(candidates, config.batch_size, config.measure_seconds, crashes)
-            if optimizer.hooked:
+            if optimizer.hooked or request.moving:
                 measured = measured.moving(flat.state(model))
             tell(f"devices are measured, now the links between {hosts}")
             before = profiles.read(request.profile)

@@ -134,6 +134,11 @@ def about_loader(given: TrainingConfig, loader: DataLoader[Any], order: EpochOrd
             "the data loader's worker_init_fn is not called: the workers read samples themselves, and random numbers"
             " are seeded for each sample"
         )
+    if callable(getattr(loader.dataset, "set_epoch", None)):
+        said.append(
+            "the dataset's set_epoch is not called, as each worker has a copy of it: in __getitem__, draw from the"
+            " global generators, which give other numbers in each epoch"
+        )
     return tuple(said)
 
 

@@ -172,7 +172,10 @@ def of_part(
     finally:
         _thread.calls = None
     if isinstance(given, tuple) and len(given) == 2:
-        return PartLoss(_scalar(given[0]), 1.0, _weight(given[1]))
+        weight = _weight(given[1])
+        if not weight and isinstance(given[0], Tensor) and not given[0].requires_grad:  # a constant, as nothing counts
+            return PartLoss(given[0].detach().float().requires_grad_().sum(), 1.0, 0.0)
+        return PartLoss(_scalar(given[0]), 1.0, weight)
     value = _scalar(given)
     if summed_over:
         return PartLoss(value, float(summed_over), float(samples))

@@ -44,7 +44,9 @@ from remote_agent.training.worker.device import memory, recompute
 from remote_agent.training.worker.device.compute import SliceComputer
 from remote_agent.training.worker.device.profiling import Profiler
 from remote_agent.training.worker.device.simulation import SimulatedDevice, simulated_speed
+from remote_agent.training.worker.device.still import Still
 from remote_agent.training.worker.device.trained import TrainedParameters
+from remote_agent.training.worker.device.untouched import into_training
 from remote_agent.training.worker.engine import Engine, Parts
 from remote_agent.training.worker.evaluation import BatchMeter
 from remote_agent.training.worker.metrics import Metrics, metrics_of
@@ -98,7 +100,8 @@ class Worker(LinkEnd):
             if not split:
                 memory.check_room(model, self._device)
                 job.guard(f"moving the model to {self._device}", model.to, self._device)
-            self._model = model.train()
+            self._model = model
+            modes = into_training(model)
             job.move_beside(factory, model, self._device)
             self._factory = factory
             speed = simulated_speed()
@@ -122,7 +125,7 @@ class Worker(LinkEnd):
             if split
             else Profiler(self._compute_slice, self._model, self._weights, self._device, measured_with, factory)
         )
-        notes = [note] if note else []
+        notes = [each for each in (note, modes) if each]
         if config.activation_checkpointing:
             cut: Sequence[torch.nn.Module] = ()
             with contextlib.suppress(TrainingError):  # the measurement reports it
@@ -180,6 +183,7 @@ class Worker(LinkEnd):
         if speed is not None and reference is not None:
             self._compute_slice.simulated = SimulatedDevice(speed, reference)
         self._compute_slice.changing = tuple(buffer_names)
+        self._compute_slice.still = Still(self._model, buffer_names)
         self._compute_slice.watch = self._profiler.watch if watched else None
         self._compute_slice.scalars.take()  # drop those of the measurement
         self._meter.changing = self._compute_slice.changing

@@ -320,6 +320,19 @@ def test_a_worker_init_function_is_told_of_and_other_options_are_not(tmp_path: P
     assert len(source.notes) == 2
 
 
+class Epochs(list[int]):
+    """A dataset that wants to know the epoch."""
+
+    def set_epoch(self, epoch: int) -> None:
+        raise AssertionError("it is not called")
+
+
+def test_a_dataset_whose_set_epoch_is_not_called_is_told_of(tmp_path: Path) -> None:
+    source = sources.Loaded(DataLoader(Epochs(range(20)), batch_size=4))
+    source.open(TrainingConfig(), Begin(folder=tmp_path))
+    assert [note for note in source.notes if "set_epoch is not called" in note]
+
+
 def test_the_devices_are_measured_with_samples_of_the_loaders_own_order(tmp_path: Path) -> None:
     source = sources.Loaded(loader(sampler=[9, 8, 7, 6, 5]))
     source.open(TrainingConfig(), Begin(folder=tmp_path))

@@ -42,6 +42,12 @@ def test_a_buffer_that_is_changed_is_named_however_that_is_done(change: Callable
     assert flat.Bystanders(model, ("mean",)).changed() == ""
 
 
+def test_numbers_that_are_none_are_not_taken_for_changed() -> None:
+    model = Model()
+    model.register_buffer("odd", torch.tensor([float("nan"), float("inf"), -float("inf")]))
+    assert flat.Bystanders(model, ()).changed() == ""
+
+
 @pytest.mark.parametrize(("change", "stays"), [(assign, True), (in_place, True), (make_anew, False)])
 def test_a_buffer_stays_the_tensor_that_it_is_unless_it_gets_another_shape(
     change: Callable[[Model], None], stays: bool

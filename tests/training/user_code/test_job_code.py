@@ -8,6 +8,7 @@ import os
 import pickle
 import sys
 import sysconfig
+import types
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -282,3 +283,17 @@ def test_a_module_beside_a_script_that_can_not_be_sent_is_imported(tmp_path: Pat
     blob = apart(scripts_blob, tmp_path, "STATE, LOCK = 1, threading.Lock()")
     assert "near_by" not in sys.modules
     assert apart(lambda: (sys.path.append(str(tmp_path)), job.loads(blob).loss())[1]) == 1
+
+
+def test_code_that_names_modules_of_unusual_types_is_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    module = types.ModuleType("naming")
+    module.__file__ = str(tmp_path / "naming.py")
+    monkeypatch.setitem(sys.modules, "naming", module)
+    code = "import torch\nclass Job:\n    def loss(self, model, batch):\n"
+    code += "        torch.backends.cudnn.benchmark = True\n        return model.ops(torch.ones(self.classes))\n"
+    exec(code, vars(module))
+    try:
+        sent = job.dumps(module.Job())
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+    assert type(job.loads(sent)).__name__ == "Job"

@@ -83,6 +83,14 @@ def test_a_part_of_which_no_label_counts_weighs_nothing_and_has_gradients_of_zer
     assert not MODEL.weight.grad.any()
 
 
+def test_a_constant_weighs_nothing_where_nothing_counts_and_is_no_loss_elsewhere() -> None:
+    part = losses.of_part(lambda model, batch: (torch.tensor(0), 0), MODEL, (X, Y), 4)
+    assert part.weight == 0
+    part.value.backward()  # type: ignore[no-untyped-call]
+    with pytest.raises(JobError, match="does not depend on a trained parameter"):
+        losses.of_part(lambda model, batch: (torch.tensor(0.0), 3), MODEL, (X, Y), 4)
+
+
 def test_a_weighted_cross_entropy_beside_something_else_is_not_taken_for_a_mean_over_samples() -> None:
     part = losses.of_part(lambda model, batch: ignoring(model, batch) + plain_mean(model, batch), MODEL, (X, Y), 10)
     assert "is not known" in part.unknown

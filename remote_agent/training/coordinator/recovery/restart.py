@@ -11,6 +11,9 @@ expert). Such a step can't be streamed. The run returns to its newest checkpoint
 gradients among the workers, which say for each parameter whether it has a gradient. The run also starts over when all
 workers with the weights were lost.
 
+State that begins to change. What is not trained (buffers, a frozen teacher) travels with the weights if the measurement
+saw it change. If it changes later, the run returns as well, and then all such state travels.
+
 Memory. A device without room for the model is left out. If no device has room, and the user left the strategy open, the
 model is cut by layers over all of them.
 """
@@ -26,7 +29,7 @@ from remote_agent.strategies import AUTO, SPECS, spec_of
 from remote_agent.training.checkpoint import checkpoint
 from remote_agent.training.coordinator.plan.run_plan import without_servers
 from remote_agent.training.coordinator.request import Request
-from remote_agent.training.errors import CUT_HINT, ConfigError, TooLarge
+from remote_agent.training.errors import CUT_HINT, ConfigError, StateChanged, TooLarge
 
 CUTS = next(spec.name for spec in SPECS.values() if spec.split)
 """The strategy for models that fit on no device."""
@@ -74,6 +77,17 @@ def unstreamed(request: Request) -> Request | None:
     if not spec_of(request.config.strategy).otherwise:
         return None
     return from_newest(dataclasses.replace(request, config=without_servers(request.config)))
+
+
+def moving(request: Request, error: StateChanged) -> Request:
+    """The request for a start in which all that is not trained is taken for state that the model's code changes.
+
+    Raises:
+        StateChanged: the strategy can't train such a model.
+    """
+    if request.moving or not spec_of(request.config.strategy).batches:
+        raise error
+    return from_newest(dataclasses.replace(request, moving=True))
 
 
 def without_small(request: Request, error: TooLarge) -> Request | None:

@@ -28,8 +28,9 @@ from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code.user_errors import is_out_of_memory
 from remote_agent.training.worker.device import backend, batches, held_values
 from remote_agent.training.worker.device import device as devices
-from remote_agent.training.worker.device.comparing import Seen, adds_up, follows, is_same, is_zero, mean
+from remote_agent.training.worker.device.comparing import Seen, adds_up, follows, is_same, is_zero, mean, same_numbers
 from remote_agent.training.worker.device.compute import SliceComputer, seed_everything
+from remote_agent.training.worker.device.norms import running_statistics, uses_batch_statistics
 from remote_agent.training.worker.device.row_noise import RowNoise
 from remote_agent.training.worker.device.untouched import modes_kept
 from remote_agent.training.worker.device.watching import STATE_HINT
@@ -47,18 +48,6 @@ DRAWS = 12
 
 HALF_TOLERANCE = 5e-2
 """The most that a loss may differ, as a part of itself, where a parameter is in half precision."""
-
-NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)  # noqa: SLF001 - their common bases
-"""Modules whose running statistics are averaged, as under data parallel training."""
-
-
-def uses_batch_statistics(model: nn.Module) -> bool:
-    """Whether the model normalises by the statistics of the samples that are together."""
-    batch_norm = nn.modules.batchnorm._BatchNorm  # noqa: SLF001 - see NORMS
-    return any(
-        isinstance(module, batch_norm) and (module.training or not module.track_running_stats)
-        for module in model.modules()
-    )
 
 
 class Additivity:
@@ -100,6 +89,7 @@ class Additivity:
         halves = any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in model.parameters())
         self.tolerance = HALF_TOLERANCE if halves else backend.of(computer.device).tolerance
         self._unsteady, self._data = False, ""
+        self._notes: tuple[str, ...] = ()
         self._noise: RowNoise | None = None
         self._known: tuple[bool, bool] | None = None
         self.evaluating: bool | None = None
@@ -117,9 +107,11 @@ class Additivity:
         with torch.random.fork_rng(devices=[]):
             count = len(self._indices)
             self._leave_no_gradient()
+            first = held_values.reached(self._owner, self._model)
             one = self._see(0, count, 1)
             self._refuse_own_backward()
-            self._data = batches.unlike(self._computer, self._indices)
+            self._data, others = batches.unlike(self._computer, self._indices)
+            self._notes = (others,) if others else ()
             kept = held_values.reached(self._owner, self._model)
             other = self._see(0, count, 2)
             hidden = held_values.changed(kept, held_values.reached(self._owner, self._model))
@@ -127,7 +119,12 @@ class Additivity:
             if hidden:  # what the same samples and random numbers give again (features that are kept) is no state
                 now = held_values.reached(self._owner, self._model)
                 hidden = held_values.changed(kept, now, lengths=self._unsteady)
-            self._moved = frozenset(name for name, now in one.state.items() if not torch.equal(now, self._first[name]))
+            if not hidden and (written := held_values.changed(first, kept, lengths=False)):
+                if self._unsteady and not others:  # a table of features, which the loss reads before it writes them
+                    hidden = written
+                elif written.startswith("self."):
+                    self._notes += (_WRITTEN.format(name=written),)
+            self._moved = frozenset(name for name, now in one.state.items() if not same_numbers(now, self._first[name]))
             state = self._about_state(one)
             if not is_same(one, other) and not self._statistics:
                 self._known = self._by_rows()
@@ -245,6 +242,9 @@ class Additivity:
     def _findings(
         self, as_mean: bool, as_sum: bool, together: str, state: str, hidden: str, notes: tuple[str, ...]
     ) -> Findings:
+        notes += self._notes
+        if self._unsteady and _UNSTEADY not in notes:
+            notes += (_DIFFERS,)
         if together == _TOGETHER and self._moved:
             together += _MOVED.format(name=min(self._moved))
         return Findings(
@@ -331,10 +331,16 @@ class Additivity:
 
     def _about_state(self, whole: Seen) -> str:
         """Which of the model's state is not the mean over the parts (of whole numbers: the largest)."""
-        exempt = _statistics(self._model)
+        exempt = running_statistics(self._model)
         changed = self._moved - exempt
         if not changed:
             return ""
+        for name in sorted(changed):
+            if self._state[name].is_complex():
+                raise JobError(
+                    f"the model's code changes {name}, whose numbers are complex, and such state is not averaged here",
+                    hint="keep it as real numbers: torch.view_as_real(...)",
+                )
         for end in self._splits():
             left, right = self._see(0, end, 1), self._see(end, len(self._indices), 1)
             for name in sorted(changed):
@@ -352,6 +358,11 @@ _MOVED = (
     "; forward or loss changes {name}, which is not trained: where the loss uses what a batch makes of it, parts differ"
 )
 _RANDOM = "the loss or the data is random: what the loss is a mean over was checked on average only"
+_WRITTEN = (
+    "loss writes {name}, of which each worker has a copy: samplers, callbacks and evaluate do not see it; return what"
+    " is only shown beside the loss"
+)
+_DIFFERS = f"the loss of the same samples differs from call to call with the same random numbers: {STATE_HINT}"
 _UNSTEADY = (
     "the loss of the same samples differs from call to call with the same random numbers, and what it is a mean over"
     f" was checked on average only: {STATE_HINT}"
@@ -366,13 +377,3 @@ _STATE = "{name} is not trained, and what the code makes of it for a batch is no
 def _spread(samples: Indices, count: int) -> Indices:
     """Some of the samples, from all over: what is sorted by label or length would look more alike than it is."""
     return samples[np.unique(np.linspace(0, len(samples) - 1, count).astype(np.int64))]
-
-
-def _statistics(model: nn.Module) -> frozenset[str]:
-    """Names of the buffers that belong to normalisation layers."""
-    return frozenset(
-        f"{path}.{name}" if path else name
-        for path, module in model.named_modules()
-        if isinstance(module, NORMS)
-        for name, _ in module.named_buffers(recurse=False)
-    )

@@ -27,22 +27,26 @@ class Fetches(Protocol):
         """These samples."""
 
 
-def unlike(computer: Fetches, indices: Indices) -> str:
-    """Why the same samples are others each time that they are taken: numbers of the data set changed with them.
+def unlike(computer: Fetches, indices: Indices) -> tuple[str, str]:
+    """Why the run can't use the data, and what the user should know: the same samples are others when taken again.
 
-    Empty: they are the same, or nothing was seen to change (a generator, the clock). What a batch looks like is noted.
+    The first one: numbers of the data set changed with them. The other: nothing was seen to change (a generator, the
+    clock). Empty: not so. What a batch looks like is noted.
     """
     before = dict(_numbers("", computer.data, DEPTH))
     taken = [computer.fetched(indices[:count], 0, 0) for count in (len(indices), len(indices), len(indices) // 2)]
     first, again = (dict(held_values.values("batch", batch, DEPTH)) for batch in taken[:2])
     computer.rows.note(taken[0], len(indices))
     computer.rows.note(taken[2], len(indices) // 2)
-    name = first != again and held_values.changed(before, dict(_numbers("", computer.data, DEPTH)))
-    return (
-        f"the same samples of the data are others each time that they are taken, and {name} of the data set changes"
-        " with that: each worker would have its own"
-        if name
-        else ""
+    if first == again:
+        return "", ""
+    name = held_values.changed(before, dict(_numbers("", computer.data, DEPTH)))
+    others = "the same samples of the data are others each time that they are taken"
+    if name:
+        return f"{others}, and {name} of the data set changes with that: each worker would have its own", ""
+    return "", (
+        f"{others} (a generator of the data set's own?): each worker has a copy of it, and may draw the same numbers as"
+        " another one; draw from the global generators of random, numpy or torch, which are seeded for each sample"
     )
 
 

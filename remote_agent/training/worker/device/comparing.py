@@ -54,6 +54,13 @@ def mean(*parts: Seen) -> float:
     return mean_of([(part.total, part.weight) for part in parts])
 
 
+def same_numbers(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are equal; NaN is equal to NaN."""
+    if torch.equal(one, other):
+        return True
+    return one.is_floating_point() and bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
 def follows(whole: Tensor, left: Tensor, right: Tensor, a: int, b: int, tolerance: float) -> bool:
     """Whether state is the mean over parts of ``a`` and ``b`` samples; of whole numbers, the largest."""
     if not whole.is_floating_point():
@@ -72,6 +79,8 @@ def is_same(one: Seen, other: Seen) -> bool:
 
 def is_zero(differences: Sequence[float]) -> bool:
     """Whether the mean of these is 0 as far as can be told."""
+    if not all(map(math.isfinite, differences)):
+        return True  # the first step tells of it
     error = statistics.stdev(differences) / math.sqrt(len(differences))
     return abs(statistics.fmean(differences)) <= CERTAIN * error + 1e-6
 

@@ -37,6 +37,7 @@ from remote_agent.training.worker.device.batches import Rows
 from remote_agent.training.worker.device.loss_scaling import LossScale
 from remote_agent.training.worker.device.scalars import Scalars
 from remote_agent.training.worker.device.simulation import SimulatedDevice
+from remote_agent.training.worker.device.still import Still
 from remote_agent.training.worker.device.watching import LossWatch
 from remote_agent.whereabouts import HERE
 
@@ -92,6 +93,7 @@ class SliceComputer:
         summed: the loss adds its samples up.
         unit: samples that are always computed together, see :mod:`~remote_agent.planning.units`; 0: any.
         watch: looks at the loss now and then; None: it is not checked.
+        still: state of the model that training leaves alone; None: it is not checked.
         on_last: called with what the slice came to before the backward that makes its gradients final, where nothing
             but full memory can still have the slice computed again. Not with loss scaling.
         on_repeat: called before a slice is computed again: what was accumulated is void.
@@ -114,6 +116,7 @@ class SliceComputer:
         self.summed = False
         self.unit = 0
         self.watch: LossWatch | None = None
+        self.still: Still | None = None
         self.on_last: Callable[[SliceLoss], None] | None = None
         self.on_repeat: Callable[[], None] | None = None
         self.scalars = Scalars(loss)
@@ -153,6 +156,7 @@ class SliceComputer:
             raise JobError("a slice without samples can't be computed")
         devices.select(self._device)
         state = flat.buffers(self._model, self.changing) if self.changing else {}
+        untouched = self.still.look() if self.still is not None else []
         before = {name: tensor.detach().clone() for name, tensor in state.items()}
         while True:
             seed_everything(slice_seed(self.seed, step, own.index), self._device)
@@ -161,6 +165,8 @@ class SliceComputer:
             if result is None:
                 self._compute_less_at_a_time(len(own.indices))
             elif self._scale is None or not math.isfinite(result.loss) or self._scale.settle():
+                if self.still is not None:
+                    self.still.check(untouched)
                 self.scalars.settle()
                 return result
             self._anchored.settle()

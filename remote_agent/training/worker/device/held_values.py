@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import itertools
+import math
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
-from types import FunctionType
+from types import FunctionType, ModuleType
 
 import numpy as np
 import torch
@@ -19,6 +21,9 @@ from remote_agent.training.user_code.user_errors import is_users_own
 
 MOST_ENTRIES = 100
 """Of a container, that are looked at."""
+
+MOST_NUMBERS = 1_000_000
+"""Of a tensor, that are looked at: of a larger one every so many."""
 
 LENGTH = "len({})"
 """The name of how long a list is: what is only added to it may be for the user's own log."""
@@ -35,26 +40,48 @@ def values(path: str, value: object, depth: int = 2) -> Iterator[tuple[str, obje
     if isinstance(value, bool | int | float):
         yield path, value
     elif isinstance(value, Tensor | np.ndarray):
-        yield path, flat.digest(torch.as_tensor(value))
+        yield path, _digest(torch.as_tensor(value))
     elif isinstance(value, nn.Module):
         for name, tensor in value.state_dict().items():
             if isinstance(tensor, Tensor):
-                yield f"{path}.{name}", flat.digest(tensor)
-    elif isinstance(value, torch.Generator):
-        yield path, flat.fingerprint(value.get_state())
-    elif isinstance(value, np.random.Generator | np.random.RandomState):
-        yield path, repr(value.bit_generator.state if isinstance(value, np.random.Generator) else value.get_state())
-    elif isinstance(value, random.Random):
-        yield path, hash(value.getstate())
+                yield f"{path}.{name}", _digest(tensor)
+        for name, module in value.named_modules():
+            yield from _attributes(f"{path}.{name}".rstrip("."), module, depth)
+    elif (state := _state_of(value)) is not None:
+        yield path, state
     elif isinstance(value, Mapping | list | tuple | deque) and depth:
         if isinstance(value, list | deque):
             yield LENGTH.format(path), len(value)
         entries = value.items() if isinstance(value, Mapping) else enumerate(value)
         for key, entry in list(islice(entries, MOST_ENTRIES)):
             yield from values(f"{path}[{key!r}]", entry, depth - 1)
-    elif depth and is_own(value):
+    elif depth and (is_own(value) or _is_own_class(value)):
         for name, held in list(vars(value).items()):
             yield from values(f"{path}.{name}", held, depth - 1)
+
+
+def _state_of(value: object) -> object:
+    """Where a random generator or a counter is; None: it is none."""
+    if isinstance(value, torch.Generator):
+        return flat.fingerprint(value.get_state())
+    if isinstance(value, np.random.Generator | np.random.RandomState):
+        return repr(value.bit_generator.state if isinstance(value, np.random.Generator) else value.get_state())
+    if isinstance(value, random.Random):
+        return hash(value.getstate())
+    return repr(value) if isinstance(value, itertools.count) else None
+
+
+def _attributes(path: str, module: nn.Module, depth: int = 2) -> Iterator[tuple[str, object]]:
+    """What a module holds beside its parameters, buffers and submodules."""
+    is_torchs = type(module).__module__.startswith("torch.")
+    for name, value in list(vars(module).items()):
+        if depth and name not in _OF_TORCH and not (is_torchs and name.startswith("_")):
+            yield from values(f"{path}.{name}", value, depth)
+
+
+def _digest(tensor: Tensor) -> tuple[tuple[int, ...], float, float]:
+    each = 1 + tensor.numel() // MOST_NUMBERS
+    return flat.digest(tensor.reshape(-1)[::each] if each > 1 else tensor)
 
 
 def is_own(value: object) -> bool:
@@ -62,61 +89,108 @@ def is_own(value: object) -> bool:
     kind = type(value)
     if kind.__module__ == "builtins" or isinstance(value, type) or not hasattr(value, "__dict__"):
         return False
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return _is_of_users(kind.__module__)
+
+
+def _is_own_class(value: object) -> bool:
+    return isinstance(value, type) and value.__module__ != "builtins" and _is_of_users(value.__module__)
+
+
+def _is_of_users(module: str | None) -> bool:
+    """A script's own module comes to workers by value; there ``__main__`` is Ray's."""
+    if module == "__main__":
+        return True
+    file = getattr(sys.modules.get(module or ""), "__file__", None)
     return file is None or is_users_own(file)
 
 
-def named_by(function: Callable[..., object], seen: set[object] | None = None) -> Iterator[tuple[str, object]]:
-    """Numbers and tensors that a function's code reaches by name outside of itself, by that name.
+def named_by(function: object, seen: set[object]) -> Iterator[tuple[str, object]]:
+    """Numbers and tensors that a function of the user's keeps, or reaches by name outside of itself, by that name.
 
-    They lie in its module or in a function around it, or in objects there of the same module's classes. What functions
-    of the same module reach that it calls by name counts as well.
+    They lie in its attributes and defaults, in its module or in a function around it, in objects and classes there, and
+    in modules of the user's. What functions of the user's reach that it names counts as well.
     """
-    seen = set() if seen is None else seen
-    code = inspect.unwrap(getattr(function, "__func__", function))
+    code: object = getattr(function, "__func__", function)
+    code = inspect.unwrap(code) if callable(code) else code
     if not isinstance(code, FunctionType) or code in seen:
         return
     seen.add(code)
-    outside = inspect.getclosurevars(code)
+    if not _is_of_users(code.__module__):
+        return
+    for name, value in {**vars(code), **(code.__kwdefaults__ or {})}.items():
+        yield from values(f"{code.__name__}.{name}", value)
+    yield from values(f"{code.__name__}.__defaults__", code.__defaults__ or ())
+    try:
+        outside = inspect.getclosurevars(code)
+    except ValueError:  # a variable around it has no value yet
+        return
     for name, value in {**outside.globals, **outside.nonlocals}.items():
-        if isinstance(value, FunctionType) and value.__module__ == code.__module__:
+        if name == "__class__":  # of super()
+            continue
+        if isinstance(value, ModuleType):
+            yield from _of_module(name, value, seen)
+        elif isinstance(value, FunctionType):
             yield from named_by(value, seen)
-        elif type(value).__module__ == code.__module__ and not isinstance(value, nn.Module):
-            for attribute, held in getattr(value, "__dict__", {}).items():
-                yield from values(f"{name}.{attribute}", held)
         else:
             yield from values(name, value)
 
 
+def _of_module(path: str, module: ModuleType, seen: set[object]) -> Iterator[tuple[str, object]]:
+    """What a module of the user's keeps, and its functions."""
+    file = getattr(module, "__file__", None)
+    if module in seen or file is None or not is_users_own(file):
+        return
+    seen.add(module)
+    for name, value in list(vars(module).items()):
+        if isinstance(value, FunctionType):
+            yield from named_by(value, seen)
+        else:
+            yield from values(f"{path}.{name}", value)
+
+
+def _of_class(kind: type, seen: set[object]) -> Iterator[tuple[str, object]]:
+    """What a class of the user's and its methods keep and reach."""
+    for each in kind.__mro__:
+        if each in seen:
+            continue
+        seen.add(each)
+        if not _is_own_class(each):
+            continue
+        for name, value in list(vars(each).items()):
+            if isinstance(value, FunctionType | staticmethod | classmethod):
+                yield from named_by(value, seen)
+            else:
+                yield from values(f"{each.__name__}.{name}", value)
+
+
 def beside(model: nn.Module) -> dict[str, tuple[int, float, float]]:
-    """Tensors and arrays of floats that modules hold beside parameters and buffers: numbers, sum, sum of squares."""
+    """Tensors, arrays and floats that modules hold beside parameters and buffers: numbers, sum, sum of squares."""
     found = {}
     for path, module in model.named_modules():
         if type(module).__module__.startswith("torch."):
             continue  # what these keep they compute anew
-        for name, value in vars(module).items():
-            if name not in _OF_TORCH and isinstance(value, Tensor | np.ndarray) and not isinstance(value, nn.Parameter):
-                tensor = torch.as_tensor(value).detach()
-                if tensor.is_floating_point() and not tensor.is_meta:
-                    _, total, squares = flat.digest(tensor)
-                    found[f"{path or 'model'}.{name}"] = (tensor.numel(), total, squares)
+        for name, value in _attributes(path or "model", module):
+            if isinstance(value, float):
+                value = (), value, value * value
+            if isinstance(value, tuple) and math.isfinite(value[2]):
+                shape, total, squares = value
+                found[name] = (math.prod(shape), total, squares)
     return found
 
 
 def reached(owner: object, model: nn.Module) -> dict[str, object]:
     """Numbers and tensors that the code can reach and that are not in the model's state, by where they are."""
     found: dict[str, object] = {}
+    seen: set[object] = set()
     for name, value in vars(owner).items() if hasattr(owner, "__dict__") else ():
         found.update(values(f"self.{name}", value))
     for path, module in model.named_modules():
-        is_torchs = type(module).__module__.startswith("torch.")
-        for name, value in vars(module).items():
-            if name not in _OF_TORCH and not (is_torchs and name.startswith("_")):
-                found.update(values(f"{path or 'model'}.{name}", value))
-        if not is_torchs:
-            found.update(named_by(module.forward))
-    if callable(loss := getattr(owner, "loss", None)):
-        found.update(named_by(loss))
+        found.update(_attributes(path or "model", module))
+        found.update(_of_class(type(module), seen))
+        for function in (module.forward, *module._forward_pre_hooks.values(), *module._forward_hooks.values()):  # noqa: SLF001
+            found.update(named_by(function, seen))
+    found.update(_of_class(owner if isinstance(owner, type) else type(owner), seen))
+    found.update(named_by(getattr(owner, "loss", None), seen))
     return found
 
 

@@ -21,6 +21,7 @@ from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code.user_errors import LOSS
 from remote_agent.training.worker.device import costs, held_values, memory, trained
 from remote_agent.training.worker.device.additivity import Additivity
+from remote_agent.training.worker.device.comparing import same_numbers
 from remote_agent.training.worker.device.compute import SliceComputer
 from remote_agent.training.worker.device.costs import ReadyTimes
 from remote_agent.training.worker.device.watching import LossWatch
@@ -90,7 +91,7 @@ class Profiler:
             never=frozenset.intersection(*self._unused),
             sometimes=frozenset.union(*self._unused) - frozenset.intersection(*self._unused),
             changed=_changed(self._weights, before),
-            buffers=frozenset(name for name, tensor in state.items() if not _same(tensor, kept[name])),
+            buffers=frozenset(name for name, tensor in state.items() if not same_numbers(tensor, kept[name])),
         )
         # What was measured is not training: nothing of it must be in the model.
         with torch.no_grad():
@@ -134,6 +135,7 @@ class Profiler:
                     evaluating=additivity.evaluating,
                     tolerance=IN_RUN * additivity.tolerance,
                     scale=additivity.scale,
+                    owner=self._owner,
                 )
         finally:
             for buffer, before in zip(self._weights.flats, first, strict=True):
@@ -184,9 +186,3 @@ def _changed(weights: flat.FlatTensors, before: Sequence[Tensor]) -> frozenset[s
         for name, new, old in zip(group.names, group.views(now), group.views(then), strict=True)
         if not torch.equal(new, old)
     )
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    if torch.equal(one, other):
-        return True
-    return one.is_floating_point() and bool(((one == other) | (one.isnan() & other.isnan())).all())

@@ -41,16 +41,20 @@ class RowNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's i
         self.exact = True
         self._samples, self._device = samples, device
         self._shapes: list[tuple[int, ...]] = []
+        self._given: list[tuple[int, ...]] = []
         self._part, self._count = (0, samples), 0
+        self._drawn: tuple[Any, ...] = ()
 
     @contextlib.contextmanager
     def of(self, begin: int, end: int) -> Iterator[None]:
         """Within this the samples ``begin`` to ``end`` are computed."""
         self._part, self._count = (begin, end), 0
-        others = _others()
         with self:
             yield
-        self.exact = self.exact and _others() == others and self._count == len(self._shapes)
+        others = _others()
+        if self._part == (0, self._samples):
+            self._drawn = others
+        self.exact = self.exact and others == self._drawn and self._count == len(self._shapes)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -62,14 +66,24 @@ class RowNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's i
         torch.default_generator.manual_seed(number)
         if self._part == (0, self._samples) and number == len(self._shapes):
             self._shapes.append(shape)
+            self._given.append(())
         whole = self._shapes[number] if number < len(self._shapes) else ()
         along = self._along(shape, whole)
         schema = func._schema  # noqa: SLF001 - it is said nowhere else
         by_place = schema.name not in BY_VALUE and len(schema.returns) <= MOST_RESULTS
         if not shape or along is None or not by_place:
             self.exact = self.exact and by_place and shape == whole
-            return func(*args, **kwargs)
-        return _for_all(func, args, kwargs, shape, whole, along, self._rows(whole[along], shape[along]))
+            return self._as_many(number, func(*args, **kwargs))
+        given = _for_all(func, args, kwargs, shape, whole, along, self._rows(whole[along], shape[along]))
+        return self._as_many(number, given) if shape == whole else given
+
+    def _as_many(self, number: int, given: Any) -> Any:
+        """``given``; its rows are not known if only its length follows the number of samples (a permutation)."""
+        shape = tuple(given.shape) if isinstance(given, Tensor) else ()
+        if self._part == (0, self._samples) and number < len(self._given):
+            self._given[number] = shape
+        self.exact = self.exact and number < len(self._given) and shape == self._given[number]
+        return given
 
     def _along(self, shape: tuple[int, ...], whole: tuple[int, ...]) -> int | None:
         """The one dimension that follows the number of samples, or any where all are alike; None: there is none."""

@@ -14,6 +14,19 @@ from torch import Tensor, nn
 from remote_agent.training.worker.device import backend
 
 
+def into_training(model: nn.Module) -> str:
+    """Put a model into training mode; says if only a part of it was in evaluation mode. Empty: not so."""
+    evaluating = {path: module for path, module in model.named_modules() if not module.training}
+    model.train()
+    part = next((path for path, module in evaluating.items() if module.training), "")
+    if "" in evaluating or not part:
+        return ""
+    return (
+        f"create_model gave {part} in evaluation mode, and training puts the whole model into training mode, as"
+        " model.train() does: give it a train() of its own to keep it as it is"
+    )
+
+
 @contextlib.contextmanager
 def modes_kept(model: nn.Module) -> Iterator[None]:
     """After the block each module is in the mode, training or evaluation, that it was in before it."""

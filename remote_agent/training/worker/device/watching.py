@@ -5,7 +5,7 @@ loss begins later, it sees nothing; the weights would be wrong without a word. S
 loss of a slice once more, without backward: whole, and in two halves. Where these differ it computes them some more
 times. A difference that is there each time ends the run. A loss that changes from one time to the next, though the
 model and the random numbers are the same, is told to the user: such state is another one on each worker. Trained
-parameters that the code itself begins to change end the run, too.
+parameters and state outside of the model that the code begins to change end the run, too.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from remote_agent.training.shared.slices import Indices
 from remote_agent.training.user_code import seeding
 from remote_agent.training.user_code.losses import PartLoss, mean_of
 from remote_agent.training.worker.device import device as devices
+from remote_agent.training.worker.device import held_values
 from remote_agent.training.worker.device.untouched import untouched
 
 
@@ -77,13 +78,17 @@ class LossWatch:
         evaluating: the loss is random in training mode: it is compared in evaluation mode.
         tolerance: the most that it may differ, as a part of what it is or was in the measurement, if that was more.
         scale: what it was in the measurement.
+        owner: the job's object, whose attributes the loss can reach.
     """
 
-    def __init__(self, model: nn.Module, *, evaluating: bool, tolerance: float, scale: float) -> None:
-        self._model, self._evaluating = model, evaluating
+    def __init__(
+        self, model: nn.Module, *, evaluating: bool, tolerance: float, scale: float, owner: object = None
+    ) -> None:
+        self._model, self._evaluating, self._owner = model, evaluating, owner
         self._tolerance, self._scale = tolerance, scale
         self._slices = 0
         self._before: dict[str, Tensor] = {}
+        self._held: dict[str, object] = {}
         self._ended = False
         self._notice = ""
         self._told = False
@@ -95,14 +100,16 @@ class LossWatch:
 
     def begin(self) -> None:
         """Before a slice is computed."""
-        self._before = self._weights() if is_due(self._slices + 1) and not self._ended else {}
+        is_next = is_due(self._slices + 1) and not self._ended
+        self._before = self._weights() if is_next else {}
+        self._held = self._tensors() if is_next else {}
 
     def look(self, computer: Computes, at: str, own: Slice) -> None:
         """Look at a slice, which is called ``at`` in messages, if it is its turn.
 
         Raises:
             JobError: its loss is not the mean (or, of a loss that adds up, the sum) of its halves' losses, or the code
-                changes trained parameters.
+                changes trained parameters, or state outside of the model.
         """
         self._slices += 1
         count = min(len(own.indices), computer.most or len(own.indices))
@@ -111,6 +118,7 @@ class LossWatch:
         named = f"{count} samples ({', '.join(map(str, own.indices[:3].tolist()))} ...)"
         again, drawn = (0.0, 0.0), list[tuple[float, float]]()
         try:
+            hidden = self._hidden(computer, own, count)
             first = self._compared(computer, own, count)
             if not (fits := self._fits(first)):
                 again = self._compared(computer, own, count)
@@ -123,6 +131,8 @@ class LossWatch:
         if moved:
             cause = f"{at}: forward or loss itself changes the trained parameter {moved[0]}, and such a change is lost"
             raise JobError(cause, hint=CHANGES_HINT)
+        if hidden:
+            raise JobError(f"{at}: {hidden} changes with every call of loss", hint=STATE_HINT)
         if fits:
             return
         whole, parts = first
@@ -143,6 +153,25 @@ class LossWatch:
         elif not any(self._fits(each) for each in drawn):
             self._ended = True
             self._tell("the loss became random in evaluation mode, too")
+
+    def _hidden(self, computer: Computes, own: Slice, count: int) -> str:
+        """Which tensor outside of the model's state changed with the slice, and changes when it is computed again.
+
+        A call with the same samples and random numbers leaves the same again in what is only kept for the user's log.
+        """
+        if not held_values.changed(self._held, self._tensors()):
+            return ""
+        seen = []
+        for _ in range(2):
+            with untouched(self._model, computer.device, computer.changing):
+                computer.probe(own.indices[:count], computer.seed, own.begin)
+            seen.append(self._tensors())
+        return held_values.changed(*seen)
+
+    def _tensors(self) -> dict[str, object]:
+        """Of tensors outside of the model's state, what tells whether they change; numbers may count for a log."""
+        held = held_values.reached(self._owner, self._model)
+        return {name: value for name, value in held.items() if isinstance(value, tuple)}
 
     def _weights(self) -> dict[str, Tensor]:
         """Some numbers of each trained parameter, as they are now."""

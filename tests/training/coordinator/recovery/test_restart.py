@@ -9,9 +9,16 @@ import pytest
 
 from remote_agent.protocol import DeviceSpec
 from remote_agent.training.config import TrainingConfig
-from remote_agent.training.coordinator.recovery.restart import cut, missed, unstreamed, without_lost, without_small
+from remote_agent.training.coordinator.recovery.restart import (
+    cut,
+    missed,
+    moving,
+    unstreamed,
+    without_lost,
+    without_small,
+)
 from remote_agent.training.coordinator.request import Request
-from remote_agent.training.errors import TooLarge
+from remote_agent.training.errors import StateChanged, TooLarge
 from remote_agent.training.job import Job
 
 
@@ -132,3 +139,14 @@ def test_a_model_is_not_cut_where_the_user_said_otherwise_or_there_is_one_device
     made = dataclasses.replace(request(among), config=config)
     with pytest.raises(TooLarge, match=says):
         cut(made, too_large(made, among))
+
+
+def test_with_state_that_begins_to_change_only_a_run_in_common_steps_starts_over_and_once(tmp_path: Path) -> None:
+    error = StateChanged("begins to change teacher")
+    begun = dataclasses.replace(request("ab"), folder=tmp_path)
+    onward = moving(begun, error)
+    assert (onward.moving, onward.resume) == (True, None)
+    local = dataclasses.replace(begun, config=TrainingConfig(strategy="local_sgd"))
+    for again in (onward, local):
+        with pytest.raises(StateChanged):
+            moving(again, error)

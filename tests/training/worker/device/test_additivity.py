@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import random
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -20,6 +23,7 @@ from remote_agent.training.errors import JobError
 from remote_agent.training.shared import findings, flat
 from remote_agent.training.shared.findings import Findings, settle
 from remote_agent.training.user_code import losses
+from remote_agent.training.worker.device import held_values
 from remote_agent.training.worker.device.additivity import Additivity
 from remote_agent.training.worker.device.compute import SliceComputer
 
@@ -298,6 +302,114 @@ def test_what_changes_with_every_call_outside_of_the_models_state_is_named() -> 
     fixed = Job()
     fixed.steps = 3
     assert not found(squared, owner=fixed).hidden
+
+
+class Classed:
+    """Counts in its class."""
+
+    calls = 0
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        Classed.calls += 1
+        return squared(model, batch)
+
+
+def noted(loss: Tensor) -> Tensor:
+    vars(noted)["calls"] = vars(noted).get("calls", 0) + 1
+    return loss
+
+
+STEPS = [0]
+
+
+class Hooked(nn.Module):
+    """Has a forward hook that counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, seen = net(), [0]
+
+        def count(*_: object) -> None:
+            seen[0] += 1
+
+        self.net.register_forward_hook(count)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.net(x)
+
+
+class Criterion(nn.Module):
+    """Counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, out: Tensor) -> Tensor:
+        self.calls += 1
+        return out.square().mean()
+
+
+class Places:
+    """A job that keeps a count somewhere."""
+
+    def __init__(self) -> None:
+        self.numbers, self.criterion = itertools.count(), Criterion()
+
+    def in_method(self) -> None:
+        STEPS[0] += 1
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        return squared(model, batch)
+
+
+@pytest.mark.parametrize(
+    ("loss", "hidden"),
+    [
+        (lambda job, model, batch: noted(squared(model, batch)), "noted.calls"),
+        (lambda job, model, batch: squared(model, batch) + 0 * next(job.numbers), "self.numbers"),
+        (lambda job, model, batch: squared(model, batch) + (job.in_method() or 0), "STEPS[0]"),
+        (lambda job, model, batch: job.criterion(model(batch[0])), "self.criterion.calls"),
+    ],
+)
+def test_a_count_is_named_wherever_the_users_code_keeps_it(loss: Any, hidden: str) -> None:
+    kind = type("Mine", (Places,), {"loss": loss})
+    job = kind()
+    assert found(job.loss, owner=job).hidden == hidden
+
+
+def test_a_count_in_a_class_a_default_or_a_hook_is_named() -> None:
+    def defaulted(model: nn.Module, batch: Any, state: dict[str, int] = {"n": 0}) -> Tensor:  # noqa: B006
+        state["n"] += 1
+        return squared(model, batch)
+
+    class Job:
+        loss = staticmethod(defaulted)
+
+    assert found(Classed().loss, owner=Classed()).hidden == "Classed.calls"
+    assert found(defaulted, owner=Job()).hidden == "defaulted.__defaults__[0]['n']"
+    assert found(squared, Hooked()).hidden == "seen[0]"
+
+
+def test_an_object_of_a_scripts_class_is_the_users_where_main_is_another_program() -> None:
+    kind = type("Mine", (), {"__module__": "__main__"})
+    with mock.patch.object(sys.modules["__main__"], "__file__", torch.__file__, create=True):
+        assert held_values.is_own(kind())
+        assert not held_values.is_own(nn.Linear(1, 1))
+
+
+def test_a_table_that_the_loss_reads_before_it_writes_it_is_named() -> None:
+    class Job:
+        def __init__(self) -> None:
+            self.table = torch.zeros(3)
+
+        def loss(self, model: nn.Module, batch: Any) -> Tensor:
+            loss = (model(batch[0]) - self.table).square().mean()
+            self.table = model(batch[0]).detach().mean(0)
+            return loss
+
+    job = Job()
+    assert found(job.loss, owner=job).hidden == "self.table"
 
 
 class Keeps(nn.Module):

@@ -46,7 +46,7 @@ def computer(data: Any, loss: Any = None) -> SliceComputer:
 
 
 def found(data: Any) -> str:
-    return batches.unlike(computer(data), np.arange(12))
+    return batches.unlike(computer(data), np.arange(12))[0]
 
 
 @pytest.mark.parametrize(
@@ -67,6 +67,25 @@ def test_a_data_set_that_counts_for_itself_gives_the_same_samples(change: Any) -
     assert found(Points(change)) == ""
 
 
+class Drawn(Dataset[Any]):
+    """Samples from a generator of its own, whatever the index."""
+
+    def __init__(self) -> None:
+        self.generator = np.random.default_rng(0)
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.from_numpy(self.generator.random(4, dtype=np.float32))
+
+
+def test_a_generator_of_the_data_set_s_own_is_told() -> None:
+    refusal, note = batches.unlike(computer(Drawn()), np.arange(12))
+    assert not refusal
+    assert "each worker has a copy of it" in note
+
+
 def kept(samples: list[Any]) -> Any:
     """Leaves out what is broken."""
     return torch.stack([sample for sample in samples if sample is not None])
@@ -78,7 +97,7 @@ def slice_of(count: int, begin: int = 0) -> Slice:
 
 def test_a_batch_that_lost_a_sample_is_told_where_the_loss_is_a_mean_over_samples() -> None:
     own = computer(DataLoader(Points(broken=17), batch_size=4, collate_fn=kept))
-    assert batches.unlike(own, np.arange(12)) == ""
+    assert batches.unlike(own, np.arange(12)) == ("", "")
     own(1, slice_of(6))
     with pytest.raises(JobError, match="6 samples became a batch of 5 rows"):
         own(2, slice_of(6, begin=14))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from remote_agent.training.worker.device.comparing import adds_up
+from remote_agent.training.worker.device.comparing import adds_up, is_zero
 
 GENERATOR = torch.Generator().manual_seed(1)
 LARGE, SMALL = (size * torch.randn(40, generator=GENERATOR, dtype=torch.float64) for size in (1.0, 1e-3))
@@ -43,3 +43,8 @@ def test_small_gradients_are_not_compared_one_by_one_where_they_are_in_half_prec
     assert adds_up(whole, left, right, whole, 1.0)
     left[0] = left[0] * 1.5
     assert not adds_up(whole, left, right, whole, 1.0)
+
+
+def test_differences_that_are_not_finite_say_nothing() -> None:
+    assert is_zero([float("nan"), 1.0, 2.0])
+    assert not is_zero([1.0, 1.1, 0.9])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -175,6 +176,33 @@ class OwnNorm(nn.Module):
 
 def test_what_depends_on_the_batch_in_training_mode_alone_is_found_under_dropout() -> None:
     assert "not the mean of its parts" in found(entropy, Net(OwnNorm())).together
+
+
+class Skipped(nn.Module):
+    """A layer that Python's random numbers leave out (LayerDrop)."""
+
+    def forward(self, x: Tensor) -> Any:
+        return x if self.training and random.random() < 0.3 else x.tanh()
+
+
+def test_what_depends_on_the_batch_in_training_alone_is_found_where_layers_are_left_out() -> None:
+    def contrastive(model: nn.Module, batch: Any) -> Tensor:
+        out = functional.normalize(model(batch[0]), dim=1)
+        pairs = functional.cross_entropy(out @ out.T / 0.2, torch.arange(len(out)))
+        return entropy(model, batch) + (pairs if model.training else 0.0)
+
+    assert "not the mean of its parts" in found(contrastive, Net(Skipped())).together
+    seen = found(entropy, Net(Skipped()))
+    assert (seen.together, seen.notes) == ("", ())
+
+
+def test_negatives_that_are_drawn_for_all_samples_at_once_are_no_reason_to_refuse() -> None:
+    def negatives(model: nn.Module, batch: Any) -> Tensor:
+        out = model(batch[0])
+        drawn = torch.multinomial(torch.arange(1.0, 4), 2 * len(out), replacement=True)
+        return out.gather(1, drawn.view(-1, 2)).square().mean()
+
+    assert not found(negatives, Net()).together
 
 
 def test_random_numbers_that_are_not_those_of_samples_are_compared_on_average() -> None:

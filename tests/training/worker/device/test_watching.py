@@ -42,15 +42,15 @@ def masked(model: nn.Module, batch: Any) -> Tensor:
     return each.sum() / batch[1].sum()
 
 
-def watched(loss: Callable[..., Any], model: nn.Module, *, summed: bool = False) -> SliceComputer:
+def watched(loss: Callable[..., Any], model: nn.Module, *, summed: bool = False, owner: object = None) -> SliceComputer:
     """As it is after a measurement with the samples that are not padded."""
     computer = SliceComputer(model, loss, data(), torch.device("cpu"), seed=0)
-    measured = Additivity(model, computer, None, np.arange(PADDED), {})
+    measured = Additivity(model, computer, owner, np.arange(PADDED), {})
     assert not measured.check().together
     assert measured.evaluating is not None
     computer.summed = summed
     computer.watch = LossWatch(
-        model, evaluating=measured.evaluating, tolerance=measured.tolerance, scale=measured.scale
+        model, evaluating=measured.evaluating, tolerance=measured.tolerance, scale=measured.scale, owner=owner
     )
     return computer
 
@@ -204,4 +204,32 @@ def test_weights_that_the_code_begins_to_change_later_end_the_run() -> None:
     computer(1, own(0))
     begun.append(True)
     with pytest.raises(JobError, match=r"step 2: forward or loss itself changes the trained parameter 0\.weight"):
+        computer(2, own(10))
+
+
+class Teaching:
+    """A job with a teacher outside of the model, which ``follows`` it at some time, and the last loss for a log."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.teacher, self.follows, self.last = copy.deepcopy(model), False, 0.0
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        if self.follows:
+            with torch.no_grad():
+                for mine, its in zip(self.teacher.parameters(), model.parameters(), strict=True):
+                    mine.lerp_(its, 0.1)
+        loss = (model(batch[0]) - self.teacher(batch[0]).detach()).square().mean()
+        self.last = loss.item()
+        return loss
+
+
+def test_state_of_the_job_that_its_code_begins_to_change_ends_the_run() -> None:
+    model = net()
+    job = Teaching(model)
+    computer = watched(job.loss, model, owner=job)
+    with torch.no_grad():
+        model.get_parameter("0.weight").add_(0.1)
+    computer(1, own(0))
+    job.follows = True
+    with pytest.raises(JobError, match=r"step 2: self\.teacher\.0\.weight changes with every call of loss"):
         computer(2, own(10))
