@@ -236,7 +236,8 @@ def _send_by_name() -> None:
 
     Code that names ``torch`` and some attribute ``classes`` is taken by cloudpickle to need that module.
     """
-    for kind in {type(module) for module in tuple(sys.modules.values())}:
+    there: tuple[object, ...] = tuple(sys.modules.values())  # not each is a module
+    for kind in set(map(type, there)):
         if issubclass(kind, ModuleType) and kind is not ModuleType:
             copyreg.pickle(kind, _by_name)
 
@@ -308,13 +309,6 @@ def create_model(factory: Any, seed: int, config: TrainingConfig | None = None) 
     if place is not None:
         kept.keep(model, *place)
     return model
-
-
-def move_beside(factory: Any, model: nn.Module, device: torch.device) -> None:
-    """Have the modules that the job keeps beside its model (a teacher, a loss with class weights) on ``device``."""
-    for value in getattr(factory, "__dict__", {}).values():
-        if isinstance(value, nn.Module) and value is not model:
-            value.to(device)
 
 
 def _adapted(model: nn.Module, seed: int, config: TrainingConfig) -> nn.Module:

@@ -102,7 +102,7 @@ class Worker(LinkEnd):
                 job.guard(f"moving the model to {self._device}", model.to, self._device)
             self._model = model
             modes = into_training(model)
-            job.move_beside(factory, model, self._device)
+            devices.move_beside(factory, model, self._device)
             self._factory = factory
             speed = simulated_speed()
         except TrainingError as error:

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch import nn
 
 from remote_agent.training.errors import PlacementError
 from remote_agent.training.worker.device import backend
@@ -67,6 +68,13 @@ def _moved(value: Any, device: torch.device, *, attribute: bool = False) -> Any:
             value = copy.copy(value)
             vars(value).update(own)
     return value
+
+
+def move_beside(factory: Any, model: nn.Module, device: torch.device) -> None:
+    """Have the modules that the job keeps beside its model (a teacher, a loss with class weights) on ``device``."""
+    for value in getattr(factory, "__dict__", {}).values():
+        if isinstance(value, nn.Module) and value is not model:
+            value.to(device)
 
 
 def of_exchange(device: torch.device) -> torch.device:
