@@ -178,9 +178,9 @@ def as_job_error(where: str, error: BaseException) -> JobError:
         hint = "the device's memory is full: lower batch_size, or set max_batch for the host"
     elif isinstance(error, RuntimeError) and _MIXED.search(str(error)):
         hint = "the data is float64, as numpy has it, and the model float32: x.astype('float32') makes them alike"
-    elif isinstance(error, TypeError) and "float64" in str(error):
+    elif isinstance(error, TypeError) and "float64" in _text(error):
         hint = "this device has no float64: have data and model in float32, as x.astype('float32') makes them"
-    elif isinstance(error, RuntimeError) and _DEVICES.search(str(error)):
+    elif isinstance(error, RuntimeError) and _DEVICES.search(_text(error)):
         hint = "make tensors where the batch's are, as in torch.arange(n, device=x.device), or as buffers of the model"
     elif isinstance(error, SystemExit):
         hint = "a job's code must not end its process: raise an exception that says what is wrong"
