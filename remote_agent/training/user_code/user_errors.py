@@ -143,7 +143,7 @@ def is_device_failure(error: BaseException) -> bool:
 
     A device-side assertion has the same effect, but it is the job's mistake: a target or an index that is too large.
     """
-    text = str(error)
+    text = _text(error)
     return isinstance(error, RuntimeError) and text.startswith(DEVICE_FAILURES) and "device-side assert" not in text
 
 

@@ -7,15 +7,25 @@ from collections import OrderedDict, UserDict, namedtuple
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.utils.rnn import pack_sequence
 
 from benchmarks.compatible import accelerator
+from remote_agent.training.data import datasets
+from remote_agent.training.shared import flat
+from remote_agent.training.shared.messages import Slice
 from remote_agent.training.shared.own_devices import KINDS
+from remote_agent.training.user_code import losses
 from remote_agent.training.user_code.user_errors import as_job_error
 from remote_agent.training.worker.device import device as devices
+from remote_agent.training.worker.device.additivity import Additivity
+from remote_agent.training.worker.device.compute import SliceComputer
+
+losses.install()
 
 Pair = namedtuple("Pair", "image label")
 
@@ -36,6 +46,16 @@ def twin() -> Iterator[torch.device]:
     accelerator.register()
     yield torch.device(accelerator.KIND, 0)
     del KINDS[accelerator.KIND]
+
+
+def plain(model: nn.Module, batch: Any) -> Tensor:
+    return functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def weighted(model: nn.Module, batch: Any) -> Tensor:
+    """A mean whose weight is no number of samples."""
+    weight = torch.tensor([1.0, 2.0, 3.0], device=batch[0].device)
+    return functional.cross_entropy(model(batch[0]), batch[1], weight=weight)
 
 
 def places(value: Any) -> list[str]:
@@ -83,3 +103,18 @@ def test_the_device_is_as_strict_as_a_gpu(twin: torch.device) -> None:
         torch.ones(2, device=twin).double()
     assert "device=x.device" in as_job_error("loss", mixed.value).hint
     assert "float32" in as_job_error("loss", wide.value).hint
+
+
+@pytest.mark.parametrize("loss", [plain, weighted])
+def test_a_loss_is_checked_and_computed_as_on_the_cpu(twin: torch.device, loss: Any) -> None:
+    generator = torch.Generator().manual_seed(2)
+    data = datasets.as_dataset((torch.randn(40, 6, generator=generator), torch.arange(40) % 3))
+    gradients = []
+    for device in (torch.device("cpu"), twin):
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 3)).to(device).train()
+        computer = SliceComputer(model, loss, data, device, seed=0, most=7)
+        Additivity(model, computer, None, np.arange(40), flat.state(model), 0).check()
+        computer(1, Slice.whole(np.arange(20), begin=0))
+        gradients.append([parameter.grad.cpu() for parameter in model.parameters() if parameter.grad is not None])
+    assert all(torch.allclose(mine, its, atol=1e-6) for mine, its in zip(*gradients, strict=True))

@@ -51,10 +51,11 @@ def _forgotten() -> Iterator[None]:
     KINDS.pop(KIND, None)
 
 
+@pytest.mark.long
 @pytest.mark.ray
 @pytest.mark.parametrize(
     ("strategy", "one_thread"),
-    [("sync", False), ("sync", True), ("allreduce", False), ("local_sgd", True), ("ssp", True)],
+    [("sync", False), ("sync", True), ("allreduce", False), ("ssp", True)],
 )
 def test_weights_are_those_of_a_plain_loop(launch: Any, tmp_path: Path, strategy: str, one_thread: bool) -> None:
     job = JOB.format(one_thread=one_thread)
