@@ -53,8 +53,9 @@ async def machine(short_folder: Path) -> AsyncIterator[tuple[Transport, str, Pat
             )
             (runs / name / "run.json").write_text(protocol.encode(spec))
         place = runs / "trained" / "checkpoints"
-        save_file(model().state_dict(), place / "step-00000007.safetensors")
-        about = {"step": 7, "weights": "step-00000007.safetensors", "config": {"batch_size": 1, "seed": 0}}
+        weights = place / "step-00000007.safetensors"
+        save_file(model().state_dict(), weights)
+        about = {"step": 7, "position": 7, "weights": weights.name, "config": {"batch_size": 1, "seed": 0}}
         (place / "step-00000007.json").write_text(json.dumps(about))
         yield transport, machines.cluster, runs
         await transport.close()

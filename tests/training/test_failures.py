@@ -23,8 +23,6 @@ from torch import nn
 
 
 class Job:
-    calls = 0
-
     def create_model(self):
         return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
 
@@ -32,7 +30,7 @@ class Job:
         return torch.randn(60, 6), torch.randint(3, (60,))
 
     def loss(self, model, batch):
-        Job.calls += 1
+        os.environ["N"] = str(int(os.environ.get("N", 0)) + 1)  # what counts elsewhere is state, and refused
         time.sleep(0.002 * len(batch[0]))  # samples that cost nothing are dealt out by noise: b might get none
         loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
         BODY
@@ -59,7 +57,9 @@ def failure(run: Any) -> dict[str, Any]:
 
 
 def test_an_exception_in_the_loss_is_shown_with_its_host_and_last_lines(launch: Any) -> None:
-    body = f"if os.environ.get('TEST_HOST') == 'b' and Job.calls > {MEASURED}: raise KeyError('no such column')"
+    body = (
+        f"if os.environ.get('TEST_HOST') == 'b' and int(os.environ['N']) > {MEASURED}: raise KeyError('no such column')"
+    )
     event = failure(launch(job(body), "ab", batch_size=12))
     assert event["host"] == "b"
     assert "KeyError" in event["cause"]
@@ -104,7 +104,7 @@ def test_an_optimizer_that_ends_its_process_is_named(launch: Any) -> None:
 
 
 def test_a_parameter_that_gets_its_first_gradient_late_is_named_and_trained_from_then_on(launch: Any) -> None:
-    source = job(f"if Job.calls > {MEASURED}: loss = loss + model.late.sum()").replace(
+    source = job(f"if int(os.environ['N']) > {MEASURED}: loss = loss + model.late.sum()").replace(
         "return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))",
         "model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))"
         "; model.register_parameter('late', nn.Parameter(torch.ones(2))); return model",
@@ -118,7 +118,7 @@ def test_a_parameter_that_gets_its_first_gradient_late_is_named_and_trained_from
 
 def test_a_loss_that_turns_out_to_be_no_mean_over_samples_ends_the_run(launch: Any) -> None:
     # After the measurement, which calls it MEASURED times at most on each host.
-    late = job("loss = loss + model(batch[0]).var() * (Job.calls > 300)")
+    late = job("loss = loss + model(batch[0]).var() * (int(os.environ['N']) > 300)")
     event = failure(launch(late, "ab", batch_size=12, num_iterations=400))
     assert "depends on which samples are together" in event["cause"]
     assert "plain torch" in event["hint"]

@@ -38,14 +38,12 @@ class Model(nn.Module):
 
 
 class Job:
-    calls = 0
-
     def create_model(self):
         return Model()
 
     def loss(self, model, batch):
-        Job.calls += 1
-        if os.environ.get("TEST_HOST") == "b" and Job.calls == MEASURED + 4:
+        os.environ["N"] = str(int(os.environ.get("N", 0)) + 1)  # what counts elsewhere is state, and refused
+        if os.environ.get("TEST_HOST") == "b" and int(os.environ['N']) == MEASURED + 4:
             os.kill(os.getpid(), signal.SIGSTOP)
         time.sleep(0.002 * len(batch[0]))  # samples that cost nothing are dealt out by noise: b might get none
         return F.cross_entropy(model(batch[0]), batch[1])

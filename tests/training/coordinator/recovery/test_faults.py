@@ -46,14 +46,12 @@ from torch.nn import functional as F
 
 
 class Job:
-    calls = 0
-
     def create_model(self):
         return nn.Sequential(nn.Linear(20, 16), nn.Tanh(), nn.Linear(16, 5))
 
     def loss(self, model, batch):
-        Job.calls += 1
-        if Job.calls > MEASURED:
+        os.environ["N"] = str(int(os.environ.get("N", 0)) + 1)  # what counts elsewhere is state, and refused
+        if int(os.environ['N']) > MEASURED:
             name = pathlib.Path(FOLDER) / f"{os.getpid()}.pid"
             name.write_text(str(os.getpid()))
             name.replace(pathlib.Path(FOLDER) / os.environ["TEST_HOST"])
@@ -158,7 +156,7 @@ def test_a_worker_that_hangs_is_done_without_and_is_started_again(
     launch: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     body = (
-        "if os.environ['TEST_HOST'] == 'b' and Job.calls == 56 and not (pathlib.Path(FOLDER) / 'hung').exists():"
+        "if os.environ['TEST_HOST'] == 'b' and os.environ['N'] == '56' and not os.path.exists(FOLDER + '/hung'):"
         " (pathlib.Path(FOLDER) / 'hung').touch(); time.sleep(600)"
     ).replace("FOLDER", repr(str(tmp_path)))
     source, settings = job(tmp_path, body), SETTINGS["sync"]

@@ -25,8 +25,6 @@ from torch import nn
 
 
 class Job:
-    calls = 0
-
     def create_model(self):
         PREPARE
         return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -40,7 +38,7 @@ class Job:
         return x, x[:, :3].argmax(1)
 
     def loss(self, model, batch):
-        Job.calls += 1
+        os.environ["N"] = str(int(os.environ.get("N", 0)) + 1)  # what counts elsewhere is state, and refused
         time.sleep(0.002 * len(batch[0]))
         loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
         BODY
@@ -54,7 +52,9 @@ def job(body: str = "pass", prepare: str = "pass") -> str:
 
 @pytest.mark.parametrize("settings", [{}, {"strategy": "allreduce"}], ids=["sync", "ring"])
 def test_a_loss_that_is_not_a_number_on_one_host_names_it(launch: Any, settings: dict[str, Any]) -> None:
-    source = job(f"if os.environ.get('TEST_HOST') == 'b' and Job.calls > {MEASURED}: loss = loss * float('nan')")
+    source = job(
+        f"if os.environ.get('TEST_HOST') == 'b' and int(os.environ['N']) > {MEASURED}: loss = loss * float('nan')"
+    )
     event = failure(launch(source, "ab", batch_size=12, num_iterations=1000, **settings))
     assert event["host"] == "b"
     assert "nan" in event["cause"]

@@ -34,16 +34,14 @@ from torch.nn import functional as F
 
 
 class Job:
-    calls = 0
-
     def create_model(self):
         return nn.Sequential(nn.Linear(20, 16), nn.Tanh(), nn.Linear(16, 5))
 
     def loss(self, model, batch):
-        Job.calls += 1
+        os.environ["N"] = str(int(os.environ.get("N", 0)) + 1)  # what counts elsewhere is state, and refused
         host = os.environ["TEST_HOST"]
         begun = time.time()
-        time.sleep((SLEEP.get(host, 0) if Job.calls > MEASURED else 0) + EACH * len(batch[0]))
+        time.sleep((SLEEP.get(host, 0) if int(os.environ['N']) > MEASURED else 0) + EACH * len(batch[0]))
         if LOG:
             with open(LOG + host, "a") as file:
                 file.write(json.dumps([begun, time.time(), len(batch[0])]) + "\\n")
