@@ -157,7 +157,8 @@ class Twin(backend.Backend):
     own_memory = True
 
     def names(self) -> list[str]:
-        importlib.import_module("benchmarks.compatible.accelerator")  # a worker has this class alone, by value
+        # A worker has this class alone, by value.
+        importlib.import_module("benchmarks.compatible.accelerator").keep_parameters()
         return [f"{KIND}:0"]
 
 
@@ -167,14 +168,17 @@ class _Module(backend_registration._DummyBackendModule):  # noqa: SLF001 - torch
 
 
 backend_registration._setup_privateuseone_for_python_backend(KIND, _Module())  # noqa: SLF001 - as above
-# A module's ``to`` keeps its parameters, and which are tied, as with torch's own kinds.
-torch._has_compatible_shallow_copy_type = lambda *_: True  # noqa: SLF001 - as above
-setattr(Tensor, "data", property(_DATA.__get__, _set_data))  # noqa: B010 - mypy takes it for an attribute
 _LIBRARY: Any = torch.library.Library
 _LIBRARIES = _LIBRARY("_", "IMPL"), _LIBRARY("aten", "IMPL")
 _LIBRARIES[0].fallback(_computed_by_the_cpu, "PrivateUse1")
 for _name, _implementation in OWN:
     _LIBRARIES[1].impl(_name, _implementation, "PrivateUse1")
+
+
+def keep_parameters() -> None:
+    """Have a module's ``to`` keep its parameters, and which are tied, as with torch's own kinds: in all of a worker."""
+    torch._has_compatible_shallow_copy_type = lambda *_: True  # noqa: SLF001 - it has no public name
+    setattr(Tensor, "data", property(_DATA.__get__, _set_data))  # noqa: B010 - mypy takes it for an attribute
 
 
 def register(*, one_thread: bool = False) -> None:
