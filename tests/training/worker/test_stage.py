@@ -30,15 +30,6 @@ from tests.training.pipelines import LocalPipeline, Small, assert_close, plain
 STEPS = 20
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Each stage has one: they share this computer's cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @dataclass(frozen=True)
 class Job:
     """Next-token prediction with :class:`Small`."""

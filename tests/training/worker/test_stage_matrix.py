@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -22,15 +21,6 @@ COUNTS = (12, 5, 9, 12, 7)
 """Samples of a step, in turn."""
 
 VOCABULARY, LONGEST, PAD = 64, 14, -100
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Each stage has one: they share this computer's cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)
