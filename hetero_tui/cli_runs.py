@@ -151,6 +151,8 @@ async def runs(call: Call, output: Output) -> int:
         found = await session.status()
         if output.as_json:
             output.document(reports.runs_document(found))
+        elif not found:
+            output.say("no run on any host that answers -> `hetero-tui train JOB` starts one")
         else:
             output.table(["RUN", "JOB", "STATE", "STEP", "LOSS", "A STEP TAKES", "STARTED"], reports.run_rows(found))
         failed = [entry.error for entry in session.surveyed.values() if entry.error is not None]

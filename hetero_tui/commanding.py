@@ -51,12 +51,21 @@ async def follow(session: Session, output: Output, run: str | None, *, demo: boo
 
     printer = StepPrinter(output, demo=demo)
     last: protocol.Event | None = None
-    async for line, event in session.events_of(run):
-        if output.as_json:
-            print(answers.json_line(line), flush=True)
-        else:
-            printer(event)
-        last = event
+    try:
+        async for line, event in session.events_of(run):
+            if output.as_json:
+                print(answers.json_line(line), flush=True)
+            else:
+                printer(event)
+            last = event
+    except asyncio.CancelledError:
+        followed = session.state.run
+        if demo or followed is None:
+            raise
+        name = followed.run
+        raise asyncio.CancelledError(
+            f"interrupted; {name} goes on: `hetero-tui attach {name}` follows it, `hetero-tui stop {name}` ends it"
+        ) from None
     done = isinstance(last, protocol.RunFinished)
     shown = session.state.run
     output.ring(f"{shown.run} {shown.state}" if shown is not None else "the run ended")

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from hetero_tui import events
-from hetero_tui.errors import HeteroTuiError, UsageError
+from hetero_tui.errors import HeteroTuiError, TakenDown, UsageError
 from hetero_tui.events import Level
 from hetero_tui.fold import apply
 from hetero_tui.state import State
@@ -34,6 +34,8 @@ class Keeper:
         self._taps: list[Tap] = []
         self._under_way: list[str] = []
         self._operation = asyncio.Lock()
+        self._holder: asyncio.Task[object] | None = None
+        self._ended: asyncio.Task[object] | None = None
 
     @property
     def state(self) -> State:
@@ -89,13 +91,28 @@ class Keeper:
         """Run one operation at a time; its name is shown at once, also while it waits for another one.
 
         A question, which the screen asks by itself, does not hide the operation that it waits for, and nothing hides a
-        teardown: what follows a run wants to resume it when its coordinator ends with the cluster.
+        teardown: what follows a run wants to resume it when its coordinator ends with the cluster. A teardown ends what
+        is under way, since it would undo the work of that anyway.
+
+        Raises:
+            TakenDown: a teardown ended this operation.
         """
-        if word == STOPPING and self._operation.locked() and self.busy != ASKING:
-            self.notice(Level.INFO, f"the teardown begins once {self.busy} is done")
+        if word == STOPPING and self._holder is not None and self.busy != ASKING:
+            self.notice(Level.INFO, f"the teardown ends this first: {self.busy}")
+            self._ended = self._holder
+            self._holder.cancel()
         with self._working(word, first=word != ASKING and STOPPING not in self._under_way):
             async with self._operation:
-                yield
+                self._holder = this = asyncio.current_task()
+                try:
+                    yield
+                except asyncio.CancelledError:
+                    if this is None or self._ended is not this:
+                        raise
+                    this.uncancel()
+                    raise TakenDown(f"the teardown ended this: {word}", step="down") from None
+                finally:
+                    self._holder = self._ended = None
 
     def _refuse_beside_live_run(self, step: str) -> None:
         live = self._state.run

@@ -194,8 +194,8 @@ def run_to_end(
     except HeteroTuiError as error:
         say(f"hetero-tui: {error}")
         return error.exit_code
-    except (asyncio.CancelledError, KeyboardInterrupt):
-        say(interrupted)
+    except (asyncio.CancelledError, KeyboardInterrupt) as error:
+        say(str(error) or interrupted)
         return INTERRUPTED
     except BrokenPipeError:
         return FAILED

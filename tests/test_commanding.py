@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,9 +12,10 @@ from typing import Any, cast
 import pytest
 
 from hetero_tui import commanding
-from hetero_tui.launcher import FAILED
+from hetero_tui.launcher import FAILED, INTERRUPTED, run_to_end
 from hetero_tui.narration import Output
 from hetero_tui.session import Session
+from hetero_tui.text import HostText
 from remote_agent.protocol import RunFailed
 from remote_agent.states import RunState
 
@@ -34,3 +38,23 @@ class Ended:
 async def test_what_to_do_about_a_failed_sweep_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert await commanding.follow_script(cast("Session", Ended()), Output(), "digits-1") == FAILED
     assert capsys.readouterr().err == "hetero-tui: nas: no figure 'f1' -> this job has: loss\n"
+
+
+class Followed:
+    """A session whose run goes on for good; Ctrl-C is typed after its first event."""
+
+    state = SimpleNamespace(run=SimpleNamespace(run="digits-1", state=RunState.RUNNING))
+
+    async def events_of(self, _: str | None) -> AsyncIterator[Any]:
+        yield HostText("{}"), SimpleNamespace()
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.Event().wait()
+
+
+def test_ctrl_c_names_the_run_that_goes_on_and_what_ends_it() -> None:
+    said = list[str]()
+    followed = cast("Session", Followed())
+    assert run_to_end(lambda: commanding.follow(followed, Output(as_json=True), None), said.append) == INTERRUPTED
+    assert said == [
+        "interrupted; digits-1 goes on: `hetero-tui attach digits-1` follows it, `hetero-tui stop digits-1` ends it"
+    ]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hetero_tui import deadlines, events
-from hetero_tui.errors import ClusterError, RunError, UsageError
+from hetero_tui.errors import ClusterError, RunError, TakenDown, UsageError
 from hetero_tui.events import ClusterState
 from hetero_tui.fleet.live import LiveFleet
 from hetero_tui.inventory import Host, Inventory
@@ -58,20 +58,41 @@ async def test_an_operation_that_ends_before_a_stop_that_goes_on_leaves_the_sess
         assert session.busy == ""
 
 
-async def test_a_teardown_that_waits_says_for_what(session: Session) -> None:
+async def test_a_teardown_ends_what_is_under_way_and_says_so(session: Session) -> None:
     async with session:
 
         async def stop() -> None:
             async with session._exclusively("stopping"):
                 pass
 
-        async with session._exclusively("resuming"):
-            waits = asyncio.create_task(stop())
-            await asyncio.sleep(0)
-            assert session.state.log[-1].text == "the teardown begins once resuming is done"
-        await waits
+        async def resume(begun: asyncio.Event) -> None:
+            async with session._exclusively("resuming"):
+                begun.set()
+                await asyncio.Event().wait()
+
+        begun = asyncio.Event()
+        resuming = asyncio.create_task(resume(begun))
+        await begun.wait()
+        async with asyncio.timeout(10):
+            await stop()
+        with pytest.raises(TakenDown, match="the teardown ended this: resuming"):
+            await resuming
+        assert session.state.log[0].text == "the teardown ends this first: resuming"
+        said = len(session.state.log)
         await stop()
-        assert len(session.state.log) == 1, "it waited for nothing"
+        assert len(session.state.log) == said, "nothing was under way"
+
+
+async def test_an_operation_that_its_own_caller_ends_is_not_said_to_be_ended_by_a_teardown(session: Session) -> None:
+    async with session:
+
+        async def resume() -> None:
+            async with session._exclusively("resuming"):
+                asyncio.current_task().cancel()  # type: ignore[union-attr]  # a test runs in one
+                await asyncio.Event().wait()
+
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.create_task(resume())
 
 
 async def test_nothing_that_waits_for_a_teardown_hides_it(session: Session) -> None:

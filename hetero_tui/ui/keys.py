@@ -72,7 +72,7 @@ KEYS = (
     Key(code="question_mark", action="help", help="What the keys and signs mean"),
     Key(code="p", action="probe", help="Look at every machine again"),
     Key(code="u", action="up", help="Start the cluster on every fit machine", changes=True),
-    Key(code="t", action="train", help="Train a model on all of them", changes=True),
+    Key(code="t", action="train", help="Train a model on the machines that are ready", changes=True),
     Key(code="s", action="stop", help="Stop the run after its step, with a checkpoint; asks first", changes=True),
     Key(code="r", action="resume", help="Let a run that ended too early go on", changes=True),
     Key(code="slash", action="filter", help="Show only the lines that match a text"),

@@ -17,7 +17,7 @@ from remote_agent.planning.choice import Limits, choose
 from remote_agent.planning.simulator import predict
 from remote_agent.planning.sites import DoesNotFit
 from remote_agent.planning.survey import Survey
-from remote_agent.planning.verdicts import names, seconds
+from remote_agent.planning.verdicts import names, pace, seconds
 from remote_agent.planning.ways import CALLS, COMPUTE, EXCHANGE, HANDLING, UPDATE, Prediction, Way, ratio_name
 
 OFF = 0.15
@@ -214,7 +214,7 @@ def what_changed(before: Survey, now: Survey) -> tuple[str, ...]:
     for host in now.hosts:
         for device in host.devices:
             if device.name in speeds and abs(device.speed / speeds[device.name].speed - 1) > SAID:
-                found.append(f"{device.name} runs at {device.speed / speeds[device.name].speed:.0%} of its speed")
+                found.append(pace(device.name, device.speed / speeds[device.name].speed))
         old = known.get(host.name)
         pairs = (("sends", old.up, host.up), ("receives", old.down, host.down)) if old is not None else ()
         changed = [

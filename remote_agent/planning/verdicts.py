@@ -18,8 +18,16 @@ SHARE_OF_SUM = 0.95
 
 MAX_LOCAL_STEPS = 1000
 
+MANIFOLD = 10
+"""A speed that is so many times another is told as a number of times: its percents would be hard to read."""
+
 MOST_NAMED = 5
 """Of more hosts of which the same is said, one line tells of all."""
+
+
+def pace(device: str, ratio: float) -> str:
+    """A device whose speed is ``ratio`` times what it was: ``b/cpu runs at 30% of its speed``, ``... 12 times ...``."""
+    return f"{device} runs at {f'{ratio:.0%} of' if ratio < MANIFOLD else f'{ratio:.0f} times'} its speed"
 
 
 def seconds(value: float) -> str:

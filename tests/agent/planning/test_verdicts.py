@@ -11,7 +11,7 @@ import pytest
 from remote_agent.planning.choice import Choice
 from remote_agent.planning.simulator import predict
 from remote_agent.planning.survey import Survey
-from remote_agent.planning.verdicts import SHARE_OF_SUM, local_steps_for, names, rate, seconds, verdicts
+from remote_agent.planning.verdicts import SHARE_OF_SUM, local_steps_for, names, pace, rate, seconds, verdicts
 from remote_agent.planning.ways import COMPUTE, EXCHANGE, HANDLING, Prediction, Term, Way
 from tests.agent.planning.fleets import host, survey
 
@@ -203,3 +203,10 @@ def test_one_local_step_less_would_not_hide_the_link(rate: float) -> None:
         return made.term(COMPUTE) / made.seconds
 
     assert hidden(steps) >= SHARE_OF_SUM > hidden(steps - 1)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "said"), [(0.3, "30% of its"), (2.0, "200% of its"), (9.99, "999% of its"), (57.4, "57 times its")]
+)
+def test_a_changed_speed_is_told_in_percent_or_as_a_number_of_times(ratio: float, said: str) -> None:
+    assert pace("b/cpu", ratio) == f"b/cpu runs at {said} speed"

@@ -21,6 +21,7 @@ from remote_agent.planning.cuts import Cut, Links
 from remote_agent.planning.device_profile import DeviceProfile
 from remote_agent.planning.pipeline import codecs_of
 from remote_agent.planning.self_check import pays
+from remote_agent.planning.verdicts import pace
 from remote_agent.training.config import TrainingConfig
 from remote_agent.training.coordinator.plan.balance import LARGE_CHANGE, SLOW_BELOW, SpeedTrack
 from remote_agent.training.coordinator.strategies.pipeline_plan import PipelinePlan
@@ -115,4 +116,4 @@ class PipelineCheck:
     def changes(self, names: Sequence[str]) -> list[str]:
         """``b/cpu runs at 25% of its speed``, for each stage that changed; ``names`` are the workers'."""
         said = zip(names, self.ratios, strict=True)
-        return [f"{name} runs at {1 / ratio:.0%} of its speed" for name, ratio in said if abs(math.log(ratio)) >= FAR]
+        return [pace(name, 1 / ratio) for name, ratio in said if abs(math.log(ratio)) >= FAR]
