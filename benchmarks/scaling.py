@@ -15,8 +15,9 @@ sum is measured directly before and directly after each row (:mod:`benchmarks.so
 - *no exchange, parts of a step*: the same measured, with the parts into which our planner cuts a step.
 
 Bytes are counted at the hosts' network devices, from the first step to the last, everything included; a step is
-``--batch`` samples, whatever the strategy calls a step. Rates count from the start, the first exchange and the last one
-included: a run should have ten steps or more. One rate takes about 30 minutes with all peers.
+``--batch`` samples, whatever the strategy calls a step. Rates of peers count from the start, the first exchange and the
+last one included: a run should have ten steps or more. Ours count after the steps whose loss is looked at once more (8;
+the first round of ``local_sgd``), which are a fifth longer. One rate takes about 30 minutes with all peers.
 """
 
 from __future__ import annotations
