@@ -1,5 +1,5 @@
 # make demo   train on three simulated machines on this computer, and take them away again
-# make check  lint, types, layers, and the tests that need neither Ray nor hosts
+# make check  lint, types, layers, and the quick tests of most pure modules
 # make test   every check, and the tests of each promise: 15 minutes on two cores
 # make test-all   every check and every test: 45 minutes
 #
@@ -30,7 +30,7 @@ IS_FIT := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[
 
 help:
 	@echo "make demo     train on three simulated machines on this computer (no configuration)"
-	@echo "make check    lint, types, layers and the tests that need neither Ray nor hosts"
+	@echo "make check    lint, types, layers and the quick tests of most pure modules"
 	@echo "make test     lint, types, layers and the tests of each promise"
 	@echo "make test-all the same with the long tests"
 	@echo "make lint     the same without the tests"

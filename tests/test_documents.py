@@ -106,6 +106,13 @@ def test_the_files_that_the_maps_name_are_there() -> None:
     assert named - found == set()
 
 
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_no_name_of_a_file_in_the_documents_fits_several_files(path: Path) -> None:
+    named = sorted(set(re.findall(r"`([\w./]+\.(?:py|tcss))`", path.read_text("utf-8"))))
+    fitting = {name: [file for file in SOURCES if file.endswith(f"/{name}")] for name in named}
+    assert {name: files for name, files in fitting.items() if len(files) > 1} == {}
+
+
 def test_what_the_maps_name_of_a_module_is_in_it() -> None:
     named = {name for path in MAPS for name in re.findall(r"`(\w+\.\w+)(?:\(.*?\))?`", path.read_text("utf-8"))}
     modules = {Path(file).stem for file in SOURCES}

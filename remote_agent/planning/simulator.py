@@ -23,8 +23,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from remote_agent.planning.channels import Network
-from remote_agent.planning.exchange import Exchange, Exchanged, Sender, peers
+from remote_agent.planning.exchange import Sender
 from remote_agent.planning.fairness import fair_rates
+from remote_agent.planning.served_step import grouped, served_step, source, turn
 from remote_agent.planning.shares import split
 from remote_agent.planning.sites import DoesNotFit, check_memory, sited
 from remote_agent.planning.survey import Device, Host, Survey, wire_bytes
@@ -47,20 +48,9 @@ from remote_agent.planning.ways import (
 )
 
 SLOWEST = "the slowest device's slice"
-SIMULATED = "links, simulated chunk by chunk"
 HANDLED = "chunks through threads and processors, by an exchange of a host with itself"
 CALL = "one call of an actor"
 """Sources of terms."""
-
-STEPS = 3
-"""Steps that are simulated one after the other: the first is longer, as all workers begin it at once."""
-
-REPLAY_S = 1.0
-"""What a lost shard should cost at most beside its new start: the steps since the copy, in seconds of training. After a
-step that is copied all workers begin the next one at the same time; else each begins once it has the weights."""
-
-MAX_SIMULATED = 24
-"""Up to so many workers the exchange is simulated chunk by chunk; of more, its bound is taken."""
 
 RING_OPERATIONS = 2
 """Reductions of a step with ``allreduce`` that nothing hides: of the gradient, and of what its samples weigh."""
@@ -138,96 +128,19 @@ def _sync(survey: Survey, way: Way, devices: _Devices, *, bound: bool) -> Predic
         for (host, _), time, samples in zip(devices, times, shares, strict=True)
     ]
     compute = max(times)
-    sending = _peers(survey, senders, parts)
-    seconds, exchanged = _exchanged(survey, way, parts, sending, bound=bound)
+    sending = grouped(survey, senders, parts)
+    seconds, exchanged = served_step(survey, way, parts, sending, bound=bound)
     rest = max(0.0, seconds - compute)
     update = min(rest, exchanged.update_s)
-    handling = min(rest - update, exchanged.handling_s + _turn(survey))
+    handling = min(rest - update, exchanged.handling_s + turn(survey))
     terms = (
         Term(name=COMPUTE, seconds=compute, source=SLOWEST),
-        Term(name=EXCHANGE, seconds=rest - update - handling, source=_source(sending)),
+        Term(name=EXCHANGE, seconds=rest - update - handling, source=source(sending)),
         Term(name=HANDLING, seconds=handling, source=HANDLED),
         Term(name=UPDATE, seconds=update, source="the optimizer's step on the shards"),
         Term(name=CALLS, seconds=survey.call_s, source=CALL),
     )
     return _prediction(way, terms, devices, shares, times, parts, exchanged.busy, survey.work.batch)
-
-
-def _exchanged(
-    survey: Survey, way: Way, parts: Mapping[str, float], senders: Sequence[Sender], *, bound: bool = False
-) -> tuple[float, Exchanged]:
-    """Seconds of a step among others like it, and what the channels did in one."""
-    if bound or len(senders) > MAX_SIMULATED:
-        return _busiest(survey, way, parts, senders, after=not bound)
-    exchange = Exchange(survey, parts, _codec(survey, way))
-    begins: tuple[float, ...] = (0.0,) * len(senders)
-    ends: list[float] = []
-    for _ in range(STEPS):
-        exchanged = exchange.step(senders, begins)
-        begins = exchanged.ends
-        ends.append(max(exchanged.ends))
-    one = {name: seconds / STEPS for name, seconds in exchanged.busy.items()}
-    done = dataclasses.replace(
-        exchanged, busy=one, update_s=exchanged.update_s / STEPS, handling_s=exchanged.handling_s / STEPS
-    )
-    ahead = (ends[-1] - ends[0]) / (STEPS - 1)
-    return ahead + (max(ends[0], ahead) - ahead) / copied_every(ahead), done
-
-
-def _source(senders: Sequence[Sender]) -> str:
-    return SIMULATED if len(senders) <= MAX_SIMULATED else "the busiest link"
-
-
-def copied_every(step_s: float) -> int:
-    """Steps from one copy of the shards' state to the next, where copies take little; at least 1."""
-    return max(1, math.floor(REPLAY_S / max(step_s, 1e-6)))
-
-
-def _busiest(
-    survey: Survey, way: Way, parts: Mapping[str, float], senders: Sequence[Sender], *, after: bool
-) -> tuple[float, Exchanged]:
-    """A lower bound of a step: the work of each channel and shard, ``after`` the first gradient or not."""
-    network, work = Network(survey.hosts, survey.media), survey.work
-    gradient = wire_bytes(_codec(survey, way), work.parameters, work.topk_fraction)
-    pushing, pulling = _by_host(senders, taking=True), _by_host(senders, taking=False)
-    everyone = (sum(pushing.values()), sum(pulling.values()))
-    held = {name: parts.get(name, 0.0) for name in survey.names}
-    for host in survey.hosts:
-        own = (pushing.get(host.name, 0), pulling.get(host.name, 0))
-        out = own[0] * (1 - held[host.name]) + (everyone[1] - own[1]) * held[host.name]
-        into = (everyone[0] - own[0]) * held[host.name] + own[1] * (1 - held[host.name])
-        if len(network.computers) > 1:
-            for channel in network.out[host.name]:
-                channel.carry(gradient * out, 0.0)
-            for channel in network.into[host.name]:
-                channel.carry(gradient * into, 0.0)
-    update = {host.name: host.update_s for host in survey.hosts}
-    update_s = max(part * work.parameters * update[name] for name, part in parts.items())
-    busy = {channel.name: channel.busy for channel in network.all}
-    compute = max(sender.done for sender in senders)
-    first = min((sender.done * _first(survey, sender) for sender in senders if sender.has_slice), default=0.0)
-    first = first if after else 0.0
-    touch = {host.name: host.touch_s for host in survey.hosts}
-    handling_s = everyone[0] * max(part * work.parameters * touch[name] for name, part in parts.items())
-    seconds = max(compute, first + max(busy.values(), default=0.0), first + update_s, first + handling_s)
-    seconds += _turn(survey) if after else 0.0
-    return seconds, Exchanged(ends=(seconds,) * len(senders), busy=busy, update_s=update_s, handling_s=handling_s)
-
-
-def _turn(survey: Survey) -> float:
-    """Seconds of a small chunk there and back between threads of a host, at most."""
-    return max((host.turn_s for host in survey.hosts), default=0.0)
-
-
-def _first(survey: Survey, sender: Sender) -> float:
-    return min(survey.work.ready, default=1.0) if sender.streams else 1.0
-
-
-def _by_host(senders: Sequence[Sender], *, taking: bool) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for sender in senders:
-        counts[sender.host] = counts.get(sender.host, 0) + (sender.has_slice or not taking)
-    return counts
 
 
 def _allreduce(survey: Survey, way: Way, devices: _Devices) -> Prediction:
@@ -251,7 +164,7 @@ def _allreduce(survey: Survey, way: Way, devices: _Devices) -> Prediction:
     ring = max(busy.values(), default=0.0) + half_turns * latency / 2
     touch = max(host.touch_s for host, _ in devices) * survey.work.parameters
     on_host = RING_OPERATIONS * (3 if hosts > 1 else 2) * (most - 1)  # summed there, and the others' sums handed on
-    handling = (half_turns + on_host) * _turn(survey) / 2 + RING_TOUCHES * ((hosts > 1) + (most > 1)) * touch
+    handling = (half_turns + on_host) * turn(survey) / 2 + RING_TOUCHES * ((hosts > 1) + (most > 1)) * touch
     step = max(device.step_s for _, device in devices)
     terms = (
         Term(name=COMPUTE, seconds=max(times), source=SLOWEST),
@@ -278,19 +191,19 @@ def _local(survey: Survey, way: Way, devices: _Devices) -> Prediction:
     times = [count * (each + device.step_s) for count, each, (_, device) in zip(counts, slices, devices, strict=True)]
     parts = _parts(survey, way)
     each = [Sender(host=host.name, done=time, streams=False) for (host, _), time in zip(devices, times, strict=True)]
-    senders = _peers(survey, each, parts)
+    senders = grouped(survey, each, parts)
     compute = max(times)
     if way.overlap:
         idle = [dataclasses.replace(sender, done=0.0) for sender in senders]
-        alone, exchanged = _exchanged(survey, way, parts, idle)
+        alone, exchanged = served_step(survey, way, parts, idle)
         seconds = max(compute, alone)
     else:
-        seconds, exchanged = _exchanged(survey, way, parts, senders)
+        seconds, exchanged = served_step(survey, way, parts, senders)
     rest = max(0.0, seconds - compute)
-    handling = min(rest, exchanged.handling_s + _turn(survey))
+    handling = min(rest, exchanged.handling_s + turn(survey))
     terms = (
         Term(name=COMPUTE, seconds=compute, source="local steps of the device that ends last"),
-        Term(name=EXCHANGE, seconds=rest - handling, source=_source(senders)),
+        Term(name=EXCHANGE, seconds=rest - handling, source=source(senders)),
         Term(name=HANDLING, seconds=handling, source=HANDLED),
         Term(name=CALLS, seconds=survey.call_s, source=CALL),
     )
@@ -307,7 +220,7 @@ def _stale(survey: Survey, way: Way, devices: _Devices) -> Prediction:
     parts = _parts(survey, way)
     taking = [number for number, samples in enumerate(shares) if samples]
     loads, rates = _loads(survey, way, devices, parts, taking)
-    caps = [1 / (times[number] + survey.call_s + _turn(survey)) for number in taking]
+    caps = [1 / (times[number] + survey.call_s + turn(survey)) for number in taking]
     pace = fair_rates(caps, loads, rates)
     if way.strategy == SSP:
         pace = [min(pace)] * len(pace)
@@ -360,20 +273,6 @@ def _parts(survey: Survey, way: Way) -> dict[str, float]:
     if given and set(given) <= set(survey.names):
         return given
     return sited(survey, way.codec, way.shards, relays=way.strategy not in (SSP, ASYNC))
-
-
-def _peers(survey: Survey, senders: Sequence[Sender], parts: Mapping[str, float]) -> Sequence[Sender]:
-    several = sum(part > 0 for part in parts.values()) > 1
-    return peers(senders, parts) if several and _has_network(survey) else senders
-
-
-def _codec(survey: Survey, way: Way) -> str:
-    """Through memory numbers go as they are."""
-    return way.codec if _has_network(survey) else "fp32"
-
-
-def _has_network(survey: Survey) -> bool:
-    return len({host.computer or host.name for host in survey.hosts}) > 1
 
 
 def _prediction(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from remote_agent.planning import simulator
+from remote_agent.planning import served_step
 from remote_agent.planning.simulator import RING_OPERATIONS, RING_TOUCHES, local_counts, predict
 from remote_agent.planning.sites import COPIES_ON_DEVICE, DoesNotFit
 from remote_agent.planning.survey import Survey
@@ -89,7 +89,7 @@ def test_on_one_computer_the_lower_bound_is_the_work_of_the_busiest_shard() -> N
 
 
 def test_of_many_workers_the_bound_is_taken_after_the_first_gradient_and_a_turn() -> None:
-    count = simulator.MAX_SIMULATED + 1
+    count = served_step.MAX_SIMULATED + 1
     fleet = [host(f"h{number:02}", 1.0, FAST, turn_s=0.1 * (number == 3), update_s=1e-6) for number in range(count)]
     parts = (("h00", 0.5), ("h01", 0.5))
     whole = survey(fleet, MILLION, batch=count)

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
-from remote_agent.planning.simulator import copied_every
+from remote_agent.planning.served_step import copied_every
 
 MAX_STALLED = 0.01
 """Part of the time that training may wait for copies."""
@@ -52,8 +52,8 @@ class CopyInterval:
     def steps(self) -> int:
         """Steps between two copies, at least 1.
 
-        The steps since a copy can be repeated within ``planning.simulator.REPLAY_S``, unless the copies would then take
-        too much of the time or of the link.
+        The steps since a copy can be repeated within ``planning.served_step.REPLAY_S``, unless the copies would then
+        take too much of the time or of the link.
         """
         step_s = max(self.step_s, MIN_STEP_S)
         wanted = copied_every(step_s)

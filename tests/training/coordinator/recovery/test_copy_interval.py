@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remote_agent.planning.simulator import REPLAY_S
+from remote_agent.planning.served_step import REPLAY_S
 from remote_agent.training.coordinator.recovery import copy_interval as pace
 from remote_agent.training.coordinator.recovery.copy_interval import CopyInterval
 
