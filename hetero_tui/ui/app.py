@@ -263,9 +263,17 @@ class HeteroApp(MachineActions):
             )
         for key in (*self._keys, *self._more_keys, self._quit_key):
             if key.action != "command_palette" and not (self._readonly and key.changes):
-                action = getattr(self, f"action_{key.action}")
-                yield SystemCommand(key.word.capitalize(), f"{key.help} (key {key.key})", action)
+                where = "" if self.main.number in key.views else f" in {VIEWS[min(key.views)]}"
+                about = f"{key.help} (key {key.key}{where})"
+                yield SystemCommand(key.word.capitalize(), about, lambda key=key: self.call_later(self._command, key))
         yield SystemCommand("Other colours", "Dark, light, or the terminal's own", self.action_colours)
+
+    async def _command(self, key: Key) -> None:
+        """What the key does; where it is none of this view's, the view that it is of: what it is about is seen then."""
+        if self.main.number in key.views:
+            await self.run_action(key.action)
+        else:
+            await self.action_view(min(key.views))
 
     def _show_host(self, name: str) -> None:
         self.main.hosts.rows.mark(name)
