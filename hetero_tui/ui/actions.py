@@ -74,7 +74,7 @@ class Actions(App[None]):
     async def action_open(self) -> None:
         """All of the marked host; or the marked run, from its record."""
         if self.main.number == RUNS:
-            marked = self.main.pane.table.rows.marked if self.main.pane.table is not None else None
+            marked = self._marked()
             if marked is not None:
                 self._operations.begin("read run", lambda: self._open_run(marked))
             return
@@ -109,7 +109,7 @@ class Actions(App[None]):
 
     async def _train(self, order: TrainOrder) -> str:
         """Begin a run; the answer says why not, or is empty once it was accepted."""
-        reason = guards.refusal(guards.TRAIN, self._intents.state, self._intents.busy)
+        reason = guards.refusal(guards.TRAIN, self.view())
         if reason is not None:
             return reason
         self._opened = None
@@ -133,11 +133,11 @@ class Actions(App[None]):
         self.push_screen(StopScreen(self.view, run.run), answered)
 
     def action_resume(self) -> None:
-        chosen: str | None = None
-        if self.main.number == RUNS and self.main.pane.table is not None:
-            chosen = self.main.pane.table.rows.marked
-        reason = guards.refusal(guards.RESUME, self._intents.state, self._intents.busy, chosen)
-        if reason is not None:
+        chosen = self._meant_run()
+        reason = guards.refusal(guards.RESUME, self.view(), chosen)
+        if self.main.number == RUNS and chosen is None:
+            self._say(reason or "No run is marked.")
+        elif reason is not None:
             self._say(reason)
         else:
             self._opened = None
@@ -165,7 +165,7 @@ class Actions(App[None]):
 
     def action_drain(self) -> None:
         host = self.main.hosts.rows.marked
-        reason = guards.drain_refusal(self._intents.state, host)
+        reason = guards.drain_refusal(self.view(), host)
         if reason is not None or host is None:
             self._say(reason or "There is no machine to drain.")
         else:
@@ -173,15 +173,24 @@ class Actions(App[None]):
 
     def action_bring_back(self) -> None:
         host = self._meant_host()
-        reason = guards.back_refusal(self._intents.state, host)
+        reason = guards.back_refusal(self.view(), host)
         if reason is not None or host is None:
             self._say(reason or "There is no machine to bring back.")
         else:
             self._operations.begin("bring back", lambda: self._intents.bring_back(host))
 
+    def _marked(self) -> str | None:
+        """What is marked in this view."""
+        return self.main.pane.table.rows.marked if self.main.pane.table is not None else None
+
+    def _meant_run(self) -> str | None:
+        """The run that a key is about: the marked one in the list of them, in other views the one that is shown."""
+        shown = self.view().run
+        return self._marked() if self.main.number == RUNS else shown.run if shown is not None else None
+
     def _meant_host(self) -> str | None:
         """The marked host, or that of the marked fault."""
-        marked = self.main.pane.table.rows.marked if self.main.pane.table is not None else None
+        marked = self._marked()
         run = self.view().run
         if self.main.number == FAULTS and run is not None and marked is not None:
             return next((fault.host for fault in run.faults if str(fault.number) == marked), None)
@@ -198,10 +207,7 @@ class Actions(App[None]):
 
     async def action_logs(self) -> None:
         """The log of the marked host, run, or fault's host."""
-        run = ""
-        host = self._meant_host() or ""
-        if self.main.number == RUNS and self.main.pane.table is not None:
-            run = self.main.pane.table.rows.marked or ""
+        run, host = self._meant_run() or "", self._meant_host() or ""
         await self.main.show_pane(LOGS)
         self._read_logs(run, host, anew=True)
 
@@ -363,7 +369,7 @@ class Actions(App[None]):
 
     def _refused(self, action: str) -> bool:
         """Say why an action makes no sense now, if it does not."""
-        reason = guards.refusal(action, self._intents.state, self._intents.busy)
+        reason = guards.refusal(action, self.view())
         if reason is not None:
             self._say(reason)
         return reason is not None

@@ -213,13 +213,15 @@ def shown_keys(
     view: int = FLEET,
     keys: Sequence[Key] = KEYS,
     readonly: bool = False,
+    run: RunView | None = None,
 ) -> tuple[tuple[str, str, str], ...]:
     """The keys that make sense now as (key, word, action), the most wanted first; ``last`` stands at the right.
 
-    ``more`` are keys beside the table's; they come right after the first.
+    ``more`` are keys beside the table's; they come right after the first. ``run`` is the one that the view shows, the
+    session's if None.
     """
     by_action = {key.action: key for key in keys}
-    wanted = ["help", *_wanted_in(view, state), *_wanted_anywhere(state, busy)]
+    wanted = ["help", *_wanted_in(view, state), *_wanted_anywhere(state, busy, run or state.run)]
     chosen = [by_action[action] for action in dict.fromkeys(wanted) if view in by_action[action].views]
     chosen = [key for key in chosen if not (readonly and key.changes)]
     chosen[1:1] = more
@@ -245,7 +247,7 @@ def _wanted_in(view: int, state: State) -> list[str]:
     }.get(view, [])
 
 
-def _wanted_anywhere(state: State, busy: str) -> list[str]:
+def _wanted_anywhere(state: State, busy: str, shown: RunView | None) -> list[str]:
     if not state.hosts:
         return []
     live = state.run is not None and not state.run.state.final
@@ -254,7 +256,7 @@ def _wanted_anywhere(state: State, busy: str) -> list[str]:
     if live:
         wanted.append("stop")
     elif not busy:
-        if state.run is not None and is_resumable(state.run):
+        if shown is not None and is_resumable(shown):
             wanted.append("resume")
         wanted.extend(["train"] if up else ["up", "train"])
     wanted.append("open")

@@ -49,8 +49,11 @@ class View:
 
     @property
     def run(self) -> RunView | None:
-        """The run that the views show: the opened one, or else the session's."""
-        return self.opened if self.opened is not None else self.state.run
+        """The run that the view shows: the opened one, or else the session's, which is the fleet's at any time."""
+        own, opened = self.state.run, self.opened
+        if opened is None or self.number == FLEET or (own is not None and own.run == opened.run):
+            return own
+        return opened
 
     @property
     def log(self) -> tuple[LogLine, ...]:

@@ -139,7 +139,7 @@ async def test_resume_lets_a_run_that_ended_too_early_go_on_and_the_key_is_offer
         assert ("r", "resume", "resume") in shown_keys(app.intents.state, "")
         await pilot.press("r")
         await pilot.pause()
-        assert app.intents.asked == [("resume",)]
+        assert app.intents.asked == [("resume", "text-7f3")]
 
 
 @pytest.mark.parametrize(

@@ -370,7 +370,8 @@ def test_of_a_settings_help_only_whole_clauses_are_shown(scenarios) -> None:
 def test_a_host_that_is_paused_can_be_drained_and_one_that_is_drained_can_not(scenarios) -> None:
     state = scenarios.faulty()
     assert state.host("nas").state is HostState.PAUSED
-    assert drain_refusal(state, "nas") is None
-    assert drain_refusal(state, "pi") == f"pi does not take part in {state.run.run}."
-    assert drain_refusal(state, "crosby") == "crosby is drained already."
-    assert drain_refusal(state, "mercer") == "mercer is the last machine that trains. Press s to stop the run."
+    view = View(state=state, busy="", now=scenarios.NOW, zone=UTC, palette=DARK, inventory_path="")
+    assert drain_refusal(view, "nas") is None
+    assert drain_refusal(view, "pi") == f"pi does not take part in {state.run.run}."
+    assert drain_refusal(view, "crosby") == "crosby is drained already."
+    assert drain_refusal(view, "mercer") == "mercer is the last machine that trains. Press s to stop the run."

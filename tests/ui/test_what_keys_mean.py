@@ -36,3 +36,65 @@ async def test_a_command_of_another_view_leads_there_and_acts_on_nothing_unseen(
         assert not app.main.pane.is_logarithmic
         await choose(app, pilot, "Log scale")
         assert app.main.pane.is_logarithmic
+
+
+async def test_resume_is_about_the_run_that_is_shown(scenarios, open_app) -> None:
+    """The session's own run is another one, which failed; what was opened fills the views of a run."""
+    app = open_app(scenarios.listed(scenarios.failed()))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("5", "down", "enter")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        opened = app.view().run.run
+        assert opened != app.intents.state.run.run
+        await pilot.press("r")
+        await app.workers.wait_for_complete()
+        assert app.intents.asked[-1] == ("resume", opened)
+
+
+async def test_in_the_fleet_resume_is_about_the_run_that_stands_there(scenarios, open_app) -> None:
+    app = open_app(scenarios.listed(scenarios.failed()))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("5", "down", "enter")
+        await app.workers.wait_for_complete()
+        await pilot.press("1", "r")
+        await app.workers.wait_for_complete()
+        assert app.intents.asked[-1] == ("resume", "text-7f3")
+
+
+async def test_no_run_is_resumed_from_a_list_that_shows_none(scenarios, open_app) -> None:
+    app = open_app(scenarios.listed(scenarios.failed()))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("5", "slash", *"zzz", "enter", "r")
+        await app.workers.wait_for_complete()
+        assert toasts(app) == ["No run is marked."]
+        assert ("resume",) not in [asked[:1] for asked in app.intents.asked]
+
+
+async def test_a_marked_run_that_is_finished_is_not_resumed(scenarios, open_app) -> None:
+    app = open_app(scenarios.listed(scenarios.up()))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("5", "end", "r")
+        await app.workers.wait_for_complete()
+        assert toasts(app) == ["digits-4b26 is finished. Press t to train anew."]
+
+
+async def test_no_host_is_brought_back_into_a_run_of_the_past(scenarios, open_app) -> None:
+    app = open_app(scenarios.faulty())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("5", "down", "enter")
+        await app.workers.wait_for_complete()
+        await pilot.press("4", "b")
+        await pilot.pause()
+        (said,) = toasts(app)
+        assert said.endswith(" is over. The run under way is text-7f3.")
+        assert "bring back" not in [asked[0] for asked in app.intents.asked]
+
+
+async def test_the_line_at_the_bottom_offers_resume_for_the_run_that_is_shown(scenarios, open_app) -> None:
+    app = open_app(scenarios.listed(scenarios.finished()))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("5", "down", "enter")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert "r resume" in text_of(app, "keys")

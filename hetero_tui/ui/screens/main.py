@@ -104,6 +104,7 @@ class MainScreen(Screen[None]):
             view=self.number,
             keys=view.keys,
             readonly=view.readonly,
+            run=view.run,
         )
         self.query_one("#keys", Lines).show([keys_line(keys, width, palette)])
         self.pane.draw(view, width, max(1, height - 2 - tabs))

@@ -57,7 +57,7 @@ class RunPane(Pane):
         outcome = 1 if run is not None and run.state.final else 0
         room = height - outcome
         half = width // 2 if beside else width
-        starting = view.opened is None and is_starting(view.state)
+        starting = run is view.state.run and is_starting(view.state)
         if run is None or starting or not run.losses:
             none = dict.fromkeys(("stages", "rate", "time", "timeline"), 0)
             self.give_heights({"outcome": outcome, "plots": room, "loss": room} | none)
