@@ -212,3 +212,26 @@ class FleetRecovery:
 
     def _notice(self, text: str) -> None:
         self._fleet.emit(events.Notice(time=time.time(), level=Level.BAD, text=text))
+
+
+class LookingOn(FleetRecovery):
+    """For a session that changes nothing on the machines: it only says what another one, or a command, has to do.
+
+    Once the run goes on, the hosts' samples tell of it.
+    """
+
+    async def fail_over(self, run: str, head: str, cause: str, seen: Seen) -> str:
+        """Say that the head is lost."""
+        self._fleet.emit(events.HostLost(time=time.time(), host=head, cause=cause))
+        raise RunError(_left_alone(run, f"its head {head} is lost"), step="follow")
+
+    async def restart(self, run: str, cause: str) -> str:
+        """Say that the coordinator is gone."""
+        raise RunError(_left_alone(run, cause), step="follow")
+
+    def look_after(self, hosts: frozenset[str]) -> None:
+        """Hosts come back by themselves, or another session takes them in."""
+
+
+def _left_alone(run: str, cause: str) -> str:
+    return f"{cause}; this app only shows: `hetero-tui resume {run}`, or another app, lets it go on"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from textual.screen import Screen
 
 from hetero_tui.ui.keys import FLEET, RUN
+from hetero_tui.ui.preferences import Preferences
 from hetero_tui.ui.widgets.lines import Lines
 
 
@@ -98,3 +99,16 @@ async def test_the_line_at_the_bottom_offers_resume_for_the_run_that_is_shown(sc
         await app.workers.wait_for_complete()
         await pilot.pause()
         assert "r resume" in text_of(app, "keys")
+
+
+async def test_a_readonly_check_offers_no_mend(scenarios, open_app) -> None:
+    for readonly, offered in ((False, True), (True, False)):
+        app = open_app(scenarios.probed(), preferences=Preferences(readonly=readonly))
+        async with app.run_test(size=(120, 40)) as pilot:
+            await pilot.press("c")
+            await app.workers.wait_for_complete()
+            await pilot.pause()
+            assert app.screen.query_one("#mend").display is offered
+            await pilot.press("right", "right", "enter")
+            await app.workers.wait_for_complete()
+            assert (("check", True) in app.intents.asked) is offered
