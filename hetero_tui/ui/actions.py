@@ -128,7 +128,7 @@ class Actions(App[None]):
 
         def answered(stop: bool | None) -> None:
             if stop and not self._refused(guards.STOP):
-                self._operations.begin("stop", self._intents.stop_run)
+                self._operations.begin("stop", lambda: self._intents.stop_run(run.run))
 
         self.push_screen(StopScreen(self.view, run.run), answered)
 
@@ -150,16 +150,16 @@ class Actions(App[None]):
         if host is None:
             self._refused(guards.KEY)
             return
-        name = host.name
+        name, fingerprint = host.name, host.offered_key
 
         def answered(trust: bool | None) -> None:
             if trust:
-                self._operations.begin("trust", lambda: self._trust(name))
+                self._operations.begin("trust", lambda: self._trust(name, fingerprint))
 
         self.push_screen(HostKeyScreen(self.view, host), answered)
 
-    async def _trust(self, host: str) -> None:
-        self._intents.accept_host_key(host)
+    async def _trust(self, host: str, fingerprint: str | None) -> None:
+        self._intents.accept_host_key(host, fingerprint)
         if not self._intents.busy:
             await self._intents.probe()
 

@@ -130,7 +130,7 @@ async def test_stop_asks_first_and_its_default_answer_lets_the_run_go_on(scenari
         assert "ends after its step, now 1,204, with a checkpoint" in dialog_text(app)
         await pilot.press("right", "enter")
         await pilot.pause()
-        assert app.intents.asked == [("stop",)]
+        assert app.intents.asked == [("stop", "text-7f3")]
 
 
 async def test_resume_lets_a_run_that_ended_too_early_go_on_and_the_key_is_offered_then(scenarios, open_app) -> None:
@@ -226,7 +226,7 @@ async def test_a_new_host_key_is_shown_and_trusted_only_after_a_yes(scenarios, o
         assert app.intents.asked == []
         await pilot.press("k", "right", "enter")
         await pilot.pause()
-        assert app.intents.asked == [("accept", "macbook"), ("probe",)]
+        assert app.intents.asked == [("accept", "macbook", scenarios.FINGERPRINT), ("probe",)]
 
 
 async def test_every_dialog_closes_with_escape(scenarios, open_app) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from textual.screen import Screen
 
 from hetero_tui.ui.keys import FLEET, RUN
 from hetero_tui.ui.preferences import Preferences
 from hetero_tui.ui.widgets.lines import Lines
+from remote_agent.states import RunState
 
 
 def text_of(app, name: str) -> str:
@@ -112,3 +115,19 @@ async def test_a_readonly_check_offers_no_mend(scenarios, open_app) -> None:
             await pilot.press("right", "right", "enter")
             await app.workers.wait_for_complete()
             assert (("check", True) in app.intents.asked) is offered
+
+
+async def test_stop_is_offered_for_the_run_that_it_names_alone(scenarios, open_app) -> None:
+    app = open_app(scenarios.training())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("s")
+        state = app.intents.state
+        app.intents.change(replace(state, run=replace(state.run, run="other-9", state=RunState.RUNNING)))
+        app.redraw()
+        await pilot.press("right", "enter")
+        await app.workers.wait_for_complete()
+        assert app.intents.asked == []
+        await pilot.press("escape", "s")
+        await pilot.press("right", "enter")
+        await app.workers.wait_for_complete()
+        assert app.intents.asked == [("stop", "other-9")]

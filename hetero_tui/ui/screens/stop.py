@@ -22,7 +22,9 @@ class StopScreen(Dialog[bool]):
     def text(self, view: View, width: int) -> list[Text]:
         """Where it is, and what is kept; it goes on while this is asked."""
         run, palette = view.state.run, view.palette
-        if run is None or run.run != self._run or run.state.final:
+        is_over = run is None or run.run != self._run or run.state.final
+        self.query_one("#stop").display = not is_over
+        if run is None or is_over:
             said = [f"{self._run} has ended meanwhile."]
         elif run.behind is not None:
             said = ["It ends after its step, with a checkpoint.", "It can be resumed with r."]
