@@ -38,7 +38,7 @@ class Installing(Keeper):
         Nothing is changed, but with ``sources`` environments of ours that do not work are made anew, and looked at
         again.
         """
-        async with self._exclusively("checking"):
+        async with self._exclusively("checking" if sources is None else "mending"):
             await self._fleet.look()
             report = await self._fleet.check()
             if sources is not None and report.broken:

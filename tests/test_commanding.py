@@ -10,8 +10,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from typer.testing import CliRunner
 
 from hetero_tui import commanding
+from hetero_tui.cli import application
 from hetero_tui.launcher import FAILED, INTERRUPTED, run_to_end
 from hetero_tui.narration import Output
 from hetero_tui.session import Session
@@ -58,3 +60,23 @@ def test_ctrl_c_names_the_run_that_goes_on_and_what_ends_it() -> None:
     assert said == [
         "interrupted; digits-1 goes on: `hetero-tui attach digits-1` follows it, `hetero-tui stop digits-1` ends it"
     ]
+
+
+@pytest.mark.parametrize(
+    ("command", "finishes"),
+    [("down", "down"), ("up", "up"), ("bootstrap", "bootstrap"), ("stop", "stop"), ("status", "status")],
+)
+def test_a_command_that_is_interrupted_says_which_one_finishes_what_it_left_half_done(
+    command: str, finishes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = list[str]()
+
+    def interrupted_at_once(*_: object, interrupted: str) -> int:
+        told.append(interrupted)
+        return INTERRUPTED
+
+    monkeypatch.setattr(commanding, "run_to_end", interrupted_at_once)
+    assert CliRunner().invoke(application, [command]).exit_code == INTERRUPTED
+    (said,) = told
+    assert f"`hetero-tui {finishes}`" in said
+    assert ("goes on" in said) is (command == "status"), "what these end, or start, is half-done"

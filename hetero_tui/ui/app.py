@@ -22,6 +22,7 @@ from textual.screen import Screen
 from hetero_tui.calls import call_for
 from hetero_tui.errors import HeteroTuiError, InventoryError
 from hetero_tui.events import Level
+from hetero_tui.interrupted import half_way
 from hetero_tui.text import plain
 from hetero_tui.ui.keys import ADD, ASKING, CHAOS, DEMO, EDIT, KEYS, QUIT, VIEWS, Key, remapped
 from hetero_tui.ui.machine_actions import MachineActions
@@ -232,9 +233,18 @@ class HeteroApp(MachineActions):
         self.action_detach()
 
     def action_detach(self) -> None:
-        """Leave. :attr:`farewell` is then what there is to say; it is printed where the screen was."""
-        if self._quit_key is QUIT:
-            self.farewell = farewell(self._intents.state)
+        """Leave; asks first if that cuts something off. :attr:`farewell` is printed where the screen was."""
+        from hetero_tui.ui.screens.leave import LeaveScreen
+
+        if self._quit_key is not QUIT:
+            self.exit()
+        elif half_way(self._intents.busy):
+            self.push_screen(LeaveScreen(self.view), lambda leaves: self._leave() if leaves else None)
+        else:
+            self._leave()
+
+    def _leave(self) -> None:
+        self.farewell = farewell(self._intents.state, self._intents.busy)
         self.exit(message=self.farewell or None)
 
     def action_drain(self) -> None:

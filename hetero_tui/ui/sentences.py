@@ -10,6 +10,7 @@ from rich.style import Style
 from rich.text import Text
 
 from hetero_tui.events import ClusterState, HostState
+from hetero_tui.interrupted import half_way
 from hetero_tui.state import IN_CLUSTER, LogLine, RunView, State
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui import look
@@ -132,8 +133,10 @@ def log_lines(line: LogLine, zone: tzinfo | None, width: int, palette: Palette) 
     return (first, *(Text(" " * indent).append(part, style=colour) for part in parts[1:]))
 
 
-def farewell(state: State) -> str:
-    """What is said on leaving: that the run or the cluster goes on, and how to come back to it; or nothing."""
+def farewell(state: State, busy: str) -> str:
+    """What is said on leaving: what was cut off, or that the run or the cluster goes on, and how to come back to it."""
+    if left := half_way(busy):
+        return f"{left[0].upper()}{left[1:]}"
     run = state.run
     if run is not None and not run.state.final:
         return f"{run.run} goes on without this screen. Come back with: hetero-tui attach {run.run}"

@@ -15,7 +15,7 @@ from hetero_tui.events import ClusterState, HostState
 from hetero_tui.fold import apply
 from hetero_tui.ui import cells
 from hetero_tui.ui.app import HeteroApp
-from hetero_tui.ui.keys import KEYS, QUIT_FOR_GOOD, shown_keys
+from hetero_tui.ui.keys import KEYS, QUIT, QUIT_FOR_GOOD, shown_keys
 from hetero_tui.ui.screens.help import HelpScreen
 from hetero_tui.ui.screens.host import HostScreen
 from hetero_tui.ui.screens.host_key import HostKeyScreen
@@ -589,3 +589,35 @@ async def test_a_key_that_shows_another_view_draws_once(scenarios, open_app, mon
         await pilot.press("1")
         await pilot.pause()
         assert drawn == [1]
+
+
+@pytest.mark.parametrize("busy", ["stopping", "starting", "installing"])
+async def test_leaving_asks_first_where_it_cuts_off_what_changes_machines(busy, scenarios, open_app) -> None:
+    app = open_app(scenarios.training(), session={"busy": busy})
+    async with app.run_test() as pilot:
+        await pilot.press("q")
+        assert f"interrupted while {busy}: `hetero-tui " in " ".join(dialog_text(app).split())
+        await pilot.press("enter")
+        assert isinstance(app.screen, MainScreen)
+        assert app.is_running
+        await pilot.press("q", "q")
+    assert app.farewell.startswith(f"Interrupted while {busy}: `hetero-tui ")
+
+
+@pytest.mark.parametrize(("busy", "quit_key"), [("probing", QUIT), ("starting", QUIT_FOR_GOOD)])
+async def test_leaving_does_not_ask_where_nothing_is_left_half_done(busy, quit_key, scenarios, open_app) -> None:
+    app = open_app(scenarios.training(), session={"busy": busy}, quit_key=quit_key)
+    async with app.run_test() as pilot:
+        await pilot.press("q")
+        assert not app.is_running or app._exit
+
+
+async def test_the_question_before_leaving_says_when_there_is_nothing_to_cut_off_any_more(scenarios, open_app) -> None:
+    app = open_app(scenarios.training(), session={"busy": "stopping"})
+    async with app.run_test() as pilot:
+        await pilot.press("q")
+        app.intents.busy = ""
+        app.redraw()
+        assert dialog_text(app) == "What was under way is done."
+        await pilot.press("right", "enter")
+    assert app.farewell.startswith("text-7f3 goes on without this screen")

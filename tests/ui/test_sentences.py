@@ -280,8 +280,9 @@ def test_details_of_an_unfit_host_say_what_is_missing(scenarios) -> None:
 
 
 def test_farewells(scenarios) -> None:
-    assert farewell(scenarios.finished()) == "The cluster stays up. End it with: hetero-tui down"
-    assert farewell(scenarios.probed()) == ""
+    assert farewell(scenarios.finished(), "") == "The cluster stays up. End it with: hetero-tui down"
+    assert farewell(scenarios.probed(), "probing") == ""
+    assert farewell(scenarios.training(), "stopping") == "Interrupted while stopping: `hetero-tui down` finishes it"
 
 
 def test_the_modules_that_decide_what_is_shown_know_nothing_of_textual() -> None:
