@@ -278,11 +278,11 @@ class Actions(App[None]):
         self.push_screen(dialog)
 
     async def _tear_down(self, dialog: Any) -> None:
+        from hetero_tui.ui.screens.teardown import outcome
+
         report = await self._reported(dialog, self._intents.down)
         if dialog not in self.screen_stack:
-            left = len(report.leftovers)
-            things = "1 thing is" if left == 1 else f"{left} things are"
-            self._say(f"Torn down, but {things} left: see hetero-tui down." if left else "Torn down: nothing is left.")
+            self._say(outcome(report))
 
     async def _reported(self, dialog: Any, work: Callable[[], Awaitable[T]]) -> T:
         """What the work hands back; the dialog that began it shows that, or why there is none, while it is open."""

@@ -13,6 +13,7 @@ from hetero_tui import events as ev
 from hetero_tui.errors import ClusterError, InventoryError
 from hetero_tui.events import ClusterState, HostState
 from hetero_tui.fold import apply
+from hetero_tui.intents import TeardownReport
 from hetero_tui.ui import cells
 from hetero_tui.ui.app import HeteroApp
 from hetero_tui.ui.keys import KEYS, QUIT, QUIT_FOR_GOOD, shown_keys
@@ -621,3 +622,21 @@ async def test_the_question_before_leaving_says_when_there_is_nothing_to_cut_off
         assert dialog_text(app) == "What was under way is done."
         await pilot.press("right", "enter")
     assert app.farewell.startswith("text-7f3 goes on without this screen")
+
+
+@pytest.mark.parametrize("hides", [False, True])
+async def test_a_teardown_names_the_machines_that_it_did_not_look_at(hides, scenarios, open_app) -> None:
+    gate = asyncio.Event()
+    report = TeardownReport(unseen=("nas", "studio"))
+    app = open_app(scenarios.training(), session={"gate": gate, "report": report})
+    async with app.run_test() as pilot:
+        await pilot.press("D", "right", "enter", *(["escape"] if hides else []))
+        gate.set()
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        if hides:
+            assert toasts(app) == ["Torn down: nothing is left; not looked at, as there was no answer: nas, studio."]
+        else:
+            said = " ".join(dialog_text(app).split())
+            assert "every machine" not in said
+            assert "nas, studio: no answer; nothing was started there from this computer" in said
