@@ -254,7 +254,7 @@ async def metrics(
     ] = 9464,
 ) -> int:
     """Serve metrics for Prometheus until Ctrl-C, on loopback."""
-    async with call.session(narrate=False, watch=True) as session:
+    async with call.session(narrate=False, stays=True) as session:
         return await commanding.metrics(session, output, port)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hetero_tui import commanding
+from hetero_tui.app_session import AppSession
 from hetero_tui.cli import application
 from hetero_tui.launcher import FAILED, INTERRUPTED, run_to_end
 from hetero_tui.narration import Output
@@ -80,3 +82,22 @@ def test_a_command_that_is_interrupted_says_which_one_finishes_what_it_left_half
     (said,) = told
     assert f"`hetero-tui {finishes}`" in said
     assert ("goes on" in said) is (command == "status"), "what these end, or start, is half-done"
+
+
+def test_metrics_are_of_a_session_that_follows_what_starts_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of another terminal, and a host that did not answer at first: as in the app."""
+    served = list[Session]()
+
+    async def metrics(session: Session, *_: object) -> int:
+        served.append(session)
+        return FAILED
+
+    monkeypatch.setattr(commanding, "metrics", metrics)
+    path = tmp_path / "inventory.yaml"
+    path.write_text("hosts: {laptop: {connection: local}}\n")
+    assert CliRunner().invoke(application, ["-i", str(path), "metrics"]).exit_code == FAILED
+    (session,) = served
+    assert isinstance(session, AppSession)
+    assert session._elsewhere.is_wanted

@@ -706,7 +706,7 @@ def test_of_a_run_that_is_attached_to_nothing_old_is_the_present_until_its_histo
     shown = state.present.run
     assert shown is not None
     assert (shown.step, shown.faults, shown.workers, shown.recent, shown.is_starting) == (38, (), (), (), False)
-    assert "nas" not in metrics(state).partition("run_state")[2]
+    assert "nas" not in metrics(state, 500.0).partition("run_state")[2]
 
     state = run_of(step(39, 42), start=state)
     assert state.present is state

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
+from hetero_tui import deadlines
 from hetero_tui.events import HostState
 from hetero_tui.state import HostView, RunView
 from hetero_tui.ui import columns as col
@@ -16,9 +17,6 @@ from hetero_tui.ui.draw.bars import use_bar
 from hetero_tui.ui.palette import Palette
 from remote_agent.device_kinds import KINDS
 from remote_agent.states import RayState
-
-STALE = 6.0
-"""Seconds after which a host's last sample is shown as old; samples come about once a second."""
 
 _WORTH_A_NUMBER = 2.0
 """Seconds from which it is said how long something has been going on."""
@@ -102,7 +100,7 @@ def device_words(host: HostView) -> tuple[str, str]:
 
 def is_stale(host: HostView, now: float) -> bool:
     """Whether what is known of a host's use is old."""
-    return host.sampled is not None and now - host.sampled > STALE
+    return host.sampled is not None and now - host.sampled > deadlines.STALE
 
 
 def state_words(host: HostView, now: float, width: int = 200) -> str:
