@@ -212,8 +212,11 @@ class Actions(App[None]):
         self._read_logs(run, host, anew=True)
 
     def _read_logs(self, run: str, host: str, *, anew: bool = False) -> None:
-        """Have the log's view filled: with what is asked for, else with the run on the screen, if it is not there."""
-        from hetero_tui.ui.views.logs import LogsPane
+        """Have the log's view filled: with what is asked for, else with the run on the screen.
+
+        What is there stays as long as it is whole: a read that failed begins anew, and one that ended if its run goes on.
+        """
+        from hetero_tui.ui.views.logs import ENDED, READING, LogsPane
 
         pane = self.main.pane
         assert isinstance(pane, LogsPane)
@@ -221,7 +224,12 @@ class Actions(App[None]):
         run = run or (shown.run if shown is not None else "") or pane.run
         if not run and self._intents.state.runs:
             run = self._intents.state.runs[-1].id
-        if (run, host) == (pane.run, pane.host) or (run == pane.run and not anew):
+        host = host if anew or run != pane.run else pane.host
+        live = self._intents.state.run
+        is_whole = pane.reading == READING or (
+            pane.reading == ENDED and (live is None or live.run != run or live.state.final)
+        )
+        if (run, host) == (pane.run, pane.host) and is_whole:
             return
         pane.begin(run, host)
         self.run_worker(self._follow_logs(pane, run, host), group="logs", exclusive=True, exit_on_error=False)
@@ -231,11 +239,12 @@ class Actions(App[None]):
             async for entry in self._intents.logs(run or None, host):
                 pane.add(entry)
         except HeteroTuiError as error:
-            pane.said = str(error)
+            pane.end(str(error))
         except Exception as mistake:  # noqa: BLE001 (a mistake of ours must not take the screen of a live run with it)
             self._operations.report_bug("reading logs", mistake)
+            pane.end("a bug in hetero-tui")
         else:
-            pane.said = pane.said or f"{run} logged nothing."
+            pane.end()
 
     def action_filter(self) -> None:
         from hetero_tui.ui.views.logs import LogsPane
