@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from textual.app import App
@@ -201,9 +201,14 @@ class Actions(App[None]):
         if host is None:
             self._say("There is no machine to open a shell on.")
             return
-        error = outside.run(self, self._intents.shell_command(host))
+        command = self._intents.shell_command(host)
+        self._operations.begin("shell", lambda: self._outside(command, f"{host}: {{}}"))
+
+    async def _outside(self, command: Sequence[str], said: str) -> None:
+        """Hand the terminal to another program; ``said`` has a place for the reason why that failed."""
+        error = await outside.run(self, command)
         if error:
-            self._say(f"{host}: {error}")
+            self._say(said.format(error))
 
     async def action_logs(self) -> None:
         """The log of the marked host, run, or fault's host."""
