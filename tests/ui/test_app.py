@@ -7,7 +7,7 @@ import time
 
 import pytest
 from textual.events import Key, Paste
-from textual.widgets import Input, Static
+from textual.widgets import Button, Input, Static
 
 from hetero_tui import events as ev
 from hetero_tui.errors import ClusterError, InventoryError
@@ -640,3 +640,23 @@ async def test_a_teardown_names_the_machines_that_it_did_not_look_at(hides, scen
             said = " ".join(dialog_text(app).split())
             assert "every machine" not in said
             assert "nas, studio: no answer; nothing was started there from this computer" in said
+
+
+async def test_an_order_that_was_given_can_be_hidden_and_is_not_said_to_be_cancelled(scenarios, open_app) -> None:
+    gate = asyncio.Event()
+    app = open_app(scenarios.up(), session={"gate": gate, "failure": scenarios.refused()})
+
+    def shown() -> list[str]:
+        return [str(button.label) for button in app.screen.query(Button) if button.display]
+
+    async with app.run_test() as pilot:
+        await pilot.press("t")
+        assert shown() == ["[ Cancel ]", "[ Train ]"]
+        await pilot.press("enter")
+        await pilot.pause()
+        assert shown() == ["[ Hide ]"]
+        assert "it goes on when this is hidden" in str(app.screen.query_one("#order-foot", Static).content)
+        gate.set()
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert shown() == ["[ Cancel ]", "[ Train ]"], "it was refused, and can be given again"
