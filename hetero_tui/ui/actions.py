@@ -33,7 +33,8 @@ class Actions(App[None]):
     _intents: Intents
     _operations: Operations
     _keys: tuple[Key, ...]
-    _readonly: bool
+    _allowed: tuple[Key, ...]
+    _more_keys: tuple[Key, ...]
     _opened: RunView | None
     _chaos: Callable[[], Awaitable[None]] | None
 
@@ -52,10 +53,15 @@ class Actions(App[None]):
         key = next((key for key in self._keys if key.action == action), None)
         if key is not None and self.screen is self.main and self.main.number not in key.views:
             return False
-        if key is not None and key.changes and self._readonly:
-            self._say("This app only shows: nothing on the machines is changed.")
+        if key is not None and not any(key.action == other.action for other in self._allowed_here()):
+            recorded = "This is a recording: its machines can't be asked for more."
+            self._say("This app only shows: nothing on the machines is changed." if key.changes else recorded)
             return False
         return super().check_action(action, parameters)
+
+    def _allowed_here(self) -> tuple[Key, ...]:
+        """The keys that this app allows in the view that is shown."""
+        return tuple(key for key in (*self._allowed, *self._more_keys) if self.main.number in key.views)
 
     async def action_view(self, number: int) -> None:
         if self.screen is not self.main:

@@ -24,7 +24,7 @@ from hetero_tui.errors import HeteroTuiError, InventoryError
 from hetero_tui.events import Level
 from hetero_tui.interrupted import half_way
 from hetero_tui.text import plain
-from hetero_tui.ui.keys import ADD, ASKING, CHAOS, DEMO, EDIT, KEYS, QUIT, VIEWS, Key, remapped
+from hetero_tui.ui.keys import ADD, ASKING, CHAOS, DEMO, EDIT, KEYS, QUIT, VIEWS, Key, allowed, remapped
 from hetero_tui.ui.machine_actions import MachineActions
 from hetero_tui.ui.opening import BUSY, Opening
 from hetero_tui.ui.operations import Operations
@@ -74,6 +74,8 @@ class HeteroApp(MachineActions):
     """
 
     TITLE = "hetero-tui"
+    recorded: ClassVar[bool] = False
+    """Whether a recording is shown, in which nothing can be asked for."""
     CSS_PATH = _STYLES
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q,ctrl+q,ctrl+c", "detach", show=False),
@@ -119,10 +121,11 @@ class HeteroApp(MachineActions):
         self._readonly = preferences.readonly
         self._calls = preferences.bell
         self._seen = self._intents.state
-        self._keys = remapped(KEYS, preferences.codes)
-        self._tutorial_keys = remapped((ADD, EDIT, DEMO), preferences.codes)
-        self._more_keys: tuple[Key, ...] = () if chaos is None else (CHAOS,)
-        for key in (*self._keys, *self._more_keys):
+        self._keys = (*remapped(KEYS, preferences.codes), *(() if chaos is None else (CHAOS,)))
+        self._allowed = allowed(remapped(KEYS, preferences.codes), readonly=self._readonly, recorded=self.recorded)
+        self._tutorial_keys = allowed(remapped((ADD, EDIT, DEMO), preferences.codes), readonly=self._readonly)
+        self._more_keys = allowed(() if chaos is None else (CHAOS,), readonly=self._readonly)
+        for key in self._keys:
             asks = key.action in ASKING
             self._bindings.bind(key.code, key.action, description=key.help, show=False, priority=asks)
         self._now = now
@@ -155,7 +158,7 @@ class HeteroApp(MachineActions):
             inventory_path=intents.inventory_path or self._inventory_path,
             mistakes=self._mistakes,
             notes=self._operations.notes,
-            keys=self._keys,
+            keys=self._allowed,
             quit_key=self._quit_key,
             more_keys=self._more_keys if no_tutorial else (*self._tutorial_keys, *self._more_keys),
             readonly=self._readonly,
@@ -271,8 +274,8 @@ class HeteroApp(MachineActions):
             yield SystemCommand(
                 run.id, about, lambda name=run.id: self._operations.begin("read run", lambda: self._open_run(name))
             )
-        for key in (*self._keys, *self._more_keys, self._quit_key):
-            if key.action != "command_palette" and not (self._readonly and key.changes):
+        for key in (*self._allowed, *self._more_keys, self._quit_key):
+            if key.action != "command_palette":
                 where = "" if self.main.number in key.views else f" in {VIEWS[min(key.views)]}"
                 about = f"{key.help} (key {key.key}{where})"
                 yield SystemCommand(key.word.capitalize(), about, lambda key=key: self.call_later(self._command, key))

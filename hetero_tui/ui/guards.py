@@ -19,7 +19,7 @@ def refusal(action: str, view: View, run: str | None = None) -> str | None:
         return "The inventory is still being read."
     live = state.run is not None and not state.run.state.final
     if action == STOP:
-        return None if live else "No run is going on. Press t to train."
+        return None if live else f"No run is going on.{view.press(train='to train')}"
     if not state.hosts:
         return "The inventory has no machines yet."
     if action == KEY:
@@ -31,11 +31,11 @@ def refusal(action: str, view: View, run: str | None = None) -> str | None:
     if action == UP and state.cluster_state is ClusterState.UP:
         return "The cluster is up on every machine already."
     if action == TRAIN and live and state.run is not None:
-        return f"{state.run.run} is still training. Press s to stop it first."
+        return f"{state.run.run} is still training.{view.press(stop='to stop it first')}"
     if action == RESUME and live and state.run is not None:
         return f"{state.run.run} is still training."
     if action == RESUME and run is not None and _stands(view, run) is RunState.FINISHED:
-        return f"{run} is finished. Press t to train anew."
+        return f"{run} is finished.{view.press(train='to train anew')}"
     return None
 
 
@@ -61,7 +61,7 @@ def drain_refusal(view: View, host: str | None) -> str | None:
     if all(worker.drained for worker in mine):
         return f"{host} is drained already."
     if {worker.host for worker in run.workers if worker.alive and worker.samples} == {host}:
-        return f"{host} is the last machine that trains. Press s to stop the run."
+        return f"{host} is the last machine that trains.{view.press(stop='to stop the run')}"
     return None
 
 
@@ -70,7 +70,7 @@ def back_refusal(view: View, host: str | None) -> str | None:
     state, shown = view.state, view.run
     run = state.run
     if run is None or run.state.final:
-        return "No run is going on. Press t to train, or r to resume one."
+        return f"No run is going on.{view.press(train='to train', resume='to resume one')}"
     if shown is not run and shown is not None:
         return f"{shown.run} is over. The run under way is {run.run}."
     if run.behind is not None:

@@ -44,6 +44,7 @@ class Key:
         said: for the line at the bottom; empty: the action's name.
         changes: whether it changes something on the machines, which ``--readonly`` refuses.
         views: where it works.
+        asks: the views in which the machines are asked for something, which a recording has none of.
     """
 
     code: str
@@ -52,6 +53,7 @@ class Key:
     said: str = ""
     changes: bool = False
     views: frozenset[int] = EVERYWHERE
+    asks: frozenset[int] = frozenset()
 
     @property
     def key(self) -> str:
@@ -70,7 +72,7 @@ def _in(*views: int) -> frozenset[int]:
 
 KEYS = (
     Key(code="question_mark", action="help", help="What the keys and signs mean"),
-    Key(code="p", action="probe", help="Look at every machine again"),
+    Key(code="p", action="probe", help="Look at every machine again", asks=EVERYWHERE),
     Key(code="u", action="up", help="Start the cluster on every fit machine", changes=True),
     Key(code="t", action="train", help="Train a model on the machines that are ready", changes=True),
     Key(code="s", action="stop", help="Stop the run after its step, with a checkpoint; asks first", changes=True),
@@ -85,6 +87,7 @@ KEYS = (
         action="open",
         help="All that is known of the marked machine; or look at the marked run",
         views=_in(FLEET, RUNS),
+        asks=_in(RUNS),
     ),
     Key(
         code="k",
@@ -114,6 +117,7 @@ KEYS = (
         action="check",
         help="Look for all that may keep the machines from training well, and how to mend it",
         views=_in(FLEET),
+        asks=_in(FLEET),
     ),
     Key(
         code="i",
@@ -143,12 +147,18 @@ KEYS = (
         changes=True,
         views=_in(FLEET),
     ),
-    Key(code="l", action="logs", help="The logs of the marked machine or run", views=_in(FLEET, FAULTS, RUNS)),
+    Key(
+        code="l",
+        action="logs",
+        help="The logs of the marked machine or run",
+        views=_in(FLEET, FAULTS, RUNS),
+        asks=_in(FLEET, FAULTS, RUNS),
+    ),
     Key(code="g", action="scale", said="log scale", help="The loss on a logarithmic scale, or not", views=_in(RUN)),
     Key(code="m", action="smooth", help="The loss smoothed, or not", views=_in(RUN)),
     Key(code="z", action="zoom", help="All steps, the last tenth of them, the last hundred", views=_in(RUN)),
-    Key(code="space", action="mark", help="Mark a run to compare it", views=_in(RUNS)),
-    Key(code="c", action="compare", help="Compare the marked runs", views=_in(RUNS)),
+    Key(code="space", action="mark", help="Mark a run to compare it", views=_in(RUNS), asks=_in(RUNS)),
+    Key(code="c", action="compare", help="Compare the marked runs", views=_in(RUNS), asks=_in(RUNS)),
     Key(code="f", action="follow", said="pause", help="Stop following the log, or follow it again", views=_in(LOGS)),
     Key(
         code="n",
@@ -164,11 +174,11 @@ QUIT = Key(code="q", action="detach", help="Leave; what runs on the machines goe
 QUIT_FOR_GOOD = Key(
     code="q", action="detach", said="quit", help="Leave; the demo's machines go away (ctrl+q, ctrl+c too)"
 )
-CHAOS = Key(code="x", action="chaos", help="The demo's own: break a machine every few seconds")
+CHAOS = Key(code="x", action="chaos", help="The demo's own: break a machine every few seconds", changes=True)
 
-ADD = Key(code="a", action="add", help="Add a machine in a form, or those of ~/.ssh/config")
-EDIT = Key(code="e", action="edit", help="Open the inventory in your editor ($EDITOR)")
-DEMO = Key(code="d", action="demo", help="See it work on this computer, with nothing to set up")
+ADD = Key(code="a", action="add", help="Add a machine in a form, or those of ~/.ssh/config", changes=True)
+EDIT = Key(code="e", action="edit", help="Open the inventory in your editor ($EDITOR)", changes=True)
+DEMO = Key(code="d", action="demo", help="See it work on this computer, with nothing to set up", changes=True)
 
 RESUMABLE = (RunState.LOST, RunState.FAILED, RunState.STOPPED)
 """Where a run stands that can go on from its newest checkpoint."""
@@ -188,6 +198,17 @@ ASKING = frozenset(
 def remapped(keys: Sequence[Key], codes: Mapping[str, str]) -> tuple[Key, ...]:
     """The keys with the codes that the settings file gives for some actions."""
     return tuple(replace(key, code=codes[key.action]) if key.action in codes else key for key in keys)
+
+
+def allowed(keys: Sequence[Key], *, readonly: bool, recorded: bool = False) -> tuple[Key, ...]:
+    """What is left of the keys in an app that only shows, and of their views over a recording, which is asked nothing.
+
+    All that names keys is made of these: the line at the bottom, the help, the palette, and sentences.
+    """
+    kept = [key for key in keys if not (readonly and key.changes)]
+    if recorded:
+        kept = [replace(key, views=key.views - key.asks) for key in kept]
+    return tuple(key for key in kept if key.views)
 
 
 def clashes(keys: Sequence[Key]) -> list[str]:
@@ -212,7 +233,6 @@ def shown_keys(
     *,
     view: int = FLEET,
     keys: Sequence[Key] = KEYS,
-    readonly: bool = False,
     run: RunView | None = None,
 ) -> tuple[tuple[str, str, str], ...]:
     """The keys that make sense now as (key, word, action), the most wanted first; ``last`` stands at the right.
@@ -222,8 +242,8 @@ def shown_keys(
     """
     by_action = {key.action: key for key in keys}
     wanted = ["help", *_wanted_in(view, state), *_wanted_anywhere(state, busy, run or state.run)]
-    chosen = [by_action[action] for action in dict.fromkeys(wanted) if view in by_action[action].views]
-    chosen = [key for key in chosen if not (readonly and key.changes)]
+    chosen = [by_action[action] for action in dict.fromkeys(wanted) if action in by_action]
+    chosen = [key for key in chosen if view in key.views]
     chosen[1:1] = more
     return tuple((key.key, key.word, key.action) for key in (*chosen, last))
 

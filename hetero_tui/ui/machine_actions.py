@@ -224,4 +224,4 @@ class MachineActions(Actions):
 
         report = await self._reported(dialog, lambda: self._intents.look_for_problems(mends=mends))
         if dialog not in self.screen_stack:
-            self._say(f"{outcome(report)}.{' Press c to see.' if report.findings else ''}")
+            self._say(f"{outcome(report)}.{self.view().press(check='to see') if report.findings else ''}")

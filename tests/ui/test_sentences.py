@@ -33,6 +33,12 @@ from remote_agent.protocol import RunSummary
 from remote_agent.states import RunState
 
 
+def view_of(state, scenarios, **options) -> View:
+    return View(
+        state=state, busy="", now=scenarios.NOW, zone=UTC, palette=DARK, inventory_path="i.yaml", **options
+    )
+
+
 def status(scenarios, state: str, width: int, busy: str = "") -> str:
     return header_line(getattr(scenarios, state)(), busy, scenarios.NOW, UTC, width, DARK).plain
 
@@ -240,13 +246,13 @@ def test_the_key_line_fits_and_ends_with_how_to_leave(width, scenarios) -> None:
 
 
 def test_the_outcome_gives_the_jobs_own_figures(scenarios) -> None:
-    said = outcome_line(scenarios.finished().run, 120, DARK).plain
+    said = outcome_line(scenarios.finished().run, 120, view_of(scenarios.finished(), scenarios)).plain
     for words in ("✔ text-7f3 finished", "test accuracy 97.3%", "final loss 1.374", "1,204 steps", "in 5 min"):
         assert words in said
 
 
 def test_a_failed_run_says_why_in_its_outcome(scenarios) -> None:
-    said = outcome_line(scenarios.failed().run, 120, DARK).plain
+    said = outcome_line(scenarios.failed().run, 120, view_of(scenarios.failed(), scenarios)).plain
     assert said == " ✕ text-7f3 failed at step 1,204   the loss is not a number   r resumes it"
 
 
@@ -355,7 +361,7 @@ def test_a_run_that_ended_before_its_first_checkpoint_is_not_said_to_be_resumabl
     state = scenarios.failed()
     none = replace(state, run=replace(state.run, checkpoint="", checkpoint_step=0))
     for known, offered in ((state, True), (none, False)):
-        assert ("r resumes it" in outcome_line(known.run, 200, DARK).plain) is offered
+        assert ("r resumes it" in outcome_line(known.run, 200, view_of(known, scenarios)).plain) is offered
         assert ("resume" in [action for _, _, action in shown_keys(known, "", QUIT, (), view=FLEET)]) is offered
 
 

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
+import pytest
 from textual.screen import Screen
+from textual.widgets import Static
 
-from hetero_tui.ui.keys import FLEET, RUN
+from hetero_tui.recording.recording import Recording
+from hetero_tui.recording.replay import Replay
+from hetero_tui.ui.guards import refusal
+from hetero_tui.ui.keys import ADD, DEMO, EDIT, FLEET, KEYS, RUN
+from hetero_tui.ui.palette import DARK
 from hetero_tui.ui.preferences import Preferences
+from hetero_tui.ui.replaying import ReplayApp
+from hetero_tui.ui.screens.host import HostScreen
+from hetero_tui.ui.view import View
 from hetero_tui.ui.widgets.lines import Lines
 from remote_agent.states import RunState
 
@@ -131,3 +141,70 @@ async def test_stop_is_offered_for_the_run_that_it_names_alone(scenarios, open_a
         await pilot.press("right", "enter")
         await app.workers.wait_for_complete()
         assert app.intents.asked == [("stop", "other-9")]
+
+
+async def everything_said(app, pilot) -> str:
+    """The views, the help and the palette, as far as they name keys."""
+    said = []
+    for number in "123456":
+        await pilot.press(number)
+        if not isinstance(app, ReplayApp):  # which plays for as long as it is shown
+            await app.workers.wait_for_complete()
+        app.redraw()
+        await pilot.pause()
+        said += [strip.text for strip in app.main._compositor.render_strips()]
+    await pilot.press("question_mark")
+    await pilot.pause()
+    said.append(str(app.screen.query_one("#text", Static).content))
+    await pilot.press("escape")
+    said += [entry.title for entry in app.get_system_commands(app.screen)]
+    return "\n".join(said)
+
+
+REMAPPED = {"bring_back": "ctrl+b", "train": "ctrl+y", "resume": "ctrl+r", "key": "ctrl+k", "follow": "ctrl+f",
+            "compare": "ctrl+o", "mark": "ctrl+n", "stop": "ctrl+s"}  # fmt: skip
+
+
+@pytest.mark.parametrize("state", ["faulty", "failed", "probed", "up", "torn_down"])
+async def test_what_is_said_names_the_users_own_keys(state, scenarios, open_app) -> None:
+    """And the plan's view and the details, which say it in words of their own."""
+    app = open_app(getattr(scenarios, state)(), preferences=Preferences(codes=REMAPPED))
+    async with app.run_test(size=(200, 60)) as pilot:
+        said = await everything_said(app, pilot)
+    usual = r"(?<![+\w])(b:|b\)|b brings|r resumes|f follows|c compares|space marks|[Pp]ress [ktsp]\b)"
+    assert re.findall(usual, said) == []
+    assert state not in ("faulty", "failed") or "ctrl+b brings" in said or "ctrl+r resumes it" in said
+
+
+@pytest.mark.parametrize("state", ["faulty", "failed", "probed", "up", "empty", "torn_down"])
+async def test_an_app_that_only_shows_names_no_key_that_it_refuses(state, scenarios, open_app) -> None:
+    app = open_app(getattr(scenarios, state)(), preferences=Preferences(readonly=True, codes=REMAPPED))
+    async with app.run_test(size=(200, 60)) as pilot:
+        said = await everything_said(app, pilot)
+        assert not [key.help for key in (*KEYS, ADD, EDIT, DEMO) if key.changes and key.help in said]
+        assert not [code for action, code in REMAPPED.items() if action not in ("follow", "compare", "mark")
+                    and code in said]  # fmt: skip
+        assert "demo" not in said
+
+
+def test_what_a_key_is_refused_for_names_only_keys_that_there_are(scenarios) -> None:
+    view = View(
+        state=scenarios.training(), busy="", now=scenarios.NOW, zone=None, palette=DARK, inventory_path=""
+    )
+    some = replace(view, keys=tuple(key for key in KEYS if key.action != "stop"))
+    assert refusal("train", view) == "text-7f3 is still training. Press s to stop it first."
+    assert refusal("train", some) == "text-7f3 is still training."
+
+
+async def test_a_recording_names_no_key_that_asks_machines_and_says_why_it_refuses_them(scenarios, tmp_path) -> None:
+    entries = ((scenarios.NOW, scenarios.listed(scenarios.failed())),)
+    app = ReplayApp(Replay(Recording(tmp_path, "rc-lab", entries, (scenarios.NOW,), cut_off=False)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        said = await everything_said(app, pilot)
+        assert not [key.help for key in KEYS if (key.changes or key.asks == key.views) and key.help in said]
+        assert "enter opens" not in said
+        await pilot.press("1", "p", "c", "l", "5", "enter", "space", "c")
+        await pilot.pause()
+        assert {*toasts(app)} == {"This is a recording: its machines can't be asked for more."}
+        await pilot.press("1", "enter")
+        assert isinstance(app.screen, HostScreen)

@@ -103,7 +103,6 @@ class MainScreen(Screen[None]):
             view.more_keys,
             view=self.number,
             keys=view.keys,
-            readonly=view.readonly,
             run=view.run,
         )
         self.query_one("#keys", Lines).show([keys_line(keys, width, palette)])

@@ -166,7 +166,8 @@ def _missing(run: RunView, view: View) -> str:
     if paused:
         tries = [worker.retry_at for worker in run.workers if worker.retry_at is not None and worker.retry_at > now]
         when = f", next try in {fmt.duration(max(1.0, min(tries) - now))}" if tries else ""
-        return f"{fmt.plural(paused, 'host')} paused{when} (b brings it back now)"
+        back = f" ({view.key_of('bring_back')} brings it back now)" if view.key_of("bring_back") else ""
+        return f"{fmt.plural(paused, 'host')} paused{when}{back}"
     ends = {HostState.UNREACHABLE: ", tried again by itself"}
     said = [f"{fmt.plural(count, 'host')} {word}{ends.get(word, '')}" for word, count in others.items() if count]
     return ", ".join(said)

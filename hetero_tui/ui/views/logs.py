@@ -121,7 +121,7 @@ class LogsPane(Pane):
         self.give_heights({"log": height - (1 if self.query_one("#search").display else 0)})
         where = self.host or "all machines"
         how = f", {self.reading}" if self.reading and self.run else ""
-        how += "" if self.follows else ", paused: f follows again"
+        how += "" if self.follows else f", paused: {view.key_of('follow')} follows again"
         found = f", matching “{self.filter}”" if self.filter else ""
         self.titled("log", f"{self.run or 'Logs'}, {where}, {self.source}{found}{how}", _sources(self.source, view))
         drawn = (self._count, self.reading, self.source, self.filter, width, self.host, self.run)

@@ -67,14 +67,14 @@ class RunPane(Pane):
             lines = phases_lines(view.state, view.now, width - INSIDE, palette) if starting else _nothing(run, view)
             self.lines("loss").show(lines)
             if outcome and run is not None:
-                self.lines("outcome").show([outcome_line(run, width, palette)])
+                self.lines("outcome").show([outcome_line(run, width, view)])
             return
         times = recent_times(run)
         heights = _heights(room, len(times), len(run.stages), beside=beside) | {"outcome": outcome, "plots": room}
         self.query_one("#right").display = any(heights[name] for name in ("stages", "time", "timeline", "rate"))
         self.give_heights(heights)
         if outcome:
-            self.lines("outcome").show([outcome_line(run, width, palette)])
+            self.lines("outcome").show([outcome_line(run, width, view)])
         self._draw_loss(run, half - INSIDE, heights["loss"] - FRAME, view)
         right = (width - half if beside else width) - INSIDE
         if heights["stages"]:
@@ -143,8 +143,9 @@ def _nothing(run: RunView | None, view: View) -> list[Text]:
     if not view.state.hosts:
         return [Text(NO_HOSTS, style=palette.foreground)]
     if run is None:
+        train = f"{view.key_of('train')} to train, or " if view.key_of("train") else ""
         return [
             Text("No run yet.", style=palette.foreground),
-            Text("Press t to train, or 5 for the runs that there were.", style=palette.muted),
+            Text(f"Press {train}5 for the runs that there were.", style=palette.muted),
         ]
     return [Text(f"{run.run} made no step.", style=palette.foreground), Text(run.detail, style=palette.muted)]

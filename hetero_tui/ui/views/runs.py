@@ -16,6 +16,7 @@ from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.draw.bars import blocks
 from hetero_tui.ui.draw.curve import curve
 from hetero_tui.ui.draw.tables import Col, table_line, titles_line
+from hetero_tui.ui.keys import RUNS
 from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.view import View
 from hetero_tui.ui.views.pane import INSIDE, NO_HOSTS, Pane
@@ -130,10 +131,13 @@ def _foot_words(view: View, chosen: tuple[str, ...]) -> Text:
     if not view.state.runs:
         if view.state.is_silent:
             return Text("No machine answers, so their runs are not known.", style=palette.warning)
-        return Text("No run yet on the machines that answer. Press t to train.", style=palette.foreground)
+        train = view.press(train="to train")
+        return Text(f"No run yet on the machines that answer.{train}", style=palette.foreground)
     if len(chosen) == 2:
-        return Text(f"c compares {chosen[0]} and {chosen[1]}", style=palette.foreground)
-    return Text("enter opens · r resumes · space marks two, c compares them · l its logs", palette.muted)
+        return Text(f"{view.key_of('compare')} compares {chosen[0]} and {chosen[1]}", style=palette.foreground)
+    words = {"open": "opens", "resume": "resumes", "mark": "marks two to compare", "logs": "its logs"}
+    here = {key.action: key.key for key in view.keys if RUNS in key.views}
+    return Text(" · ".join(f"{here[action]} {word}" for action, word in words.items() if action in here), palette.muted)
 
 
 def _in_lines(figures: Sequence[str], width: int) -> list[str]:
