@@ -208,3 +208,22 @@ async def test_a_recording_names_no_key_that_asks_machines_and_says_why_it_refus
         assert {*toasts(app)} == {"This is a recording: its machines can't be asked for more."}
         await pilot.press("1", "enter")
         assert isinstance(app.screen, HostScreen)
+
+
+async def test_two_clicks_on_a_line_open_it_where_there_is_something_to_open(scenarios, open_app) -> None:
+    app = open_app(scenarios.listed(scenarios.faulty()))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("4")
+        await pilot.click(app.main.pane.table.rows, offset=(5, 0), times=2)
+        await pilot.pause()
+        assert app.screen is app.main
+        await pilot.press("5")
+        await app.workers.wait_for_complete()
+        await pilot.click(app.main.pane.table.rows, offset=(5, 2), times=2)
+        await app.workers.wait_for_complete()
+        assert ("read run", "text-e2c0") in app.intents.asked
+        await pilot.press("1")
+        await pilot.click(app.main.hosts.rows, offset=(5, 1), times=2)
+        await pilot.pause()
+        assert isinstance(app.screen, HostScreen)
+        assert "192.168.1.12" in str(app.screen.query_one("#text", Static).content)

@@ -113,3 +113,7 @@ class MainScreen(Screen[None]):
 
     def on_rows_marked(self) -> None:
         self._redraw()
+
+    async def on_rows_opened(self) -> None:
+        """Two clicks are the key for opening, in the views where there is one."""
+        await self.app.run_action("open")
