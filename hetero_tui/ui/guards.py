@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hetero_tui.events import ClusterState, HostState
 from hetero_tui.state import HostView, State
+from hetero_tui.ui.keys import without
 from hetero_tui.ui.opening import BUSY
 from hetero_tui.ui.view import View
 from remote_agent.states import RunState
@@ -78,7 +79,7 @@ def back_refusal(view: View, host: str | None) -> str | None:
     known = state.host(host) if host is not None else None
     if known is None:
         return "There is no machine to bring back."
-    if known.state in (HostState.TRAINING, HostState.SLOW):
+    if known.state in (HostState.TRAINING, HostState.SLOW) and not without(run, known.name):
         return f"{known.name} takes part already."
     if known.state is HostState.RETURNING:
         return f"{known.name} is coming back already."

@@ -189,6 +189,12 @@ def is_resumable(run: RunView) -> bool:
     return run.state in RESUMABLE and bool(run.checkpoint)
 
 
+def without(run: RunView, host: str) -> int:
+    """How many devices of a host a run does without: lost, paused or drained, and not on their way back."""
+    mine = (worker for worker in run.workers if worker.host == host)
+    return sum(not worker.alive and not worker.is_coming for worker in mine)
+
+
 ASKING = frozenset(
     {"help", "train", "stop", "teardown", "filter", "command_palette", "add", "edit", "remove", "check", "install"}
 )
@@ -252,8 +258,12 @@ def _wanted_in(view: int, state: State) -> list[str]:
     """The actions of a view, those that something waits for first."""
     if not state.hosts:
         return []
-    gone = (HostState.DRAINED, HostState.PAUSED, HostState.BENCHED)
-    back = any(host.state in gone for host in state.hosts)
+    gone, partly = (HostState.DRAINED, HostState.PAUSED, HostState.BENCHED), (HostState.TRAINING, HostState.SLOW)
+    run = state.run
+    back = any(
+        host.state in gone or (host.state in partly and run is not None and without(run, host.name) > 0)
+        for host in state.hosts
+    )
     if view == FLEET:
         offered = any(host.offered_key is not None for host in state.hosts)
         unfit = any(host.state is HostState.UNFIT for host in state.hosts)

@@ -9,6 +9,8 @@ import pytest
 from textual.screen import Screen
 from textual.widgets import Static
 
+from hetero_tui.events import HostState, RunProgressed
+from hetero_tui.fold import apply
 from hetero_tui.recording.recording import Recording
 from hetero_tui.recording.replay import Replay
 from hetero_tui.ui.guards import refusal
@@ -19,6 +21,7 @@ from hetero_tui.ui.replaying import ReplayApp
 from hetero_tui.ui.screens.host import HostScreen
 from hetero_tui.ui.view import View
 from hetero_tui.ui.widgets.lines import Lines
+from remote_agent.protocol import WorkerLost
 from remote_agent.states import RunState
 
 
@@ -227,3 +230,22 @@ async def test_two_clicks_on_a_line_open_it_where_there_is_something_to_open(sce
         await pilot.pause()
         assert isinstance(app.screen, HostScreen)
         assert "192.168.1.12" in str(app.screen.query_one("#text", Static).content)
+
+
+async def test_a_device_of_a_host_that_trains_with_another_can_be_brought_back(scenarios, open_app) -> None:
+    lost = WorkerLost(
+        seq=3, time=scenarios.NOW, worker="mercer/cuda:1", host="mercer", device="cuda:1", step=1,
+        cause="its process was killed", retry_s=40.0,
+    )  # fmt: skip
+    app = open_app(apply(scenarios.two_devices(), RunProgressed(run="text-1", event=lost)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        assert app.intents.state.host("mercer").state is HostState.TRAINING
+        assert "b bring back" in text_of(app, "keys")
+        await pilot.press("4")
+        await pilot.pause()
+        said = "1 device of mercer paused, next try in 40 s (b brings it back now)"
+        assert said in app.main.pane.table.query_one("#foot", Lines).text
+        await pilot.press("b", "1", "b")
+        await app.workers.wait_for_complete()
+        assert app.intents.asked == [("bring back", "mercer")] * 2
+        assert toasts(app) == []

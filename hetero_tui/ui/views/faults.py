@@ -13,6 +13,7 @@ from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.draw.phases import catching_up_words, how_it_starts
 from hetero_tui.ui.draw.tables import Col, fitting, table_line, titles_line
 from hetero_tui.ui.header import age_of
+from hetero_tui.ui.keys import without
 from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.view import View
 from hetero_tui.ui.views.pane import INSIDE, NO_HOSTS, Pane
@@ -161,13 +162,20 @@ def _missing(run: RunView, view: View) -> str:
         word: sum(host is not None and host.state is word for host in gone.values())
         for word in (HostState.UNREACHABLE, HostState.RESTARTING, HostState.RETURNING, HostState.FAILED)
     }
-    paused = len(gone) - sum(others.values())
+    partly = {
+        name: without(run, name)
+        for name, host in gone.items()
+        if host is not None and host.state in (HostState.TRAINING, HostState.SLOW)
+    }
+    whole = len(gone) - sum(others.values()) - len(partly)
+    paused = [fmt.plural(whole, "host")] if whole else []
+    paused += [f"{fmt.plural(devices, 'device')} of {name}" for name, devices in partly.items()]
     now = view.now
     if paused:
         tries = [worker.retry_at for worker in run.workers if worker.retry_at is not None and worker.retry_at > now]
         when = f", next try in {fmt.duration(max(1.0, min(tries) - now))}" if tries else ""
         back = f" ({view.key_of('bring_back')} brings it back now)" if view.key_of("bring_back") else ""
-        return f"{fmt.plural(paused, 'host')} paused{when}{back}"
+        return f"{' and '.join(paused)} paused{when}{back}"
     ends = {HostState.UNREACHABLE: ", tried again by itself"}
     said = [f"{fmt.plural(count, 'host')} {word}{ends.get(word, '')}" for word, count in others.items() if count]
     return ", ".join(said)
