@@ -48,11 +48,8 @@ def _of_fleet(state: State) -> Iterator[str]:
 
 
 def _of_hosts(hosts: Iterable[HostView], now: float) -> Iterator[str]:
-    fresh = [
-        host
-        for host in hosts
-        if host.sampled is not None and now - host.sampled <= deadlines.STALE and host.state is not HostState.UNREACHABLE
-    ]
+    answering = [host for host in hosts if host.sampled is not None and host.state is not HostState.UNREACHABLE]
+    fresh = [host for host in answering if now - (host.sampled or 0.0) <= deadlines.STALE]
     known = [(host, host.sample) for host in fresh if host.sample is not None]
 
     def each(name: str) -> list[Sample]:

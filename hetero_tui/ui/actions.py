@@ -225,7 +225,7 @@ class Actions(App[None]):
     def _read_logs(self, run: str, host: str, *, anew: bool = False) -> None:
         """Have the log's view filled: with what is asked for, else with the run on the screen.
 
-        What is there stays as long as it is whole: a read that failed begins anew, and one that ended if its run goes on.
+        What is there stays as long as it is whole: a read that failed begins anew, so does one whose run goes on again.
         """
         from hetero_tui.ui.views.logs import ENDED, READING, LogsPane
 

@@ -78,9 +78,7 @@ async def test_a_host_that_is_missed_no_more_is_not_waited_for(watched: Watched)
 
 
 @pytest.mark.parametrize("way", ["fail over", "restart", "look after"])
-async def test_a_session_that_only_shows_says_what_is_to_be_done_and_does_not_do_it(
-    tmp_path: Path, way: str
-) -> None:
+async def test_a_session_that_only_shows_says_what_is_to_be_done_and_does_not_do_it(tmp_path: Path, way: str) -> None:
     path = tmp_path / "inventory.yaml"
     path.write_text(f"cluster: {{name: none-{secrets.token_hex(4)}}}\nhosts: {{{HOST}: {{connection: local}}}}\n")
     session = open_session(path, readonly=True)

@@ -12,7 +12,7 @@ from textual.app import App
 
 from hetero_tui.ui import outside
 
-WAITS = 'for i in $(seq 50); do test -e go && echo seen > said && exit 0; sleep 0.1; done'
+WAITS = "for i in $(seq 50); do test -e go && echo seen > said && exit 0; sleep 0.1; done"
 
 
 async def test_all_else_goes_on_while_another_program_has_the_terminal(

@@ -34,9 +34,7 @@ from remote_agent.states import RunState
 
 
 def view_of(state, scenarios, **options) -> View:
-    return View(
-        state=state, busy="", now=scenarios.NOW, zone=UTC, palette=DARK, inventory_path="i.yaml", **options
-    )
+    return View(state=state, busy="", now=scenarios.NOW, zone=UTC, palette=DARK, inventory_path="i.yaml", **options)
 
 
 def status(scenarios, state: str, width: int, busy: str = "") -> str:

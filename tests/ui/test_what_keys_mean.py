@@ -191,9 +191,7 @@ async def test_an_app_that_only_shows_names_no_key_that_it_refuses(state, scenar
 
 
 def test_what_a_key_is_refused_for_names_only_keys_that_there_are(scenarios) -> None:
-    view = View(
-        state=scenarios.training(), busy="", now=scenarios.NOW, zone=None, palette=DARK, inventory_path=""
-    )
+    view = View(state=scenarios.training(), busy="", now=scenarios.NOW, zone=None, palette=DARK, inventory_path="")
     some = replace(view, keys=tuple(key for key in KEYS if key.action != "stop"))
     assert refusal("train", view) == "text-7f3 is still training. Press s to stop it first."
     assert refusal("train", some) == "text-7f3 is still training."
