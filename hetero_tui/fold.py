@@ -11,7 +11,7 @@ from dataclasses import replace
 from hetero_tui import events
 from hetero_tui.events import ClusterState, Event, HostState, Level
 from hetero_tui.run_fold import begun, fold_run
-from hetero_tui.state import IN_CLUSTER, LOG_LINES, Behind, HostView, LogLine, Phase, RunView, State
+from hetero_tui.state import IN_CLUSTER, LOG_LINES, Behind, HostView, LogLine, Phase, RunView, State, Verdict
 from hetero_tui.text import one_line
 from remote_agent import protocol
 from remote_agent.states import RayState, RunState
@@ -107,6 +107,9 @@ def _host_changed(state: State, event: events.HostChanged) -> State:
     host = state.host(event.host)
     if host is None:
         return state
+    if event.state is HostState.IDLE and host.state is HostState.UNREACHABLE:  # only the connection was lost
+        last = host.verdict
+        event = replace(event, state=last.state, detail=event.detail or last.detail, hint=event.hint or last.hint)
     detail = one_line(event.detail)
     if event.state is HostState.CONNECTING and host.state is not HostState.UNKNOWN:
         return state  # keep the last state until there is a new one
@@ -114,8 +117,9 @@ def _host_changed(state: State, event: events.HostChanged) -> State:
         return _update_host(state, event.host, last_seen=event.time)  # its state is already more specific
     if event.state is HostState.UP and host.state in IN_CLUSTER:
         return _update_host(state, event.host, last_seen=event.time)
+    verdict = _verdict(host, event)
     if host.state is event.state:
-        return _update_host(state, event.host, detail=detail, hint=one_line(event.hint))
+        return _update_host(state, event.host, detail=detail, hint=one_line(event.hint), verdict=verdict)
     seen = event.time if event.state in _ANSWERED else host.last_seen
     state = _update_host(
         state,
@@ -126,16 +130,24 @@ def _host_changed(state: State, event: events.HostChanged) -> State:
         since=event.time,
         last_seen=seen,
         next_try=None,
+        verdict=verdict,
     )
     level, text = _words_for(host.state, event)
     state = _logged(state, event.time, level, text) if text else state
     return _mark_training_hosts(state) if event.state is HostState.UP else state
 
 
+def _verdict(host: HostView, event: events.HostChanged) -> Verdict:
+    """Whether the host is fit, once it is in its new state; most states say nothing about that."""
+    if event.state in (HostState.IDLE, HostState.READY, HostState.UNFIT):
+        return Verdict(state=event.state, detail=one_line(event.detail), hint=one_line(event.hint))
+    return Verdict(state=HostState.READY) if event.state in IN_CLUSTER else host.verdict
+
+
 def _words_for(before: HostState, event: events.HostChanged) -> tuple[Level, str]:
     """The log line for a host's new state, and its level; "" for none."""
     detail = f": {event.detail}" if event.detail else ""
-    answers = before is HostState.UNREACHABLE and event.state is HostState.READY
+    answers = before is HostState.UNREACHABLE and event.state in (HostState.READY, HostState.IDLE)
     if answers or (before in _AWAY and event.state in IN_CLUSTER):
         return Level.GOOD, f"{event.host} is back{detail}"
     level = _LEVELS.get(event.state)
@@ -168,7 +180,8 @@ def _host_sampled(state: State, event: events.HostSampled) -> State:
     elif event.sample.ray is RayState.RESTARTING:
         now = HostState.RESTARTING
     elif not ray_runs and (starts_elsewhere or host.state in _AS_RAY_SAYS):
-        now = HostState.FAILED if event.sample.ray is RayState.STOPPED else HostState.READY
+        back = HostState.IDLE if host.state is HostState.UNREACHABLE else HostState.READY
+        now = HostState.FAILED if event.sample.ray is RayState.STOPPED else back
     was_down = state.cluster_state is ClusterState.DOWN and event.sample.ray in (RayState.RUNNING, RayState.RESTARTING)
     if was_down:  # another laptop started it, or the last state was wrong
         state = replace(state, cluster_state=ClusterState.DEGRADED)

@@ -49,6 +49,15 @@ IN_CLUSTER = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Whether a host is fit for the cluster, as it was last found: ready, unfit and why, or idle: not known."""
+
+    state: HostState = HostState.IDLE
+    detail: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class HostView:
     """The state of one host."""
 
@@ -65,6 +74,7 @@ class HostView:
     round_trip_s: float | None = None
     offered_key: str | None = None
     next_try: float | None = None
+    verdict: Verdict = Verdict()
 
 
 @dataclass(frozen=True, kw_only=True)

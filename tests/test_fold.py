@@ -529,6 +529,29 @@ def test_a_host_whose_ray_was_ended_by_another_terminal_is_not_back_but_ready() 
     assert state.log[-1].text == "nas is ready"
 
 
+def test_a_host_that_was_not_fit_is_not_ready_after_its_connection_was_lost() -> None:
+    unfit = events.HostChanged(time=1.0, host="nas", state=HostState.UNFIT, detail="no torch", hint="press i")
+    away = events.HostLost(time=2.0, host="nas", cause="no answer")
+    state = apply(apply(START, unfit), away)
+    for event in (sampled("nas", "none", time=3.0), events.HostChanged(time=3.0, host="nas", state=HostState.IDLE)):
+        back = apply(state, event)
+        assert (back.hosts[1].state, back.hosts[1].detail, back.hosts[1].hint) == (
+            HostState.UNFIT,
+            "no torch",
+            "press i",
+        )
+        assert back.log[-1].text == "nas is unfit: no torch -> press i"
+
+
+def test_a_host_of_which_it_is_not_known_whether_it_is_fit_is_idle_after_its_connection_was_lost() -> None:
+    for before in ((), (events.HostChanged(time=1.0, host="nas", state=HostState.IDLE),)):
+        state = START
+        for event in (*before, events.HostLost(time=2.0, host="nas", cause="no answer"), sampled("nas", "none", 3.0)):
+            state = apply(state, event)
+        assert state.hosts[1].state is HostState.IDLE
+        assert state.log[-1].text == "nas is back"
+
+
 def test_a_host_that_was_never_reached_was_never_seen() -> None:
     state = apply(START, events.HostChanged(time=1.0, host="nas", state=HostState.CONNECTING))
     state = apply(state, events.HostChanged(time=16.0, host="nas", state=HostState.UNREACHABLE, detail="no route"))
