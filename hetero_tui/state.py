@@ -213,11 +213,16 @@ class RunView:
 
     @property
     def step_seconds(self) -> float | None:
-        """Mean seconds of a recent step, measured between step events if there are two."""
-        if len(self.recent) > 1:
-            first, last = self.recent[0], self.recent[-1]
+        """Mean seconds of a recent step, measured between step events if there are two.
+
+        If the head's clock was set back between them, it is the mean of what the steps themselves say.
+        """
+        if not self.recent:
+            return None
+        first, last = self.recent[0], self.recent[-1]
+        if last.time > first.time:
             return (last.time - first.time) / max(1, last.step - first.step)
-        return self.recent[0].seconds if self.recent else None
+        return sum(step.seconds for step in self.recent) / len(self.recent)
 
     @property
     def samples_per_second(self) -> float | None:

@@ -552,6 +552,14 @@ def test_a_host_of_which_it_is_not_known_whether_it_is_fit_is_idle_after_its_con
         assert state.log[-1].text == "nas is back"
 
 
+def test_after_the_clock_of_the_head_was_set_back_the_speed_is_that_of_the_steps_themselves() -> None:
+    steps = [replace(step(number, number + 2), time=float(number)) for number in range(1, 4)]
+    state = run_of(started(), plan(), replace(steps[0], time=500.0), *steps[1:])
+    assert state.run is not None
+    assert (state.run.step_seconds, state.run.samples_per_second) == (1.0, 64.0)
+    assert state.run.remaining_seconds == 97.0
+
+
 def test_a_host_that_was_never_reached_was_never_seen() -> None:
     state = apply(START, events.HostChanged(time=1.0, host="nas", state=HostState.CONNECTING))
     state = apply(state, events.HostChanged(time=16.0, host="nas", state=HostState.UNREACHABLE, detail="no route"))
