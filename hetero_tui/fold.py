@@ -80,7 +80,7 @@ def apply(state: State, event: Event) -> State:
             told = (run.run, min(state.told[1], event.seq))
             return replace(state, run=replace(run, last_seq=min(run.last_seq, event.seq)), told=told)
         case events.RunsListed():
-            return replace(state, runs=event.runs)
+            return replace(state, runs=tuple(_listed(state, run) for run in event.runs))
         case events.Notice():
             text = event.text if event.host is None else f"{event.host}: {event.text}"
             return _logged(state, event.time, event.level, text)
@@ -257,7 +257,7 @@ def _mark_training_hosts(state: State) -> State:
         now, detail = _part_in(run, host.name) if host.state in IN_CLUSTER else (host.state, host.detail)
         if now is host.state and not detail:
             detail = host.detail  # details about its node, such as a supervisor that has ended
-        next_try = _next_try(run, host.name) if now is HostState.PAUSED else host.next_try
+        next_try = _next_try(state, host.name) if now is HostState.PAUSED else host.next_try
         same = (now, detail, next_try) == (host.state, host.detail, host.next_try)
         hosts.append(host if same else replace(host, state=now, detail=detail, next_try=next_try))
     return replace(state, hosts=tuple(hosts))
@@ -285,30 +285,29 @@ def _part_in(run: RunView | None, host: str) -> tuple[HostState, str]:
     return (HostState.DRAINED, "") if all(worker.drained for worker in workers) else (HostState.PAUSED, "")
 
 
-def _next_try(run: RunView | None, host: str) -> float | None:
-    if run is None:
-        return None
-    return next(
-        (worker.retry_at for worker in run.workers if worker.host == host and worker.retry_at is not None), None
-    )
+def _next_try(state: State, host: str) -> float | None:
+    """When the paused worker of a host is started again, on the laptop's clock as all times of hosts."""
+    workers = state.run.workers if state.run is not None else ()
+    known = (worker.retry_at for worker in workers if worker.host == host and worker.retry_at is not None)
+    return next((state.here(time) for time in known), None)
 
 
 def _run_changed(state: State, event: events.RunChanged) -> State:
-    run = state.run
+    run, time = state.run, state.there(event.time)
     goes_on = event.state in (RunState.STARTING, RunState.RUNNING)
     if run is None or run.run != event.run:
-        run = begun(event.run, event.job, event.time, _seq_of_ended(state, event.run) if goes_on else 0)
+        run = begun(event.run, event.job, time, _seq_of_ended(state, event.run) if goes_on else 0)
         state = _with_listed(replace(state, run=run), event)
     elif run.state.final and goes_on:
         if state.told[0] == run.run:  # a resume removes its last event
             state = replace(state, told=(run.run, min(state.told[1], run.last_seq - 1)))
-        run = begun(event.run, event.job, event.time, run.last_seq)  # its events arrive from the first one
+        run = begun(event.run, event.job, time, run.last_seq)  # its events arrive from the first one
     elif run.state.final:
         return state  # the run's own final event has priority
     if not run.last_seq and not run.history and event.state is not RunState.STARTING:
         run = replace(run, phases=())  # after attaching, the events show its start
     final = event.state.final
-    ended = event.time if final else run.ended
+    ended = time if final else run.ended
     behind = None if final else run.behind  # a final run has no later events
     run = replace(run, state=event.state, detail=one_line(event.detail), ended=ended, behind=behind)
     state = replace(state, run=run)
@@ -318,6 +317,12 @@ def _run_changed(state: State, event: events.RunChanged) -> State:
     word = f"is {event.state}" if not final or event.state is RunState.LOST else event.state.value
     state = _logged(state, event.time, level, f"{event.run} {word}{where}{detail}")
     return _mark_training_hosts(state)
+
+
+def _listed(state: State, run: protocol.RunSummary) -> protocol.RunSummary:
+    """A run with its times on the laptop's clock."""
+    started, ended = (time and state.here(time, run.host) for time in (run.started, run.ended))
+    return replace(run, started=started, ended=ended)
 
 
 def _seq_of_ended(state: State, run: str) -> int:
@@ -353,4 +358,4 @@ def _run_progressed(state: State, wrapped: events.RunProgressed) -> State:
     if event.seq <= told:
         return state  # it was followed before, and its events arrive again from the start
     state = replace(state, told=(wrapped.run, event.seq))
-    return _logged(state, event.time, level, text, isinstance(event, _ROUTINE)) if text else state
+    return _logged(state, state.here(event.time), level, text, isinstance(event, _ROUTINE)) if text else state

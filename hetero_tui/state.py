@@ -151,7 +151,7 @@ class Behind:
 
 @dataclass(frozen=True, kw_only=True)
 class RunView:
-    """The state of the run on the screen.
+    """The state of the run on the screen; its times are by its head's clock (:meth:`State.here`).
 
     While ``behind`` is set, this state is of the past; screens show :attr:`State.present` instead.
     """
@@ -297,8 +297,8 @@ class State:
             "state": shown.state,
             "step": shown.step,
             "loss": shown.loss,
-            "started": shown.started,
-            "ended": shown.ended,
+            "started": shown.started and self.here(shown.started),
+            "ended": shown.ended and self.here(shown.ended),
             "curve": tuple(loss for _, loss in losses),
             "iterations": shown.iterations,
             "parameters": shown.parameters,
@@ -308,6 +308,22 @@ class State:
     def host(self, name: str) -> HostView | None:
         """The host of that name, or None."""
         return next((host for host in self.hosts if host.name == name), None)
+
+    def here(self, time: float, host: str | None = None) -> float:
+        """A time by a host's clock (None: the head's) on this laptop's clock, as far as samples tell the difference."""
+        return time + self._skew(host)
+
+    def there(self, time: float) -> float:
+        """A time of this laptop's clock by the head's, which all times of :class:`RunView` are by."""
+        return time - self._skew(None)
+
+    def _skew(self, name: str | None) -> float:
+        """By how many seconds the laptop's clock is ahead of a host's, None: of the head's."""
+        name = self.head if name is None else name
+        host = self.host(name) if name is not None else None
+        if host is None or host.sample is None or host.sampled is None:
+            return 0.0
+        return host.sampled - host.sample.time
 
     @property
     def is_silent(self) -> bool:

@@ -560,6 +560,15 @@ def test_after_the_clock_of_the_head_was_set_back_the_speed_is_that_of_the_steps
     assert state.run.remaining_seconds == 97.0
 
 
+def test_the_times_of_listed_runs_are_on_the_laptops_clock() -> None:
+    known = protocol.RunSummary(
+        id="text-1", job="text", state=RunState.STOPPED, step=3, loss=1.0, started=10.0, ended=20.0, host="nas"
+    )
+    state = apply(apply(START, sampled("nas", "none", time=301.0)), events.RunsListed(time=302.0, runs=(known,)))
+    assert state.runs is not None
+    assert (state.runs[0].started, state.runs[0].ended) == (310.0, 320.0)
+
+
 def test_a_host_that_was_never_reached_was_never_seen() -> None:
     state = apply(START, events.HostChanged(time=1.0, host="nas", state=HostState.CONNECTING))
     state = apply(state, events.HostChanged(time=16.0, host="nas", state=HostState.UNREACHABLE, detail="no route"))

@@ -232,7 +232,7 @@ async def test_faults_are_rows_with_what_was_done_and_a_host_can_be_brought_back
         for words in (
             "□ drained (b brings it back)",
             "○ unreachable 1 s, next try in 4 s",
-            "◌ paused, next try in 12 s",
+            "◌ paused, next try in 11 s",
         ):
             assert words in rows
         assert "◐ training 1/3    1 paused" in app.main.query_one("#status", Lines).text
@@ -240,7 +240,7 @@ async def test_faults_are_rows_with_what_was_done_and_a_host_can_be_brought_back
         said = text_of(app)
         assert "share 22% → 13%" in said
         assert "12 samples went to mercer" in said
-        assert "2 faults · 0.9 s stalled (0.3%) · 1 host paused, next try in 12 s" in said
+        assert "2 faults · 0.9 s stalled (0.3%) · 1 host paused, next try in 11 s" in said
         await pilot.press("down", "b")
         await pilot.pause()
         await pilot.press("1", "home", "down", "b", "home", "d")
@@ -254,7 +254,7 @@ async def test_what_a_narrow_terminal_has_no_column_for_is_said_of_the_marked_fa
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("4", "down")
         await pilot.pause()
-        said = "1: 14:18:54 nas lost: silent for 1.1 s; 12 samples went to mercer; stall 0.9 s"
+        said = "1: 14:18:53 nas lost: silent for 1.1 s; 12 samples went to mercer; stall 0.9 s"
         assert said in text_of(app).replace("\n", " ")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.text import Text
 
@@ -24,9 +25,15 @@ _USUAL = {"cluster": 8.0, COORDINATOR: 6.0, WORKERS: 12.0, MEASURING: 2.0, FIRST
 
 
 def phases_of(state: State) -> tuple[Phase, ...]:
-    """The parts of the start that have begun: the cluster's, where it was started just before, and the run's."""
+    """The parts of the start that have begun: the cluster's, where it was started just before, and the run's.
+
+    All are on the laptop's clock.
+    """
     run, cluster = state.run, state.cluster_phase
-    own = run.phases if run is not None else ()
+    own = tuple(
+        replace(phase, began=state.here(phase.began), ended=phase.ended and state.here(phase.ended))
+        for phase in (run.phases if run is not None else ())
+    )
     if cluster is not None and cluster.ended is None:
         return (cluster,)
     began = own[0].began if own else None

@@ -81,13 +81,18 @@ def _cells(fault: Fault, view: View) -> list[Text]:
     tries = f" ×{fault.tries + 1}" if fault.tries else ""
     return [
         Text(str(fault.number), style=palette.muted),
-        Text(fmt.clock(fault.time, view.zone), style=palette.muted),
+        Text(fmt.clock(_here(fault.time, view), view.zone), style=palette.muted),
         Text(fault.host, style=f"bold {palette.foreground}"),
         Text(f"{glyph} {what}{tries}", style=palette.accent if fault.back is not None else palette.warning),
         Text(fault.done or "-", style=palette.foreground),
         Text(_stall(fault, view), style=palette.foreground),
         _back(fault, view),
     ]
+
+
+def _here(time: float, view: View) -> float:
+    """A time of a fault on the laptop's clock; of the clocks of a run of the past nothing is known."""
+    return time if view.run is view.opened else view.state.here(time)
 
 
 def _stall(fault: Fault, view: View) -> str:
@@ -123,10 +128,9 @@ def _back(fault: Fault, view: View) -> Text:
         return Text("coming back", style=palette.warning)
     if worker is not None and worker.drained:
         return Text("drained", style=palette.muted)
-    if fault.retry_s is not None and fault.time + fault.retry_s > view.now:
-        return Text(
-            f"next try in {fmt.duration(max(1.0, fault.time + fault.retry_s - view.now))}", style=palette.warning
-        )
+    left = 0.0 if fault.retry_s is None else _here(fault.time + fault.retry_s, view) - view.now
+    if left > 0:
+        return Text(f"next try in {fmt.duration(max(1.0, left))}", style=palette.warning)
     return Text("still slow" if fault.word == "slow" else "not yet", style=palette.warning)
 
 
@@ -164,8 +168,9 @@ def _missing(run: RunView, view: View) -> str:
     paused = len(gone) - sum(others.values())
     now = view.now
     if paused:
-        tries = [worker.retry_at for worker in run.workers if worker.retry_at is not None and worker.retry_at > now]
-        when = f", next try in {fmt.duration(max(1.0, min(tries) - now))}" if tries else ""
+        tries = [_here(worker.retry_at, view) - now for worker in run.workers if worker.retry_at is not None]
+        left = min((each for each in tries if each > 0), default=None)
+        when = "" if left is None else f", next try in {fmt.duration(max(1.0, left))}"
         return f"{fmt.plural(paused, 'host')} paused{when} (b brings it back now)"
     ends = {HostState.UNREACHABLE: ", tried again by itself"}
     said = [f"{fmt.plural(count, 'host')} {word}{ends.get(word, '')}" for word, count in others.items() if count]
