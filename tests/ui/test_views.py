@@ -425,6 +425,60 @@ def test_every_mistake_in_a_settings_file_is_told_at_once() -> None:
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("action", "key", "words"),
+    [
+        ("up", "q", "q leaves the app"),
+        ("up", "Escape", "escape shows all lines again"),
+        ("teardown", "down", "down moves the mark"),
+        ("teardown", "Ctrl+C", "ctrl+c leaves the app"),
+        ("teardown", "ctrl+i", "tab moves between"),
+        ("teardown", "?", "? is both help and teardown"),
+        ("up", "a,b", "keys.up: should be a key such as"),
+        ("up", "hyper+x", "keys.up: should be a key such as"),
+        ("up", "", "keys.up: should be a key such as"),
+        ("up", "x", "x is both up and chaos"),
+        ("demo", "u", "u is both up and demo"),
+        ("edit", "d", "d is both drain and edit"),
+    ],
+)
+def test_a_key_that_would_do_nothing_or_two_things_is_a_mistake(action, key, words) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_preferences({"keys": {action: key}}, "s.toml")
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [("%", "percent_sign"), ("Ctrl+T", "ctrl+t"), ("T", "T"), ("shift+t", "T"), ("F5", "f5"), ("ctrl+/", "ctrl+slash"),
+     ("percent_sign", "percent_sign"), ("alt+x", "alt+x"), ("space", None), ("ä", "ä")],
+)  # fmt: skip
+def test_a_key_may_be_given_as_it_is_written_on_it(given, code) -> None:
+    codes = {"up": given}
+    if code is None:
+        with pytest.raises(UsageError, match="space is both up and mark"):
+            read_preferences({"keys": codes}, "s.toml")
+    else:
+        assert read_preferences({"keys": codes}, "s.toml").codes == {"up": code}
+
+
+async def test_the_demo_has_its_own_key_and_draining_too(scenarios, open_app) -> None:
+    keys = {"demo": "F5", "drain": "Ctrl+D", "up": "%"}
+    app = open_app(scenarios.empty(), preferences=read_preferences({"keys": keys}, "s.toml"))
+    async with app.run_test() as pilot:
+        await pilot.press("d", "ctrl+d", "%")
+        assert not app.wants_demo
+        assert "f5" in seen(app)
+        await pilot.press("f5")
+        assert app.wants_demo
+    app = open_app(scenarios.training(), preferences=read_preferences({"keys": keys}, "s.toml"))
+    async with app.run_test() as pilot:
+        await pilot.press("f5", "ctrl+d")
+        await pilot.pause()
+        assert not app.wants_demo
+        assert app.intents.asked == [("drain", "mercer")]
+
+
 def test_no_two_keys_clash_in_any_view() -> None:
     assert clashes(KEYS) == []
     assert clashes(remapped(KEYS, {"stop": "3"})) == ["3 is the key of the view Plan"]
