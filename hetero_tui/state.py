@@ -343,8 +343,13 @@ class State:
 
     @property
     def hosts_able(self) -> int:
-        """Number of hosts that train or could: reached at least once, fit, and not drained."""
-        never = (HostState.UNKNOWN, HostState.CONNECTING, HostState.UNFIT, HostState.REFUSED, HostState.DRAINED)
+        """Number of hosts that train or could: reached at least once, fit, and not drained.
+
+        A host that is up has no part in the planned run: it is only a server.
+        """
+        never = {HostState.UNKNOWN, HostState.CONNECTING, HostState.UNFIT, HostState.REFUSED, HostState.DRAINED}
+        if self.run is not None and self.run.plan is not None and not self.run.state.final:
+            never.add(HostState.UP)
         able = [host for host in self.hosts if host.state not in never]
         return sum(host.last_seen is not None or host.state is not HostState.UNREACHABLE for host in able)
 

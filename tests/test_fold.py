@@ -569,6 +569,13 @@ def test_the_times_of_listed_runs_are_on_the_laptops_clock() -> None:
     assert (state.runs[0].started, state.runs[0].ended) == (310.0, 320.0)
 
 
+def test_a_host_that_is_only_a_server_is_not_missed_by_the_run() -> None:
+    only = protocol.PlanMade(seq=2, time=100.0, strategy="sync", shares=(share("mercer", 64),))
+    state = run_of(started(), only, step(1, 3), start=both_up())
+    assert [host.state for host in state.hosts] == [HostState.TRAINING, HostState.UP]
+    assert verdict(state, "", DARK).plain == "● training 1/1"
+
+
 def test_a_host_that_was_never_reached_was_never_seen() -> None:
     state = apply(START, events.HostChanged(time=1.0, host="nas", state=HostState.CONNECTING))
     state = apply(state, events.HostChanged(time=16.0, host="nas", state=HostState.UNREACHABLE, detail="no route"))
