@@ -13,7 +13,7 @@ from hetero_tui.errors import InventoryError, UsageError
 from hetero_tui.events import ClusterState, HostState
 from hetero_tui.fold import apply
 from hetero_tui.launcher import changes_of
-from hetero_tui.state import WORKERS, Behind, Phase
+from hetero_tui.state import WORKERS, Behind, Phase, RunView
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui.app import HeteroApp
 from hetero_tui.ui.draw.phases import phases_lines, start_title
@@ -26,6 +26,7 @@ from hetero_tui.ui.screens.main import MainScreen
 from hetero_tui.ui.views.plan import _cells as plan_cells
 from hetero_tui.ui.views.plan import reasons_lines
 from hetero_tui.ui.views.plan import title_of as title_of_plan
+from hetero_tui.ui.views.run import zoomed
 from hetero_tui.ui.views.runs import compared_lines
 from hetero_tui.ui.widgets.lines import Lines
 from remote_agent import protocol
@@ -632,3 +633,15 @@ async def test_of_many_machines_those_that_come_into_sight_are_shown_as_they_are
         await pilot.pause()
         shown = [line for line in seen(app).splitlines() if last in line]
         assert "unreachable" in shown[0]
+
+
+def test_a_part_of_a_run_is_drawn_of_a_short_one_and_of_one_of_which_few_losses_are_kept(scenarios) -> None:
+    short = RunView(run="text-1", job="text", step=6, losses=tuple((step, 1.0) for step in range(1, 7)))
+    assert zoomed(short, 0) == short.losses
+    assert zoomed(short, 1) == [(5, 1.0), (6, 1.0)]
+    assert len(zoomed(short, 2)) == 6
+    assert zoomed(replace(short, step=1, losses=((1, 1.0),)), 1) == [(1, 1.0)]
+    long = scenarios.training().run
+    thinned = replace(long, losses=tuple((step, loss) for step, loss in long.losses if step % 200 == 0))
+    assert [step for step, _ in zoomed(thinned, 2)] == [*range(1155, 1205)]
+    assert len(zoomed(thinned, 1)) == 50
