@@ -350,6 +350,14 @@ def test_the_form_knows_the_size_and_the_pace_of_the_job_on_the_screen(scenarios
     assert "about " in foot(state, run.job, {})
 
 
+@pytest.mark.parametrize("given", [{"depth": "48"}, {"quantize": "nf4"}, {"micro_batch": "4"}, {"batch_size": "9"}])
+def test_the_form_says_neither_size_nor_time_of_another_model_or_of_other_steps(given, scenarios) -> None:
+    state = scenarios.training()
+    assert foot(state, state.run.job, given) == foot(scenarios.up(), "", {}).replace("4 of", "3 of")
+    same = {"learning_rate": "0.1", "seed": "3", "checkpoint_every": "9"}
+    assert foot(state, state.run.job, same) == foot(state, state.run.job, {})
+
+
 def test_a_run_that_ended_before_its_first_checkpoint_is_not_said_to_be_resumable(scenarios) -> None:
     state = scenarios.failed()
     none = replace(state, run=replace(state.run, checkpoint="", checkpoint_step=0))
