@@ -174,6 +174,20 @@ async def test_the_plan_says_who_does_how_much_and_why(scenarios, open_app) -> N
         assert "A step is link-bound: macbook" in text_of(app)
 
 
+async def test_the_plan_also_shows_who_joined_later(scenarios, open_app) -> None:
+    state = scenarios.training()
+    run = state.run
+    first = replace(run.plan, shares=tuple(share for share in run.plan.shares if share.host != "crosby"))
+    app = open_app(replace(state, run=replace(run, plan=first)))
+    async with app.run_test(size=(200, 60)) as pilot:
+        await pilot.press("3")
+        await pilot.pause()
+        lines = [line.plain.split() for line in app.main.pane.table.rows.lines]
+        rows = {words[1] if words[0] == "›" else words[0]: words for words in lines}
+        assert rows["crosby"][1:7] == ["cuda:0", "41%", "58", "-", "-", "-"]
+        assert sum(int(word.rstrip("%")) for words in rows.values() for word in words if word.endswith("%")) == 100
+
+
 def test_what_the_plan_says_of_shares_is_told_only_while_they_are_the_plans(scenarios) -> None:
     run = scenarios.training().run
     said = ("mercer/cuda:0: 52 of 140 samples, measured 1420 samples/s", "no device is left out")
