@@ -299,6 +299,7 @@ class State:
             "loss": shown.loss,
             "started": shown.started and self.here(shown.started),
             "ended": shown.ended and self.here(shown.ended),
+            "away_s": shown.away_seconds,
             "curve": tuple(loss for _, loss in losses),
             "iterations": shown.iterations,
             "parameters": shown.parameters,

@@ -560,6 +560,16 @@ def test_after_the_clock_of_the_head_was_set_back_the_speed_is_that_of_the_steps
     assert state.run.remaining_seconds == 97.0
 
 
+def test_a_listed_run_that_is_shown_was_stopped_for_as_long_as_its_events_say() -> None:
+    known = protocol.RunSummary(
+        id="text-1", job="text", state=RunState.RUNNING, step=3, loss=1.0, started=100.0, host="nas"
+    )
+    resumed = protocol.RunResumed(seq=4, time=901.0, step=1, host="mercer", checkpoint="/c")
+    state = apply(run_of(started(), plan(), step(1, 3), resumed), events.RunsListed(time=302.0, runs=(known,)))
+    assert state.listed_runs is not None
+    assert state.listed_runs[0].away_s == 800.0
+
+
 def test_the_times_of_listed_runs_are_on_the_laptops_clock() -> None:
     known = protocol.RunSummary(
         id="text-1", job="text", state=RunState.STOPPED, step=3, loss=1.0, started=10.0, ended=20.0, host="nas"

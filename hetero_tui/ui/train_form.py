@@ -138,5 +138,5 @@ def _earlier(state: State, job: str) -> tuple[int, float | None] | None:
             continue
         if run.step_s is not None or run.started is None or run.ended is None:
             return run.parameters, run.step_s
-        return run.parameters, (run.ended - run.started) / run.step
+        return run.parameters, (run.ended - run.started - run.away_s) / run.step
     return None

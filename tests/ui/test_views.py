@@ -330,6 +330,16 @@ async def test_past_runs_are_listed_opened_compared_and_resumed(scenarios, open_
         assert app.intents.asked[-1] == ("resume", "text-e2c0")
 
 
+async def test_the_time_in_which_a_run_was_stopped_is_no_part_of_what_it_took(scenarios, open_app) -> None:
+    state = scenarios.listed(scenarios.up())
+    runs = tuple(replace(run, ended=run.ended + 3000.0, away_s=3000.0) for run in state.runs)
+    app = open_app(replace(state, runs=runs))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("5")
+        await pilot.pause()
+        assert [line.plain.split()[-1] for line in app.main.pane.table.rows.lines] == ["s", "min", "s"]
+
+
 def test_compared_runs_have_the_speed_of_their_steps_whatever_their_start_took(scenarios) -> None:
     run = scenarios.training().run
     slow_start = replace(run, started=run.started - 3600)
