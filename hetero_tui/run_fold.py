@@ -33,7 +33,14 @@ def fold_run(run: RunView, event: protocol.Event) -> tuple[RunView, Level, str]:
     found = faults.after(run, event)
     before = run
     run, level, text = _fold_run(run, event)
-    run = replace(run, faults=found, last_event=event.time, phases=_phases(before, event))
+    gone = sum(fault.stall_s or 0.0 for fault in before.faults if fault.number < found[0].number)
+    run = replace(
+        run,
+        faults=found,
+        stalled_before=run.stalled_before + gone,
+        last_event=event.time,
+        phases=_phases(before, event),
+    )
     return run, level, text
 
 

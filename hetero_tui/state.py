@@ -176,6 +176,7 @@ class RunView:
     recent: tuple[protocol.Step, ...] = ()
     superseded: protocol.Step | None = None  # the furthest one before a lost worker sent it back, until it is past it
     faults: tuple[Fault, ...] = ()
+    stalled_before: float = 0.0  # seconds for which faults stalled it that are not kept any more
     phases: tuple[Phase, ...] = ()
     plan: protocol.PlanMade | None = None
     replanned: protocol.Replanned | None = None
@@ -240,8 +241,8 @@ class RunView:
 
     @property
     def stalled_seconds(self) -> float:
-        """Seconds for which the kept faults stalled the run."""
-        return sum(fault.stall_s or 0.0 for fault in self.faults)
+        """Seconds for which faults stalled the run."""
+        return self.stalled_before + sum(fault.stall_s or 0.0 for fault in self.faults)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetero_tui.events import HostState, Level, RunChanged
+from hetero_tui.events import HostState, Level, RunChanged, RunProgressed
 from hetero_tui.fold import apply
 from hetero_tui.runs import order
-from hetero_tui.state import WORKERS, LogLine, Phase
+from hetero_tui.state import WORKERS, LogLine, Phase, RunView
 from hetero_tui.ui.cells import state_words
 from hetero_tui.ui.details import details_lines, wrapped
 from hetero_tui.ui.guards import drain_refusal
@@ -105,6 +105,30 @@ def test_the_foot_of_the_faults_says_that_they_cost_nothing(scenarios) -> None:
     run = replace(run, faults=tuple(replace(fault, stall_s=None) for fault in run.faults))
     view = View(state=scenarios.faulty(), busy="", now=scenarios.NOW, zone=UTC, palette=DARK, inventory_path="")
     assert " faults · no stall" in faults_foot(run, view, 120, DARK)[0].plain
+
+
+def test_a_fault_after_which_the_run_ended_is_said_to_have_stalled_it_to_the_end(scenarios) -> None:
+    state = scenarios.training()
+    lost = protocol.WorkerLost(
+        seq=state.run.last_seq + 1, time=scenarios.NOW + 1, worker="mercer/cuda:0", host="mercer", device="cuda:0",
+        step=1204, cause="its process was killed",
+    )  # fmt: skip
+    failed = protocol.RunFailed(
+        seq=lost.seq + 1, time=scenarios.NOW + 9, step=1204, host="mercer", cause="no worker is left"
+    )
+    run = scenarios.fold(state, [RunProgressed(run="text-7f3", event=event) for event in (lost, failed)]).run
+
+    def said(run: RunView) -> tuple[list[str], str]:
+        known = replace(state, run=run)
+        view = View(state=known, busy="", now=scenarios.NOW + 60, zone=UTC, palette=DARK, inventory_path="")
+        stalls = [fault_cells(fault, view)[5].plain for fault in run.faults]
+        return stalls, faults_foot(run, view, 120, DARK)[0].plain
+
+    assert said(run) == (["0.9 s", "none", "to end"], "3 faults · 0.9 s stalled (0.3%), then to the end")
+    only = replace(run, faults=tuple(replace(fault, stall_s=None) for fault in run.faults))
+    assert said(only)[1] == "3 faults · stalled to the end"
+    finished = replace(run, state=RunState.FINISHED)
+    assert said(finished) == (["0.9 s", "none", "none"], "3 faults · 0.9 s stalled (0.3%)")
 
 
 @pytest.mark.parametrize("question", ["asking", "reading events", "looking for the run"])

@@ -6,7 +6,7 @@ from rich.text import Text
 from textual.app import ComposeResult
 
 from hetero_tui.events import HostState
-from hetero_tui.faults import furthest
+from hetero_tui.faults import SLOW, furthest
 from hetero_tui.state import Fault, RunView
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui.details import wrapped
@@ -17,6 +17,7 @@ from hetero_tui.ui.palette import Palette
 from hetero_tui.ui.view import View
 from hetero_tui.ui.views.pane import INSIDE, NO_HOSTS, Pane
 from hetero_tui.ui.widgets.table import CURSOR, Entry, Table
+from remote_agent.states import RunState
 
 _COLUMNS = (
     Col(title="#", width=3, right=True),
@@ -96,13 +97,24 @@ def _here(time: float, view: View) -> float:
 
 
 def _stall(fault: Fault, view: View) -> str:
-    """What it cost; as long as no new step has been made since, the time up to now."""
+    """What it cost; as long as no new step has been made since, the time up to now, or to the run's end."""
     if fault.stall_s is not None:
         return fmt.seconds(fault.stall_s)
-    last = furthest(view.run) if view.run is not None and not view.run.state.final else None
+    run = view.run
+    if run is not None and _ended(fault, run):
+        return "to end"
+    last = furthest(run) if run is not None and not run.state.final else None
     if last is not None and last.time <= fault.time and fault.stall_with is None:
         return f"{fmt.seconds(age_of(last.time, view.state, view.now))}…"
     return "none" if fault.stall_with is None else f"with {fault.stall_with}"
+
+
+def _ended(fault: Fault, run: RunView) -> bool:
+    """Whether the run made no new step after a fault, and ended before its last one."""
+    if not run.state.final or run.state is RunState.FINISHED or fault.word == SLOW or fault.stall_with is not None:
+        return False
+    last = furthest(run)
+    return last.time <= fault.time if last is not None else not run.step
 
 
 def _whole(fault: Fault, view: View, width: int) -> list[Text]:
@@ -145,6 +157,8 @@ def foot(run: RunView | None, view: View, width: int, palette: Palette) -> list[
     stalled, passed = run.stalled_seconds, run.seconds
     part = f" ({stalled / passed:.1%})" if passed else ""
     cost = f"{fmt.seconds(stalled)} stalled{part}" if stalled else "no stall"
+    if any(_ended(fault, run) and fault.stall_s is None for fault in run.faults):
+        cost = f"{cost}, then to the end" if stalled else "stalled to the end"
     said = f"{fmt.plural(run.faults[-1].number, 'fault')} · {cost}"
     line = Text(said, style=palette.foreground)
     if run.state.final:
