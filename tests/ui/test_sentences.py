@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from hetero_tui.events import HostState, Level, RunChanged, RunProgressed
 from hetero_tui.fold import apply
@@ -278,7 +279,13 @@ def test_a_failed_run_says_why_in_its_outcome(scenarios) -> None:
 def test_wrapping_loses_nothing_and_keeps_to_the_width(text, width) -> None:
     parts = wrapped(text, width)
     assert "".join(parts).replace(" ", "") == text.replace(" ", "")
-    assert max(map(len, parts)) <= width
+    assert max(map(cell_len, parts)) <= width
+
+
+def test_a_character_that_needs_two_cells_goes_on_below_too() -> None:
+    assert wrapped("梯度累积 ok", 6) == ["梯度累", "积 ok"]
+    assert wrapped("梯度", 1) == ["梯", "度"], "there is no room for it"
+    assert wrapped("x 梯度累积", 6) == ["x 梯度", "累积"]
 
 
 def test_a_long_event_goes_on_below_itself(scenarios) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from datetime import UTC
 
 import pytest
+from rich.cells import cell_len
 from textual.widgets import Input, Static
 
 from hetero_tui import events as ev
@@ -23,6 +25,8 @@ from hetero_tui.ui.palette import DARK
 from hetero_tui.ui.plain import to_ascii
 from hetero_tui.ui.preferences import Preferences, read_preferences
 from hetero_tui.ui.screens.main import MainScreen
+from hetero_tui.ui.view import View
+from hetero_tui.ui.views.logs import log_lines
 from hetero_tui.ui.views.plan import _cells as plan_cells
 from hetero_tui.ui.views.plan import reasons_lines
 from hetero_tui.ui.views.plan import title_of as title_of_plan
@@ -669,3 +673,12 @@ def test_a_part_of_a_run_is_drawn_of_a_short_one_and_of_one_of_which_few_losses_
     thinned = replace(long, losses=tuple((step, loss) for step, loss in long.losses if step % 200 == 0))
     assert [step for step, _ in zoomed(thinned, 2)] == [*range(1155, 1205)]
     assert len(zoomed(thinned, 1)) == 50
+
+
+def test_a_line_of_a_log_in_wide_characters_is_all_there_and_begins_where_others_do(scenarios) -> None:
+    entries = [scenarios.log_line("mercer", "训练.out", 3.0, "梯" * 80), scenarios.log_line("nas", "cpu", 2.0, "x")]
+    view = View(state=scenarios.up(), busy="", now=scenarios.NOW, zone=UTC, palette=DARK, inventory_path="")
+    lines = [line.plain for line in log_lines(entries, view, 60)]
+    assert max(map(cell_len, lines)) <= 60
+    assert "".join(lines).count("梯") == 80
+    assert len({cell_len(line[: line.index(first)]) for line, first in ((lines[0], "梯"), (lines[-1], "x"))}) == 1
