@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from hetero_tui import events
 from hetero_tui.events import ClusterState, Event, HostState, Level
-from hetero_tui.run_fold import begun, fold_run
+from hetero_tui.run_fold import begun, fold_run, without_coordinator
 from hetero_tui.state import IN_CLUSTER, LOG_LINES, Behind, HostView, LogLine, Phase, RunView, State, Verdict
 from hetero_tui.text import one_line
 from remote_agent import protocol
@@ -294,6 +294,7 @@ def _next_try(state: State, host: str) -> float | None:
 
 def _run_changed(state: State, event: events.RunChanged) -> State:
     run, time = state.run, state.there(event.time)
+    is_news = run is None or (run.run, run.state) != (event.run, event.state) or bool(event.detail)
     goes_on = event.state in (RunState.STARTING, RunState.RUNNING)
     if run is None or run.run != event.run:
         run = begun(event.run, event.job, time, _seq_of_ended(state, event.run) if goes_on else 0)
@@ -304,6 +305,8 @@ def _run_changed(state: State, event: events.RunChanged) -> State:
         run = begun(event.run, event.job, time, run.last_seq)  # its events arrive from the first one
     elif run.state.final:
         return state  # the run's own final event has priority
+    elif event.state is RunState.STARTING:
+        run = without_coordinator(run, time)
     if not run.last_seq and not run.history and event.state is not RunState.STARTING:
         run = replace(run, phases=())  # after attaching, the events show its start
     final = event.state.final
@@ -315,7 +318,7 @@ def _run_changed(state: State, event: events.RunChanged) -> State:
     where = f" at step {run.step:,}" if final and run.step else ""
     detail = f": {event.detail}" if event.detail else ""
     word = f"is {event.state}" if not final or event.state is RunState.LOST else event.state.value
-    state = _logged(state, event.time, level, f"{event.run} {word}{where}{detail}")
+    state = _logged(state, event.time, level, f"{event.run} {word}{where}{detail}") if is_news else state
     return _mark_training_hosts(state)
 
 

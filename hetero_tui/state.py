@@ -24,6 +24,9 @@ LOSS_POINTS = 2000
 COORDINATOR, WORKERS, MEASURING, FIRST_STEP = "coordinator", "workers", "devices and links", "first step"
 """Parts of a run's start, in their order."""
 
+TAKEOVER = "new coordinator"
+"""The part in which a coordinator that was lost is replaced."""
+
 CURVE_POINTS = 32
 """Number of losses in a run's one-line curve."""
 
@@ -107,7 +110,7 @@ class Fault:
         step: the step in which it happened.
         host: the host.
         worker: the worker; empty: the whole host.
-        word: lost, late, slow, shard lost or head lost.
+        word: lost, late, slow, shard lost, head lost or coordinator lost.
         what: description in a few words.
         done: the reaction.
         stall_s: seconds for which the run stalled; None: it did not, or the time is unknown.
@@ -174,7 +177,9 @@ class RunView:
     losses: tuple[tuple[int, float], ...] = ()
     workers: tuple[WorkerView, ...] = ()
     recent: tuple[protocol.Step, ...] = ()
-    superseded: protocol.Step | None = None  # the furthest one before a lost worker sent it back, until it is past it
+    superseded: protocol.Step | None = (
+        None  # the furthest one before a fault that it recovers from, until it is past it
+    )
     faults: tuple[Fault, ...] = ()
     stalled_before: float = 0.0  # seconds for which faults stalled it that are not kept any more
     phases: tuple[Phase, ...] = ()

@@ -796,6 +796,15 @@ class HeadLost(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CoordinatorLost(Event):
+    """The process that coordinated the run on ``host`` was killed after ``step``; another one takes over."""
+
+    kind: ClassVar[str] = "coordinator_lost"
+    host: str
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunResumed(Event):
     """The run goes on from ``checkpoint``, after its step ``step``; events of later steps before this are superseded.
 
@@ -867,6 +876,7 @@ EVENTS: tuple[type[Event], ...] = (
     Notice,
     ServerLost,
     HeadLost,
+    CoordinatorLost,
     RunResumed,
     RunFinished,
     RunFailed,

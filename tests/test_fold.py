@@ -24,7 +24,8 @@ from hetero_tui.state import (
     State,
     initial,
 )
-from hetero_tui.ui.header import verdict
+from hetero_tui.ui.draw.phases import phases_lines
+from hetero_tui.ui.header import header_line, verdict
 from hetero_tui.ui.palette import DARK
 from remote_agent import protocol
 from remote_agent.states import RayState, RunState
@@ -584,6 +585,47 @@ def test_a_host_that_is_only_a_server_is_not_missed_by_the_run() -> None:
     state = run_of(started(), only, step(1, 3), start=both_up())
     assert [host.state for host in state.hosts] == [HostState.TRAINING, HostState.UP]
     assert verdict(state, "", DARK).plain == "● training 1/1"
+
+
+def taken_over(seq: int, checkpoint: str = "") -> protocol.RunResumed:
+    return protocol.RunResumed(seq=seq, time=109.0, step=2, host="mercer", checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        events.RunProgressed(run="text-1", event=protocol.CoordinatorLost(seq=5, time=105.0, host="mercer", step=2)),
+        events.RunChanged(time=105.0, run="text-1", job="", state=RunState.STARTING),  # its overseer is gone as well
+    ],
+)
+def test_while_a_lost_coordinator_is_replaced_the_header_says_so(lost: events.Event) -> None:
+    train = run_of(started(), plan(), step(1, 3), step(2, 4), start=both_up())
+    state = apply(train, lost)
+    assert "text-1 recovering: new coordinator 3 s" in header_line(state, "", 108.0, None, 120, DARK).plain
+    assert [line.plain for line in phases_lines(state, 108.0, 100, DARK)] == [
+        "◔ new coordinator          3 s  it asks the workers where they stand"
+    ]
+    seq = state.run.last_seq if state.run is not None else 0
+    state = run_of(taken_over(seq + 1), start=state)
+    assert state.run is not None
+    assert (state.run.state, state.run.is_starting, state.run.superseded) == (RunState.RUNNING, False, None)
+    assert [host.state for host in state.hosts] == [HostState.TRAINING, HostState.TRAINING]
+
+
+def test_a_coordinator_that_could_not_be_replaced_at_once_goes_on_from_a_checkpoint() -> None:
+    lost = protocol.CoordinatorLost(seq=5, time=105.0, host="mercer", step=2)
+    state = run_of(started(), plan(), step(1, 3), step(2, 4), lost, taken_over(6, "/c"), start=both_up())
+    assert state.run is not None
+    assert [phase.name for phase in state.run.phases] == [WORKERS]
+    (fault,) = state.run.faults
+    assert (fault.word, fault.host, fault.stall_s, fault.back) == ("coordinator lost", "mercer", 4.0, 109.0)
+
+
+def test_what_is_known_of_a_run_is_not_said_twice() -> None:
+    state = apply(START, events.RunChanged(time=1.0, run="text-1", job="text", state=RunState.STARTING))
+    assert [line.text for line in state.log] == ["text-1 is starting"]
+    again = apply(state, events.RunChanged(time=2.0, run="text-1", job="", state=RunState.STARTING))
+    assert again.log == state.log
 
 
 def test_a_host_that_was_never_reached_was_never_seen() -> None:

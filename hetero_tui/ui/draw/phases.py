@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rich.text import Text
 
-from hetero_tui.state import COORDINATOR, FIRST_STEP, MEASURING, WORKERS, Behind, Phase, RunView, State
+from hetero_tui.state import COORDINATOR, FIRST_STEP, MEASURING, TAKEOVER, WORKERS, Behind, Phase, RunView, State
 from hetero_tui.ui import format as fmt
 from hetero_tui.ui.details import wrapped
 from hetero_tui.ui.palette import Palette
@@ -18,6 +18,7 @@ _WHAT = {
     WORKERS: "each worker loads torch and makes the model",
     MEASURING: "how fast each device and each link is",
     FIRST_STEP: "the batch is cut, the first step is computed",
+    TAKEOVER: "it asks the workers where they stand",
 }
 
 _USUAL = {"cluster": 8.0, COORDINATOR: 6.0, WORKERS: 12.0, MEASURING: 2.0, FIRST_STEP: 1.0}
@@ -75,6 +76,7 @@ def phases_lines(state: State, now: float, width: int, palette: Palette) -> list
         return [Text(catching_up_words(state.run, state.run.behind), style=palette.foreground)]
     known = phases_of(state)
     order = [COORDINATOR, WORKERS, MEASURING, FIRST_STEP] if state.run is not None or not known else []
+    order = [] if known and known[-1].name == TAKEOVER else order  # the workers are there, unless it says otherwise
     lines = []
     for phase in known:
         if phase.ended is not None:
