@@ -95,6 +95,7 @@ class FleetRecovery:
         """Start the run's coordinator again: on the head as it is, or on a new one where the head's Ray has ended."""
         if self._is_stopping():
             raise TakenDown(f"{run} ended before it could save a checkpoint", step="stop run")
+        self._fleet.emit(events.RunChanged(time=time.time(), run=run, job="", state=RunState.STARTING))
         async with self._exclusively("resuming"), self._fleet.alone("resume", self._fleet.answering or None):
             await self._fleet.survey()
             self._refuse_if_taken_down(run)

@@ -125,7 +125,7 @@ class HeteroApp(MachineActions):
         self._allowed = allowed(remapped(KEYS, preferences.codes), readonly=self._readonly, recorded=self.recorded)
         self._tutorial_keys = allowed(remapped((ADD, EDIT, DEMO), preferences.codes), readonly=self._readonly)
         self._more_keys = allowed(() if chaos is None else (CHAOS,), readonly=self._readonly)
-        for key in self._keys:
+        for key in (*self._keys, *self._tutorial_keys):
             asks = key.action in ASKING
             self._bindings.bind(key.code, key.action, description=key.help, show=False, priority=asks)
         self._now = now
@@ -147,8 +147,7 @@ class HeteroApp(MachineActions):
     def view(self) -> View:
         """The input of one frame."""
         intents = self._intents
-        busy = "" if self._mistakes and isinstance(intents, Opening) else intents.busy
-        no_tutorial = bool(intents.state.hosts) or busy == BUSY
+        busy = "" if self._is_unreadable else intents.busy
         return View(
             state=intents.state.present,
             busy=busy,
@@ -160,11 +159,20 @@ class HeteroApp(MachineActions):
             notes=self._operations.notes,
             keys=self._allowed,
             quit_key=self._quit_key,
-            more_keys=self._more_keys if no_tutorial else (*self._tutorial_keys, *self._more_keys),
+            more_keys=(*self._tutorial_keys, *self._more_keys) if self._is_empty else self._more_keys,
             readonly=self._readonly,
             number=self.main.number,
             opened=self._opened,
         )
+
+    @property
+    def _is_unreadable(self) -> bool:
+        return bool(self._mistakes) and isinstance(self._intents, Opening)
+
+    @property
+    def _is_empty(self) -> bool:
+        """Whether there are no machines: there is another key then than those for them."""
+        return not self._intents.state.hosts and (self._is_unreadable or self._intents.busy != BUSY)
 
     @property
     def intents(self) -> Intents:
@@ -250,12 +258,11 @@ class HeteroApp(MachineActions):
         self.farewell = farewell(self._intents.state, self._intents.busy)
         self.exit(message=self.farewell or None)
 
-    def action_drain(self) -> None:
-        """Drain the marked machine; where there is none yet, the same key leads to the demo."""
-        if self._intents.state.hosts or self._intents.busy == "opening":
-            super().action_drain()
-        else:
-            self.action_demo()
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Of two actions that have the same key unless a user gave them others, only one makes sense."""
+        if action in ("drain", "demo") and (action == "demo") is not self._is_empty:
+            return False
+        return super().check_action(action, parameters)
 
     def action_demo(self) -> None:
         """Leave for the demo, which the caller starts."""

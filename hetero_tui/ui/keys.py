@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from hetero_tui.events import ClusterState, HostState
 from hetero_tui.state import RunView, State
+from hetero_tui.ui.key_codes import CHARACTERS, TAKEN
 from remote_agent.states import RunState
 
 FLEET, RUN, PLAN, FAULTS, RUNS, LOGS = range(1, 7)
@@ -14,23 +15,6 @@ VIEWS = {FLEET: "Fleet", RUN: "Run", PLAN: "Plan", FAULTS: "Faults", RUNS: "Runs
 """The views by their numbers, which are their keys; ``Run`` is ``RunPane`` in ``ui/views/run.py``, the others alike."""
 
 EVERYWHERE = frozenset(VIEWS)
-
-_NAMES = {
-    "exclamation_mark": "!",
-    "question_mark": "?",
-    "slash": "/",
-    "colon": ":",
-    "semicolon": ";",
-    "comma": ",",
-    "full_stop": ".",
-    "minus": "-",
-    "plus": "+",
-    "greater_than_sign": ">",
-    "less_than_sign": "<",
-    "left_square_bracket": "[",
-    "right_square_bracket": "]",
-}
-"""How keys are printed whose names are others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +42,7 @@ class Key:
     @property
     def key(self) -> str:
         """As it is printed."""
-        return _NAMES.get(self.code, self.code)
+        return CHARACTERS.get(self.code, self.code)
 
     @property
     def word(self) -> str:
@@ -218,16 +202,18 @@ def allowed(keys: Sequence[Key], *, readonly: bool, recorded: bool = False) -> t
 
 
 def clashes(keys: Sequence[Key]) -> list[str]:
-    """A sentence for each pair of keys that would do two things in one view."""
+    """A sentence for each pair of keys that would do two things in one view, and for each key that is taken."""
     said = []
     for index, key in enumerate(keys):
         said += [
-            f"{key.code} is both {other.action} and {key.action}"
+            f"{key.key} is both {other.action} and {key.action}"
             for other in keys[:index]
             if key.code == other.code and key.views & other.views
         ]
         if key.code in {str(view) for view in VIEWS}:
             said.append(f"{key.code} is the key of the view {VIEWS[int(key.code)]}")
+        if key.code in TAKEN:
+            said.append(f"{key.key} {TAKEN[key.code]}, so it can't be {key.action}")
     return said
 
 

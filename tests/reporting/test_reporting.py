@@ -103,6 +103,16 @@ def test_steps_that_were_made_again_count_once() -> None:
     assert [each.text for each in figures.happened if each.fault] == ["half lost at step 4: <i>silent</i>"]
 
 
+def test_the_time_in_which_a_run_was_stopped_is_no_part_of_what_it_took() -> None:
+    stopped = protocol.RunFinished(
+        seq=3, time=103.0, steps=1, samples=8, final_loss=1.0, samples_per_second=1.0, checkpoint="/c", stopped=True
+    )
+    resumed = protocol.RunResumed(seq=4, time=9103.0, step=1, host="fast", checkpoint="/c")
+    figures = figures_of(RUN, (started(), step(1, 2), stopped, resumed, dataclasses.replace(step(2, 5), time=9108.0)))
+    assert figures.seconds == 9108.0 - 100.0 - 9000.0
+    assert "<dt>Took</dt><dd>8 s</dd>" in page(figures)
+
+
 def test_a_report_numbers_the_faults_as_the_app_does() -> None:
     slow = protocol.WorkerSlow(seq=8, time=107.5, worker="fast/cpu", host="fast", step=4, factor=0.5)
     figures = figures_of(RUN, (*HAPPENED[:7], slow))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import tzinfo
 from functools import lru_cache
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
@@ -190,7 +190,7 @@ def _text(entry: LoggedLine) -> str:
 
 def log_lines(entries: Sequence[LoggedLine], view: View, width: int) -> list[Text]:
     """The lines with time and process; what is wider than the panel goes on below."""
-    label = min(22, max(len(f"{entry.host}/{entry.line.process}") for entry in entries))
+    label = min(22, max(cell_len(f"{entry.host}/{entry.line.process}") for entry in entries))
     return [line for entry in entries for line in _lines_of(entry, label, view.zone, width, view.palette)]
 
 
@@ -198,7 +198,7 @@ def log_lines(entries: Sequence[LoggedLine], view: View, width: int) -> list[Tex
 def _lines_of(entry: LoggedLine, label: int, zone: tzinfo | None, width: int, palette: Palette) -> tuple[Text, ...]:
     name = f"{entry.host}/{one_line(entry.line.process)}"
     line = Text(f"{fmt.clock(entry.line.time, zone)} ", style=palette.muted)
-    line.append(f"{name[:label]:<{label}} ", style=palette.push)
+    line.append(f"{set_cell_size(name, label)} ", style=palette.push)
     raw = entry.line.line.expandtabs(4)
     text, colour = _text(entry), _colour(entry, palette)
     room = max(10, width - line.cell_len)

@@ -96,10 +96,7 @@ class RunPane(Pane):
             self.lines("timeline").show(timeline_lines(last_times(run), right, heights["timeline"] - FRAME, palette))
 
     def _draw_loss(self, run: RunView, width: int, height: int, view: View) -> None:
-        points: Points = run.losses
-        if self.zoom:
-            steps = run.losses[-1][0] // 10 if self.zoom == 1 else 100
-            points = [point for point in points if point[0] > run.losses[-1][0] - steps]
+        points = zoomed(run, self.zoom)
         if self.is_smooth:
             points = smoothed(points)
         how = [_ZOOMS[self.zoom]] + ["smoothed"] * self.is_smooth + ["log scale"] * self.is_logarithmic
@@ -110,6 +107,20 @@ class RunPane(Pane):
             return
         log = self.is_logarithmic
         self.lines("loss").show(curve(points, run.faults, width, height, view.palette, logarithmic=log))
+
+
+def zoomed(run: RunView, zoom: int) -> Points:
+    """The losses of all steps, of the last tenth of them, or of the last hundred; two at least, if there are so many.
+
+    Of a long run only some are kept, but all of the last steps.
+    """
+    if not zoom or not run.losses:
+        return run.losses
+    last = {step.step: step.loss for step in run.recent if step.loss is not None}
+    points = sorted((dict(run.losses) | last).items())
+    end = points[-1][0]
+    after = end - (end // 10 if zoom == 1 else 100)
+    return [point for point in points[:-2] if point[0] > after] + points[-2:]
 
 
 def _heights(room: int, workers: int, stages: int, *, beside: bool) -> dict[str, int]:

@@ -102,7 +102,7 @@ def _cells(run: protocol.RunSummary, chosen: tuple[str, ...], view: View) -> lis
     palette = view.palette
     shown = look.RUN[RunState(run.state)]
     end = run.ended if run.ended is not None else view.now
-    took = None if run.started is None else end - run.started
+    took = None if run.started is None else max(0.0, end - run.started - run.away_s)
     name = f"{'+' if run.id in chosen else ''}{run.id}"
     return [
         Text(name, style=f"bold {palette.accent if run.id in chosen else palette.foreground}"),
